@@ -5,7 +5,7 @@
 //
 // HANDLES and SCRATCH are lists of numbers, one per delegate in order, with commas between: what a delegate takes from the
 // method allocator when it is loaded, and from the temporary one when it runs.  DATA names a `.ptd` file or two, with a
-// comma between, for what the program looks up by name, or is empty.  The operators named, which are not those
+// comma between, for what the program looks up by name, or is empty.  Of several methods all are loaded, then each is run.  The operators named, which are not those
 // of this machine's runtime, do nothing.  Prints "ok", or where it ended.
 #include <executorch/extension/data_loader/file_data_loader.h>
 #include <executorch/extension/flat_tensor/flat_tensor_data_map.h>
@@ -16,6 +16,7 @@
 #include <executorch/runtime/kernel/operator_registry.h>
 #include <executorch/runtime/platform/runtime.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -105,11 +106,20 @@ int main(int, char** arguments) {
   }
   auto loader = executorch::extension::FileDataLoader::from(arguments[1]);
   auto program = Program::load(&loader.get());
-  auto meta = program->method_meta("forward");
+  std::vector<const char*> names;
+  std::vector<size_t> largest;
+  for (size_t m = 0; m < program->num_methods(); ++m) {
+    names.push_back(program->get_method_name(m).get());
+    auto meta = program->method_meta(names.back());
+    for (size_t i = 0; i < meta->num_memory_planned_buffers(); ++i) {
+      largest.resize(std::max(largest.size(), i + 1));
+      largest[i] = std::max(largest[i], size_t(meta->memory_planned_buffer_size(i).get()));
+    }
+  }
   std::vector<Pool> memories;
   std::vector<Span<uint8_t>> spans;
-  for (size_t i = 0; i < meta->num_memory_planned_buffers(); ++i) {
-    memories.emplace_back(size_t(meta->memory_planned_buffer_size(i).get()));
+  for (const size_t size : largest) {
+    memories.emplace_back(size);
     spans.emplace_back(memories.back().begin(), memories.back().size());
   }
   HierarchicalAllocator planned({spans.data(), spans.size()});
@@ -137,24 +147,32 @@ int main(int, char** arguments) {
         std::move(executorch::extension::merged_data_map::MergedDataMap::load({places.data(), places.size()}).get()));
   }
   const NamedDataMap* map = merged ? merged.get() : places.empty() ? nullptr : places[0];
-  auto method = program->load_method("forward", &manager, nullptr, map);
-  if (!method.ok()) {
-    return end("the method does not load");
-  }
-  std::vector<std::vector<uint8_t>> inputs;
-  for (size_t i = 0; i < method->inputs_size(); ++i) {
-    auto tensor = method->mutable_input(i).toTensor();
-    inputs.emplace_back(tensor.nbytes());
-    executorch::aten::TensorImpl own(tensor.scalar_type(), tensor.dim(), const_cast<executorch::aten::SizesType*>(tensor.sizes().data()),
-        inputs.back().data(), const_cast<executorch::aten::DimOrderType*>(tensor.dim_order().data()),
-        const_cast<executorch::aten::StridesType*>(tensor.strides().data()));
-    if (method->set_input(EValue(executorch::aten::Tensor(&own)), i) != Error::Ok) {
-      return end("an input is refused");
+  std::vector<Method> loaded;
+  loaded.reserve(names.size());
+  for (const char* name : names) {  // all of them before one runs
+    auto method = program->load_method(name, &manager, nullptr, map);
+    if (!method.ok()) {
+      return end("the method does not load");
     }
+    loaded.push_back(std::move(method.get()));
   }
-  for (int run = 0; run < 2; ++run) {  // what a run leaves behind would be missed by the second
-    if (method->execute() != Error::Ok) {
-      return end("the method does not run");
+  for (Method& one : loaded) {
+    Method* method = &one;
+    std::vector<std::vector<uint8_t>> inputs;
+    for (size_t i = 0; i < method->inputs_size(); ++i) {
+      auto tensor = method->mutable_input(i).toTensor();
+      inputs.emplace_back(tensor.nbytes());
+      executorch::aten::TensorImpl own(tensor.scalar_type(), tensor.dim(), const_cast<executorch::aten::SizesType*>(tensor.sizes().data()),
+          inputs.back().data(), const_cast<executorch::aten::DimOrderType*>(tensor.dim_order().data()),
+          const_cast<executorch::aten::StridesType*>(tensor.strides().data()));
+      if (method->set_input(EValue(executorch::aten::Tensor(&own)), i) != Error::Ok) {
+        return end("an input is refused");
+      }
+    }
+    for (int run = 0; run < 2; ++run) {  // what a run leaves behind would be missed by the second
+      if (method->execute() != Error::Ok) {
+        return end("the method does not run");
+      }
     }
   }
   return end("ok");

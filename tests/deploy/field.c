@@ -56,7 +56,11 @@ static int run(const uint8_t *program, size_t bytes) {
     stream += stream[0] == 1u ? 12 : 4;
   }
   const uint32_t length = (word(stream) >> 16 | (word(stream) & 0xFF00u) << 8) * 4u;
-  if (ethosu_invoke_v3(ethosu_reserve_driver(), stream + 4, (int)length, bases, sizes, 3, NULL) != 0) {
+  micronpu_npu_rest();
+  micronpu_npu_use(0, NULL, 0);
+  const int failed = ethosu_invoke_v3(ethosu_reserve_driver(), stream + 4, (int)length, bases, sizes, 3, NULL);
+  micronpu_npu_rest();
+  if (failed != 0) {
     printf("FAIL: %s\n", micronpu_status_text(micronpu_npu_why()));
     return 2;
   }

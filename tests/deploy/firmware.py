@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from micronpu.chips import machines
 from micronpu.deploy import emulated
 
 PORT = Path(emulated.__file__).parent / "port"
@@ -58,13 +59,13 @@ def compile_source(source: Path, folder: Path, core: str, *more: str) -> Path:
     return result
 
 
-def link(objects: Sequence[Path], board: str, folder: Path, *more: str) -> Path:
-    """A firmware for one of QEMU's boards, with more flags for its start-up."""
+def link(objects: Sequence[Path], board: str, folder: Path, *more: str, resident: bool = False) -> Path:
+    """A firmware for one of QEMU's boards, with more flags for its start-up; programs may be copied at its start."""
     core = (BOARDS | MORE_BOARDS)[board]
     own = [compile_source(PORT / name, folder, core, *more) for name in ("startup.c", "semihosting.c")]
-    machine = next(m for m in emulated.MACHINES if m.name == board)
+    machine = next(m for m in machines.MACHINES if m.name == board)
     script = folder / f"{board}.ld"
-    script.write_text(emulated.linker_script(machine, ["network_model_sec"], "A test"))
+    script.write_text(emulated.linker_script(machine, ["network_model_sec"], "A test", resident=resident))
     image = folder / f"{board}.elf"
     command = ["arm-none-eabi-gcc", "-mthumb", *CORES[core], "-nostartfiles", "-Wl,--gc-sections"]
     command += [f"-T{script}", *map(str, (*own, *objects)), "-lm", "-o", str(image)]

@@ -3,6 +3,7 @@
 #include "micronpu_resize.h"
 #include "micronpu_smooth.h"
 #include "micronpu_ssd_decode.h"
+#include "micronpu_topk.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -102,9 +103,34 @@ static void smooth_row(void) {
   }
 }
 
+static void topk_row(void) {
+  int8_t narrow[40];
+  int16_t wide[40];
+  float floats[40];
+  uint32_t places[40];
+  const size_t count = number(41), most = number(41), lists = 3;
+  for (size_t i = 0; i < count; ++i) {
+    narrow[i] = (int8_t)((int32_t)number(16) - 8); // equal ones
+    wide[i] = (int16_t)((int32_t)number(65536) - 32768);
+    floats[i] = (float)((int32_t)number(1000) - 500) * 0.125f;
+    if (number(8) == 0u) {
+      floats[i] = __builtin_nanf("");
+    }
+  }
+  for (size_t list = 0; list < lists; ++list) {
+    const size_t kept = list == 0u ? micronpu_topk_int8(narrow, count, places, most)
+        : list == 1u               ? micronpu_topk_int16(wide, count, places, most)
+                                   : micronpu_topk_float(floats, count, places, most);
+    add((uint32_t)kept);
+    for (size_t i = 0; i < kept; ++i) {
+      add(places[i]);
+    }
+  }
+}
+
 int main(void) {
-  static void (*const rows[])(void) = {resize_row, decode_row, nms_row, smooth_row};
-  for (size_t function = 0; function < 4u; ++function) {
+  static void (*const rows[])(void) = {resize_row, decode_row, nms_row, smooth_row, topk_row};
+  for (size_t function = 0; function < 5u; ++function) {
     for (uint32_t row = 0; row < 1000u; ++row) {
       state = (uint32_t)function * 100000u + row;
       sum = 2166136261u;

@@ -89,12 +89,26 @@ def test_in_a_folder(tmp_path: Path) -> None:
     assert subprocess.run([str(app)], capture_output=True, text=True).stdout.startswith("PASS: 4 vectors, 0 elements")
 
 
-def chip(folder: Path) -> str:
+def test_a_memory_that_is_too_small_alone(tmp_path: Path) -> None:
+    """Over one memory, inside two: said, with the option that does it."""
+    one = [Source(made("convolution").buffer, "net")]
+    roomy = deploy_together(one, tmp_path / "first", target=chip(tmp_path))
+    taken = {region.name: region.bytes for region in roomy.regions}["sram"]
+    target = chip(tmp_path, taken - 100)
+    (note,) = [note for note in deploy_together(one, tmp_path / "second", target=target).notes if "too small" in note]
+    assert note.endswith("over by 100 bytes. --hot dtcm places planned tensors there as well.")
+    done = deploy_together(one, tmp_path / "third", target=target, hot="dtcm")
+    assert not any("too small" in note for note in (*roomy.notes, *done.notes))
+    assert {"sram", "dtcm"} < {region.name for region in done.regions}
+
+
+def chip(folder: Path, sram: int = 2000000) -> str:
     """A chip with a fast memory and a slow one."""
     (folder / "chip.toml").write_text(
         'name = "c"\ntitle = "C"\nsource = "s"\n[core]\nname = "cortex-m55"\n'
         '[npu]\nfamily = "neutron"\nvariant = "N3-64"\nclass = "C"\npipelines = 8\nmacs = 8\n'
-        '[[memory]]\nname = "sram"\nbytes = 2000000\n[[memory]]\nname = "dtcm"\nbytes = 65536\n'
+        f'[[memory]]\nname = "sram"\nbytes = {sram}\n[[memory]]\nname = "dtcm"\nbytes = 65536\n'
+        '[[memory]]\nname = "mram"\nbytes = 4000000\n'
         '[[target]]\nname = "c-npu"\ntitle = "C"\n'
     )
     return str(folder / "chip.toml")
@@ -112,6 +126,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("sram", "is where planned memories stand"),
         ("dtcm=many", "is no size"),
         ("dtcm=100000", "has 65,536 bytes"),
+        ("mram", "`mram` of c-npu keeps programs, and nothing is written to it at run time"),
     ):
         with pytest.raises(OptionError, match=words):
             deploy_together(one, tmp_path / "no", target=target, hot=hot)

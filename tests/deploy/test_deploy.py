@@ -28,6 +28,7 @@ from micronpu.program.digest import Digest, seal, state_of, unsealed
 from micronpu.program.plan import Delegate, Plan, read_plan
 from micronpu.program.pte import read_pte
 from micronpu.program.strip import strip
+from micronpu.targets.registry import core_library
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import built, host, sized
 
@@ -45,7 +46,7 @@ def test_sizes_are_those_of_the_core(tmp_path: Path) -> None:
         f"static_assert(kExpected_{f.name} == kActual_{f.name});" for f in dataclasses.fields(pools.Sizes)
     )
     expected = "\n".join(
-        f"constexpr size_t kExpected_{f.name} = {getattr(pools.CORTEX_M, f.name)};"
+        f"constexpr size_t kExpected_{f.name} = {getattr(pools.ON_CORE, f.name)};"
         for f in dataclasses.fields(pools.Sizes)
     )
     (tmp_path / "sizes.cpp").write_text(
@@ -178,7 +179,7 @@ def test_every_kernel_has_a_registration(tmp_path: Path) -> None:
     if shutil.which("g++") is None or shutil.which("nm") is None:
         pytest.skip("g++ or nm is not installed")
     names = [name if "::" in name else f"aten::{name}" for name in kernels._functions()]
-    known = [*names, *(f"cortex_m::{name}" for name in kernels._cortex_m() if name.endswith(".out"))]
+    known = [*names, *(f"cortex_m::{name}" for name in core_library("cortex_m").schemas() if name.endswith(".out"))]
     found, refused = [], []
     for operator in sorted(known):
         try:
@@ -504,11 +505,29 @@ def test_states(kind: str, tmp_path: Path) -> None:
     assert (tmp_path / "again" / "model.bpte").read_bytes() == vectors[0].read_bytes()
 
 
-def test_a_program_with_two_methods_is_refused_by_their_names(tmp_path: Path) -> None:
-    """Header, pools and vectors are those of one method: a board would run out of memory in the other."""
+def test_a_program_of_executorch_with_two_methods(tmp_path: Path) -> None:
+    """Header and vectors of each method, and pools for both."""
     exported = torch.export.export(torch.nn.ReLU(), (torch.zeros(2, 3),))
     data = to_edge({"prefill": exported, "decode": exported}).to_executorch().buffer
-    with pytest.raises(MicroNpuError, match=r"2 methods \(decode, prefill\)"):
+    done = deploy(data, tmp_path / "firmware")
+    assert done.vectors == 8 and {"model.h", "model_decode.h", "model_prefill.h"} <= set(done.files)
+
+
+class Keeps(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(1, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept.add_(x)
+        return self.kept * 2.0
+
+
+def test_methods_that_would_overwrite_each_others_states_are_refused(tmp_path: Path) -> None:
+    """ExecuTorch plans a state into the memory that whichever method runs is given, unless told otherwise."""
+    exported = torch.export.export(Keeps(), (torch.ones(1, 4),))
+    data = bytes(to_edge({"a": exported, "b": exported}).to_executorch().buffer)
+    with pytest.raises(MicroNpuError, match="which its methods a, b share"):
         deploy(data, tmp_path / "firmware")
     assert not (tmp_path / "firmware").exists()
 

@@ -74,8 +74,11 @@ def test_the_folder_builds_with_its_toolchain_file(int8_folder: Path, tmp_path: 
     assert (tmp_path / "libmicronpu.a").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("board", [*firmware.BOARDS, *firmware.MORE_BOARDS])
-def test_on_an_emulated_board(int8_folder: Path, board: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("board", "resident"),
+    [*((board, False) for board in (*firmware.BOARDS, *firmware.MORE_BOARDS)), ("mps3-an547", True)],
+)
+def test_on_an_emulated_board(int8_folder: Path, board: str, resident: bool, tmp_path: Path) -> None:
     firmware.need("arm-none-eabi-gcc", "qemu-system-arm")
     borders = programs.program("ethosu_int8").borders
     assert borders is not None and borders.outputs[0] is not None
@@ -98,7 +101,11 @@ def test_on_an_emulated_board(int8_folder: Path, board: str, tmp_path: Path) -> 
         firmware.compile_source(check, tmp_path, core, f"-I{int8_folder}", f"-I{tmp_path}"),
         *(firmware.compile_source(int8_folder / name, tmp_path, core) for name in ("model.S", "model_vectors.c")),
     ]
-    printed = firmware.run(firmware.link(objects, board, tmp_path), board)
+    image = firmware.link(objects, board, tmp_path, resident=resident)
+    headers = host(["arm-none-eabi-objdump", "-h", str(image)]).split("\n")
+    (place, load) = next(line.split()[3:5] for line in headers if " .model " in line)
+    assert (place != load) is resident  # and it is read where it was copied to
+    printed = firmware.run(image, board)
     golden = int(programs.program("ethosu_int8").run(programs.program("ethosu_int8").rows[0][0]).reshape(-1)[3])
     sentence = f"vector 0, output 0, element 3: expected {golden}, computed {golden ^ 1}\n"
     assert printed == f"{sentence}DONE 4 vectors\n"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from micronpu.base.errors import MicroNpuError, ModelError
-from micronpu.deploy.functions import DEFINITIONS, Smooth, nms, resize, ssd_decode
+from micronpu.deploy.functions import DEFINITIONS, Smooth, nms, resize, ssd_decode, topk
 from micronpu.deploy.functions.detection import exponential
 from micronpu.deploy.together import FUNCTIONS
 from tests.deploy import firmware, programs
@@ -80,7 +80,21 @@ def _smooth(number: Numbers) -> list[int]:
     return [smooth.push(np.array(number.list(classes, 256, 128), np.int8)) for _ in range(30)]
 
 
-DEFINED: tuple[Callable[[Numbers], Iterable[int]], ...] = (_resize, _decode, _nms, _smooth)
+def _topk(number: Numbers) -> list[int]:
+    count, most = number(41), number(41)
+    rows = []
+    for _ in range(count):
+        row = [number(16) - 8, number(65536) - 32768, (number(1000) - 500) * 0.125]
+        rows.append([*row[:2], row[2] if number(8) else math.nan])
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    found: list[int] = []
+    for column, dtype in zip(columns, (np.int8, np.int16, np.float32), strict=True):
+        places = topk(np.array(column, dtype), most)
+        found += [len(places), *places]
+    return found
+
+
+DEFINED: tuple[Callable[[Numbers], Iterable[int]], ...] = (_resize, _decode, _nms, _smooth, _topk)
 
 
 @functools.cache
@@ -159,10 +173,13 @@ def test_bad_input(tmp_path: Path) -> None:
         lambda: ssd_decode(np.zeros((1, 4), np.int8), np.zeros((1, 4), np.int32), step=16, zero_point=0),
         lambda: nms(np.zeros((1, 4)), np.zeros((1, 4)), threshold=0, overlap=0.5, most=1),
         lambda: Smooth(2, window=0, threshold=1),
+        lambda: topk(np.zeros((1, 2), np.int8), 1),
+        lambda: topk(np.zeros(2), 1),
+        lambda: topk(np.zeros(2, np.int8), -1),
         lambda: Smooth(2, window=1, threshold=1).push(np.zeros(2)),
     ):
         with pytest.raises(ModelError):
             call()
-    with pytest.raises(MicroNpuError, match=r"no function `blur`.*resize, ssd_decode, nms, smooth"):
+    with pytest.raises(MicroNpuError, match=r"no function `blur`.*resize, ssd_decode, nms, smooth, topk"):
         programs.program("host").deploy(tmp_path / "out", functions=("resize", "blur"))
     assert not (tmp_path / "out").exists()

@@ -20,6 +20,7 @@ from micronpu.deploy.data import needs_data
 from micronpu.ethosu import EthosUOptions
 from micronpu.neutron import NeutronOptions
 from micronpu.program.plan import read_plan
+from micronpu.program.pte import read_pte
 from micronpu.program.strip import strip
 from tests.compile.small import Small, batches, conv, image, linear
 from tests.deploy import firmware, programs
@@ -123,6 +124,13 @@ def _ours(target: str, function: Any = _network, io: str | None = "int8", option
     return Made(bytes(made.buffer), {name: bytes(data) for name, data in made.data_files.items()})
 
 
+def _methods() -> Made:
+    """Prefill and decode with one cache."""
+    from tests.compile.compiler.test_methods import compiled
+
+    return Made(compiled(verify=False).buffer, {})
+
+
 TWO_PARTS = {"first": conv(8, 8), "second": conv(8, 4)}
 OURS: dict[str, Callable[[], Made]] = {
     "U65": lambda: _ours("ethos-u65-256"),
@@ -138,6 +146,7 @@ OURS: dict[str, Callable[[], Made]] = {
     "weights and commands in files": lambda: _ours(
         "corstone300", options=EthosUOptions("ethos-u55-128", external_weights="w", external_commands="c")
     ),
+    "two methods of a U85 with one state": _methods,
     "a Neutron with few kernels of the core": lambda: _ours(
         "imxrt700",
         options=NeutronOptions(silicon="imxrt700", operators_not_to_delegate=("aten.avg_pool2d.default",)),
@@ -171,18 +180,19 @@ def test_pools_of_the_predicted_size_suffice_and_a_byte_less_does_not(
     """In the runtime of the pinned ExecuTorch, with the sizes that its structures have on this machine."""
     run, own = counter
     buffer = strip(made(name).buffer) if stripped else made(name).buffer
-    plan = read_plan(buffer)[0]
+    plans = [read_plan(buffer, method=method)[0] for method in read_pte(buffer).methods]
+    delegates = [delegate for plan in plans for delegate in plan.delegates]
     (tmp_path / "model.pte").write_bytes(buffer)
     for file, data in made(name).files.items():
         (tmp_path / file).write_bytes(data)
-    assert needs_data(plan) == bool(made(name).files)
+    assert needs_data(plans[0]) == bool(made(name).files)
     handles = {backend: 2 * size for backend, size in pools.HANDLES.items()}  # of 64-bit pointers
-    found, method = pools.pools_of(plan, own), pools.method_bytes(plan, own, handles)
-    scratch = [*found.scratch, *[0] * (len(plan.delegates) - len(found.scratch))]
-    of_core = [o for o in plan.operators if o.startswith("cortex_m::")]
+    found, method = pools.pools_of_all(plans, own), pools.methods_bytes(plans, own, handles)
+    scratch = [*found.scratch, *[0] * (len(delegates) - len(found.scratch))]
+    of_core = [o for o in sorted({o for plan in plans for o in plan.operators}) if o.startswith("cortex_m::")]
 
     def ends(method_pool: int, temporary_pool: int) -> str:
-        lists = (",".join(str(handles[d.backend]) for d in plan.delegates), ",".join(map(str, scratch)))
+        lists = (",".join(str(handles[d.backend]) for d in delegates), ",".join(map(str, scratch)))
         beside = ",".join(str(tmp_path / file) for file in made(name).files)
         pool_sizes = (str(method_pool), str(temporary_pool))
         return host([str(run), str(tmp_path / "model.pte"), *pool_sizes, *lists, beside, *of_core]).strip()

@@ -17,6 +17,7 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import MicroNpuError
+from micronpu.board.logs import CALL, read_log
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy import pools
 from micronpu.deploy.deployment import Deployment, Source, deploy_together
@@ -141,11 +142,22 @@ def test_a_profile_has_a_line_for_each_instruction(tmp_path: Path) -> None:
     deployed(tmp_path / "out", "host")
     app = built(sized(tmp_path / "out"), tmp_path / "app", "-DMICRONPU_PROFILE")
     lines = host([str(app)]).splitlines()
-    calls = len(read_plan(programs.program("host").buffer)[0].calls)
+    program = programs.program("host")
+    calls = len(read_plan(program.buffer)[0].calls)
     assert lines[-1] == "PASS: 4 vectors, 0 elements differ"
-    assert [line.split()[:3] for line in lines[:-1]] == [
+    log = read_log("\n".join(lines).encode(), "board.log")
+    assert [row.number for row in log.of(CALL)] == list(range(calls)) and not log.program  # it calls no NPU
+    assert [line.split()[:3] for line in lines[:-1] if "micronpu-program" not in line] == [
         ["micronpu-cycles", "p_host", str(i)] for _ in range(4) for i in range(calls)
     ]
+
+
+def test_a_profile_says_by_its_payload_which_program_it_is(tmp_path: Path) -> None:
+    """The report has the payload's SHA-256, too, though the folder's program is a smaller file."""
+    made = programs.program("ethosu")
+    made.deploy(tmp_path / "out")
+    text = (tmp_path / "out" / "micronpu_profile.c").read_text()
+    assert text.count(made.report.hashes["partition 0"]) == 1 and "@" not in text
 
 
 @pytest.mark.parametrize("core", ["cortex-m33", "cortex-m55"])

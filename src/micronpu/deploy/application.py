@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
+from collections.abc import Sequence
 from importlib import resources
 
 from micronpu.deploy.csource import Facts, filled, scalar_type
@@ -38,7 +40,11 @@ def shared_sources(together: Together) -> dict[str, str]:
 
 def _plain(name: str, together: Together) -> str:
     template = resources.files("micronpu.deploy") / "templates" / f"{name}.in"
-    return template.read_text(encoding="utf-8").replace("@HEADER@", together.header)
+    text = template.read_text(encoding="utf-8").replace("@HEADER@", together.header)
+    # A report knows a program whose file was made smaller by its first payload.
+    payloads = {f.name: f.plan.delegates[0].payload for f in together.programs if f.plan.delegates}
+    rows = [f'    {{"{name}", "{hashlib.sha256(payload).hexdigest()}"}},\n' for name, payload in payloads.items()]
+    return text.replace("@PROGRAMS@", "".join(rows) or '    {"", ""},\n')
 
 
 def pools_source(together: Together) -> str:
@@ -70,7 +76,10 @@ def programs_source(together: Together) -> str:
     """`micronpu_programs.c`: the programs by name."""
     names = [facts.name for facts in together.programs]
     calls = ("init", "invoke", "reset", "version", "error")
-    rows = [f'    {{"{n}", ' + ", ".join(f"{n}_{call}" for call in calls) + "}," for n in names]
+    rows = []
+    for facts in together.programs:
+        own = (f"{facts.name if call == 'invoke' else facts.file}_{call}" for call in calls)
+        rows.append(f'    {{"{facts.name}", ' + ", ".join(own) + "},")
     lines = [
         f"/* {together.header} */",
         '#include "micronpu.h"',
@@ -86,9 +95,8 @@ def programs_source(together: Together) -> str:
     return "\n".join(lines) + "\n"
 
 
-def model_source(facts: Facts, together: Together) -> str:
-    """`NAME.cpp`: the program's C interface over ExecuTorch's runtime."""
-    planned, method, temporary = together.planned(facts), together.method(facts), together.temporary(facts)
+def _borders(facts: Facts) -> str:
+    """Shapes and types of a method's inputs and outputs."""
     inputs: list[str] = []
     for border in facts.inputs:
         name, rank = f"{facts.upper}_{border.name.upper()}", max(len(border.tensor.shape), 1)
@@ -104,23 +112,63 @@ def model_source(facts: Facts, together: Together) -> str:
     ]
     inputs += [f"const micronpu::Input inputs[{facts.upper}_INPUTS] = {{", *rows, "};"]
     sizes = ", ".join(f"{facts.upper}_{b.name.upper()}_BYTES" for b in facts.outputs)
+    lines = [*inputs, "", f"const std::size_t output_bytes[{facts.upper}_OUTPUTS] = {{{sizes}}};", ""]
+    return "\n".join([*lines, *_limits(facts)])
+
+
+def _limits(facts: Facts) -> list[str]:
+    """What integers of inputs and states are held against before a call."""
+    if not facts.limits:
+        return []
+    rows = [
+        f"    {{{-1 if limit.input is None else limit.input}, {limit.memory}u, {limit.offset}u, {limit.count}u, "
+        f"{str(limit.dtype == 'int64').lower()}, INT64_C({limit.below})}},"
+        for limit in facts.limits
+    ]
+    return ["const micronpu::Limit limits[] = {", *rows, "};", ""]
+
+
+def _invoked(number: int, facts: Facts) -> str:
+    return (
+        f"micronpu_status {facts.name}_invoke(const void* const* given, void* const* results) {{\n"
+        f"  return model.invoke({number}, given, results);\n"
+        "}\n\n"
+    )
+
+
+def model_source(methods: Sequence[Facts], together: Together) -> str:
+    """`NAME.cpp`: the C interface of a program and its methods over ExecuTorch's runtime."""
+    facts = methods[0].whole
+    planned, method, temporary = together.planned(facts), together.method(facts), together.temporary(facts)
+    borders, rows = [], []
+    for number, own in enumerate(methods):
+        space = "" if own.is_whole else f"method_{number}::"
+        borders.append(_borders(own) if own.is_whole else f"namespace method_{number} {{\n{_borders(own)}}}\n")
+        name = f"{own.upper}_METHOD"
+        rows.append(
+            f'    {{"{own.name}", {name}, {space}inputs, {own.upper}_INPUTS, {space}output_bytes, '
+            f"{own.upper}_OUTPUTS, {f'{space}limits, {len(own.limits)}' if own.limits else 'nullptr, 0'}}},\n"
+        )
     memories = [
         f"    {{{array.name}, {array.size}, {facts.upper}_PLANNED_{number}_BYTES}},"
         for number, array in enumerate(planned, 1)
     ]
     table = ["const micronpu::Memory planned[] = {", *memories, "};", ""] if planned else []
     includes, data = _data(facts)
+    includes += "".join(f'#include "{own.name}.h"\n' for own in methods if not own.is_whole)
     started = _started(together.npu(facts))
     return filled(
         "model.cpp",
         facts,
         INCLUDES=includes + (started[0] if started else ""),
         DATA=data + (started[1] if started else ""),
-        NPU="start, micronpu_npu_why" if started else "nullptr, nullptr",
+        NPU="start, micronpu_npu_rest, micronpu_npu_why" if started else "nullptr, nullptr, nullptr",
         DATA_MAP="data_map" if facts.data else "nullptr",
         POOLS="".join(f"{_declared(array)};\n" for array in (*planned, method, temporary)),
-        INPUTS="\n".join(inputs) + "\n",
-        OUTPUTS=f"const std::size_t output_bytes[{facts.upper}_OUTPUTS] = {{{sizes}}};\n",
+        BORDERS="\n".join(borders),
+        METHODS="".join(rows),
+        METHODS_COUNT=str(len(methods)),
+        INVOKES="".join(_invoked(number, own) for number, own in enumerate(methods)),
         PLANNED="\n".join(table),
         PLANNED_ARRAY="planned" if planned else "nullptr",
         TEMPORARY=temporary.name,
@@ -162,10 +210,12 @@ def _data(facts: Facts) -> tuple[str, str]:
     return '#include "micronpu_data.hpp"\n', "\n".join(lines) + "\n"
 
 
-def image_source(facts: Facts, together: Together) -> str:
+def image_source(methods: Sequence[Facts], together: Together) -> str:
     """`NAME_image.c`: what the firmware gives to an image that replaces the program."""
+    facts = methods[0].whole
+    kernels = kernel_names([own.plan for own in methods])
     planned, temporary = together.planned(facts), together.temporary(facts)
-    numbers = ", ".join(f"0x{zlib.crc32(name.encode()):08x}u" for name in kernel_names(facts.plan)) or "0"
+    numbers = ", ".join(f"0x{zlib.crc32(name.encode()):08x}u" for name in kernels) or "0"
     values = [
         ("runtime", f'"{facts.versions.get("executorch", "")}"'),
         ("accelerator", f'"{facts.board.accelerator}"'),
@@ -175,7 +225,7 @@ def image_source(facts: Facts, together: Together) -> str:
         ("planned_count", f"{len(planned)}u"),
         ("planned", "{" + (", ".join(f"{array.size}u" for array in planned) or "0") + "}"),
         ("border", f"0x{facts.border:08x}u"),
-        ("kernel_count", f"{len(kernel_names(facts.plan))}u"),
+        ("kernel_count", f"{len(kernels)}u"),
         ("kernels", "kernels"),
     ]
     lines = [
@@ -220,7 +270,7 @@ def application(together: Together) -> str:
 def c_sources(together: Together) -> list[str]:
     """The sources of a build, in order."""
     programs = together.programs
-    own = [f"{facts.name}{suffix}" for facts in programs for suffix in (".S", ".cpp", "_image.c")]
+    own = [f"{methods[0].file}{suffix}" for methods in together.groups for suffix in (".S", ".cpp", "_image.c")]
     own += [f"{facts.name}_vectors.c" for facts in programs if facts.vectors is not None]
     more = DATA if any(facts.data for facts in programs) else ()
     fixed = [

@@ -6,32 +6,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from micronpu.base.arguments import check_text
 from micronpu.base.errors import OptionError
 from micronpu.base.parsing import parse_json
 from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip, shipped_chips
-from micronpu.chips.core import InstructionSet, find_core, is_cortex_m, runs_linux
-from micronpu.deploy.kernels import kernels_of
+from micronpu.chips.core import USUAL, Core, InstructionSet, find_core, runs_cmsis_nn, runs_linux
 from micronpu.deploy.pools import Pools
 from micronpu.program.plan import Plan
 from micronpu.report.memory import Item, Region
 from micronpu.targets.family import Target
-from micronpu.targets.registry import FAMILIES, find_target, firmware_of, options_for
+from micronpu.targets.registry import FAMILIES, core_library, find_target, firmware_of, options_for
 
 SRAM_ONLY, DEDICATED_SRAM = "Sram_Only", "Dedicated_Sram"
-_LINEAR = "cortex_m::quantized_linear.out"
-_FLAGS = {
-    "cortex-m0": "-mcpu=cortex-m0",
-    "cortex-m0plus": "-mcpu=cortex-m0plus",
-    "cortex-m3": "-mcpu=cortex-m3",
-    "cortex-m4": "-mcpu=cortex-m4 -mfloat-abi=hard -mfpu=fpv4-sp-d16",
-    "cortex-m7": "-mcpu=cortex-m7 -mfloat-abi=hard -mfpu=fpv5-d16",
-    "cortex-m23": "-mcpu=cortex-m23",
-    "cortex-m35p": "-mcpu=cortex-m35p -mfloat-abi=hard -mfpu=fpv5-sp-d16",
-    "cortex-m33": "-mcpu=cortex-m33 -mfloat-abi=hard -mfpu=fpv5-sp-d16",
-    "cortex-m55": "-mcpu=cortex-m55 -mfloat-abi=hard",
-    "cortex-m85": "-mcpu=cortex-m85 -mfloat-abi=hard",
-}
-"""What gcc is called with for a core, beside ``-mthumb``."""
+
+
+_KEPT = ("flash", "mram", "rram")
+"""Memories that hold what they hold without power."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +51,34 @@ class Board:
 
     @property
     def has_start_up(self) -> bool:
-        """Whether the core is one for which the folder has start-up code: a Cortex-M, or one that is not known."""
-        return not self.core or is_cortex_m(self.core)
+        """Whether the core is one for which the folder has start-up code: of a microcontroller, or not known."""
+        return not self.core or runs_cmsis_nn(self.core)
+
+    @property
+    def has_helium(self) -> bool:
+        """Whether the core has vectors of integers and floats."""
+        return runs_cmsis_nn(self.core) and self._core.instructions is InstructionSet.MVE
 
     @property
     def flags(self) -> str:
         """What gcc is called with for the core."""
-        return _FLAGS.get(self.core, "-mcpu=cortex-m55 -mfloat-abi=hard")
+        return (self._core if runs_cmsis_nn(self.core) else USUAL).flags
+
+    @property
+    def _core(self) -> Core:
+        return find_core(self.core, self.chip.core_instructions if self.chip is not None else "")
 
     @property
     def sram(self) -> str:
         """Name of the memory that tensors are computed in."""
         return self._memory_for(ACTIVATIONS) or "sram"
+
+    @property
+    def beside_sram(self) -> tuple[str, ...]:
+        """Names of the other memories that are written at run time."""
+        memories = self.chip.memories if self.chip is not None else ()
+        kept = {*_KEPT, "" if self.is_resident else self._memory_for(WEIGHTS)}
+        return tuple(m.name for m in memories if m.name not in kept and m.name != self.sram)
 
     @property
     def far(self) -> str:
@@ -83,10 +89,20 @@ class Board:
     @property
     def flash(self) -> str:
         """Name of the memory that programs stand in."""
-        if self.memory_mode == SRAM_ONLY:
+        if self.is_resident:
             return self.sram
         has_far = self.chip is not None and any(m.name == self.far for m in self.chip.memories)
         return self._memory_for(WEIGHTS) or (self.far if has_far else "flash")
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether programs stand in the memory of the tensors from the start of the firmware on."""
+        return self.memory_mode == SRAM_ONLY
+
+    @property
+    def stored(self) -> str:
+        """Name of the memory that programs are in when the power comes on."""
+        return self._memory_for(WEIGHTS) or "flash" if self.is_resident else self.flash
 
     def _memory_for(self, role: str) -> str:
         memory = self.chip.memory_for(role) if self.chip is not None else None
@@ -163,6 +179,35 @@ def board_of(plan: Plan, target: str | None) -> Board:
     )
 
 
+def whole_board(plans: Sequence[Plan], target: str | None) -> Board:
+    """What a program is for, with all its methods: of several targets, with commas between, the first that can take it.
+
+    Raises:
+        OptionError: see `board_of` and `check_system`.
+        PayloadError: a payload cannot be read.
+    """
+    whole = plans[0]
+    if len(plans) > 1:
+        # One that calls what any of them calls; delegates and operators are looked at, no values.
+        delegates = tuple(delegate for plan in plans for delegate in plan.delegates)
+        whole = replace(whole, delegates=delegates, chains=tuple(chain for plan in plans for chain in plan.chains))
+    if target is not None:
+        check_text("target", target)
+    names = target.split(",") if target is not None else [None]
+    for name in names if len(names) > 1 else ():
+        find_target(str(name))
+    for name in names:
+        try:
+            board = board_of(whole, name)
+        except OptionError:
+            if name is names[-1]:
+                raise
+        else:
+            break
+    check_system(whole, board)
+    return board
+
+
 def check_system(plan: Plan, board: Board) -> None:
     """Refuses a core that runs another delegate than the program is for: it would hand over inputs elsewhere.
 
@@ -199,9 +244,14 @@ def with_hot(board: Board, given: str) -> Board:
     """
     name, is_sized, size = given.partition("=")
     memories = {m.name: m.bytes for m in board.chip.memories} if board.chip is not None else {}
+    others = ", ".join(board.beside_sram) or "none that is known"
     if name not in memories:
-        others = ", ".join(m for m in memories if m != board.sram) or "none that is known"
         raise OptionError(f"{board.name or 'The board'} has no memory `{name}`.", hint=f"its memories: {others}")
+    if name != board.sram and name not in board.beside_sram:
+        raise OptionError(
+            f"`{name}` of {board.name} keeps programs, and nothing is written to it at run time.",
+            hint=f"another memory of the chip: {others}",
+        )
     if name == board.sram:
         raise OptionError(f"`{name}` is where planned memories stand in any case.", hint="a faster memory of the chip")
     if is_sized and not re.fullmatch(r"[1-9]\d{0,9}", size, re.ASCII):
@@ -262,28 +312,9 @@ def _check(plan: Plan, target: Target, accelerator: str) -> None:
             f"The program's command stream is for {accelerator}, but {target.name} has {target.silicon}.", hint=hint
         )
     core = _core(target)
-    of_core = [o for o in plan.operators if o.startswith("cortex_m::")]
-    if of_core and core and not is_cortex_m(core):
-        raise OptionError(
-            f"The program calls {of_core[0]} of CMSIS-NN, which does not run on the {core} of {target.name}.", hint=hint
-        )
-    has_helium = find_core(core).instructions is InstructionSet.MVE if is_cortex_m(core) else None
-    for_helium = _is_for_helium(plan)
-    if has_helium is not None and for_helium is not None and has_helium is not for_helium:
-        raise OptionError(
-            f"The program's matrix products are for a core {'with' if for_helium else 'without'} Helium (MVE), and the "
-            f"{core} of {target.name} is one {'with' if has_helium else 'without'}: results would be wrong in silence.",
-            hint=hint,
-        )
-
-
-def _is_for_helium(plan: Plan) -> bool | None:
-    """Whether the fully connected operators of CMSIS-NN have sums of their weights, as a core with Helium reads them.
-
-    The others have a bias in their place.  None where the program has none of them.
-    """
-    for call in plan.calls:
-        if call.operator == _LINEAR:
-            names = [name for _, name in kernels_of([_LINEAR])[0].arguments]
-            return plan.values[call.arguments[names.index("kernel_sum")]].tensor is not None
-    return None
+    instructions = target.chip.core_instructions if target.chip is not None else ""
+    for namespace in {operator.partition("::")[0] for operator in plan.operators}:
+        library = core_library(namespace)
+        objection = library.objection(plan, core, target.name, instructions) if library is not None and core else ""
+        if objection:
+            raise OptionError(objection, hint=hint)

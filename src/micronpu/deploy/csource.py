@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
+from typing import TypeAlias
 
 import numpy as np
 
@@ -53,11 +54,34 @@ FLOAT_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
+class Limit:
+    """Integers of an input or a state by which rows are picked: when the method is called each is below a size.
+
+    Attributes:
+        input: its number; None for a state.
+        memory, offset: of the state.
+        count: how many integers.
+        dtype: "int32" or "int64".
+    """
+
+    input: int | None
+    count: int
+    dtype: str
+    below: int
+    memory: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
 class Facts:
-    """All that the files of the folder say.
+    """All that the files of the folder say of a method, most often a program's only one.
+
+    Methods of one program have `file`, `program`, `pools`, `board`, `states`, `border` and `data` in common, which are
+    those of the whole.
 
     Attributes:
         name: prefix of files and C names.
+        file: prefix of those of the whole program; another one where it has several methods.
         header: first line of each file.
         section: name of the section in which the program stands.
         program: the stripped `.pte`.
@@ -66,9 +90,11 @@ class Facts:
         states: what lives on in the planned memories from call to call.
         border: a number for what inputs and outputs are, by which images are compared.
         data: files in which the program looks up data, by name.
+        limits: of integers by which rows are picked.
     """
 
     name: str
+    file: str
     header: str
     section: str
     program: bytes
@@ -83,10 +109,26 @@ class Facts:
     states: tuple[StoredState, ...] = ()
     border: int = 0
     data: tuple[tuple[str, bytes], ...] = ()
+    limits: tuple[Limit, ...] = ()
 
     @property
     def upper(self) -> str:
         return self.name.upper()
+
+    @property
+    def title(self) -> str:
+        """The program's file, with the method where there are several."""
+        return f"{self.file}.pte" if self.is_whole else f"{self.file}.pte, {self.plan.name}"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is its program's only method."""
+        return self.file == self.name
+
+    @property
+    def whole(self) -> Facts:
+        """With the names of the whole program."""
+        return self if self.is_whole else replace(self, name=self.file)
 
     @property
     def firmware(self) -> list[Firmware]:
@@ -150,16 +192,89 @@ def data_header(facts: Facts) -> str:
     return "\n".join(lines) + "\n"
 
 
-def header(facts: Facts) -> str:
-    """`model.h`."""
-    upper, pools = facts.upper, facts.pools
-    define: list[tuple[str, str] | str] = [
+_Define: TypeAlias = tuple[str, str] | str
+"""A constant's name and value, or a comment."""
+
+
+def headers(methods: Sequence[Facts]) -> dict[str, str]:
+    """`model.h`, and of a program with several methods one for each, by file name."""
+    whole, is_one = methods[0].whole, len(methods) == 1
+    operators = {operator for facts in methods for operator in facts.plan.operators}
+    define = _program_constants(whole, len(operators), is_one=is_one)
+    define += [*_method_constants(whole), *_data_constants(whole)] if is_one else _data_constants(whole)
+    define += _borders_constants(whole) if is_one else []
+    define += _states_constants(whole)
+    includes = [
+        '#include "micronpu.h"',
+        '#include "micronpu_image.h"',
+        "",
+        "#include <stddef.h>",
+        "#include <stdint.h>",
+    ]
+    includes += ["#include <string.h>", ""] if whole.states else [""]
+    body = [f"extern const unsigned char {whole.name}_pte[];"]
+    body += [f"extern const unsigned char {whole.name}_ptd_{number}[];" for number in range(len(whole.data))]
+    body += ["", *_calls(whole, methods)]
+    body += _conversions(whole) if is_one else []
+    body += _reset(whole)
+    found = {f"{whole.name}.h": _header(whole, includes, define, body)}
+    for facts in methods if not is_one else ():
+        define = [
+            *_method_constants(facts),
+            *(c for b in (*facts.inputs, *facts.outputs) for c in _border_constants(b)),
+        ]
+        body = [*_invoke(facts), *_conversions(facts)]
+        found[f"{facts.name}.h"] = _header(facts, [f'#include "{facts.file}.h"', ""], define, body)
+    return found
+
+
+def _header(facts: Facts, includes: Sequence[str], define: Sequence[_Define], body: Sequence[str]) -> str:
+    lines = [f"/* {facts.header} */", f"#ifndef {facts.upper}_H", f"#define {facts.upper}_H", "", *includes]
+    lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
+    for entry in define:
+        lines += ["", f"/* {entry} */"] if isinstance(entry, str) else [f"#define {facts.upper}_{entry[0]} {entry[1]}"]
+    lines += ["", *body, "", "#ifdef __cplusplus", "}", "#endif", "", "#endif"]
+    return "\n".join(lines) + "\n"
+
+
+def _method_constants(facts: Facts) -> list[_Define]:
+    own: list[_Define] = [("METHOD", f'"{facts.plan.name}"')] if not facts.is_whole else []
+    return [*own, ("INPUTS", str(len(facts.inputs))), ("OUTPUTS", str(len(facts.outputs)))]
+
+
+def _data_constants(facts: Facts) -> list[_Define]:
+    found: list[_Define] = []
+    for number, (file, data) in enumerate(facts.data):
+        found += [f"`{file}`, in which the program looks up data.", (f"PTD_{number}_BYTES", str(len(data)))]
+    return found
+
+
+def _states_constants(facts: Facts) -> list[_Define]:
+    if not facts.states:
+        return []
+    found: list[_Define] = [
+        "States: what lives on in the planned memories from call to call, counted in them.",
+        ("STATES", str(len(facts.states))),
+        ("STATE_BYTES", str(sum(state.bytes for state in facts.states))),
+    ]
+    return found + [c for number, state in enumerate(facts.states) for c in _state_constants(number, state)]
+
+
+def _program_constants(facts: Facts, kernels: int, *, is_one: bool) -> list[_Define]:
+    """Constants of the whole program.
+
+    Args:
+        kernels: that it calls.
+        is_one: it has one method.
+    """
+    pools = facts.pools
+    return [
         "The program.",
         ("PTE_BYTES", str(len(facts.program))),
         ("PTE_ALIGNMENT", str(ALIGNMENT)),
         ("PTE_SHA256", f'"{facts.sha256}"'),
         ("VERSION", f'"{facts.name} {facts.sha256[:12]}, micronpu {facts.versions["micronpu"]}"'),
-        ("METHOD", f'"{facts.plan.name}"'),
+        *([("METHOD", f'"{facts.plan.name}"')] if is_one else []),
         ("TARGET", f'"{facts.board.name}"'),
         *((f"VERSION_{tool.upper().replace('-', '_')}", f'"{v}"') for tool, v in facts.versions.items()),
         "1 where a board runs the program, 0 where only a laptop does: its NPU part is a reference container.",
@@ -171,46 +286,22 @@ def header(facts: Facts) -> str:
         ("TEMPORARY_POOL_BYTES", str(pools.temporary)),
         ("POOL_ALIGNMENT", str(pools.alignment)),
         "Kernels that the program calls; ExecuTorch's MAX_KERNEL_NUM is at least as large.",
-        ("KERNELS", str(len(facts.plan.operators))),
-        ("INPUTS", str(len(facts.inputs))),
-        ("OUTPUTS", str(len(facts.outputs))),
+        ("KERNELS", str(kernels)),
     ]
-    for number, (file, data) in enumerate(facts.data):
-        define += [f"`{file}`, in which the program looks up data.", (f"PTD_{number}_BYTES", str(len(data)))]
-    for border in (*facts.inputs, *facts.outputs):
-        define += _border_constants(border)
-    if facts.states:
-        define += [
-            "States: what lives on in the planned memories from call to call, counted in them.",
-            ("STATES", str(len(facts.states))),
-            ("STATE_BYTES", str(sum(state.bytes for state in facts.states))),
-        ]
-        for number, state in enumerate(facts.states):
-            define += _state_constants(number, state)
-    lines = [f"/* {facts.header} */", f"#ifndef {upper}_H", f"#define {upper}_H", ""]
-    lines += ['#include "micronpu.h"', '#include "micronpu_image.h"', ""]
-    lines += ["#include <stddef.h>", "#include <stdint.h>"]
-    lines += ["#include <string.h>", ""] if facts.states else [""]
-    lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
-    for entry in define:
-        lines += ["", f"/* {entry} */"] if isinstance(entry, str) else [f"#define {upper}_{entry[0]} {entry[1]}"]
-    lines += ["", f"extern const unsigned char {facts.name}_pte[];"]
-    lines += [f"extern const unsigned char {facts.name}_ptd_{number}[];" for number in range(len(facts.data))]
-    lines += ["", *_calls(facts)]
-    for border in facts.inputs:
-        lines += _conversion(facts, border, quantizes=True)
-    for border in facts.outputs:
-        lines += _conversion(facts, border, quantizes=False)
-    lines += _reset(facts)
-    lines += ["", "#ifdef __cplusplus", "}", "#endif", "", "#endif"]
-    return "\n".join(lines) + "\n"
 
 
-def _calls(facts: Facts) -> list[str]:
+def _conversions(facts: Facts) -> list[str]:
+    lines = [line for border in facts.inputs for line in _conversion(facts, border, quantizes=True)]
+    return lines + [line for border in facts.outputs for line in _conversion(facts, border, quantizes=False)]
+
+
+def _calls(facts: Facts, methods: Sequence[Facts]) -> list[str]:
     """Declarations of what an application calls."""
-    name, upper = facts.name, facts.upper
+    name = facts.name
+    called = _invoke(facts) if len(methods) == 1 else []
+    loads = "the program" if called else "the program with all of its methods"
     return [
-        "/* Loads the program; again, it begins anew. The other calls want it first. */",
+        f"/* Loads {loads}; again, it begins anew. The other calls want it first. */",
         f"micronpu_status {name}_init(void);",
         "",
         f"/* The same with a program that stands elsewhere, such as one that came later: at a multiple of {ALIGNMENT}, "
@@ -218,11 +309,8 @@ def _calls(facts: Facts) -> list[str]:
         " * the inputs, outputs and kernels of this header and no larger pools. */",
         f"micronpu_status {name}_init_from(const void *program, size_t bytes);",
         "",
-        "/* Runs the program once. inputs: an address for each, of elements as described below, aligned to their type;",
-        " * they are not written. outputs: an address for each, which takes that many bytes. */",
-        f"micronpu_status {name}_invoke(const void *const inputs[{upper}_INPUTS], "
-        f"void *const outputs[{upper}_OUTPUTS]);",
-        "",
+        *called,
+        *([""] if called else []),
         "/* Begins a new sequence: states are as they were when the program was loaded. */",
         f"micronpu_status {name}_reset(void);",
         "",
@@ -237,10 +325,21 @@ def _calls(facts: Facts) -> list[str]:
     ]
 
 
-def _state_constants(number: int, state: StoredState) -> list[tuple[str, str] | str]:
+def _invoke(facts: Facts) -> list[str]:
+    name, upper = facts.name, facts.upper
+    what = "the program" if facts.is_whole else f"the method {facts.plan.name}"
+    return [
+        f"/* Runs {what} once. inputs: an address for each, of elements as described below, aligned to their type;",
+        " * they are not written. outputs: an address for each, which takes that many bytes. */",
+        f"micronpu_status {name}_invoke(const void *const inputs[{upper}_INPUTS], "
+        f"void *const outputs[{upper}_OUTPUTS]);",
+    ]
+
+
+def _state_constants(number: int, state: StoredState) -> list[_Define]:
     name = f"STATE_{number}"
     words = f"`{state.name}`: {state.dtype}, {' x '.join(map(str, state.shape)) or 'one element'}, in a planned memory."
-    found: list[tuple[str, str] | str] = [
+    found: list[_Define] = [
         words,
         (f"{name}_MEMORY", str(state.memory)),
         (f"{name}_OFFSET", str(state.offset)),
@@ -273,13 +372,17 @@ def _reset(facts: Facts) -> list[str]:
     return [*lines, "}"]
 
 
-def _border_constants(border: Border) -> list[tuple[str, str] | str]:
+def _borders_constants(facts: Facts) -> list[_Define]:
+    return [constant for border in (*facts.inputs, *facts.outputs) for constant in _border_constants(border)]
+
+
+def _border_constants(border: Border) -> list[_Define]:
     tensor, name = border.tensor, border.name.upper()
     shape = " x ".join(map(str, tensor.shape)) or "one element"
     words = f"{border.name.replace('_', ' ').capitalize()}: {tensor.dtype}, {shape}, {border.layout}."
     if border.is_integer and border.scale is None:
         words += " What its integers mean is not recorded in the program."
-    found: list[tuple[str, str] | str] = [
+    found: list[_Define] = [
         words,
         (f"{name}_TYPE", c_type(border)),
         (f"{name}_RANK", str(len(tensor.shape))),

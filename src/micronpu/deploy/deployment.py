@@ -16,34 +16,41 @@ from micronpu.base.arguments import check_switch, check_text
 from micronpu.base.errors import InternalError, MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name
 from micronpu.base.installed import VERSION
-from micronpu.chips.core import runs_linux
+from micronpu.chips.core import ANY, runs_linux
 from micronpu.deploy import csource, data, integration, kernels
 from micronpu.deploy.application import application, image_source, model_source, shared_sources
-from micronpu.deploy.board import Board, board_of, check_system, with_hot
+from micronpu.deploy.board import Board, whole_board, with_hot
 from micronpu.deploy.bundled import bundle
-from micronpu.deploy.csource import Facts
+from micronpu.deploy.csource import Facts, Limit
 from micronpu.deploy.emulated import board_files
 from micronpu.deploy.folder import check_target, write_folder
 from micronpu.deploy.image import border_crc
 from micronpu.deploy.linux import linux_files
 from micronpu.deploy.opened import opened
-from micronpu.deploy.pools import Pools, pools_of
+from micronpu.deploy.pools import Pools, pools_of, pools_of_all
 from micronpu.deploy.readme import readme
-from micronpu.deploy.together import SHARED, Together, check_functions, check_together, keeps_values
+from micronpu.deploy.together import (
+    SHARED,
+    Together,
+    check_file_names,
+    check_functions,
+    check_together,
+    keeps_values,
+    memories_kept,
+)
 from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
 from micronpu.program.arenas import HOT, divided
-from micronpu.program.border import Border, Meaning, borders_of
+from micronpu.program.border import Border, Meaning, borders_of, counts_of, ranges_of
 from micronpu.program.digest import Digest, seal, state_of, unsealed
-from micronpu.program.plan import Plan, read_plan
+from micronpu.program.plan import ELEMENT_BYTES, Plan, read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.program.states import states_of
 from micronpu.program.strip import strip
 from micronpu.report.memory import Item, Region
-from micronpu.targets.registry import find_target
+from micronpu.targets.registry import FAMILIES
 
 SECTION = "network_model_sec"
 """Section of the program: the name that Arm's examples use."""
-_VERSIONED = ("executorch", "ethos-u-vela")
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class Source:
         run: computes a vector's outputs; this machine's ExecuTorch runtime unless given.
         source: what to call the program in messages.
         data_files: by file name; what the program looks up by name is taken along.
+        methods: of a program with several, by name: `vectors`, `rows`, `known` and `run` are those of the method.
     """
 
     program: bytes
@@ -71,6 +79,12 @@ class Source:
     run: Callable[[Sequence[Array]], Sequence[Array]] | None = None
     source: str = "The program"
     data_files: Mapping[str, bytes] | None = None
+    methods: Mapping[str, Source] | None = None
+
+    def of(self, method: str) -> Source:
+        """What is known of one of several methods."""
+        own = (self.methods or {}).get(method)
+        return replace(self, vectors=None, rows=None, known=None, run=None) if own is None else own
 
 
 @dataclass(frozen=True)
@@ -170,12 +184,12 @@ def deploy_together(
     check_target(path, force=force)
     notes: list[str] = []
     programs, called, missing = [], {}, []
+    check_file_names([source.name for source in sources])
     for source in sources:
-        facts, own = _facts(source, target, section, notes)
-        facts = _divided(facts, source, hot) if hot is not None else facts
-        programs.append(facts)
+        methods, own = _facts(source, target, section, notes)
+        programs += [_divided(facts, source, hot) for facts in methods] if hot is not None else methods
         called.update({kernel.operator: kernel for kernel in own})
-        missing += data.taken(facts.plan, source.data_files or {})[1]
+        missing += [file for facts in methods for file in data.taken(facts.plan, source.data_files or {})[1]]
     check_together(programs, concurrent=concurrent)
     together = Together(tuple(programs), tuple(called.values()), concurrent, chosen)
     files = _files(together, missing)
@@ -193,67 +207,132 @@ def _deployed(
     vectors = sum(len(facts.vectors) for facts in programs if facts.vectors is not None)
     if missing:
         notes.append(f"The program looks up data in files that are not here: {', '.join(dict.fromkeys(missing))}.")
-    sizes = {facts.name: len(facts.program) for facts in programs}
+    sizes = {facts.file: len(facts.program) for facts in programs}
     data_sizes = {file: len(content) for facts in programs for file, content in facts.data}
     done = Deployment(path, files, sizes, together.pools, together.board, vectors, (), data_sizes)
     notes += together.pools.open
     for region in done.regions:
         if region.over:
-            notes.append(f"The memory {region.name} of {together.board.name} is too small: {region.verdict}.")
+            note = f"The memory {region.name} of {together.board.name} is too small: {region.verdict}."
+            notes.append(note + _second_memory(together, region))
     return replace(done, notes=tuple(dict.fromkeys(notes)))
+
+
+def _second_memory(together: Together, region: Region) -> str:
+    """What takes a part of the planned tensors, where that is enough."""
+    board = together.board
+    if region.name != board.sram or board.hot or sum(together.pools.planned) < region.over or board.chip is None:
+        return ""
+    sizes = {m.name: m.bytes for m in board.chip.memories}
+    room = [n for n in board.beside_sram if n not in ("itcm", "npu_itcm", board.far) and sizes[n] >= region.over]
+    return f" --hot {room[0]} places planned tensors there as well." if room else ""
 
 
 def _facts(
     source: Source, target: str | None, section: str, notes: list[str]
-) -> tuple[Facts, tuple[kernels.Kernel, ...]]:
-    """All that the files say of a program, and the kernels that it calls."""
+) -> tuple[list[Facts], tuple[kernels.Kernel, ...]]:
+    """All that the file says of each method of a program, and the kernels that they call."""
     check_text("name", source.name)
     check_c_name(source.name)
-    plan, summary = opened(
-        source.program,
-        source.source,
-        ", and the folder is written for one",
-        "a program of each method, each deployed with a --name of its own",
+    plans, summary = opened(source.program, source.source)
+    several = len(plans) > 1
+    if source.vectors is not None and several:
+        raise OptionError(
+            f"The vectors are for one method, and {source.source} has {len(plans)}: {_listed(plans)}.",
+            hint='without vectors, or in Python vectors={"METHOD": {...}}',
+        )
+    if several and any(1 in memories_kept(plan) for plan in plans):
+        raise UnsupportedError(
+            f"{source.source} keeps values in the first planned memory, which its methods {_listed(plans)} share: one "
+            "would overwrite what the other keeps.",
+            hint="micronpu.compile of the methods; in ExecuTorch MemoryPlanningPass(share_mutable_buffers=True)",
+        )
+    # A state that several methods have is in the same place in each; one that few have is reset with the others.
+    states = {(s.memory, s.offset): s for plan in plans for s in states_of(plan, summary.named_data)}
+    for plan in plans:
+        _check_names(source.source, plan, [state.name for state in states.values()])
+    board = whole_board(plans, target)
+    stripped = strip(unsealed(source.program), name=source.source)
+    whole = Facts(
+        name=source.name,
+        file=source.name,
+        header=f"{source.name}: made by micronpu {VERSION} for {board.name or ANY}. Do not edit.",
+        section=section,
+        program=stripped,
+        sha256=hashlib.sha256(stripped).hexdigest(),
+        versions=_versions(),
+        plan=plans[0],
+        pools=pools_of_all(plans),
+        board=board,
+        inputs=(),
+        outputs=(),
+        vectors=None,
+        states=tuple(states.values()),
+        border=border_crc(plans, summary.named_data),
+        data=tuple({k: v for plan in plans for k, v in data.taken(plan, source.data_files or {})[0].items()}.items()),
     )
-    states = states_of(plan, summary.named_data)
-    _check_names(source.source, plan, [state.name for state in states])
-    board = _board(plan, target)
-    check_system(plan, board)
-    inputs, outputs = borders_of(plan, summary.named_data, source.known)
+    methods, called = [], {}
+    for plan in plans:
+        own = source.of(plan.name) if several else source
+        name = f"{source.name}_{plan.name}" if several else source.name
+        facts = _of_method(whole, own, plan, borders_of(plan, summary.named_data, own.known), name, notes)
+        methods.append(replace(facts, limits=_limits(facts, summary.named_data)))
+        found, said = _called(plan)
+        called.update({kernel.operator: kernel for kernel in found})
+        notes += said
+    return methods, tuple(called.values())
+
+
+def _of_method(
+    whole: Facts,
+    source: Source,
+    plan: Plan,
+    borders: tuple[tuple[Border, ...], tuple[Border, ...]],
+    name: str,
+    notes: list[str],
+) -> Facts:
+    """What the file says of a method."""
+    inputs, outputs = borders
     for border in (*inputs, *outputs):
         _check(border)
     if not inputs or not outputs:
         raise ModelError(
             f"{source.source} has no {'outputs' if inputs else 'inputs'}.", hint="a program that computes something"
         )
-    called, said = _called(plan)
-    made, problem = _vectors(source, inputs, outputs)
-    notes += [*said, *([problem] if problem else [])]
-    stripped = strip(unsealed(source.program), name=source.source)
-    facts = Facts(
-        name=source.name,
-        header=f"{source.name}: made by micronpu {VERSION} for {board.name or 'a Cortex-M'}. Do not edit.",
-        section=section,
-        program=stripped,
-        sha256=hashlib.sha256(stripped).hexdigest(),
-        versions=_versions(),
-        plan=plan,
-        pools=pools_of(plan),
-        board=board,
-        inputs=inputs,
-        outputs=outputs,
-        vectors=made,
-        states=states,
-        border=border_crc(plan, summary.named_data),
-        data=tuple(data.taken(plan, source.data_files or {})[0].items()),
-    )
-    return facts, called
+    made, problem = _vectors(source, plan.name, inputs, outputs)
+    notes += [problem] if problem else []
+    return replace(whole, name=name, plan=plan, inputs=inputs, outputs=outputs, vectors=made)
+
+
+def _limits(facts: Facts, named_data: dict[str, bytes]) -> tuple[Limit, ...]:
+    """What the file says of integers by which rows are picked."""
+    found = []
+    for number, below in ranges_of(named_data, facts.plan.name).items():
+        if 0 <= number < len(facts.inputs) and (border := facts.inputs[number]).tensor.dtype in _POSITIONS:
+            found.append(Limit(number, border.elements, border.tensor.dtype, below))
+    states = states_of(facts.plan, named_data)
+    for number, size, _, _ in counts_of(named_data, facts.plan.name):
+        if size is not None and 0 <= number < len(states) and (state := states[number]).dtype in _POSITIONS:
+            count = len(state.initial) // ELEMENT_BYTES[state.dtype]
+            found.append(Limit(None, count, state.dtype, size, state.memory, state.offset))
+    return tuple(found)
+
+
+_POSITIONS = ("int32", "int64")
+
+
+def _listed(plans: Sequence[Plan]) -> str:
+    return ", ".join(plan.name for plan in plans)
 
 
 def _divided(facts: Facts, source: Source, hot: str) -> Facts:
     """A program with its planned tensors in two memories by use, or all of them in the faster one."""
     board = with_hot(facts.board, hot)
     memories = facts.pools.planned
+    if not facts.is_whole:
+        raise UnsupportedError(
+            f"{source.source} has several methods, whose planned memories are not divided.", hint="without --hot"
+        )
     if len(memories) == 1 and memories[0] <= board.hot_bytes:
         return replace(facts, board=board, pools=replace(facts.pools, hot=(1,)))
     if keeps_values(facts):
@@ -276,7 +355,7 @@ def _check_the_same(facts: Facts, made: bytes, name: str) -> None:
     Raises:
         InternalError: a result differs.
     """
-    before, after = _host(facts.program), _host(made)
+    before, after = _host(facts.program, facts.plan.name), _host(made, facts.plan.name)
     for row in facts.vectors.inputs if facts.vectors is not None else ():
         with contextlib.suppress(MicroNpuError):
             pairs = list(zip(before(row), after(row), strict=True))
@@ -285,19 +364,6 @@ def _check_the_same(facts: Facts, made: bytes, name: str) -> None:
     else:
         return
     raise InternalError(f"{name} computes another result with its tensors in two memories.", hint="without --hot")
-
-
-def _board(plan: Plan, target: str | None) -> Board:
-    """The board of a program: of several targets the first that can take it."""
-    if target is not None:
-        check_text("target", target)
-    names = target.split(",") if target is not None else [None]
-    for name in names if len(names) > 1 else ():
-        find_target(str(name))
-    for name in names[:-1]:
-        with contextlib.suppress(OptionError):
-            return board_of(plan, name)
-    return board_of(plan, names[-1])
 
 
 def check_c_name(name: str) -> None:
@@ -339,7 +405,7 @@ def _check_names(source: str, plan: Plan, states: Sequence[str]) -> None:
 def _versions() -> dict[str, str]:
     """Versions of the tools, as far as they are installed."""
     found = {"micronpu": VERSION}
-    for tool in _VERSIONED:
+    for tool in ("executorch", *(tool for family in FAMILIES.values() for tool in family.tools)):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[tool] = metadata.version(tool)
     return found
@@ -365,9 +431,11 @@ def _called(plan: Plan) -> tuple[tuple[kernels.Kernel, ...], list[str]]:
     return tuple(found), notes
 
 
-def _vectors(source: Source, inputs: tuple[Border, ...], outputs: tuple[Border, ...]) -> tuple[Vectors | None, str]:
-    """The golden vectors, or why there are none."""
-    run = source.run or _host(source.program)
+def _vectors(
+    source: Source, method: str, inputs: tuple[Border, ...], outputs: tuple[Border, ...]
+) -> tuple[Vectors | None, str]:
+    """The golden vectors of a method, from the first values of the states on; or why there are none."""
+    run = source.run or _host(source.program, method)
     if source.vectors is not None:
         return from_arrays(source.vectors, inputs, outputs, run, source.vectors_name), ""
     try:
@@ -379,7 +447,7 @@ def _vectors(source: Source, inputs: tuple[Border, ...], outputs: tuple[Border, 
         )
 
 
-def _host(program: bytes) -> Callable[[Sequence[Array]], Sequence[Array]]:
+def _host(program: bytes, method: str) -> Callable[[Sequence[Array]], Sequence[Array]]:
     """Runs the program in this machine's ExecuTorch, which is loaded when it is first needed."""
     loaded: list[Any] = []
 
@@ -388,7 +456,8 @@ def _host(program: bytes) -> Callable[[Sequence[Array]], Sequence[Array]]:
 
         if not loaded:
             # As one from a file: in a process of its own, unless its digest says that it is whole.
-            loaded.append(ArrayProgram(program, RunOptions(isolated=state_of(program) is not Digest.RIGHT)))
+            isolated = state_of(program) is not Digest.RIGHT
+            loaded.append(ArrayProgram(program, RunOptions(isolated=isolated), method=method))
         return tuple(loaded[0].run_arrays(*row))
 
     return run
@@ -400,26 +469,30 @@ def _files(together: Together, missing: list[str]) -> dict[str, bytes]:
         return linux_files(together, missing)
     texts = shared_sources(together)
     binary = {file: content for facts in together.programs for file, content in facts.data}
-    for facts in together.programs:
+    for methods in together.groups:
+        facts = methods[0].whole
         name = facts.name
-        texts |= {
+        texts |= csource.headers(methods) | {
             f"{name}.S": csource.assembly(facts),
             f"{name}_data.h": csource.data_header(facts),
-            f"{name}.h": csource.header(facts),
-            f"{name}.cpp": model_source(facts, together),
-            f"{name}_image.c": image_source(facts, together),
+            f"{name}.cpp": model_source(methods, together),
+            f"{name}_image.c": image_source(methods, together),
         }
         binary[f"{name}.pte"] = seal(facts.program)
+    for facts in together.programs:
         if facts.vectors is not None:
-            texts[f"{name}_vectors.h"] = csource.vectors_header(facts, facts.vectors)
-            texts[f"{name}_vectors.c"] = csource.vectors_source(facts, facts.vectors)
-            binary[f"{name}.bpte"] = bundle(facts.program, facts.plan.name, facts.inputs, facts.outputs, facts.vectors)
-    plans = {f"{facts.name}.pte": facts.plan for facts in together.programs}
+            texts[f"{facts.name}_vectors.h"] = csource.vectors_header(facts, facts.vectors)
+            texts[f"{facts.name}_vectors.c"] = csource.vectors_source(facts, facts.vectors)
+            bundled = bundle(facts.program, facts.plan.name, facts.inputs, facts.outputs, facts.vectors)
+            binary[f"{facts.name}.bpte"] = bundled
+    plans = {facts.title: facts.plan for facts in together.programs}
     texts["micronpu_kernels.cpp"] = kernels.registration(together.kernels, f"// {together.header}\n")
     texts["selected_operators.yaml"] = kernels.selected_operators(plans)
     texts["micronpu_sections.ld"] = integration.sections(together)
     sections = dict.fromkeys(facts.section for facts in together.programs)
-    texts |= board_files(together.board.core, together.board.flags, sections, together.header)
+    texts |= board_files(
+        *(together.board.core, together.board.flags, sections, together.header), resident=together.board.is_resident
+    )
     if any(facts.vectors is not None for facts in together.programs):
         texts["main.cpp"] = application(together)
         texts["CMakeLists.txt"] = integration.cmake(together)

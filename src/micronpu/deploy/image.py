@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from micronpu.base.errors import OptionError, UnsupportedError
-from micronpu.deploy.board import Board, board_of, check_system
+from micronpu.deploy.board import Board, whole_board
 from micronpu.deploy.kernels import kernels_of
 from micronpu.deploy.opened import opened
-from micronpu.deploy.pools import Pools, pools_of
+from micronpu.deploy.pools import Pools, pools_of_all
 from micronpu.program.border import borders_of
 from micronpu.program.digest import unsealed
 from micronpu.program.plan import Plan
@@ -63,20 +63,24 @@ class Image:
     signed: bool
 
 
-def border_crc(plan: Plan, named_data: dict[str, bytes]) -> int:
-    """One number for what inputs and outputs are: type, shape, order of axes, grid, as the file has them."""
-    inputs, outputs = borders_of(plan, named_data, None)
-    told = [
-        (b.name, b.tensor.dtype, tuple(b.tensor.shape), tuple(b.tensor.dim_order), b.scale, b.zero_point)
-        for b in (*inputs, *outputs)
-    ]
-    return zlib.crc32(repr(told).encode())
+def border_crc(plans: Sequence[Plan], named_data: dict[str, bytes]) -> int:
+    """One number for what the inputs and outputs of all methods are: type, shape, order of axes, grid, as the file has
+    them."""
+    said = ""
+    for plan in plans:
+        inputs, outputs = borders_of(plan, named_data, None)
+        told = [
+            (b.name, b.tensor.dtype, tuple(b.tensor.shape), tuple(b.tensor.dim_order), b.scale, b.zero_point)
+            for b in (*inputs, *outputs)
+        ]
+        said += repr(told) if len(plans) == 1 else repr((plan.name, told))
+    return zlib.crc32(said.encode())
 
 
-def kernel_names(plan: Plan) -> tuple[str, ...]:
-    """The kernels that the firmware must have registered for a plan, in order."""
+def kernel_names(plans: Sequence[Plan]) -> tuple[str, ...]:
+    """The kernels that the firmware must have registered for the methods of a program, in order."""
     found = []
-    for operator in plan.operators:
+    for operator in sorted({operator for plan in plans for operator in plan.operators}):
         try:
             found += [kernel.operator for kernel in kernels_of((operator,))]
         except UnsupportedError:
@@ -95,33 +99,32 @@ def make_image(
     """An image of a program.
 
     Args:
-        program: a `.pte` with one method.
+        program: a `.pte`.
         version: of the image, such as "1.2.0"; a firmware with two slots takes the higher one.
         target: the board; what the program was compiled for unless given.
         sign: gives the Ed25519 signature of some bytes.
         source: what to call the program in messages.
 
     Raises:
-        MicroNpuError: the program is damaged, has several methods, runs on a laptop only, or the target cannot take it.
+        MicroNpuError: the program is damaged, runs on a laptop only, or the target cannot take it.
     """
     if not _VERSION.fullmatch(version):
         raise OptionError(f"The version {version!r} is no version.", hint="three numbers, such as 1.2.0")
-    plan, summary = opened(program, source, "; an image has one", "an image of a program of each method")
-    board = board_of(plan, target)
-    check_system(plan, board)
+    plans, summary = opened(program, source)
+    board = whole_board(plans, target)
     if not board.on_device:
         raise UnsupportedError(
             f"{source} runs on a laptop only: its NPU part is a reference container.",
             hint="compile it with the vendor's converter",
         )
-    pools, kernels = pools_of(plan), kernel_names(plan)
+    pools, kernels = pools_of_all(plans), kernel_names(plans)
     if len(pools.planned) > MOST_PLANNED:
         raise UnsupportedError(
             f"{source} has {len(pools.planned)} planned memories, and an image has at most {MOST_PLANNED}.",
             hint="one planned memory, as `micronpu compile` makes it",
         )
     stripped = strip(unsealed(program), name=source)
-    head = _head(stripped, version, board, pools, kernels, border_crc(plan, summary.named_data), sign)
+    head = _head(stripped, version, board, pools, kernels, border_crc(plans, summary.named_data), sign)
     return Image(head + stripped, len(stripped), board, pools, kernels, sign is not None)
 
 

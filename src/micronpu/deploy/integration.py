@@ -6,32 +6,38 @@ PyTorch::ExecuTorch, the options of `backends/arm/scripts` and of `examples/arm/
 
 from __future__ import annotations
 
+from micronpu.chips.core import USUAL
 from micronpu.deploy.application import c_sources
-from micronpu.deploy.board import DEDICATED_SRAM, SRAM_ONLY
+from micronpu.deploy.board import DEDICATED_SRAM
 from micronpu.deploy.csource import ALIGNMENT, Facts, filled
-from micronpu.deploy.kernels import Kernel
+from micronpu.deploy.kernels import Kernel, kernel_libraries
 from micronpu.deploy.together import SHARED, Together
+from micronpu.targets.firmware import TOOLCHAIN, KernelLibrary
 
-_LIBRARIES = {"portable": "portable_kernels", "quantized": "quantized_kernels", "cortex_m": "cortex_m_kernels"}
 _RUNTIME = ("executorch", "executorch_core")
 _FILES, _FILES_OPTION = "extension_flat_tensor", "-DEXECUTORCH_BUILD_EXTENSION_FLAT_TENSOR=ON"
-_BUILD = {
-    "quantized": "-DEXECUTORCH_BUILD_KERNELS_QUANTIZED=ON",
-    "cortex_m": "-DEXECUTORCH_BUILD_CORTEX_M=ON",
-}
-_PACK_CATEGORIES = {"portable": "Portable", "quantized": "Quantized", "cortex_m": "Cortex-M"}
 
 
 def libraries(kernels: tuple[Kernel, ...]) -> list[str]:
     """CMake targets of ExecuTorch that hold the kernels and the runtime, each before those that it calls."""
-    used = {kernel.library for kernel in kernels}
-    return [*(_LIBRARIES[library] for library in ("cortex_m", "quantized", "portable") if library in used), *_RUNTIME]
+    return [*(library.target for library in _used(kernels)), *_RUNTIME]
+
+
+def _used(kernels: tuple[Kernel, ...]) -> list[KernelLibrary]:
+    """The libraries that hold the kernels, each before those that it calls."""
+    names = {kernel.library for kernel in kernels}
+    return [library for name, library in kernel_libraries().items() if name in names]
+
+
+def _build_options(kernels: tuple[Kernel, ...]) -> set[str]:
+    """Of ExecuTorch's CMake, so that it builds the kernels."""
+    return {library.build_option for library in _used(kernels) if library.build_option}
 
 
 def cmake(together: Together) -> str:
     """`CMakeLists.txt`."""
     kernels, programs = together.kernels, together.programs
-    delegate, options = "", sorted({_BUILD[k.library] for k in kernels if k.library in _BUILD})
+    delegate, options = "", sorted(_build_options(kernels))
     whole = []
     if len(kernels) < len(together.operators):
         whole.append("executorch")  # with what the runtime itself computes
@@ -46,8 +52,8 @@ def cmake(together: Together) -> str:
     return shared(
         "CMakeLists.txt",
         together,
-        ASSEMBLED=" ".join(f"{facts.name}.S" for facts in programs),
-        PROGRAMS=" ".join(f"{facts.name}.pte" for facts in programs),
+        ASSEMBLED=" ".join(f"{name}.S" for name in together.file_names),
+        PROGRAMS=" ".join(f"{name}.pte" for name in together.file_names),
         DATA=" ".join(name for name in named if name not in calls),
         CALLS=" ".join(calls),
         CORE_TITLE=together.board.core or "that of your board",
@@ -61,13 +67,15 @@ def cmake(together: Together) -> str:
 
 def zephyr(together: Together) -> dict[str, str]:
     """The files of a Zephyr application."""
-    own = ["CONFIG_FP_HARDABI=y"] if together.board.core in ("cortex-m55", "cortex-m85") else []
+    own = ["CONFIG_FP_HARDABI=y"] if together.board.has_helium else []
     own += [line for firmware in together.firmware for line in firmware.zephyr]
-    names = [name for name in libraries(together.kernels) if name not in _RUNTIME]
+    delegates = [name for firmware in together.firmware for name in firmware.whole_libraries]
+    names = [library.target for library in _used(together.kernels)] + delegates
+    names += [name for firmware in together.firmware for name in firmware.zephyr_libraries]
     pools = together.pools
     sizes = {"METHOD": str(pools.method), "TEMPORARY": str(max(pools.temporary, 1))}
     programs = together.programs
-    named = {"NAMES": ", ".join(facts.name for facts in programs)}
+    named = {"NAMES": ", ".join(together.file_names)}
     vectors = sum(len(facts.vectors) for facts in programs if facts.vectors is not None)
     parts = [f"${{folder}}/{name}" for name in c_sources(together) if name != "main.cpp"]
     return {
@@ -77,7 +85,7 @@ def zephyr(together: Together) -> dict[str, str]:
             "zephyr_module_CMakeLists.txt",
             together,
             SOURCES=" ".join(parts),
-            ASSEMBLED=" ".join(f"${{folder}}/{facts.name}.S" for facts in programs),
+            ASSEMBLED=" ".join(f"${{folder}}/{name}.S" for name in together.file_names),
         ),
         "zephyr/sample.yaml": shared("zephyr_sample.yaml", together, VECTORS=str(vectors), **named),
         "zephyr/Kconfig": shared("zephyr_Kconfig", together, **sizes),
@@ -85,9 +93,10 @@ def zephyr(together: Together) -> dict[str, str]:
             "zephyr_CMakeLists.txt",
             together,
             LIBRARIES=" ".join(names),
-            PROGRAM=f"{together.programs[0].name}.pte",
+            WHOLE=" ".join(delegates),
+            PROGRAM=f"{together.file_names[0]}.pte",
             SOURCES=" ".join(f"../{name}" for name in c_sources(together)),
-            ASSEMBLED=" ".join(f"${{CMAKE_CURRENT_LIST_DIR}}/../{facts.name}.S" for facts in together.programs),
+            ASSEMBLED=" ".join(f"${{CMAKE_CURRENT_LIST_DIR}}/../{name}.S" for name in together.file_names),
         ),
         "zephyr/prj.conf": shared(
             "prj.conf", together, OWN="\n".join(own) or "# No driver of an NPU is needed from Zephyr.", **sizes
@@ -102,8 +111,9 @@ def runtime_sources(together: Together) -> list[str]:
         files += _DATA_SOURCES
     for firmware in together.firmware:
         files += firmware.runtime_sources
-    own = [f"{_FOLDERS[kernel.library]}/op_{_component(kernel)}.cpp" for kernel in together.kernels]
-    helpers = _KERNEL_SOURCES if any(kernel.library != "cortex_m" for kernel in together.kernels) else ()
+    libraries = kernel_libraries()
+    own = [f"{libraries[kernel.library].folder}/op_{_component(kernel)}.cpp" for kernel in together.kernels]
+    helpers = dict.fromkeys(file for library in _used(together.kernels) for file in library.helpers)
     return [*files, *dict.fromkeys(own), *helpers]
 
 
@@ -121,29 +131,23 @@ _CORE_SOURCES = (
 )
 """Of ExecuTorch 1.5: `EXECUTORCH_SRCS` and `EXECUTORCH_CORE_SRCS` of its build variables."""
 _DATA_SOURCES = ("extension/flat_tensor/{flat_tensor_data_map,serialize/flat_tensor_header}.cpp",)
-_FOLDERS = {
-    "portable": "kernels/portable/cpu",
-    "quantized": "kernels/quantized/cpu",
-    "cortex_m": "backends/cortex_m/ops",
-}
-_KERNEL_SOURCES = ("kernels/portable/cpu/{util,pattern}/*.cpp",)
 
 
 def executorch_lines(together: Together) -> list[str]:
     """The commands that build ExecuTorch for the core, of the version with which the programs were made."""
     version = together.programs[0].versions.get("executorch", "1.5.1").partition("+")[0]
-    options = {_BUILD[k.library] for k in together.kernels if k.library in _BUILD}
+    options = _build_options(together.kernels)
     options |= {option for firmware in together.firmware for option in firmware.build_options}
     if any(facts.data for facts in together.programs):
         options.add(_FILES_OPTION)
-    core = together.board.core or "cortex-m55"
+    core = together.board.core or USUAL.name
     more = [f"  {option} \\" for option in sorted(options)]
     return [
         f"git clone --depth 1 --branch v{version} --recurse-submodules --shallow-submodules "
         "https://github.com/pytorch/executorch",
         "cd executorch",
         "cmake --preset arm-baremetal -B build-arm -DCMAKE_BUILD_TYPE=Release \\",
-        f"  -DCMAKE_TOOLCHAIN_FILE=$PWD/examples/arm/ethos-u-setup/arm-none-eabi-gcc.cmake -DTARGET_CPU={core} \\",
+        f"  -DCMAKE_TOOLCHAIN_FILE=$PWD/{TOOLCHAIN} -DTARGET_CPU={core} \\",
         "  -DEXECUTORCH_BAREMETAL_SKIP_INSTALL=OFF -DEXECUTORCH_ENABLE_LOGGING=OFF \\",
         *more,
         "  -DCMAKE_INSTALL_PREFIX=$PWD/installed-arm",
@@ -153,13 +157,12 @@ def executorch_lines(together: Together) -> list[str]:
 
 def clayer(together: Together) -> str:
     """`micronpu.clayer.yml`."""
-    packs, components = [], []
-    if any(k.library == "cortex_m" for k in together.kernels):
-        packs.append("    - pack: ARM::CMSIS-NN")
-        components.append("    - component: ARM::CMSIS:NN Lib")
+    used = _used(together.kernels)
+    packs = [line for library in used for line in library.packs]
+    components = [line for library in used for line in library.components]
     for kernel in together.kernels:
         components.append(
-            f"    - component: Machine Learning:ExecuTorch Operators:{_PACK_CATEGORIES[kernel.library]} "
+            f"    - component: Machine Learning:ExecuTorch Operators:{kernel_libraries()[kernel.library].category} "
             f"{_component(kernel)}"
         )
     for firmware in together.firmware:
@@ -168,7 +171,7 @@ def clayer(together: Together) -> str:
     return shared(
         "clayer.yml",
         together,
-        NAMES=", ".join(facts.name for facts in together.programs),
+        NAMES=", ".join(together.file_names),
         PACKS="\n".join(packs),
         COMPONENTS="\n".join(dict.fromkeys(components)),
         FILES="\n".join(f"        - file: ./{name}" for name in c_sources(together)),
@@ -184,23 +187,7 @@ def shared(template: str, together: Together, **more: str) -> str:
 def _component(kernel: Kernel) -> str:
     """Name of the component: that of the file which holds the kernel, `op_NAME.cpp`."""
     name = kernel.operator.partition("::")[2].partition(".")[0].lstrip("_")
-    if kernel.library == "cortex_m":
-        return name.removesuffix("_nhwc")
-    return _QUANTIZED_FILES.get(name, name) if kernel.library == "quantized" else name
-
-
-_QUANTIZED_FILES = {
-    "quantize_per_tensor": "quantize",
-    "quantize_per_channel": "quantize",
-    "quantize_per_token": "quantize",
-    "dequantize_per_tensor": "dequantize",
-    "dequantize_per_channel": "dequantize",
-    "dequantize_per_token": "dequantize",
-    "embedding_byte": "embedding",
-    "embedding_4bit": "embedding4b",
-    "embedding_2bit": "embedding2b",
-}
-"""Files of `kernels/quantized/cpu` that are not called by their operator."""
+    return kernel_libraries()[kernel.library].file_of(name)
 
 
 def sections(together: Together) -> str:
@@ -211,25 +198,30 @@ def sections(together: Together) -> str:
         f" * The programs stand in {board.flash}, from which the NPU reads its weights too; the pools in {board.sram},",
         " * which it shares with the core.",
     ]
-    if board.memory_mode == SRAM_ONLY:
+    if board.is_resident:
+        model = f"{model} AT > {board.stored.upper()}"
         explain = [
-            f" * Programs and pools stand in {board.sram}: the NPU reaches nothing else. Copy the programs there at",
-            " * the start.",
+            f" * Programs and pools stand in {board.sram}, where the NPU reads its weights fastest. The programs are",
+            f" * stored in {board.stored}: the start-up copies the words from micronpu_programs_load to",
+            " * micronpu_programs_start up to micronpu_programs_end, as board/startup.c does.",
         ]
     elif board.memory_mode.startswith(DEDICATED_SRAM):
         far = board.far.upper()
         explain = [
             f" * Programs and the NPU's scratch memory stand in {board.far}; the SRAM that the NPU has for itself is",
-            " * the array ethosu_fast_scratch, of ethosu_fast_scratch_size bytes, which the firmware defines.",
+            *(line for firmware in together.firmware for line in firmware.fast_scratch),
         ]
     explain += [line for firmware in together.firmware for line in firmware.sections]
     alignment, sram = together.pools.alignment, board.sram.upper()
     named = list(dict.fromkeys(facts.section for facts in together.programs))
+    names = [f"micronpu_programs{f'_{i}' if i else ''}" for i in range(len(named))]
+    begin, end = ("{0}_start = .; ", " {0}_end = .;") if board.is_resident else ("", "")
     rows = [
-        f".micronpu_{'programs' if i == 0 else f'programs_{i}'} : {{ . = ALIGN({ALIGNMENT}); KEEP(*({section})) "
-        f". = ALIGN({ALIGNMENT}); }} > {model}"
-        for i, section in enumerate(named)
+        f".{name} : {{ . = ALIGN({ALIGNMENT}); {begin.format(name)}KEEP(*({section})) . = ALIGN({ALIGNMENT});"
+        f"{end.format(name)} }} > {model}"
+        for name, section in zip(names, named, strict=True)
     ]
+    rows += [f"{name}_load = LOADADDR(.{name});" for name in names if board.is_resident]
     rows += [
         f".micronpu_pools (NOLOAD) : {{ . = ALIGN({alignment}); *(.bss.pools) }} > {sram}",
         f".micronpu_scratch (NOLOAD) : {{ . = ALIGN({alignment}); *(.bss.scratch) }} > {far}",
@@ -257,7 +249,7 @@ def runner_commands(facts: Facts) -> list[str]:
         f"-DET_ARM_BAREMETAL_METHOD_ALLOCATOR_POOL_SIZE={pools.method + sum(pools.planned) + _RUNNER_EXTRA} "
         f"-DET_ARM_BAREMETAL_SCRATCH_TEMP_ALLOCATOR_POOL_SIZE={pools.temporary}"
     )
-    # Quantized and Cortex-M kernels are in the runner anyway; a bundled program cannot be asked for the portable ones.
+    # All kernels but the portable ones are in the runner anyway; a bundled program cannot be asked for those.
     portable = [o for o in facts.plan.operators if o.startswith(("aten::", "dim_order_ops::"))]
     selected = f" --select_ops_list={','.join(portable)}" if portable else ""
     return [

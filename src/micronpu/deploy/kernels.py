@@ -1,20 +1,21 @@
 """Which kernels a program calls, and the source that registers just them.
 
 Signatures come from where ExecuTorch and torch keep them as text: the lists of portable and quantized kernels, torch's
-`native_functions.yaml`, and the definitions of the Cortex-M operators.  Nothing of them is imported.
+`native_functions.yaml`, and the definitions of the families' operators.  Nothing of them is imported.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.base.installed import package_folder
 from micronpu.program.plan import Plan
+from micronpu.targets.firmware import KernelLibrary
+from micronpu.targets.registry import core_libraries, core_library
 
 _BY_RUNTIME = ("executorch_prim::",)
 _BY_RUNTIME_OPS = (
@@ -26,6 +27,30 @@ _BY_RUNTIME_OPS = (
 )
 """Registered by the runtime itself (`kernels/prim_ops`)."""
 
+_HELPERS = ("kernels/portable/cpu/{util,pattern}/*.cpp",)
+_QUANTIZED_FILES = {
+    "quantize_per_tensor": "quantize",
+    "quantize_per_channel": "quantize",
+    "quantize_per_token": "quantize",
+    "dequantize_per_tensor": "dequantize",
+    "dequantize_per_channel": "dequantize",
+    "dequantize_per_token": "dequantize",
+    "embedding_byte": "embedding",
+    "embedding_4bit": "embedding4b",
+    "embedding_2bit": "embedding2b",
+}
+_EXECUTORCHS = (
+    KernelLibrary(
+        "quantized",
+        "quantized_kernels",
+        "kernels/quantized/cpu",
+        "Quantized",
+        build_option="-DEXECUTORCH_BUILD_KERNELS_QUANTIZED=ON",
+        helpers=_HELPERS,
+        files=_QUANTIZED_FILES,
+    ),
+    KernelLibrary("portable", "portable_kernels", "kernels/portable/cpu", "Portable", helpers=_HELPERS),
+)
 _AT = "executorch::aten::"
 _TYPES = {
     "Tensor": (f"const {_AT}Tensor&", "toTensor()"),
@@ -64,7 +89,7 @@ class Kernel:
         operator: such as "aten::add.out".
         function: its C++ name, such as "torch::executor::native::add_out".
         arguments: type in the schema and name of each, without the context.
-        library: "portable", "quantized" or "cortex_m".
+        library: by its name, see `kernel_libraries`.
         source: stem of the file that holds it, without "op_".
     """
 
@@ -87,6 +112,11 @@ class Kernel:
         return ("executorch::runtime::KernelRuntimeContext& context", *own)
 
 
+def kernel_libraries() -> dict[str, KernelLibrary]:
+    """All libraries of kernels by name, each before those that it calls: the families' first."""
+    return {library.name: library for library in (*core_libraries(), *_EXECUTORCHS)}
+
+
 def kernels_of(operators: Iterable[str]) -> tuple[Kernel, ...]:
     """The kernels that a firmware needs beside the runtime for some operators.
 
@@ -98,9 +128,10 @@ def kernels_of(operators: Iterable[str]) -> tuple[Kernel, ...]:
 
 def _kernel(operator: str) -> Kernel:
     namespace, _, name = operator.partition("::")
-    if namespace == "cortex_m":
-        schema = _cortex_m().get(name)
-        function, library = f"cortex_m::native::{name.replace('.', '_')}", "cortex_m"
+    own = core_library(namespace)
+    if own is not None:
+        schema = own.schemas().get(name)
+        function, library = f"{namespace}::native::{name.replace('.', '_')}", own.name
     else:
         key = name if namespace == "aten" else operator
         function, library = _functions().get(key, ("", ""))
@@ -133,19 +164,10 @@ def _arguments(schema: str) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _folder(package: str, *inside: str) -> Path:
-    """A folder of an installed package, which is not imported."""
-    spec = importlib.util.find_spec(package)
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    if not places:
-        raise UnsupportedError(f"The package {package} is not installed.", hint=f"pip install {package}")
-    return Path(places[0]).joinpath(*inside)
-
-
 @functools.lru_cache(maxsize=1)
 def _texts() -> tuple[tuple[str, str], ...]:
     """Library and text of each list of kernels."""
-    folder = _folder("executorch", "kernels")
+    folder = package_folder("executorch", "kernels")
     files = (("portable", "functions.yaml"), ("portable", "custom_ops.yaml"), ("quantized", "quantized.yaml"))
     return tuple((library, (folder / library / name).read_text(encoding="utf-8")) for library, name in files)
 
@@ -167,7 +189,7 @@ def _functions() -> dict[str, tuple[str, str]]:
 @functools.lru_cache(maxsize=1)
 def _schemas() -> dict[str, str]:
     """Schema by operator; those of ExecuTorch's own lists go before torch's."""
-    native = _folder("torchgen", "packaged", "ATen", "native") / "native_functions.yaml"
+    native = package_folder("torchgen", "packaged", "ATen", "native") / "native_functions.yaml"
     found: dict[str, str] = {}
     for text in (native.read_text(encoding="utf-8"), *(text for _, text in _texts())):
         for entry in re.split(r"^(?=- )", text, flags=re.MULTILINE):
@@ -193,17 +215,6 @@ def _with_out(schema: str) -> str:
     if schema[start:].startswith(") -> Tensor[]"):
         return schema[:start] + ", Tensor(a!)[] out) -> ()"
     return schema[:start] + ", " + ", ".join(f"Tensor(a!) {o}" for o in outs) + ") -> ()"
-
-
-@functools.lru_cache(maxsize=1)
-def _cortex_m() -> dict[str, str]:
-    """Schema by name of the Cortex-M operators, out of the source that defines them."""
-    text = (_folder("executorch", "backends", "cortex_m", "ops") / "operators.py").read_text(encoding="utf-8")
-    found = {}
-    for match in re.finditer(r"lib\.define\(((?:\s*\"[^\"]*\"\s*)+),?\s*\)", text):
-        schema = "".join(re.findall(r'"([^"]*)"', match[1]))
-        found[schema.split("(")[0]] = schema
-    return found
 
 
 def selected_operators(plans: Mapping[str, Plan]) -> str:

@@ -34,11 +34,11 @@ def linux_files(together: Together, missing: Sequence[str]) -> dict[str, bytes]:
     """
     found = {file: content for facts in together.programs for file, content in facts.data}
     for facts in together.programs:
-        found[f"{facts.name}.pte"] = seal(facts.program)
+        found[f"{facts.file}.pte"] = seal(facts.program)
         if facts.vectors is None:
             continue
         found[f"{facts.name}.bpte"] = bundle(facts.program, facts.plan.name, facts.inputs, facts.outputs, facts.vectors)
-        for number in range(_checked(facts)):
+        for number in range(_checked(facts, together)):
             inputs, outputs = facts.vectors.inputs[number], facts.vectors.outputs[number]
             for kind, borders_, arrays in (("input", facts.inputs, inputs), ("output", facts.outputs, outputs)):
                 for index, (border, array) in enumerate(zip(borders_, arrays, strict=True)):
@@ -50,10 +50,10 @@ def linux_files(together: Together, missing: Sequence[str]) -> dict[str, bytes]:
     return dict(sorted(found.items()))
 
 
-def _checked(facts: Facts) -> int:
-    """Vectors that can be checked: each has a process of its own, and a later one of a program with states needs those
-    before it."""
-    if facts.vectors is None:
+def _checked(facts: Facts, together: Together) -> int:
+    """Vectors that can be checked: each has a process of its own, a later one of a program with states needs those
+    before it, and the runner calls a program's first method."""
+    if facts.vectors is None or not any(facts is methods[0] for methods in together.groups):
         return 0
     return min(len(facts.vectors), 1) if facts.states else len(facts.vectors)
 
@@ -86,13 +86,13 @@ def _check(together: Together) -> str:
         "out=$(mktemp -d)",
         "trap 'rm -rf \"$out\"' EXIT",
         "failed=0",
-        "check() { # NAME NUMBER INPUTS OUTPUTS",
+        "check() { # NAME NUMBER INPUTS OUTPUTS PROGRAM",
         '  rows="$here/vectors/$1/$2" files="" index=0',
         '  while [ "$index" -lt "$3" ]; do',
         '    files="$files${files:+,}$rows/input-$index.bin" index=$((index + 1))',
         "  done",
         '  rm -f "$out"/*',
-        '  "$runner" --model_path "$here/$1.pte" --inputs "$files" --output_file "$out/output" >"$out/log" 2>&1 || {',
+        '  "$runner" --model_path "$here/$5.pte" --inputs "$files" --output_file "$out/output" >"$out/log" 2>&1 || {',
         '    cat "$out/log"',
         '    echo "FAIL: $1, vector $2: the runner ends with an error"',
         "    failed=1",
@@ -110,8 +110,8 @@ def _check(together: Together) -> str:
     ]
     count = 0
     for facts in together.programs:
-        for number in range(_checked(facts)):
-            lines.append(f"check {facts.name} {number} {len(facts.inputs)} {len(facts.outputs)}")
+        for number in range(_checked(facts, together)):
+            lines.append(f"check {facts.name} {number} {len(facts.inputs)} {len(facts.outputs)} {facts.file}")
             count += 1
     lines += ['[ "$failed" -eq 0 ] || exit 1', f'echo "PASS: {count} vectors, no output differs"']
     return "\n".join(lines) + "\n"
@@ -119,7 +119,7 @@ def _check(together: Together) -> str:
 
 def _readme(together: Together, files: Sequence[str], missing: Sequence[str]) -> str:
     board, programs = together.board, together.programs
-    names = ", ".join(facts.name for facts in programs)
+    names = ", ".join(together.file_names)
     where = board.chip.title if board.chip is not None else board.name
     options = [*_BUILD]
     if any(kernel.library == "quantized" for kernel in together.kernels):
@@ -130,8 +130,9 @@ def _readme(together: Together, files: Sequence[str], missing: Sequence[str]) ->
     for firmware in together.firmware:
         options += firmware.linux_options
         notes += [firmware.linux_note] if firmware.linux_note else []
+    what = "a program" if len(together.groups) == 1 else "programs"
     parts = [
-        f"# {names}: {'a program' if len(programs) == 1 else 'programs'} for Linux on the {board.core} of {where}",
+        f"# {names}: {what} for Linux on the {board.core} of {where}",
         lead(together),
         "## Inputs and outputs",
     ]
@@ -154,7 +155,8 @@ def _readme(together: Together, files: Sequence[str], missing: Sequence[str]) ->
             "## Check on the board",
             f"Copy this folder and `executor_runner` to the board:\n\n```sh\nsh {CHECK} ./executor_runner\n```\n\n"
             "Each vector runs in a process of its own, and every byte of its outputs is compared with those of this "
-            "machine. Of a program with states that is the first vector of its sequence.",
+            "machine. Of a program with states that is the first vector of its sequence"
+            + (", and of one with several methods the first method." if len(programs) > len(together.groups) else "."),
         ]
     parts += ["## Files", "\n".join(f"- `{name}`" for name in sorted(files) if not name.startswith("vectors/"))]
     if CHECK in files:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from micronpu.deploy.data import needs_data
 from micronpu.program.plan import Plan, Value
@@ -52,7 +53,7 @@ class Sizes:
     wide: int = 8
 
 
-CORTEX_M = Sizes(
+ON_CORE = Sizes(
     pointer=4,
     evalue=16,
     tensor_impl=32,
@@ -100,7 +101,7 @@ class Pools:
         return sum(self.planned) + self.method + self.temporary
 
 
-def pools_of(plan: Plan, sizes: Sizes = CORTEX_M) -> Pools:
+def pools_of(plan: Plan, sizes: Sizes = ON_CORE) -> Pools:
     """The pools of a method.
 
     Raises:
@@ -126,13 +127,37 @@ def pools_of(plan: Plan, sizes: Sizes = CORTEX_M) -> Pools:
     )
 
 
-def method_bytes(plan: Plan, sizes: Sizes = CORTEX_M, handles: Mapping[str, int] = HANDLES) -> int:
-    """What the method allocator hands out.
+def pools_of_all(plans: Sequence[Plan], sizes: Sizes = ON_CORE) -> Pools:
+    """The pools of all methods of a program: loaded one behind the other in the same, run one at a time.
+
+    Raises:
+        PayloadError: a delegate's payload cannot be read.
+    """
+    every = [pools_of(plan, sizes) for plan in plans]
+    return Pools(
+        planned=tuple(max(row) for row in zip_longest(*(own.planned for own in every), fillvalue=0)),
+        method=methods_bytes(plans, sizes),
+        temporary=max(own.temporary for own in every),
+        scratch=tuple(size for own in every for size in own.scratch),
+        open=tuple(dict.fromkeys(line for own in every for line in own.open)),
+    )
+
+
+def methods_bytes(plans: Sequence[Plan], sizes: Sizes = ON_CORE, handles: Mapping[str, int] = HANDLES) -> int:
+    """What one method allocator hands out for some methods, in order."""
+    used = 0
+    for plan in plans:
+        used = method_bytes(plan, sizes, handles, used)
+    return used
+
+
+def method_bytes(plan: Plan, sizes: Sizes = ON_CORE, handles: Mapping[str, int] = HANDLES, used: int = 0) -> int:
+    """What the method allocator has handed out when a method is loaded.
 
     Args:
         handles: what a delegate takes from it when it is loaded, by backend.
+        used: what it has handed out before.
     """
-    used = 0
 
     def take(size: int, alignment: int) -> None:
         nonlocal used
@@ -180,7 +205,7 @@ def _value_bytes(value: Value, sizes: Sizes) -> list[tuple[int, int]]:
     return []
 
 
-def lookup_bytes(arguments: Sequence[int], sizes: Sizes = CORTEX_M) -> int:
+def lookup_bytes(arguments: Sequence[int], sizes: Sizes = ON_CORE) -> int:
     """What the temporary pool must hold for a kernel to be looked up in it.
 
     `Method::resolve_operator` needs types and orders of axes of the arguments, takes the temporary allocator only where

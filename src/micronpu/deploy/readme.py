@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from micronpu.chips.core import ANY
+from micronpu.chips.machines import machine_of
 from micronpu.deploy.csource import Facts, c_type
-from micronpu.deploy.emulated import machine_of
 from micronpu.deploy.integration import executorch_lines, runner_commands, runtime_sources
 from micronpu.deploy.together import LINE, SHARED, Together
 from micronpu.program.border import Border
@@ -14,10 +17,10 @@ _CODE = "38 to 51 kB of code in the programs that were measured, without ExecuTo
 def readme(together: Together, files: list[str], data_files: list[str]) -> str:
     """The text."""
     board, programs = together.board, together.programs
-    names = ", ".join(facts.name for facts in programs)
-    where = board.chip.title if board.chip is not None else board.name or "a Cortex-M"
+    names = ", ".join(together.file_names)
+    where = board.chip.title if board.chip is not None else board.name or ANY
     parts = [
-        f"# {names}: {'a program' if len(programs) == 1 else 'programs'} for {where}",
+        f"# {names}: {'a program' if len(together.groups) == 1 else 'programs'} for {where}",
         lead(together),
         "## Sizes",
         _sizes(together),
@@ -59,9 +62,10 @@ def lead(together: Together) -> str:
     """What the programs are, and what made them."""
     versions = ", ".join(f"{tool} {version}" for tool, version in together.programs[0].versions.items())
     lines = [f"Made by {versions}. What was compiled, without what only a laptop needs:", ""]
-    lines += [
-        f"- `{facts.name}.pte`, {len(facts.program):,} bytes, SHA-256 `{facts.sha256}`" for facts in together.programs
-    ]
+    for methods in together.groups:
+        whole = methods[0]
+        said = f", methods {', '.join(f'`{facts.plan.name}`' for facts in methods)}" if len(methods) > 1 else ""
+        lines.append(f"- `{whole.file}.pte`, {len(whole.program):,} bytes, SHA-256 `{whole.sha256}`{said}")
     lines += [
         "",
         "Behind them each file has their digest, which is not in the firmware: `micronpu run` tells damage by it.",
@@ -88,7 +92,7 @@ def _sizes(together: Together) -> str:
         f"and its kernels ({_CODE}), and the stack.",
         *together.pools.open,
     ]
-    if len(together.programs) > 1 and not together.concurrent:
+    if len(together.groups) > 1 and not together.concurrent:
         lines += [
             "",
             "The programs run one after the other: they share the temporary pool, and planned memories where they hold "
@@ -111,12 +115,13 @@ def _calls(together: Together) -> str:
         "",
         f"const void *const inputs[] = {{{given}}};",
         f"void *const outputs[] = {{{taken}}};",
-        f"if ({name}_init() != MICRONPU_OK || {name}_invoke(inputs, outputs) != MICRONPU_OK) {{",
+        f"if ({facts.file}_init() != MICRONPU_OK || {name}_invoke(inputs, outputs) != MICRONPU_OK) {{",
         "  char text[160];",
-        f"  micronpu_error_text({name}_error(), text, sizeof text); /* the pool ... is too small by 12 bytes */",
+        f"  micronpu_error_text({facts.file}_error(), text, sizeof text); /* the pool ... is too small by 12 bytes */",
         "}",
         "```",
         "",
+        *[line for methods in together.groups for line in _several(methods)],
         "`micronpu.h` has the error codes and the table of programs by name. No call allocates memory or throws. A "
         "call blocks until the program is done"
         + (
@@ -126,6 +131,21 @@ def _calls(together: Together) -> str:
         ),
     ]
     return "\n".join(lines)
+
+
+def _several(methods: Sequence[Facts]) -> list[str]:
+    """How methods of one program are called."""
+    if len(methods) == 1:
+        return []
+    file, states = methods[0].file, methods[0].states
+    calls = " and ".join(f"`{facts.name}_invoke`" for facts in methods)
+    text = (
+        f"`{file}_init` loads all methods of `{file}.pte`, and none of them later: to load one writes the first values "
+        f"of the states. Then {calls} are called in any order"
+    )
+    if states:
+        text += f"; each finds the states as the one before has left them, and `{file}_reset` sets them back"
+    return [f"{text}.", ""]
 
 
 def borders(facts: Facts, *, in_c: bool = True) -> str:
@@ -146,7 +166,7 @@ def borders(facts: Facts, *, in_c: bool = True) -> str:
             lines.append(f"| `{state.name}` | {state.dtype} | {shape} | {state.bytes:,} | {means} |")
         kept = (
             "in the planned memories, whose sizes count them: keep these memories for this program alone. "
-            f"`{facts.name}_reset` begins a new sequence."
+            f"`{facts.file}_reset` begins a new sequence."
         )
         lines += ["", f"States live on from call to call{', ' + kept if in_c else ' of one process.'}"]
     if in_c and any(b.scale is not None for b in (*facts.inputs, *facts.outputs)):
@@ -179,13 +199,15 @@ _WORDS = {
     "micronpu_nms.c": "the same",
     "micronpu_smooth.h": "scores of call after call as events",
     "micronpu_smooth.c": "the same",
+    "micronpu_topk.h": "the highest scores of many, such as the next tokens of a language model",
+    "micronpu_topk.c": "the same",
     "micronpu_npu.h": "start-up of the NPU: what an application may define for itself",
     "micronpu_npu.c": "start-up of the NPU: check, interrupt, caches, semaphores, time limit, clock",
     "micronpu_data.hpp": "data that programs look up in files",
     "micronpu_data.cpp": "the same",
     "micronpu_pools.c": "the memories and pools",
     "micronpu_programs.c": "the programs by name",
-    "micronpu_profile.c": "with `-DMICRONPU_PROFILE`: prints the cycles of every kernel and NPU call",
+    "micronpu_profile.c": "with `-DMICRONPU_PROFILE=ON` for CMake: prints the cycles of every kernel and NPU call",
     "micronpu_kernels.cpp": "registers the kernels that are called, and no others",
     "selected_operators.yaml": "the same for ExecuTorch's selective build",
     "main.cpp": "an application: runs the vectors, prints PASS or FAIL",
@@ -210,15 +232,20 @@ _WORDS = {
 
 def _files(together: Together, files: list[str], data_files: list[str]) -> str:
     words = dict(_WORDS)
-    for facts in together.programs:
-        name = facts.name
+    for methods in together.groups:
+        facts, name = methods[0], methods[0].file
         words |= {
             f"{name}.pte": "the program",
             f"{name}.S": f"the program in the section `{facts.section}`, through `.incbin`",
             f"{name}_data.h": f"the same as a C array, for toolchains without `.incbin`; in the place of `{name}.S`",
-            f"{name}.h": "calls, sizes, inputs and outputs, functions between numbers and integers",
             f"{name}.cpp": "the calls",
             f"{name}_image.c": "what the firmware gives to an image that replaces the program",
+        }
+        words |= {f"{name}.h": "calls of the whole program, sizes, states"} if not facts.is_whole else {}
+    for facts in together.programs:
+        name = facts.name
+        words |= {
+            f"{name}.h": "calls, sizes, inputs and outputs, functions between numbers and integers",
             f"{name}_vectors.c": "golden vectors and a function that compares",
             f"{name}_vectors.h": "its header",
             f"{name}.bpte": "program and vectors as a bundled program of ExecuTorch, for upstream's runners",
@@ -281,21 +308,21 @@ def _executorch(together: Together) -> str:
     lines += [*executorch_lines(together), "```", ""]
     machine = machine_of(together.board.core)
     if machine is not None:
-        driver = [" -DMICRONPU_ETHOSU_DRIVER=... -DMICRONPU_ETHOSU_INCLUDE=..."] if together.started else [""]
+        driver = "".join(firmware.driver for firmware in together.firmware) if together.started else ""
         lines += [
             f"`board/` has start-up code, console and linker script for QEMU's {machine.name}, a {machine.title}; "
             "`micronpu board run` adds the NPU. In this folder:",
             "",
             "```sh",
             "cmake -S . -B build -DMICRONPU_BOARD=ON -DCMAKE_TOOLCHAIN_FILE=$PWD/board/toolchain.cmake \\",
-            f"  -Dexecutorch_DIR=.../installed-arm/lib/cmake/ExecuTorch{driver[0]}",
+            f"  -Dexecutorch_DIR=.../installed-arm/lib/cmake/ExecuTorch{driver}",
             "cmake --build build",
             f"micronpu board run build/{SHARED}_app --board {machine.board}"
             + (f" --npu {together.board.accelerator}" if together.started else ""),
             "```",
             "",
-            f"The last line is `PASS: {vectors_of(together)} vectors, 0 elements differ`. With `-DBOARD_STACK` for "
-            "`board/startup.c` the depth of the stack follows.",
+            f"The last line is `PASS: {vectors_of(together)} vectors, 0 elements differ`. With "
+            "`-DMICRONPU_BOARD_STACK=ON` the depth of the stack follows.",
             "",
         ]
     lines += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -12,7 +13,7 @@ from micronpu.deploy.board import Board
 from micronpu.deploy.csource import Facts
 from micronpu.deploy.kernels import Kernel, kernels_of
 from micronpu.deploy.pools import Pools
-from micronpu.program.plan import ELEMENT_BYTES, Value
+from micronpu.program.plan import ELEMENT_BYTES, Plan, Value
 from micronpu.report.memory import Item
 from micronpu.targets.firmware import Firmware, Started
 
@@ -62,6 +63,19 @@ class Together:
         return max(boards, key=lambda board: (bool(board.accelerator), bool(board.name)))
 
     @property
+    def groups(self) -> list[tuple[Facts, ...]]:
+        """The methods of each program, in order."""
+        found: dict[str, list[Facts]] = {}
+        for facts in self.programs:
+            found.setdefault(facts.file, []).append(facts)
+        return [tuple(methods) for methods in found.values()]
+
+    @property
+    def file_names(self) -> list[str]:
+        """Of the programs."""
+        return [methods[0].file for methods in self.groups]
+
+    @property
     def firmware(self) -> list[Firmware]:
         """What each delegate of any program asks of the firmware."""
         found = {type(firmware): firmware for facts in self.programs for firmware in facts.firmware}
@@ -101,31 +115,35 @@ class Together:
 
     def planned(self, facts: Facts) -> list[Array]:
         """The planned memories of a program; with states they are its own, for these live on from call to call."""
-        own = self.concurrent or keeps_values(facts) or len(self.programs) == 1
-        prefix = facts.name if own else SHARED
-        sharing = [facts] if own else [f for f in self.programs if not keeps_values(f)]
+        own = self.concurrent or self._keeps_values(facts) or len(self.groups) == 1
+        prefix = facts.file if own else SHARED
+        sharing = [facts] if own else [f for f in self.programs if not self._keeps_values(f)]
         found = []
         for number in range(len(facts.pools.planned)):
             size = max(f.pools.planned[number] for f in sharing if number < len(f.pools.planned))
-            whose = f" of {facts.name}" if own and len(self.programs) > 1 else ""
+            whose = f" of {facts.file}" if own and len(self.groups) > 1 else ""
             what = f"planned memory {number + 1}{whose}"
             section = ".bss.hot" if number + 1 in facts.pools.hot else ".bss.pools"
             found.append(Array(f"{prefix}_planned_{number + 1}", size, section, what))
         return found
 
+    def _keeps_values(self, facts: Facts) -> bool:
+        """Whether any method of a program does."""
+        return any(keeps_values(own) for own in self.programs if own.file == facts.file)
+
     def method(self, facts: Facts) -> Array:
         """The pool of a program's method allocator."""
-        whose = f" of {facts.name}" if len(self.programs) > 1 else ""
+        whose = f" of {facts.file}" if len(self.groups) > 1 else ""
         return Array(
-            f"{facts.name}_method_pool", facts.pools.method, ".bss.pools", f"pool of the method allocator{whose}"
+            f"{facts.file}_method_pool", facts.pools.method, ".bss.pools", f"pool of the method allocator{whose}"
         )
 
     def temporary(self, facts: Facts) -> Array:
         """The pool of the temporary allocator: the largest of all serves those that run one after the other."""
-        own = self.concurrent or len(self.programs) == 1
+        own = self.concurrent or len(self.groups) == 1
         size = facts.pools.temporary if own else max(f.pools.temporary for f in self.programs)
-        whose = f" of {facts.name}" if own and len(self.programs) > 1 else ""
-        prefix = facts.name if own else SHARED
+        whose = f" of {facts.file}" if own and len(self.groups) > 1 else ""
+        prefix = facts.file if own else SHARED
         return Array(f"{prefix}_temporary_pool", size, ".bss.scratch", f"pool of the temporary allocator{whose}")
 
     @property
@@ -146,9 +164,9 @@ class Together:
         return Pools(
             planned=tuple(a.size for a in planned),
             hot=tuple(number for number, a in enumerate(planned, 1) if a.section == ".bss.hot"),
-            method=sum(facts.pools.method for facts in self.programs),
+            method=sum(methods[0].pools.method for methods in self.groups),
             temporary=sum(temporary),
-            scratch=tuple(size for facts in self.programs for size in facts.pools.scratch),
+            scratch=tuple(size for methods in self.groups for size in methods[0].pools.scratch),
             alignment=max(LINE, *(facts.pools.alignment for facts in self.programs)),
             open=tuple(dict.fromkeys(line for facts in self.programs for line in facts.pools.open)),
         )
@@ -156,8 +174,9 @@ class Together:
     @property
     def files(self) -> list[Item]:
         """The programs as the report of memories lists them."""
-        return [Item(f"the program, {facts.name}.pte", len(facts.program)) for facts in self.programs] + [
-            Item(f"data, {file}", len(content)) for facts in self.programs for file, content in facts.data
+        every = [methods[0] for methods in self.groups]
+        return [Item(f"the program, {facts.file}.pte", len(facts.program)) for facts in every] + [
+            Item(f"data, {file}", len(content)) for facts in every for file, content in facts.data
         ]
 
 
@@ -167,9 +186,12 @@ def keeps_values(facts: Facts) -> bool:
     States of ours say so. A buffer of a program that ExecuTorch made by itself does not: it is a tensor that is read
     before anything has written it.
     """
-    if facts.states:
-        return True
-    plan = facts.plan
+    return bool(facts.states or memories_kept(facts.plan))
+
+
+def memories_kept(plan: Plan) -> set[int]:
+    """The planned memories in which a method finds what an earlier call left there."""
+    found = {value.planned for value in plan.values if value.initial is not None and value.planned}
     written = [_place(plan.values[index]) for index in plan.inputs]
     for call in plan.calls:
         # What a delegate reads and what it writes look alike; a state of a program with delegates of ours is known.
@@ -178,9 +200,9 @@ def keeps_values(facts: Facts) -> bool:
             memory, first, _ = _place(value)
             # A view has no call of its own: it stands inside of what it shows.
             if memory and not any(m == memory and begin <= first < end for m, begin, end in written):
-                return True
+                found.add(memory)
         written += [_place(plan.values[index]) for index in outs]
-    return False
+    return found
 
 
 def _place(value: Value) -> tuple[int, int, int]:
@@ -200,7 +222,7 @@ def _written(operator: str, arguments: Sequence[int]) -> set[int]:
     return {index for index, (kind, _) in zip(arguments, kernel.arguments, strict=False) if kind.startswith("out")}
 
 
-FUNCTIONS = ("resize", "ssd_decode", "nms", "smooth")
+FUNCTIONS = ("resize", "ssd_decode", "nms", "smooth", "topk")
 """C functions that can stand beside the programs; their definitions are in `micronpu.deploy.functions`."""
 
 
@@ -219,6 +241,20 @@ def check_functions(given: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
+def check_file_names(names: Sequence[str]) -> None:
+    """Refuses two programs of one name, on disks too that do not tell cases apart.
+
+    Raises:
+        OptionError: there are two.
+    """
+    taken = Counter(name.lower() for name in names)
+    for name in names:
+        if taken[name.lower()] > 1:
+            raise OptionError(
+                f"Two programs have the name {name} in C.", hint="files of different names, or --name a,b"
+            )
+
+
 def check_together(programs: Sequence[Facts], *, concurrent: bool = False) -> None:
     """Refuses programs that cannot stand in one firmware.
 
@@ -226,12 +262,13 @@ def check_together(programs: Sequence[Facts], *, concurrent: bool = False) -> No
         OptionError: two have one name, are for different boards or at the same time for two NPUs, or look up other data
             in files of one name.
     """
-    names = [facts.name.lower() for facts in programs]
-    for facts in programs:
-        if names.count(facts.name.lower()) > 1:
-            raise OptionError(
-                f"Two programs have the name {facts.name} in C.", hint="files of different names, or --name a,b"
-            )
+    _check_names(programs)
+    several = [facts.file for facts in programs if not facts.is_whole]
+    if concurrent and several:
+        raise OptionError(
+            f"The methods of {several[0]} share their memories, so that they do not run at the same time.",
+            hint="without --concurrent",
+        )
     if concurrent and len({facts.board.accelerator for facts in programs} - {""}) > 1:
         raise OptionError(
             "Programs for different NPUs do not run at the same time here: the driver takes whichever NPU is free.",
@@ -259,6 +296,18 @@ def check_together(programs: Sequence[Facts], *, concurrent: bool = False) -> No
                     hint="--for TARGET, or programs compiled for one target; NPUs that one core drives go together as "
                     "--for alif-e8,alif-e8-hp",
                 )
+
+
+def _check_names(programs: Sequence[Facts]) -> None:
+    """Refuses methods whose files, or names in C, would be those of something else.
+
+    Raises:
+        OptionError: there are two of one name.
+    """
+    several = [facts for facts in programs if not facts.is_whole]
+    own = {file: [file, f"{file}_data"] for file in (facts.file for facts in several)}
+    names = [facts.name for facts in programs] + [f"{facts.name}_vectors" for facts in several]
+    check_file_names([*names, *(name for group in own.values() for name in group)])
 
 
 def _side_by_side(one: Board, other: Board) -> bool:

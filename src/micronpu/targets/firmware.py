@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from micronpu.chips import Chip
+    from micronpu.program.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,54 @@ class Started:
     fast_scratch: int = 0
 
 
+TOOLCHAIN = "examples/arm/ethos-u-setup/arm-none-eabi-gcc.cmake"
+"""ExecuTorch's own toolchain file for any core without an operating system, in its sources."""
+
+
+@dataclass(frozen=True)
+class KernelLibrary:
+    """A library of kernels among ExecuTorch's sources.
+
+    Attributes:
+        name: of it; where a family brings it, the namespace of its operators too.
+        target: of ExecuTorch's CMake.
+        folder: of the files with the kernels, one for each.
+        category: of the components of ExecuTorch's CMSIS pack.
+        build_option: for CMake; "" where it is built in any case.
+        helpers: further files that all kernels need.
+        packs, components: lines of `model.clayer.yml` for what the kernels call.
+        files: by the operator's name, where a file is not called by its operator.
+    """
+
+    name: str
+    target: str
+    folder: str
+    category: str
+    build_option: str = ""
+    helpers: tuple[str, ...] = ()
+    packs: tuple[str, ...] = ()
+    components: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def file_of(self, operator: str) -> str:
+        """The file that holds the kernel of an operator, without folder, ``op_`` and ending."""
+        return self.files.get(operator, operator)
+
+    def schemas(self) -> Mapping[str, str]:
+        """Schema by name of the operators of the library's own namespace."""
+        return {}
+
+    def objection(self, plan: Plan, core: str, target: str, instructions: str = "") -> str:
+        """Why a core cannot run the kernels that a program calls, as a sentence; "" where it can.
+
+        Args:
+            core: its name.
+            target: that it is in.
+            instructions: of the core, where its chip file names them.
+        """
+        return ""
+
+
 class Firmware:
     """A delegate that asks for nothing; families say what theirs needs.
 
@@ -32,9 +81,12 @@ class Firmware:
         runtime_sources: files of ExecuTorch that hold the delegate.
         whole_libraries: of ExecuTorch's build, linked whole.
         cmake: lines that link what the vendor adds; ``{name}`` and ``{upper}`` are the program's name.
+        driver: options of that CMake for the reader to fill in, each with a space before it.
         zephyr: lines of `prj.conf`.
+        zephyr_libraries: of Zephyr's build, beside the delegate.
         packs, components: lines of `model.clayer.yml`.
         sections: lines of the comment in the linker script.
+        fast_scratch: the same, about the memory that the accelerator has for itself.
         start_note: about start-up, memories and the core's cache; ``{accelerator}`` and ``{memory_mode}`` are those
             of the board.
         build_note: about the build; the same.
@@ -49,10 +101,13 @@ class Firmware:
     runtime_sources: tuple[str, ...] = ()
     whole_libraries: tuple[str, ...] = ()
     cmake: str = ""
+    driver: str = ""
     zephyr: tuple[str, ...] = ()
+    zephyr_libraries: tuple[str, ...] = ()
     packs: tuple[str, ...] = ()
     components: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
+    fast_scratch: tuple[str, ...] = ()
     build_note: str = ""
     linux_options: tuple[str, ...] = ()
     linux_note: str = ""

@@ -10,6 +10,7 @@ struct ethosu_driver {
   volatile uint32_t *registers;
   void *semaphore;
   uint32_t status;
+  uint32_t more[29]; // Arm's own driver, a binary of which is linked as well, has 72 bytes
 };
 
 int ethosu_init(struct ethosu_driver *driver, void *base, const void *fast, size_t fast_size, uint32_t secure,

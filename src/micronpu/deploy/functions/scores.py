@@ -11,6 +11,21 @@ import numpy.typing as npt
 from micronpu.base.errors import ModelError
 
 
+def topk(scores: npt.NDArray[Any], most: int) -> list[int]:
+    """The places of the highest scores [N], the highest first; of equal ones that which comes first, NaN last.
+
+    C: `micronpu_topk_int8`, `micronpu_topk_int16`, `micronpu_topk_float`.
+
+    Raises:
+        ModelError: scores of another type or rank, or a number below 0.
+    """
+    if scores.ndim != 1 or scores.dtype not in (np.int8, np.int16, np.float32) or most < 0:
+        raise ModelError(
+            "The scores are int8, int16 or float32 [N], and their number is not negative.", hint="y[0, -1]"
+        )
+    return [int(place) for place in np.argsort(-scores.astype(np.float64), kind="stable")[:most]]
+
+
 class Smooth:
     """A word is heard where the mean of its last scores is the highest and high enough, once in a while.
 

@@ -2,6 +2,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+extern uint32_t micronpu_programs_load, micronpu_programs_start, micronpu_programs_end;
 extern uint32_t __stack_top, __stack_limit, __data_load, __data_start, __data_end, __bss_start, __bss_end;
 extern void __libc_init_array(void);
 extern int main(void);
@@ -30,6 +31,12 @@ __attribute__((naked, noreturn)) void reset_handler(void) {
       "ldr r0, =0xE000ED88\n ldr r1, [r0]\n orr r1, r1, #(0xF << 20)\n str r1, [r0]\n dsb\n isb\n"
       "ldr r0, =__stack_top\n mov sp, r0\n"
       "b start\n");
+}
+
+static void copy(const uint32_t *from, uint32_t *to, const uint32_t *end) {
+  while (from != to && to < end) {
+    *to++ = *from++;
+  }
 }
 
 static void write_number(const char *before, uint32_t value, uint32_t base, const char *behind) {
@@ -71,9 +78,9 @@ __attribute__((used, noreturn)) void start(void) {
 #if defined(__ARM_FEATURE_MVE)
   CCR |= 1u << 19; // low overhead loops: the branch cache
 #endif
-  for (uint32_t *from = &__data_load, *to = &__data_start; to < &__data_end;) {
-    *to++ = *from++;
-  }
+  copy(&__data_load, &__data_start, &__data_end);
+  // Programs of which the NPU reads the weights in SRAM; others stand where they are stored.
+  copy(&micronpu_programs_load, &micronpu_programs_start, &micronpu_programs_end);
   for (uint32_t *to = &__bss_start; to < &__bss_end;) {
     *to++ = 0;
   }
