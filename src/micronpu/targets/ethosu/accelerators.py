@@ -15,7 +15,7 @@ from pathlib import Path
 
 from micronpu.base.arguments import check_text
 from micronpu.base.errors import OptionError, RuntimeUnavailableError
-from micronpu.targets.ethosu.schedule.engines import Memories
+from micronpu.targets.ethosu.schedule.engines import Memories, Port
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -238,6 +238,21 @@ def memories_of(ini: str, system_config: str, memory_mode: str, accelerator: Acc
         int(figure(constants, "read_latency", 0)),
         int(figure(near, "write_latency", 0)),
     )
+
+
+@functools.lru_cache(maxsize=32)
+def ports_of(ini: str, system_config: str, memory_mode: str, accelerator: Accelerator) -> Mapping[int, Port]:
+    """What each region of a stream lies behind: constants, tensors, the NPU's own memory, inputs and outputs apart."""
+    system, mode = _entries(ini, f"System_Config.{system_config}"), _entries(ini, f"Memory_Mode.{memory_mode}")
+
+    def port(area: str) -> Port:
+        name = mode.get(area, "")
+        memory = system.get(f"{name.lower()}_port", "")
+        scale, used = (float(system.get(f"{memory}_{key}".lower(), 1)) for key in ("clock_scale", "ports_used"))
+        return Port(name.upper(), memory, accelerator.port_bytes * scale * used, accelerator.port_bytes)
+
+    constants, arena, near = map(port, _AREAS)
+    return {0: constants, 1: arena, 2: near, 3: arena, 4: arena}
 
 
 @functools.lru_cache(maxsize=32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -20,27 +19,27 @@ from micronpu.container.reference import reference_artifacts
 from micronpu.container.trace import StreamTrace, graph_key, key_of, traced
 from micronpu.emit.litert import LiteRtModel
 from micronpu.emit.tosa import TosaModel
-from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.graph import Graph, Tensor
 from micronpu.ir.pattern import is_made_two_in_four
 from micronpu.partition.device import CompiledPartition, NamedData, RefusedError, graph_for_npu
 from micronpu.partition.intermediates import Intermediates
 from micronpu.passes.layout import FoldTransposeIntoLinear
 from micronpu.passes.pipeline import DEFAULT, Pipeline
-from micronpu.passes.rewrite import Rewrite
 from micronpu.report.memory import CODE, WEIGHTS
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.costs import costs_of
 from micronpu.targets.ethosu.emitters import emitters_of
-from micronpu.targets.ethosu.faster import LEAST_GAIN, Ahead, brought_ahead, could_be_faster
+from micronpu.targets.ethosu.estimated import estimated
+from micronpu.targets.ethosu.faster import LEAST_GAIN, Ahead, candidate, could_be_faster
 from micronpu.targets.ethosu.host import prove
 from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError, check_of
 from micronpu.targets.ethosu.kept import entry_of, options_of
 from micronpu.targets.ethosu.options import EthosUOptions
+from micronpu.targets.ethosu.parts import in_parts
 from micronpu.targets.ethosu.payload import pack, parse
-from micronpu.targets.ethosu.plans import UNCHAINED, Plan, Planned, compiled, objections
+from micronpu.targets.ethosu.plans import UNCHAINED, Plan, Planned, Searched, compiled, objections
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.recall import known_plan, simulator_hash
-from micronpu.targets.ethosu.rewrites import TO_COME_EARLIER
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
 from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS, reads_sparse
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, pack_program, unpack_program
@@ -68,6 +67,7 @@ class EthosUPartition(CompiledPartition):
         waiting: how many operations Vela lets begin too early, which were made to wait.
         trace: where the operations of the stream come from.
         ahead: what bringing weights ahead has done, or None where nothing was.
+        searched: what looking for a faster program has found, or None where nobody asked.
     """
 
     spec: EthosUOptions
@@ -80,6 +80,7 @@ class EthosUPartition(CompiledPartition):
     unproved: str = ""
     waiting: int = 0
     ahead: Ahead | None = None
+    searched: Searched | None = None
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -170,7 +171,7 @@ def _with_weights_ahead(best: Planned, spec: EthosUOptions, check: Check | None)
         if not told["split"]:
             return replace(best, program=program, ahead=ahead)
         graph = best.graph.clone()
-        used = _apply_everywhere(graph, _to_come_earlier(spec))
+        used = in_parts(graph, spec)
         emitted = emitters_of(spec)[best.plan.format](graph)
         if hashlib.sha256(emitted.data).hexdigest() == told["split"]:
             rewrites = {**best.rewrites, **used}
@@ -186,55 +187,58 @@ def _with_weights_ahead(best: Planned, spec: EthosUOptions, check: Check | None)
     return made
 
 
-def _to_come_earlier(spec: EthosUOptions) -> list[Rewrite]:
-    return [rewrite for rewrite in TO_COME_EARLIER if rewrite.name not in spec.disabled_passes]
-
-
 def _scheduled(best: Planned, spec: EthosUOptions, check: Check | None) -> Planned:
     """A plan whose weights are brought ahead, those of large operators in parts, where that pays."""
-    program, ahead = brought_ahead(best.program, spec)
-    made = replace(best, program=program, ahead=ahead)
-    if not could_be_faster(program, spec) and (ahead is None or ahead.scratch < _MUCH_MEMORY):
-        return made
+    whole = candidate(best.program, spec, best.ran)
+    program = best.program if whole is None else whole.made.program
+    if could_be_faster(program, spec) or (whole is not None and whole.scratch >= _MUCH_MEMORY):
+        parts = _in_parts(best, program, spec, check)
+        if parts is not None:
+            return parts
+    if whole is None:
+        return best
+    program, ahead = whole.proved(spec)
+    return replace(best, program=program, ahead=ahead)
+
+
+def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Check | None) -> Planned | None:
+    """A plan with large operators in parts, whose weights are brought ahead; None where that does not pay.
+
+    Args:
+        whole: the program without parts that it has to be better than.
+    """
     graph = best.graph.clone()
-    if not (used := _apply_everywhere(graph, _to_come_earlier(spec))):
-        return made
+    if not (used := in_parts(graph, spec)):
+        return None
     try:
         emitted = emitters_of(spec)[best.plan.format](graph)
         checked = Checked(compiled(graph, emitted, spec, dict(best.plan.options)))
         if check is not None:
             checked = check(graph, emitted, checked.program)
         if checked.objection or checked.unproved:
-            return made
+            return None
     except UnsupportedError:  # the plan that there is will do
-        return made
-    parts, ahead = brought_ahead(checked.program, spec)
-    faster = parts.cycles < (1 - LEAST_GAIN) * program.cycles
-    smaller = parts.cycles <= program.cycles and parts.scratch_size < _LESS_MEMORY * program.scratch_size
-    if ahead is None or ahead.objection or not (faster or smaller):
-        return made
+        return None
+    parts = candidate(checked.program, spec, checked.ran)
+    if parts is None:
+        return None
+    made = parts.made.program
+    faster = made.cycles < (1 - LEAST_GAIN) * whole.cycles
+    smaller = made.cycles <= whole.cycles and made.scratch_size < _LESS_MEMORY * whole.scratch_size
+    if not (faster or smaller):
+        return None
+    program, ahead = parts.proved(spec)
+    if ahead.objection:
+        return None
     return replace(
         best,
         graph=graph,
         emitted=emitted,
-        program=parts,
+        program=program,
         rewrites={**best.rewrites, **used},
         waiting=checked.waiting,
-        ahead=replace(ahead, cycles=best.program.cycles, scratch=parts.scratch_size - best.program.scratch_size),
+        ahead=replace(ahead, cycles=best.program.cycles, scratch=program.scratch_size - best.program.scratch_size),
     )
-
-
-def _apply_everywhere(graph: Graph, rewrites: Sequence[Rewrite]) -> dict[str, int]:
-    """Rewrites every operator that the rewrites have something for; how many, by which."""
-    used: Counter[str] = Counter()
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        name, made = next(((r.name, new) for r in rewrites if (new := r.apply(node))), ("", [node]))
-        used.update([name] if name else [])
-        nodes += made
-    graph.nodes = nodes
-    graph.rename()
-    return dict(used)
 
 
 def _origins(graph: Graph, model: LiteRtModel | TosaModel) -> str:
@@ -300,6 +304,7 @@ def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPart
         files.write("debug.json", lambda: _origins(graph, model))
     files.write("payload.bin", lambda: payload)
     files.write("report.json", lambda: _describe(program))
+    estimate = estimated(program, spec)
     return EthosUPartition(
         data=payload,
         graph=graph,
@@ -316,10 +321,12 @@ def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPart
         unproved=best.unproved,
         waiting=best.waiting,
         ahead=best.ahead,
-        costs=costs_of(program, model.nodes, spec.accelerator),
+        searched=best.searched,
+        costs=costs_of(estimate, model.nodes, spec.accelerator, program.clock_hz / 1e6),
         sparse=_sparse(program, model.nodes),
         constant_bytes=len(program.constants),
-        cycles=program.cycles,
+        cycles=estimate.cycles,
+        bus=estimate.bus,
     )
 
 

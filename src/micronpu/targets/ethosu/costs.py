@@ -1,41 +1,51 @@
-"""Vela's figures per operation of the graph, for the common report, and how far they are from what silicon took.
+"""Figures per operation of the graph, for the common report, and how far they are from what silicon took.
 
-Vela counts cycles of the arithmetic and of each memory at the bandwidth that the chip's file gives.  What it does not
-know is added: a call of the NPU, which is the driver, the interrupt and the maintenance of caches around it.  Both have
-bands, which chips with published times have in their files; see `benchmarks/ethosu_latency.py`.
+Cycles are those of `estimated`.  What a stream does not say is added: a call of the NPU, which is the driver, the
+interrupt and the maintenance of caches around it.  Both have bands, which chips with published times have in their
+files; see `benchmarks/ethosu_latency.py`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from micronpu.report.delegation import Cost
 from micronpu.report.estimate import Latency
 from micronpu.report.texts import plural
+from micronpu.report.traffic import BusTraffic, together
 from micronpu.targets.ethosu.accelerators import Accelerator
+from micronpu.targets.ethosu.estimated import Estimated
 from micronpu.targets.ethosu.timing import Timing
-from micronpu.targets.ethosu.vela.compiler import LayerEstimate, VelaProgram
+from micronpu.targets.ethosu.vela.compiler import LayerEstimate
 
 CALLS = "Calls of the NPU"
 """As a processor of its own in reports."""
 
 
-def costs_of(program: VelaProgram, nodes: Sequence[int], accelerator: Accelerator) -> dict[int, Cost]:
+def costs_of(estimate: Estimated, nodes: Sequence[int], accelerator: Accelerator, clock_mhz: float) -> dict[int, Cost]:
     """Cost by index of the graph's node; nodes that Vela made part of others have none.
 
     Args:
         nodes: for every operator of the flatbuffer that Vela was given, the node that it stems from.
     """
-    layers: dict[int, list[LayerEstimate]] = {}
-    for layer in program.layers:
+    layers: dict[int, list[tuple[LayerEstimate, Mapping[str, BusTraffic]]]] = {}
+    for layer, moved in zip(estimate.layers, estimate.traffic, strict=True):
         if 0 <= layer.source < len(nodes):
-            layers.setdefault(nodes[layer.source], []).append(layer)
-    clock = program.clock_hz / 1e6
-    return {node: _cost(found, accelerator, clock) for node, found in layers.items() if any(x.cycles for x in found)}
+            layers.setdefault(nodes[layer.source], []).append((layer, moved))
+    return {
+        node: _cost([layer for layer, _ in found], [moved for _, moved in found], accelerator, clock_mhz)
+        for node, found in layers.items()
+        if any(layer.cycles for layer, _ in found)
+    }
 
 
-def _cost(layers: Sequence[LayerEstimate], accelerator: Accelerator, clock_mhz: float) -> Cost:
+def _cost(
+    layers: Sequence[LayerEstimate],
+    traffic: Sequence[Mapping[str, BusTraffic]],
+    accelerator: Accelerator,
+    clock_mhz: float,
+) -> Cost:
     cycles = sum(layer.cycles for layer in layers)
     memory: Counter[str] = Counter()
     for layer in layers:
@@ -48,22 +58,25 @@ def _cost(layers: Sequence[LayerEstimate], accelerator: Accelerator, clock_mhz: 
         memory_bytes=max(layer.staging_bytes for layer in layers),
         utilisation=min(macs / (cycles * accelerator.macs * accelerator.cores), 1.0),
         clock_mhz=clock_mhz,
+        bus=together(traffic),
     )
 
 
-def npu_latency(programs: Sequence[VelaProgram], source: str, timing: Timing) -> tuple[Latency, ...]:
+def npu_latency(cycles: Sequence[int], clock: float, source: str, timing: Timing) -> tuple[Latency, ...]:
     """How long the NPU is busy with programs that run one after the other, and how long calling it takes.
 
     Args:
-        source: what Vela was told about the chip.
+        cycles: of each program.
+        clock: in MHz.
+        source: what was known of the chip's memories.
     """
-    if not programs:
-        return ()
-    clock = programs[0].clock_hz / 1e6
-    busy = Latency("NPU", sum(p.cycles for p in programs), clock, timing.low, timing.high, f"Vela with {source}")
-    least, usual, most = timing.call_us
-    cycles = round(len(programs) * usual * clock)
     if not cycles:
+        return ()
+    what = f"Vela's arithmetic and the bytes on the bus with {source}"
+    busy = Latency("NPU", sum(cycles), clock, timing.low, timing.high, what)
+    least, usual, most = timing.call_us
+    calls = round(len(cycles) * usual * clock)
+    if not calls:
         return (busy,)
-    around = f"driver, interrupt and caches around {plural(len(programs), 'call')}; {timing.basis}"
-    return busy, Latency(CALLS, cycles, clock, least / usual, most / usual, around)
+    around = f"driver, interrupt and caches around {plural(len(cycles), 'call')}; {timing.basis}"
+    return busy, Latency(CALLS, calls, clock, least / usual, most / usual, around)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from torch.fx.passes.operator_support import OperatorSupportBase
@@ -13,9 +13,10 @@ from micronpu.chips.core import Core
 from micronpu.emit.tosa_file import can_be_written
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
-from micronpu.partition.partition import Partition
+from micronpu.partition.partition import Partition, Partitioning
 from micronpu.partition.policy import Policy
 from micronpu.report.estimate import Latency
+from micronpu.report.placement import ResidentPrice
 from micronpu.report.texts import plural
 from micronpu.targets.cortexm.part import CortexMPart
 from micronpu.targets.ethosu import BACKEND
@@ -28,10 +29,12 @@ from micronpu.targets.ethosu.compile import (
 )
 from micronpu.targets.ethosu.costs import npu_latency
 from micronpu.targets.ethosu.faster import LEAST_GAIN, resident
-from micronpu.targets.ethosu.options import EthosUOptions
+from micronpu.targets.ethosu.options import WHERE_IT_PAYS, EthosUOptions
+from micronpu.targets.ethosu.placement import Placed, placed, resident_price
 from micronpu.targets.ethosu.plans import Planned
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.rules import capabilities_of
+from micronpu.targets.ethosu.search import search
 from micronpu.targets.ethosu.timing import timing_of
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
@@ -46,6 +49,9 @@ class EthosUDevice(Device):
         target: name in reports; the accelerator's unless given.
         additional_checks: the user's own; what one of them refuses stays on the host.
         core: computes in int8 what the Ethos-U does not take.
+
+    Attributes:
+        placed: what became of weights that are to be in SRAM where it pays, once that is known.
     """
 
     backend = BACKEND
@@ -58,6 +64,7 @@ class EthosUDevice(Device):
         core: Core | None = None,
     ) -> None:
         self.spec = spec
+        self.placed: Placed | None = None
         self.target = target or spec.silicon
         self.capabilities, self.disabled_rewrites = capabilities_of(spec), spec.disabled_rewrites
         self.additional_checks = tuple(additional_checks)
@@ -66,8 +73,19 @@ class EthosUDevice(Device):
     def policy(self) -> Policy:
         return ethosu_policy(self.spec, self.target, self.additional_checks)
 
+    def improve(self, partitioning: Partitioning, progress: Callable[[float], None]) -> None:
+        parts = [p for p in partitioning.partitions if isinstance(p.plan, Planned)]
+        if self.spec.weights == WHERE_IT_PAYS:
+            self.placed = placed(parts, self.spec, self._plan)
+            self.spec = replace(self.spec, **self.placed.options) if self.placed is not None else self.spec
+        if self.spec.search is not None:
+            search(parts, self.spec, progress)
+
     def plan(self, partition: Partition) -> Planned:
-        return plan_partition(partition.graph, self.spec, partition.chosen, self.pipeline)
+        return self._plan(partition, self.spec)
+
+    def _plan(self, partition: Partition, spec: EthosUOptions) -> Planned:
+        return plan_partition(partition.graph, spec, partition.chosen, self.pipeline)
 
     def probe(self, partition: Partition) -> None:
         accept_partition(partition.graph, replace(self.spec, intermediates_dir=""))
@@ -99,8 +117,12 @@ class EthosUDevice(Device):
         if self.no_latency():
             return ()
         source = f"{self.spec.system_config} and {self.spec.memory_mode}{_entries(self.spec.system_entries)}"
-        programs = [p.program for p in parts if isinstance(p, EthosUPartition)]
-        return npu_latency(programs, source, timing_of(self.chip, self.spec.accelerator))
+        own = [p for p in parts if isinstance(p, EthosUPartition)]
+        clock = own[0].program.clock_hz / 1e6 if own else 0.0
+        return npu_latency([p.cycles for p in own], clock, source, timing_of(self.chip))
+
+    def resident(self, parts: Sequence[CompiledPartition]) -> ResidentPrice | None:
+        return resident_price([p for p in parts if isinstance(p, EthosUPartition)], self.spec)
 
     def no_latency(self) -> str:
         lacks = self.chip is not None and self.chip.npu is not None and self.chip.npu.clock_mhz is None
@@ -128,7 +150,8 @@ class EthosUDevice(Device):
             if p.waiting
         ]
         notes += dict.fromkeys(_plan(p) for p in own if p.others)
-        notes += [note for p in own for note in (*_ahead(p), *_resident(p))]
+        notes += [note for p in own for note in (*_ahead(p), *_resident(p), *_searched(p))]
+        notes += [str(self.placed)] if self.placed is not None else []
         if self.spec.via == "auto" and not can_be_written():
             notes.append(
                 f"TOSA's serializer is not installed, so that Vela was given LiteRT only; to have both: {HOST_TOOLS}."
@@ -185,6 +208,22 @@ def _resident(part: EthosUPartition) -> Iterator[str]:
             f'With its weights in SRAM from the start (`weights="sram"`) partition `{part.name}` would take about '
             f"{priced.cycles:,} cycles ({priced.cycles / cycles - 1:+.1%}), and at most {priced.sram:,} bytes of SRAM."
         )
+
+
+def _searched(part: EthosUPartition) -> Iterator[str]:
+    """What looking for a faster program has found."""
+    found = part.searched
+    if found is None:
+        return
+    better = f"nothing better than the usual program of {found.before:,} cycles"
+    if found.way:
+        change = found.cycles / max(found.before, 1) - 1
+        better = f"{found.cycles:,} cycles instead of {found.before:,} ({change:+.1%}): {found.way}"
+    ended = f"; {found.ended}, and the same command goes on from here" if found.ended else ""
+    yield (
+        f"Search for partition `{part.name}`, {found.tried} of {plural(found.ways, 'way')} in {found.seconds:.0f} s: "
+        f"{better}{ended}."
+    )
 
 
 def _memory_note(programs: Sequence[VelaProgram], there: int) -> str:

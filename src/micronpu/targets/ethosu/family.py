@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip
+from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip, Memory
 from micronpu.chips.core import Core, runs_linux
 from micronpu.targets.ethosu import BACKEND
-from micronpu.targets.ethosu.accelerators import accelerators, entries_for, find_accelerator, vela_package
+from micronpu.targets.ethosu.accelerators import (
+    accelerators,
+    default_ini,
+    entries_for,
+    find_accelerator,
+    ports_of,
+    vela_package,
+)
 from micronpu.targets.ethosu.npu import EthosUNpu
 from micronpu.targets.family import Family, Target, sentences
 
@@ -29,6 +36,13 @@ _REFERENCE_CORES = {"ethos-u55": "cortex-m55", "ethos-u85": "cortex-m85"}
 """Of Arm's Corstone-300 and Corstone-320."""
 
 
+def _areas(chip: Chip) -> dict[str, Memory | None]:
+    """The memories of a chip that Vela's areas stand for."""
+    memory = chip.memory_for(ACTIVATIONS)
+    others = (m for m in chip.memories if m != memory and m.bandwidth is not None)  # such as DRAM
+    return {"cache_mem_area": memory, "const_mem_area": chip.memory_for(WEIGHTS) or next(others, None)}
+
+
 class EthosU(Family):
     """Arm Ethos-U."""
 
@@ -36,6 +50,9 @@ class EthosU(Family):
     title = "Ethos-U"
     usual = "ethos-u55-128"
     backend = BACKEND
+    packages = ("tosa-tools",)
+    tools = ("ethos-u-vela",)
+    sparse = "Ethos-U85"
 
     @property
     def options(self) -> type[EthosUOptions]:
@@ -59,11 +76,10 @@ class EthosU(Family):
         if target.chip is None:
             return {}
         npu = EthosUNpu.of(target.chip)
-        memory = target.chip.memory_for(ACTIVATIONS)
         assert target.chip.npu is not None
         accelerator = find_accelerator(npu.accelerator)
-        others = (m for m in target.chip.memories if m != memory and m.bandwidth is not None)  # such as DRAM
-        roles = {"cache_mem_area": memory, "const_mem_area": target.chip.memory_for(WEIGHTS) or next(others, None)}
+        roles = _areas(target.chip)
+        memory = roles["cache_mem_area"]
         clock = target.chip.npu.clock_mhz
         entries = (
             ()
@@ -83,6 +99,14 @@ class EthosU(Family):
             "max_sram_bytes": memory.bytes if memory is not None else 0,
             **({"separate_io": True} if runs_linux(target.chip.core) else {}),
         }
+
+    def memory_names(self, chip: Chip) -> Mapping[str, str]:
+        npu = EthosUNpu.of(chip)
+        accelerator = find_accelerator(npu.accelerator)
+        config, mode = npu.system_config or accelerator.system_config, npu.memory_mode or accelerator.memory_mode
+        ports, areas = ports_of(default_ini(), config, mode, accelerator), _areas(chip)
+        found = {ports[2].memory: areas["cache_mem_area"], ports[0].memory: areas["const_mem_area"]}
+        return {name: memory.name for name, memory in found.items() if memory is not None}
 
     def choose(self, target: Target, given: Mapping[str, Any] | None = None) -> Any:
         """A Vela configuration that the user chooses is left as it is."""

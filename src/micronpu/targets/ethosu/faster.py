@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from micronpu.base.errors import MicroNpuError
-from micronpu.targets.ethosu.host.proof import random_integers
-from micronpu.targets.ethosu.host.simulator import WEIGHTS_OF_ONE_RUN, Array, EthosUSimulator, Operation
+from micronpu.targets.ethosu.host.proof import Ran, random_integers
+from micronpu.targets.ethosu.host.simulator import WEIGHTS_OF_ONE_RUN, Array, EthosUSimulator, Footprint
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum, content_of
 from micronpu.targets.ethosu.schedule.hazards import missing_waits
-from micronpu.targets.ethosu.schedule.operations import Access, is_indexed
+from micronpu.targets.ethosu.schedule.operations import is_indexed
 from micronpu.targets.ethosu.schedule.prefetch import (
     Analysed,
     Prefetched,
@@ -22,7 +22,6 @@ from micronpu.targets.ethosu.schedule.prefetch import (
     prefetched,
     space_of,
 )
-from micronpu.targets.ethosu.schedule.ranges import Ranges
 from micronpu.targets.ethosu.schedule.stream import actions_of
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
@@ -31,7 +30,7 @@ LEAST_GAIN = 0.03
 _NEAR_BEST = 1.01
 """Cycles, in those of the best schedule, that another may take which needs less memory."""
 _LEAST_ROOM = 16 * 1024
-_PART_OF_MEMORY = 0.9
+PART_OF_MEMORY = 0.9
 """Of the SRAM that there is: what is not the NPU's needs some, too."""
 _NEAR_BOUND = 1.05
 """Cycles, in those that either engine takes by itself, from which on another plan is worth a look."""
@@ -58,31 +57,67 @@ class Ahead:
     objection: str = ""
 
 
-def brought_ahead(program: VelaProgram, spec: EthosUOptions) -> tuple[VelaProgram, Ahead | None]:
-    """The program with its weights brought ahead, where that pays; else as it was, and None.
+@dataclass(frozen=True)
+class Candidate:
+    """Another schedule of a program, which nobody has proved yet.
 
-    The new stream runs in the simulator beside the old one, and no two of its operations that may overlap in any order
-    which its waits allow touch the same bytes.
+    Attributes:
+        old: the program.
+        before: a run of it.
+        made: the new one.
     """
+
+    old: VelaProgram
+    before: Ran
+    made: Prefetched
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of scratch memory that it takes beyond the old one's."""
+        return self.made.program.scratch_size - self.old.scratch_size
+
+    def proved(self, spec: EthosUOptions) -> tuple[VelaProgram, Ahead]:
+        """The new program, where it computes what the old one does in every order that its waits allow; else the old.
+
+        The new stream runs in the simulator on the integers of the old one's run.
+        """
+        made = self.made
+        if objection := _objection(self.before, made.program, spec):
+            return self.old, Ahead(self.old.cycles, objection=objection)
+        return made.program, Ahead(self.old.cycles, made.brought, made.with_weights, made.size, self.scratch)
+
+
+def may_pay(program: VelaProgram, spec: EthosUOptions) -> bool:
+    """Whether another schedule of a program's weights may save enough, by what no schedule can save."""
     memories = spec.memories
     # The addresses that a gather reads depend on its data.
-    if memories is None or program.commands[:4] != b"COP1" or any(map(is_indexed, actions_of(program.commands))):
-        return program, None
-    if not any(layer.work.weight_bytes for layer in program.layers) or not program.places:
-        return program, None
-    try:
-        before = run(program, spec)
-    except MicroNpuError:  # it cannot be run here, which others say
-        return program, None
+    if memories is None or program.commands[:4] != b"COP1" or not program.places:
+        return False
+    layers = [program.layers[place] for place in {*program.places} if place >= 0]
+    if not any(layer.work.weight_bytes for layer in layers):
+        return False
+    busy = sum(layer.work.direct(memories)[0] for layer in layers)
+    least = max(busy, len(program.constants) / memories.stored_rate)
+    return least <= (1 - LEAST_GAIN) * program.cycles and not any(map(is_indexed, actions_of(program.commands)))
+
+
+def candidate(program: VelaProgram, spec: EthosUOptions, before: Ran | None = None) -> Candidate | None:
+    """The program with its weights brought ahead, where that pays; else None.
+
+    Args:
+        before: a run of it, if there is one.
+    """
+    memories = spec.memories
+    if memories is None or not may_pay(program, spec):
+        return None
+    if before is None:
+        try:
+            before = run(program, spec)
+        except MicroNpuError:  # it cannot be run here, which others say
+            return None
     found = analysed(program, before.accesses, spec.accelerator.family, memories)
-    best = _best(found, _limit(program, spec))
-    if best is None:
-        return program, None
-    made = best.program
-    if objection := _objection(before, made, spec):
-        return program, Ahead(program.cycles, objection=objection)
-    more = made.scratch_size - program.scratch_size
-    return made, Ahead(program.cycles, best.brought, best.with_weights, best.size, more)
+    made = _best(found, _limit(program, spec))
+    return None if made is None else Candidate(program, before, made)
 
 
 @dataclass(frozen=True)
@@ -109,7 +144,7 @@ def resident(program: VelaProgram, spec: EthosUOptions, scratch: int) -> Residen
         return None
     cycles = sum(layer.work.near(memories) for layer in program.layers)
     sram = program.sram_bytes - scratch + len(program.constants) + len(program.commands)
-    return Resident(cycles, sram) if sram <= spec.max_sram_bytes * _PART_OF_MEMORY else None
+    return Resident(cycles, sram) if sram <= spec.max_sram_bytes * PART_OF_MEMORY else None
 
 
 def could_be_faster(program: VelaProgram, spec: EthosUOptions) -> bool:
@@ -123,7 +158,7 @@ def could_be_faster(program: VelaProgram, spec: EthosUOptions) -> bool:
 
 def _limit(program: VelaProgram, spec: EthosUOptions) -> int:
     """Bytes that the scratch memory may have."""
-    room = int(spec.max_sram_bytes * _PART_OF_MEMORY) - program.sram_bytes
+    room = int(spec.max_sram_bytes * PART_OF_MEMORY) - program.sram_bytes
     return program.scratch_size + max(room, 0)
 
 
@@ -159,19 +194,6 @@ def _rooms(least: int, most: int) -> Iterator[int]:
         yield most
 
 
-@dataclass(frozen=True)
-class Ran:
-    """A run on random integers.
-
-    Attributes:
-        accesses: what each operation reads and writes, transfers included.
-    """
-
-    inputs: list[Array]
-    outputs: list[Array]
-    accesses: list[Access]
-
-
 def run(program: VelaProgram, spec: EthosUOptions, inputs: list[Array] | None = None) -> Ran:
     """Runs a program in the simulator, on random integers unless some are given.
 
@@ -179,19 +201,14 @@ def run(program: VelaProgram, spec: EthosUOptions, inputs: list[Array] | None = 
         SimulationError: it does what no correct program does, or what the simulator cannot compute.
         RuntimeUnavailableError: there is no simulator here.
     """
-    accesses: list[Access] = []
-
-    def watch(operation: Operation) -> None:
-        reads, writes = (Ranges((r, a, a + size) for r, a, size in x) for x in (operation.reads, operation.writes))
-        accesses.append(Access(operation.work, reads, writes))
-
     content = content_of(program)
     if inputs is None:
         seed = checksum(program)
         borders = enumerate(content.inputs)
         inputs = [random_integers(b.shape, f"<i{b.element_size}", seed + i, near=bool(i % 2)) for i, b in borders]
     simulator = EthosUSimulator(spec.silicon, weight_limit=WEIGHTS_OF_ONE_RUN)
-    return Ran(inputs, simulator.run(content, inputs, watch=watch, accesses=True), accesses)
+    footprints: list[Footprint] = []
+    return Ran(inputs, simulator.run(content, inputs, footprints=footprints), footprints)
 
 
 def _objection(before: Ran, made: VelaProgram, spec: EthosUOptions) -> str:

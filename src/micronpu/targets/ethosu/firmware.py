@@ -27,7 +27,10 @@ class EthosUFirmware(Firmware):
         "target_include_directories({name}_app SYSTEM PRIVATE ${{{upper}_ETHOSU_INCLUDE}})\n"
         "target_link_libraries({name}_app PRIVATE ${{{upper}_ETHOSU_DRIVER}})\n"
     )
+    driver = " -DMICRONPU_ETHOSU_DRIVER=... -DMICRONPU_ETHOSU_INCLUDE=..."
     zephyr = ("CONFIG_ETHOS_U=y",)
+    zephyr_libraries = ("ethosu_core_driver",)
+    fast_scratch = (" * the array ethosu_fast_scratch, of ethosu_fast_scratch_size bytes, which the firmware defines.",)
     packs = ("    - pack: ARM::ethos-u-core-driver",)
     components = (
         "    - component: ARM::Machine Learning:NPU Support:Ethos-U Driver",
@@ -48,7 +51,7 @@ class EthosUFirmware(Firmware):
         "before anything has run.\n\n"
         "- **Interrupt**: `micronpu_npu_interrupt` belongs into the vector table; `-DMICRONPU_NPU_HANDLER=NAME` gives "
         "it the name that your table has. `-DMICRONPU_NPU_0_BASE` and `-DMICRONPU_NPU_0_IRQ` say where the NPU is, "
-        "if the chip's file does not.\n"
+        "if the chip's file does not; `-DMICRONPU_NPU_SECURE=0u` where the core is not in the secure state.\n"
         "- **Memories** as the mode {memory_mode} says. MPU: programs are normal memory that is read only (XN); pools "
         "and scratch are normal memory, write-back with read and write allocation, or not cacheable, and "
         "not shareable; the registers of the NPU are device memory (nGnRE, XN).\n"
@@ -59,8 +62,9 @@ class EthosUFirmware(Firmware):
         "other threads run. Without, the core sleeps with WFE.\n"
         "- **Time limit**: `-DMICRONPU_NPU_MILLISECONDS=100` and a `micronpu_milliseconds` of yours: then a run that "
         "does not end is `MICRONPU_TIME`.\n"
-        "- **Power**: `micronpu_npu_power(number, is_on)` is called before the NPU is touched and when it rests; its "
-        "clock may stop between. Its power may not: the driver would have to start anew."
+        "- **Power**: `micronpu_npu_power(number, is_on)` is called before `NAME_init` and `NAME_invoke` touch "
+        "the NPU, and when they are done with it; its clock may stop between calls. Its power may not: the driver "
+        "would have to start anew."
     )
 
     linux_options = ("-DEXECUTORCH_BUILD_ARM_ETHOSU_LINUX=ON",)

@@ -6,7 +6,7 @@ import functools
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from micronpu.base.cache import CACHE, Entry
+from micronpu.base.cache import CACHE, Entry, in_short
 from micronpu.emit.tosa_file import can_be_written
 from micronpu.targets.ethosu.accelerators import vela_package
 
@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from micronpu.targets.ethosu.options import EthosUOptions
 
 _TOOLS = ("ethos-u-vela", "ai-edge-litert", "tosa-tools", "flatbuffers", "numpy")
-_NO_MATTER = ("intermediates_dir", "debug_info", "config_ini", "carry_graph", "external_commands", "external_weights")
+_NO_MATTER = (
+    "intermediates_dir",
+    "debug_info",
+    "config_ini",
+    "carry_graph",
+    "external_commands",
+    "external_weights",
+    "search",
+)
 """Options that no plan depends on: what they say stands in the Vela configuration, or in the payload."""
 
 
@@ -23,10 +31,15 @@ def entry_of(kind: str, *inputs: Any) -> Entry:
     return CACHE.entry(kind, _TOOLS, _vela(), *inputs)
 
 
-def options_of(spec: EthosUOptions) -> tuple[Any, ...]:
+def options_of(spec: EthosUOptions) -> Any:
     """The options of a compilation that its answers depend on."""
+    return _options(spec, spec.ini, can_be_written())
+
+
+@functools.lru_cache(maxsize=16)
+def _options(spec: EthosUOptions, ini: str, in_tosa: bool) -> Any:
     values = tuple((f.name, getattr(spec, f.name)) for f in fields(spec) if f.name not in _NO_MATTER)
-    return values, spec.ini, can_be_written()
+    return in_short((values, ini, in_tosa))
 
 
 @functools.cache

@@ -37,7 +37,7 @@ class EthosUNpu:
         assert chip.npu is not None
         own = chip.npu.fields("accelerator", "system_config", "memory_mode", "band", "call_us", "base", "interrupt")
         accelerator = find_accelerator(own.text("accelerator"))
-        timing_of(chip, accelerator)
+        timing_of(chip)
         return cls(
             accelerator.name,
             own.optional_text("system_config"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from micronpu.base.arguments import check_switch, check_text, described, strings
 from micronpu.base.errors import FileError, OptionError
@@ -24,8 +25,8 @@ from micronpu.targets.options import Options
 from micronpu.targets.switches import Switches
 
 _VIA = ("auto", "litert", "tosa")
-_IN_SRAM = "sram"
-_WEIGHTS = ("flash", _IN_SRAM)
+_IN_SRAM, WHERE_IT_PAYS = "sram", "auto"
+_WEIGHTS = ("flash", _IN_SRAM, WHERE_IT_PAYS)
 _SHARED, _RESIDENT = "Shared_Sram", "Sram_Only"
 """Memory modes of Vela: the constants in flash and all else in SRAM, and both in SRAM."""
 
@@ -73,7 +74,12 @@ class EthosUOptions(Switches, Options):
             transfers beside the arithmetic, where that saves 3 % of the cycles; takes what SRAM of `max_sram_bytes` is
             free, or none beyond Vela's where that is 0.
         weights: where weights are read: "flash", or whatever memory the memory mode names; "sram" for a program that
-            stands in the SRAM from the start of the firmware on, which is the memory mode Sram_Only.
+            stands in the SRAM from the start of the firmware on, which is the memory mode Sram_Only; "auto" for that
+            where it fits `max_sram_bytes` and saves 3 % of the cycles.
+        search: seconds to look for a faster program beyond the plans that usually pay: layers in parts, limits of the
+            arena, Vela's own switches, formats, each with its weights brought ahead. The programs of two searches may
+            differ; what was tried is kept on disk, and the next search goes on behind it. An interrupt ends it with the
+            best so far.
         verify_streams: run what Vela makes in the simulator, beside the graph that it was made of, before it is used.
         external_commands: where a runtime finds the command stream, as named data of a file of this name
             (``NAME.ptd``); "" keeps it in the payload.
@@ -93,13 +99,18 @@ class EthosUOptions(Switches, Options):
         OptionError: a value of the wrong type, or a name that does not exist.
     """
 
-    of_this_machine: ClassVar[tuple[str, ...]] = ("intermediates_dir", "debug_info", "config_ini", "verify_streams")
+    of_this_machine: ClassVar[tuple[str, ...]] = (
+        *("intermediates_dir", "debug_info", "config_ini", "verify_streams"),
+        "search",
+    )
+    files: ClassVar[tuple[str, ...]] = ("config_ini",)
     only_where_given: ClassVar[tuple[str, ...]] = (
         "system_entries",
         "disabled_passes",
         "prefetch",
         "separate_io",
         "weights",
+        "search",
     )
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = (*REWRITES, *core.REWRITES)
     needed_rewrites: ClassVar[tuple[Rewrite, ...]] = TO_BE_SOUND
@@ -117,6 +128,7 @@ class EthosUOptions(Switches, Options):
     carry_graph: bool = False
     prefetch: bool = True
     weights: str = "flash"
+    search: float | None = None
     verify_streams: bool = True
     external_commands: str = ""
     external_weights: str = ""
@@ -143,13 +155,15 @@ class EthosUOptions(Switches, Options):
             check_switch(name, getattr(self, name))
         if self.weights not in _WEIGHTS:
             raise OptionError(f"`weights` is {described(self.weights)}.", hint=f"one of {', '.join(_WEIGHTS)}")
-        if self.weights == _IN_SRAM:
+        _check_search(self.search)
+        if self.weights in (_IN_SRAM, WHERE_IT_PAYS):
             if self.memory_mode not in ("", _SHARED, _RESIDENT):
                 raise OptionError(
                     f"`weights` is {self.weights!r}, but the memory mode {self.memory_mode!r} keeps them elsewhere.",
                     hint=f"memory_mode={_RESIDENT!r}, or none",
                 )
-            object.__setattr__(self, "memory_mode", _RESIDENT)
+            if self.weights == _IN_SRAM:
+                object.__setattr__(self, "memory_mode", _RESIDENT)
         ini = self._file
         systems, modes = accelerator.system_configs(ini), accelerator.memory_modes(ini)
         if not self.system_config:
@@ -253,6 +267,16 @@ class EthosUOptions(Switches, Options):
     def is_io_separate(self) -> bool:
         """Whether inputs and outputs lie in regions of their own, by option or by flag."""
         return ("scheduler", "separate_io_regions") in self.vela_options()
+
+
+def _check_search(seconds: Any) -> None:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and 0 < seconds < math.inf):
+        told = f"{seconds:g}" if is_number else described(seconds)
+        raise OptionError(
+            f"`search` is {told}; it is a number of seconds in which a faster program is looked for.",
+            hint="search=60, or none",
+        )
 
 
 def _default(kind: str, preferred: str, offered: tuple[str, ...]) -> str:

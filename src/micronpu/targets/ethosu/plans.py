@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.base.memory import release
@@ -34,6 +34,9 @@ from micronpu.targets.ethosu.legalize import copy_returned
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_COST_LESS
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
+
+if TYPE_CHECKING:
+    from micronpu.targets.ethosu.host.proof import Ran
 
 _LEAST_GAIN = 0.03
 """Part of an operator's cycles that a rewrite must save: what is measured alone differs a little in the program."""
@@ -79,6 +82,28 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Searched:
+    """What looking for a faster program has found.
+
+    Attributes:
+        tried: how many ways are known, those of earlier searches included.
+        ways: how many there are.
+        seconds: on the clock.
+        before, cycles: of the usual program, and of the best that was found.
+        way: what was done for it, or "" where the usual one is the best.
+        ended: why not all ways were tried, or "".
+    """
+
+    tried: int
+    ways: int
+    seconds: float
+    before: int
+    cycles: int
+    way: str = ""
+    ended: str = ""
+
+
+@dataclass(frozen=True)
 class Planned:
     """The best plan that was found, carried out.
 
@@ -93,6 +118,8 @@ class Planned:
         waiting: how many operations Vela lets begin too early, which were made to wait.
         offers: what `use_cheapest` chose for the graph, in its order; empty where it stayed as it was given.
         ahead: what bringing weights ahead has done, or None where nothing was.
+        searched: what looking for a faster program has found, or None where nobody asked.
+        ran: see `Checked`.
     """
 
     graph: Graph
@@ -105,6 +132,8 @@ class Planned:
     waiting: int = 0
     offers: Sequence[Offer | None] = ()
     ahead: Ahead | None = None
+    searched: Searched | None = None
+    ran: Ran | None = None
 
 
 class BorderError(VelaError):
@@ -326,7 +355,7 @@ def best_plan(
             tries.attempt(plan)
     if not tries.found:
         for format in tries.formats[1:]:
-            tries.attempt(Plan(_name(format, False), format, False))
+            tries.attempt(Plan(plan_name(format, False), format, False))
     if not tries.found and tries.loses and copy_returned(copied := graph.clone()):
         return best_plan(copied, spec, memory_limit=memory_limit, emitters=emitters, check=check)
     return tries.sound()
@@ -394,7 +423,7 @@ class _Tries:
     def with_and_without_rewrites(self) -> None:
         """The first two plans; rewrites that cost more in the program than they did alone are taken back."""
         usual = self.formats[0]
-        both = [Plan(_name(usual, r), usual, r) for r in sorted(self.graphs, reverse=True)]
+        both = [Plan(plan_name(usual, r), usual, r) for r in sorted(self.graphs, reverse=True)]
         for plan in both:
             self.attempt(plan)
         worse = _worse(self.graphs, self.found) if len(self.found) == 2 else None
@@ -434,9 +463,8 @@ class _Tries:
             if not checked.objection:
                 plans = (*(entry.plan for entry in self.found), *self.refused)
                 used, offers = self.rewritten if plan.rewrites else Rewritten({}, [])
-                return Planned(
-                    graph, emitted, checked.program, plan, plans, used, checked.unproved, checked.waiting, offers
-                )
+                told = checked.unproved, checked.waiting
+                return Planned(graph, emitted, checked.program, plan, plans, used, *told, offers, ran=checked.ran)
             wrong.setdefault(plan.format, checked.objection)
             self.found.remove(best)
             self.refused.append(replace(plan, cycles=None, objection=checked.objection))
@@ -447,9 +475,9 @@ class _Tries:
     def _what_was_not_worth_a_try(self, wrong: Collection[str]) -> None:
         """All formats, with rewrites and without; without chains of operations where a stream was wrong."""
         for rewrites, format in ((r, f) for r in sorted(self.graphs) for f in self.formats):
-            self.attempt(Plan(_name(format, rewrites), format, rewrites))
+            self.attempt(Plan(plan_name(format, rewrites), format, rewrites))
             if format in wrong:
-                self.attempt(Plan(f"{_name(format, rewrites)}, without chains", format, rewrites, UNCHAINED))
+                self.attempt(Plan(f"{plan_name(format, rewrites)}, without chains", format, rewrites, UNCHAINED))
 
     def _too_large(self) -> MemoryLimitError:
         least = min((entry.plan for entry in self.found), key=lambda plan: plan.memory)
@@ -486,7 +514,7 @@ def objections(by_format: Mapping[str, str]) -> str:
     """Why a graph cannot be compiled, as one text: what is said of each format, where they differ."""
     if len(set(by_format.values())) == 1:
         return next(iter(by_format.values()))
-    return " ".join(f"{_name(format, False)}: {text.rstrip('.')}." for format, text in by_format.items())
+    return " ".join(f"{plan_name(format, False)}: {text.rstrip('.')}." for format, text in by_format.items())
 
 
 def _worse(graphs: dict[bool, Graph], found: Sequence[_Found]) -> set[Names]:
@@ -513,26 +541,27 @@ def _further(formats: Sequence[str], graphs: dict[bool, Graph], spec: EthosUOpti
     """What is tried beside the first format."""
     best = max(graphs)
     for format in formats[1:] if size <= _LARGE_NODES else ():
-        yield Plan(_name(format, best), format, best)
+        yield Plan(plan_name(format, best), format, best)
     if size > _SMALL_NODES:
         return
-    name = _name(formats[0], best)
+    name = plan_name(formats[0], best)
     yield Plan(f"{name}, optimised for size", formats[0], best, ((_OPTIMIZE, "Size"),))
     if (spec.memory_mode or "").startswith(_DEDICATED):
         for rewrites in sorted(graphs, reverse=True):
             option = ((_DISABLE, "Cascading"),)
-            yield Plan(f"{_name(formats[0], rewrites)}, without cascades", formats[0], rewrites, option)
+            yield Plan(f"{plan_name(formats[0], rewrites)}, without cascades", formats[0], rewrites, option)
 
 
 def _smaller(format: str, graphs: dict[bool, Graph], limit: int) -> Iterator[Plan]:
     """What may need less memory, at the price of cycles."""
     for rewrites in sorted(graphs, reverse=True):
-        name = _name(format, rewrites)
+        name = plan_name(format, rewrites)
         yield Plan(f"{name}, within {limit:,} bytes", format, rewrites, ((_LIMIT, str(limit)),))
         yield Plan(f"{name}, optimised for size", format, rewrites, ((_OPTIMIZE, "Size"),))
 
 
-def _name(format: str, rewrites: bool) -> str:
+def plan_name(format: str, rewrites: bool) -> str:
+    """What reports call a plan of one format."""
     return f"{'LiteRT' if format == 'litert' else 'TOSA'}{' with rewrites' if rewrites else ''}"
 
 

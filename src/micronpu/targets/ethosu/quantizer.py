@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from micronpu.base.arguments import check_switch
-from micronpu.quantize.config import Activations, QuantizationConfig
+from typing import Any
+
+import torch
+
+from micronpu.base.arguments import check_switch, check_type
+from micronpu.quantize.config import Activations, Borders, QuantizationConfig
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.targets.ethosu.compat import EthosUCompileSpec, options_of
 from micronpu.targets.ethosu.options import EthosUOptions
@@ -23,7 +27,8 @@ class EthosUQuantizer(StaticQuantizer):
         per_channel: one weight scale per output channel (True) or one per tensor (False).
         is_qat: for quantization-aware training; the first configuration that is set decides unless given.
         activations: "int8" or "int16", for all that no setting is for.
-        io: "int8" or "int16" for a program whose own inputs and outputs are integers, see `StaticQuantizer.set_io`.
+        io: "int8", "uint8" or "int16" for a program whose own inputs and outputs are integers, see
+            `StaticQuantizer.set_io`.
 
     Raises:
         OptionError: an argument is of another type.
@@ -37,7 +42,7 @@ class EthosUQuantizer(StaticQuantizer):
         per_channel: bool = True,
         is_qat: bool | None = None,
         activations: Activations = "int8",
-        io: Activations | None = None,
+        io: Borders | None = None,
     ) -> None:
         options = options_of(compile_spec)
         check_switch("use_composable_quantizer", use_composable_quantizer)
@@ -50,3 +55,27 @@ class EthosUQuantizer(StaticQuantizer):
             io=io,
         )
         self.compile_spec = options
+
+
+def TOSAQuantizationConfig(  # noqa: N802
+    input_activation: Any, output_activation: Any, weight: Any, bias: Any, label: str | None = None
+) -> QuantizationConfig:
+    """A configuration of torchao's specs, by the name and with the arguments that ExecuTorch's users know.
+
+    Args:
+        input_activation, output_activation, weight: torchao's `QuantizationSpec`, or None for the usual grid.
+        bias: taken and not looked at: a bias has the grid of the products that it is added to.
+        label: the same.
+
+    Raises:
+        OptionError: a spec is of another type, or its grid is none of an NPU.
+    """
+    check_type("label", label, str, type(None))
+    wide = any(getattr(spec, "dtype", None) is torch.int16 for spec in (input_activation, output_activation))
+    return QuantizationConfig(
+        activations="int16" if wide else "int8",
+        per_channel=getattr(weight, "qscheme", None) is not torch.per_tensor_symmetric,
+        input_spec=input_activation,
+        output_spec=output_activation,
+        weight_spec=weight,
+    )

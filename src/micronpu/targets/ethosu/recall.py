@@ -94,7 +94,7 @@ def _recalled(entry: Entry, graph: Graph, spec: EthosUOptions) -> Planned | None
     made = graph
     if plan.rewrites:
         made = graph.clone()
-        use_cheapest(made, _Told(header["offers"]))
+        use_cheapest(made, Told(header["offers"]))
     emitted = emitters_of(spec)[plan.format](made)
     if hashlib.sha256(emitted.data).hexdigest() != header["model"]:
         return None
@@ -105,7 +105,7 @@ def _recalled(entry: Entry, graph: Graph, spec: EthosUOptions) -> Planned | None
     )
 
 
-class _Told:
+class Told:
     """Rewrites that were chosen before, in the order in which they are asked for."""
 
     def __init__(self, offers: list[Offer | None]) -> None:

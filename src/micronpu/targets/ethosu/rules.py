@@ -17,7 +17,7 @@ from micronpu.emit.tosa_file import can_be_written
 from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Capabilities
-from micronpu.ops.indices import LOOKUP_HINT, GatherRows
+from micronpu.ops.indices import GatherRows
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, Transpose
 from micronpu.ops.tables.lookups import ScatterRows
 from micronpu.passes.cleanup import returned_operand
@@ -31,6 +31,7 @@ from micronpu.targets.ethosu.vela.compiler import VelaEndedError, VelaError, com
 RULE = "vela_accepts"
 SENTENCE = "Vela compiles the operator for this accelerator."
 HINT = "another Ethos-U, or another form of the model"
+_LOOKUP_HINT = "an Ethos-U85, which looks rows up, or positions that are constants"
 
 _Key = tuple[object, ...]
 
@@ -69,7 +70,7 @@ class Judge:
             return []
         message = next((o for o in objections.values() if _names_a_limit(o)), next(iter(objections.values())))
         name = node.origin.nodes[0] if node.origin.nodes else node.output.name
-        hint = LOOKUP_HINT if isinstance(node.op, GatherRows | ScatterRows) else HINT
+        hint = _LOOKUP_HINT if isinstance(node.op, GatherRows | ScatterRows) else HINT
         if node.output.type.dtype is DType.INT16:
             hint = f'int8 for this operator, quantizer.set_node_name("{name}", QuantizationConfig()), or {HINT}'
         return [Reason(RULE, SENTENCE, message, name, node.origin.source, hint)]

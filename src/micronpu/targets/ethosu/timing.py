@@ -1,19 +1,18 @@
-"""How far the time of silicon is from Vela's: by a chip's file, or by its family; see benchmarks/ethosu_latency.py."""
+"""How far the time of silicon is from the estimate, by a chip's file; see benchmarks/ethosu_latency.py."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from micronpu.chips import Chip
-from micronpu.targets.ethosu.accelerators import Accelerator
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What silicon took beside Vela's estimate.
+    """What silicon took beside the estimate.
 
     Attributes:
-        low, high: factors of Vela's time between which measured ones lie, calls not included.
+        low, high: factors of the estimated time between which measured ones lie, calls not included.
         call_us: microseconds of a call beside the time that the NPU is busy: least, usual, most.
         basis: where these are from, one clause.
     """
@@ -24,22 +23,17 @@ class Timing:
     basis: str
 
 
-_CALL_US = (0.0, 10.0, 100.0)
-_OTHERS = {
-    "u55": Timing(0.6, 1.6, _CALL_US, "nothing, or one time, is published of this chip, so the band is a wide one"),
-    "u65": Timing(0.6, 1.6, _CALL_US, "nothing is published of this chip, so the band is a wide one"),
-    "u85": Timing(0.5, 2.0, _CALL_US, "two times of an Ethos-U85, its memory unknown, make the wide band"),
-}
-"""Of chips whose file has no bands, by family of accelerators."""
+_OTHERS = Timing(0.5, 2.0, (0.0, 10.0, 100.0), "nothing is published of this chip, so the band is a wide one")
+"""Of chips whose file has no bands."""
 
 
-def timing_of(chip: Chip | None, accelerator: Accelerator) -> Timing:
-    """What the chip's file says, or else what holds for its family.
+def timing_of(chip: Chip | None) -> Timing:
+    """What the chip's file says, or else what holds for all others.
 
     Raises:
         OptionError: `band` or `call_us` of the file are wrong.
     """
-    usual = _OTHERS[accelerator.family]
+    usual = _OTHERS
     if chip is None or chip.npu is None:
         return usual
     band = chip.npu.own.optional_numbers("band", 2)

@@ -143,15 +143,15 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
         "`activations` is 'int4'; activations are int8 or int16.",
     ),
     "uint8": (
-        lambda: compiled(quantization=micronpu.Quantization(io="uint8")),
-        "`io` is 'uint8'",
-        "a uint8 image becomes int8 by subtracting 128",
+        lambda: compiled(quantization=micronpu.Quantization(activations="uint8")),
+        "`activations` is 'uint8'",
+        'a program that takes the bytes of an image has `io="uint8"`',
     ),
-    "uint8 of torch": (lambda: EthosUQuantizer(spec(), io=torch.uint8), "`io` is torch.uint8", "by subtracting 128"),
+    "uint8 of torch": (lambda: EthosUQuantizer(spec(), io=torch.uint8), "`io` is", '"uint8" for the bytes of a camera'),
     "uint8 at the border": (
         lambda: EthosUQuantizer(spec()).set_io(QuantizationConfig(activations="uint8")),
         "`activations` is 'uint8'",
-        "by subtracting 128",
+        'a program that takes the bytes of an image has `io="uint8"`',
     ),
     "int16 on Neutron": (
         lambda: compiled(target="imxrt700", quantization="int16"),
@@ -188,7 +188,7 @@ MODELS: dict[str, tuple[Callable[[], Any], type[MicroNpuError], str, str]] = {
         ),
         ModelError,
         "The input `pixels` is uint8;",
-        "a uint8 image becomes its int8 input by subtracting 128",
+        'a model that takes floats, and `io="uint8"`',
     ),
 }
 
@@ -325,7 +325,7 @@ COMMANDS = {
     "--system-config None": "ethos-u55-128 has no system configuration 'None'. Try: one of Ethos_U55_Deep_Embedded, ",
     "--memory-mode Dedicated_Sram_384KB": "has no memory mode 'Dedicated_Sram_384KB'. Try: one of Sram_Only, Shared",
     "--max-sram-bytes 100": "bytes of SRAM with the memory mode Shared_Sram; there are 100. Try: smaller pictures",
-    "--io uint8": "`--io` is 'uint8'; activations are int8 or int16. Try: one of int8, int16; a uint8 image becomes",
+    "--io uint16": "`--io` is 'uint16'; inputs and outputs are int8, uint8, int16, or floats. Try:",
     "--activations int4": "`--activations` is 'int4'; activations are int8 or int16.",
     "--converter sdk": "The option --converter is for Neutron, but ethos-u55-128 is a target with Ethos-U. Try: leave",
     "--external-weights w -o no/n.pte": "no/n.pte cannot be written: the folder no does not exist.",

@@ -116,9 +116,11 @@ def test_a_stream_that_computes_something_else_reaches_nobody(monkeypatch: pytes
 
     monkeypatch.setattr(faster, "prefetched", wrong)
     vela = part_of(compiled("corstone300", prefetch=False))
-    program, ahead = faster.brought_ahead(vela.program, part_of(compiled("corstone300")).spec)
-    assert program is vela.program
-    assert ahead is not None and ahead.objection
+    spec = part_of(compiled("corstone300")).spec
+    found = faster.candidate(vela.program, spec)
+    assert found is not None
+    program, ahead = found.proved(spec)
+    assert program is vela.program and ahead.objection
 
 
 def test_a_wrong_address_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,9 +135,11 @@ def test_a_wrong_address_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(faster, "prefetched", wrong)
     vela = part_of(compiled("corstone300", prefetch=False))
-    program, ahead = faster.brought_ahead(vela.program, part_of(compiled("corstone300")).spec)
-    assert program is vela.program
-    assert ahead is not None and ahead.objection
+    spec = part_of(compiled("corstone300")).spec
+    found = faster.candidate(vela.program, spec)
+    assert found is not None
+    program, ahead = found.proved(spec)
+    assert program is vela.program and ahead.objection
 
 
 def test_without_memory_of_its_own_the_scratch_memory_does_not_grow() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,14 @@ from micronpu.host.tosa_executor import TosaProgram
 from micronpu.targets.ethosu.host.simulator import (
     WEIGHTS_OF_ONE_RUN,
     EthosUSimulator,
+    Footprint,
     NotModelledError,
     SimulationError,
     TooEarlyError,
 )
 from micronpu.targets.ethosu.payload import EthosUPayload
+from micronpu.targets.ethosu.schedule.operations import Access
+from micronpu.targets.ethosu.schedule.ranges import Ranges
 
 Array = np.ndarray[Any, Any]
 
@@ -51,6 +55,24 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True)
+class Ran:
+    """A stream's run on random integers.
+
+    Attributes:
+        footprints: of each operation, transfers included.
+    """
+
+    inputs: list[Array]
+    outputs: list[Array]
+    footprints: list[Footprint]
+
+    @cached_property
+    def accesses(self) -> list[Access]:
+        """What each operation reads and writes, transfers included."""
+        return [Access(f.work, Ranges.in_order(f.reads), Ranges.in_order(f.writes)) for f in self.footprints]
+
+
+@dataclass(frozen=True)
 class Proof:
     """The result of a comparison.
 
@@ -58,11 +80,13 @@ class Proof:
         detail: what was seen, one clause; "" where all elements are equal.
         early: bytes from the first command to that of an operation which reads what the one before has not written yet;
             None where that is not what is wrong.
+        ran: the first of the stream's runs, where it was asked for and all elements are equal.
     """
 
     outcome: Outcome
     detail: str = ""
     early: int | None = None
+    ran: Ran | None = None
 
 
 def random_integers(shape: Sequence[int], numpy_type: Any, seed: int, *, near: bool = False, count: int = 1) -> Array:
@@ -98,6 +122,7 @@ def compare(
     most: int = MOST_ROWS,
     *,
     seed: int = 0,
+    footprints: bool = False,
 ) -> Proof:
     """Runs both on random integers, one after the other: what the one needs of memory the other has given back.
 
@@ -109,9 +134,10 @@ def compare(
         counts: of the things that each input numbers, if it does; 1 of each unless given.
         most: how many inputs where the outputs of fewer tell too little.
         seed: of the inputs.
+        footprints: keep the first run with those of its operations.
     """
     numbered = counts or [1] * len(inputs)
-    ran: list[tuple[list[Array], list[Array]]] = []
+    ran: list[Ran] = []
     refused: SimulationError | None = None
     telling = np.zeros(len(content.outputs), np.int64)
     try:
@@ -123,8 +149,9 @@ def compare(
                 random_integers(shape, kind, seed + 97 * row + i, near=bool(row % 2), count=numbered[i])
                 for i, (shape, kind) in enumerate(inputs)
             ]
-            ran.append((given, simulator.run(content, given)))
-            telling += [_inside(array) for array in ran[-1][1]]
+            seen: list[Footprint] | None = [] if footprints and not row else None
+            ran.append(Ran(given, simulator.run(content, given, footprints=seen), seen or []))
+            telling += [_inside(array) for array in ran[-1].outputs]
         del simulator
         release()
     except NotModelledError as error:
@@ -141,7 +168,7 @@ def compare(
     if refused is not None:
         early = refused.offset if isinstance(refused, TooEarlyError) else None
         return Proof(Outcome.DIFFERENT, refused.what.rstrip("."), early)
-    for given, ours in ran:
+    for given, ours in ((r.inputs, r.outputs) for r in ran):
         theirs = [np.empty(array.shape, array.dtype) for array in ours]
         try:
             graph.run([_buffer(g) for g in given], [_buffer(t, s) for t, s in zip(theirs, _types(graph), strict=True)])
@@ -153,7 +180,7 @@ def compare(
                 steps = int(np.abs(a.astype(np.int64) - b.astype(np.int64)).max())
                 detail = f"{wrong:,} of {a.size:,} values of output {number} differ, by up to {steps:,}"
                 return Proof(Outcome.DIFFERENT, detail)
-    return Proof(Outcome.EQUAL)
+    return Proof(Outcome.EQUAL, ran=ran[0] if footprints else None)
 
 
 def _inside(array: Array) -> int:

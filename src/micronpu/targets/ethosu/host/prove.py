@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from micronpu.ir.graph import Graph
 from micronpu.ops.tables.lookups import rows_numbered
@@ -16,6 +17,9 @@ from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum, content_of
 from micronpu.targets.ethosu.stream.commands import made_to_wait
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram
+
+if TYPE_CHECKING:
+    from micronpu.targets.ethosu.host.proof import Ran
 
 RULE = "stream_computes_graph"
 SENTENCE = "The command stream that Vela makes of the operator computes what the operator means."
@@ -42,12 +46,14 @@ class Checked:
         objection: why it must not be used, or "".
         unproved: why nobody can tell, or "".
         waiting: how many operations were made to wait.
+        ran: a run of the program, where another schedule may need it.
     """
 
     program: VelaProgram
     objection: str = ""
     unproved: str = ""
     waiting: int = 0
+    ran: Ran | None = None
 
 
 Check = Callable[[Graph, Emitted, VelaProgram], Checked]
@@ -58,6 +64,7 @@ def check_of(spec: EthosUOptions) -> Check:
     """The comparison for an accelerator."""
 
     def check(graph: Graph, emitted: Emitted, program: VelaProgram) -> Checked:
+        from micronpu.targets.ethosu.faster import may_pay
         from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, Outcome, compare
 
         inputs = [(t.shape, t.type.dtype.numpy) for t in graph.inputs]
@@ -65,15 +72,20 @@ def check_of(spec: EthosUOptions) -> Check:
         macs = sum(n.op.macs(n.output.type, *n.input_types) for n in graph.nodes if len(n.outputs) == 1)
         rows, waiting = 1 if macs > _LARGE else ROWS, 0
         most = min(MOST_ROWS, rows + _SMALL // max(macs, 1))
+        footprints = spec.prefetch and may_pay(program, spec)
         while True:
             seed = checksum(program)
-            found = compare(content_of(program), spec.silicon, emitted.data, inputs, rows, counts, most, seed=seed)
+            found = compare(
+                *(content_of(program), spec.silicon, emitted.data, inputs, rows, counts, most),
+                seed=seed,
+                footprints=footprints,
+            )
             later = made_to_wait(program.commands, found.early) if found.early is not None else None
             if later is None or waiting == _MOST_WAITING:
                 break
             program, waiting = replace(program, commands=later), waiting + 1
         if found.outcome is Outcome.DIFFERENT:
             return Checked(program, f"Vela's program computes another result: {found.detail}.", "", waiting)
-        return Checked(program, "", found.detail, waiting)
+        return Checked(program, "", found.detail, waiting, found.ran)
 
     return check

@@ -70,6 +70,19 @@ class TooEarlyError(SimulationError):
     """An operation may read what the one before it has not written yet; the message names both."""
 
 
+class Footprint(NamedTuple):
+    """What an operation has done to memory.
+
+    Attributes:
+        work: multiplications, and bytes moved.
+        reads, writes: int64 [ranges, 3]: region, first byte and number of bytes, in order, none touching another's.
+    """
+
+    work: int
+    reads: npt.NDArray[np.int64]
+    writes: npt.NDArray[np.int64]
+
+
 class _Region(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_uint64), ("kind", ctypes.c_int32))
 
@@ -272,6 +285,7 @@ class EthosUSimulator:
         *,
         watch: Watcher | None = None,
         accesses: bool = False,
+        footprints: list[Footprint] | None = None,
     ) -> list[Array]:
         """Runs a payload once.
 
@@ -279,6 +293,7 @@ class EthosUSimulator:
             inputs: one array per input of the payload, of its element size and count, in the order of its program.
             watch: called after every operation, with its output.
             accesses: its operations also say which bytes they have read and written.
+            footprints: gets that of each operation, transfers included; for who needs no values, and no `watch`.
 
         Returns:
             One array per output, of the payload's shape (up to six sizes); integers, signed: the payload knows only
@@ -325,7 +340,8 @@ class EthosUSimulator:
         regions = (_Region * len(kinds))(
             *(_Region(m.ctypes.data, m.size, kind) for m, kind in zip(all_memories, kinds, strict=True))
         )
-        self._run(content.commands, regions, ranges, all_memories, watch, accesses)
+        handle = _watching(watch, all_memories, accesses) if footprints is None else _collecting(footprints)
+        self._run(content.commands, regions, ranges, handle)
         for i, border in enumerate(content.outputs):
             size = _place(border, memories, f"output {i}").size
             hole = self._library.ethosu_sim_unwritten(self._sim, border.region, border.address, size)
@@ -363,30 +379,22 @@ class EthosUSimulator:
             *(nowhere if m is None else _Region(m.ctypes.data, m.size, _MEMORY) for m in memories)
         )
         kept = [np.empty(0, np.uint8) if m is None else m for m in memories]
-        self._run(commands, regions, (_Range * 0)(), kept, watch, accesses)
+        self._run(commands, regions, (_Range * 0)(), _watching(watch, kept, accesses))
 
-    def _run(
-        self,
-        commands: bytes,
-        regions: Any,
-        ranges: Any,
-        memories: Sequence[Array],
-        watch: Watcher | None,
-        accesses: bool,
-    ) -> None:
+    def _run(self, commands: bytes, regions: Any, ranges: Any, handle: Callable[[Any], None] | None) -> None:
         failure: list[BaseException] = []
 
         def watched(_: Any, operation: Any) -> int:
             # An exception may not leave a callback: it stops the run and is raised here.
             try:
-                assert watch is not None
-                watch(_operation(operation.contents, memories, accesses))
+                assert handle is not None
+                handle(operation.contents)
             except BaseException as error:
                 failure.append(error)
                 return 1
             return 0
 
-        callback = _CALLBACK(watched) if watch else _CALLBACK()
+        callback = _CALLBACK(watched) if handle is not None else _CALLBACK()
         self._library.ethosu_sim_set_callback(self._sim, callback, None)
         status = self._library.ethosu_sim_run(
             self._sim, commands, len(commands), regions, len(regions), ranges, len(ranges)
@@ -404,6 +412,22 @@ class EthosUSimulator:
             offset=None if offset == _NOWHERE else offset,
             operation=None if operation == _NOWHERE else operation,
         )
+
+
+def _watching(watch: Watcher | None, memories: Sequence[Array], accesses: bool) -> Callable[[Any], None] | None:
+    return None if watch is None else lambda operation: watch(_operation(operation, memories, accesses))
+
+
+def _collecting(found: list[Footprint]) -> Callable[[Any], None]:
+    def spans(first: Any, count: int) -> npt.NDArray[np.int64]:
+        if not count:
+            return np.zeros((0, 3), np.int64)
+        # Copied in one piece, since ctypes makes an object of every number that is looked at.
+        rows = np.frombuffer(ctypes.string_at(first, count * ctypes.sizeof(_Range)), np.int64).reshape(count, 3).copy()
+        rows[:, 0] &= 0xFFFFFFFF  # the region has four bytes, behind which four are unused
+        return rows
+
+    return lambda o: found.append(Footprint(o.work, spans(o.reads, o.num_reads), spans(o.writes, o.num_writes)))
 
 
 _ERRORS = {_NOT_MODELLED: NotModelledError, _TOO_MUCH_WORK: NotModelledError, _TOO_EARLY: TooEarlyError}

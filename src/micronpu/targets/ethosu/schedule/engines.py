@@ -47,6 +47,23 @@ class Memories:
 
 
 @dataclass(frozen=True)
+class Port:
+    """What a region of a stream lies behind.
+
+    Attributes:
+        name: of the port, such as "AXI0".
+        memory: behind it, as Vela calls it.
+        rate: bytes per cycle of the NPU.
+        width: bytes of a beat.
+    """
+
+    name: str
+    memory: str
+    rate: float
+    width: int
+
+
+@dataclass(frozen=True)
 class Work:
     """What an operation takes of each part of the machine, in cycles.
 

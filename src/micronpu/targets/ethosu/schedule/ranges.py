@@ -6,6 +6,11 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+import numpy.typing as npt
+
+Span = tuple[int, int]
+
 
 class Ranges:
     """A set of bytes.
@@ -19,15 +24,30 @@ class Ranges:
         for region, begin, end in spans:
             if begin < end:
                 by_region[region].append((begin, end))
-        self._spans: dict[int, list[tuple[int, int]]] = {}
+        self._spans: dict[int, list[Span]] = {}
+        self._begins: dict[int, list[int]] = {}
         for region, found in by_region.items():
-            merged: list[tuple[int, int]] = []
+            merged: list[Span] = []
             for begin, end in sorted(found):
                 if merged and begin <= merged[-1][1]:
                     merged[-1] = merged[-1][0], max(merged[-1][1], end)
                 else:
                     merged.append((begin, end))
             self._spans[region] = merged
+
+    @classmethod
+    def in_order(cls, rows: npt.NDArray[np.int64]) -> Ranges:
+        """Of rows [ranges, 3] of region, first byte and number of bytes, in order and without overlaps."""
+        made = cls()
+        regions, begins, ends = rows[:, 0], rows[:, 1], rows[:, 1] + rows[:, 2]
+        apart = (regions[1:] != regions[:-1]) | (begins[1:] > ends[:-1])
+        first = np.flatnonzero(np.concatenate(([True], apart))) if len(rows) else np.zeros(0, np.int64)
+        last = np.flatnonzero(np.concatenate((apart, [True]))) if len(rows) else first
+        for region, begin, end in zip(
+            regions[first].tolist(), begins[first].tolist(), ends[last].tolist(), strict=True
+        ):
+            made._spans.setdefault(region, []).append((begin, end))
+        return made
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         return ((region, begin, end) for region, spans in self._spans.items() for begin, end in spans)
@@ -52,22 +72,26 @@ class Ranges:
             left.append((region, begin, end))
         return Ranges(left)
 
-    def of(self, region: int) -> list[tuple[int, int]]:
+    def of(self, region: int) -> list[Span]:
         """Those of a region, in order, none touching another."""
         return self._spans.get(region, [])
 
     def meets(self, other: Ranges) -> bool:
         """Whether a byte is in both."""
-        return any(_meet(spans, other.of(region)) for region, spans in self._spans.items())
+        return any(self._meets(other, region) for region in self._spans)
 
-
-def _meet(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> bool:
-    if not a or not b or a[0][0] >= b[-1][1] or b[0][0] >= a[-1][1]:
+    def _meets(self, other: Ranges, region: int) -> bool:
+        a, b = self.of(region), other.of(region)
+        if not a or not b or a[0][0] >= b[-1][1] or b[0][0] >= a[-1][1]:
+            return False
+        few, many, begins = (a, b, other._begins_of(region)) if len(a) < len(b) else (b, a, self._begins_of(region))
+        for begin, end in few:
+            at = bisect_right(begins, begin)
+            if (at and many[at - 1][1] > begin) or (at < len(many) and begins[at] < end):
+                return True
         return False
-    few, many = (a, b) if len(a) < len(b) else (b, a)
-    begins = [begin for begin, _ in many]
-    for begin, end in few:
-        at = bisect_right(begins, begin)
-        if (at and many[at - 1][1] > begin) or (at < len(many) and begins[at] < end):
-            return True
-    return False
+
+    def _begins_of(self, region: int) -> list[int]:
+        if region not in self._begins:
+            self._begins[region] = [begin for begin, _ in self._spans[region]]
+        return self._begins[region]

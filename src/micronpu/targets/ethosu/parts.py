@@ -1,0 +1,24 @@
+"""Large operators as several of fewer channels: a part of their weights has a place where the whole has none."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from micronpu.ir.graph import Graph, Node
+from micronpu.targets.ethosu.options import EthosUOptions
+from micronpu.targets.ethosu.rewrites import TO_COME_EARLIER
+
+
+def in_parts(graph: Graph, spec: EthosUOptions) -> dict[str, int]:
+    """Rewrites every operator that is large enough, in place; how many, by which rewrite."""
+    rewrites = [rewrite for rewrite in TO_COME_EARLIER if rewrite.name not in spec.disabled_passes]
+    used: Counter[str] = Counter()
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        name, made = next(((r.name, new) for r in rewrites if (new := r.apply(node))), ("", [node]))
+        used.update([name] if name else [])
+        nodes += made
+    if used:
+        graph.nodes = nodes
+        graph.rename()
+    return dict(used)

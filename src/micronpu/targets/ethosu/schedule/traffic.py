@@ -1,0 +1,291 @@
+"""Bytes and beats that a command stream moves over the bus, per operation and region.
+
+An operation makes its result block by block, and reads for each block what that takes: rows that two blocks share are
+read twice, a map is read again for every block of channels that a convolution makes of it, and weights for every block
+of rows and columns, since an Ethos-U keeps no weights.  All of it stands in the registers:
+
+    block        rows and columns of the input       channels            weights
+    convolution  those that its window covers        all                 those of its channels
+    depthwise    those that its window covers        those of the block  those of its channels
+    element-wise those of the block                  those of the block  none
+
+What an operation touches at all is the simulator's account, `Operation.reads`; this one has what crosses the bus.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from micronpu.targets.ethosu.schedule.operations import (
+    LENGTH,
+    SOURCE_REGION,
+    TARGET_REGION,
+    parts_of,
+    region_of,
+)
+from micronpu.targets.ethosu.schedule.stream import CONVOLUTION, DEPTHWISE, Action
+
+_POOL, _ELEMENTWISE, _RESIZE = 0x005, 0x006, 0x007
+_TABLE_MEMORY = 0x100
+"""Of the target of a transfer: a table inside the NPU, which no bus sees."""
+_REDUCE_SUM = 2
+"""Parameter of a pool that adds up channels."""
+_UNARY = {"u55": (5, 6, 7), "u65": (5, 6, 7), "u85": (5, 6, 7, 36)}
+"""Parameters of element-wise operations with one input: leaky ReLU, absolute value, leading zeros, not."""
+_BRICK = 16
+"""Channels that lie together in the format NHCWB16."""
+_INSIDE = 2
+"""Of U85, in the upper bits of a precision, from there on: the map stays inside the NPU, or is a scalar."""
+_ALONG_ROWS, _ALONG_COLUMNS, _ALONG_CHANNELS = 1, 2, 4
+_SCALARS = {"u55": 0x80, "u65": 0x80, "u85": 0x08}
+"""Of how an operand is spread."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What crosses the bus between the NPU and one region.
+
+    Attributes:
+        read, written: bytes.
+        read_beats, written_beats: beats of the port, each of as many bytes as it is wide or fewer.
+    """
+
+    read: int = 0
+    written: int = 0
+    read_beats: int = 0
+    written_beats: int = 0
+
+    def __add__(self, other: Moved) -> Moved:
+        return Moved(
+            self.read + other.read,
+            self.written + other.written,
+            self.read_beats + other.read_beats,
+            self.written_beats + other.written_beats,
+        )
+
+    @property
+    def bytes(self) -> int:
+        return self.read + self.written
+
+
+NONE = Moved()
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one operation or transfer moves.
+
+    Attributes:
+        regions: by number of the region.
+        work: products that it computes, elements for one without.
+    """
+
+    regions: Mapping[int, Moved] = field(default_factory=dict)
+    work: int = 0
+
+
+def total(traffic: Sequence[Traffic]) -> dict[int, Moved]:
+    """By region, of several operations together."""
+    found: dict[int, Moved] = {}
+    for one in traffic:
+        for region, moved in one.regions.items():
+            found[region] = found.get(region, NONE) + moved
+    return found
+
+
+def traffic_of(actions: Sequence[Action], family: str, port_bytes: int) -> list[Traffic]:
+    """Of each operation of a stream in order, transfers included.
+
+    Args:
+        port_bytes: width of a port, which is a beat.
+    """
+    return [_moved(action, family, port_bytes) for action in actions if action.is_operation]
+
+
+def _moved(action: Action, family: str, port: int) -> Traffic:
+    if action.is_transfer:
+        return _transfer(action, port)
+    counts: Counter[tuple[int, str]] = Counter()
+    result = _Result.of(action, family)
+    for region, segments in _inputs(action, family, result):
+        for count, size in segments:
+            counts[region, "read"] += count * size
+            counts[region, "read_beats"] += count * -(-size // port)
+    times = len(result.rows) * len(result.columns)
+    for part in parts_of(action, family):
+        counts[region_of(action, part.region), "read"] += part.length * times
+        counts[region_of(action, part.region), "read_beats"] += -(-part.length // port) * times
+    if result.region >= 0:
+        for count, size in result.segments():
+            counts[result.region, "written"] += count * size
+            counts[result.region, "written_beats"] += count * -(-size // port)
+    return Traffic(_by_region(counts), result.work(action))
+
+
+def _by_region(counts: Mapping[tuple[int, str], int]) -> dict[int, Moved]:
+    regions = dict.fromkeys(region for region, _ in counts)
+    return {r: Moved(**{kind: n for (region, kind), n in counts.items() if region == r}) for r in regions}
+
+
+def _transfer(action: Action, port: int) -> Traffic:
+    into = action.number(TARGET_REGION)
+    rows = max(action.number(0x132), 1) * max(action.number(0x133), 1) if into >> 9 else 1
+    size, beats = action.address(LENGTH) * rows, -(-action.address(LENGTH) // port) * rows
+    counts = Counter({(region_of(action, SOURCE_REGION), "read"): size})
+    counts[region_of(action, SOURCE_REGION), "read_beats"] += beats
+    if not into & _TABLE_MEMORY:
+        counts[into & 7, "written"] += size
+        counts[into & 7, "written_beats"] += beats
+    return Traffic(_by_region(counts), size)
+
+
+Segments = Iterator[tuple[int, int]]
+"""How many pieces of how many neighbouring bytes."""
+
+
+@dataclass(frozen=True)
+class _Result:
+    """The blocks of what an operation makes.
+
+    Attributes:
+        region: -1 where it stays inside the NPU.
+        rows, columns, channels: first and last + 1 of each block.
+        element_bytes: of an element.
+        bricks: whether it is stored as NHCWB16.
+    """
+
+    region: int
+    rows: Sequence[tuple[int, int]]
+    columns: Sequence[tuple[int, int]]
+    channels: Sequence[tuple[int, int]]
+    element_bytes: int
+    bricks: bool
+
+    @classmethod
+    def of(cls, action: Action, family: str) -> _Result:
+        number = action.number
+        precision = number(0x114)
+        height, width, depth = (number(code) + 1 for code in (0x112, 0x111, 0x113))
+        block_height, block_width, block_depth = (number(code) + 1 for code in (0x116, 0x115, 0x117))
+        kept = family == "u85" and precision >> 14 >= _INSIDE
+        return cls(
+            -1 if kept else region_of(action, 0x11F),
+            _parts(height, block_height),
+            _parts(width, block_width),
+            _parts(depth, block_depth),
+            1 << (precision >> 1 & 3),
+            bool(precision >> 6 & 3),
+        )
+
+    @property
+    def depth(self) -> int:
+        return self.channels[-1][1]
+
+    def segments(self) -> Segments:
+        """What is written."""
+        height = self.rows[-1][1]
+        for begin, end in self.columns:
+            yield from _pieces(height, end - begin, self.channels, self.depth, self.element_bytes, self.bricks)
+
+    def work(self, action: Action) -> int:
+        made = self.rows[-1][1] * self.columns[-1][1] * self.depth
+        if action.code not in (CONVOLUTION, DEPTHWISE, _POOL):
+            return made
+        dilation = action.number(0x122) >> 3 & 1, action.number(0x122) >> 4 & 1  # registers hold the spread window
+        taps = math.prod(action.number(0x120 + i) // (d + 1) + 1 for i, d in enumerate(dilation))
+        return made * taps * (action.number(0x104) + 1 if action.code == CONVOLUTION else 1)
+
+
+def _parts(size: int, part: int) -> list[tuple[int, int]]:
+    return [(begin, min(begin + part, size)) for begin in range(0, size, part)]
+
+
+def _pieces(
+    rows: int, columns: int, channels: Sequence[tuple[int, int]], depth: int, element: int, bricks: bool
+) -> Segments:
+    """Neighbouring bytes of an area: rows of bricks, whole pixels of a row, or the channels of one pixel."""
+    for begin, end in channels:
+        if bricks:
+            full, rest = divmod(end - begin, _BRICK)
+            yield rows * full, columns * _BRICK * element
+            if rest:
+                yield rows * columns, rest * element
+        elif end - begin == depth:
+            yield rows, columns * depth * element
+        else:
+            yield rows * columns, (end - begin) * element
+
+
+def _inputs(action: Action, family: str, result: _Result) -> Iterator[tuple[int, Segments]]:
+    """Region and pieces of each map that is read."""
+    first, second = action.number(0x105), action.number(0x185)
+    region, other = (region_of(action, code) for code in (0x10F, 0x18F))
+    in_memory = family != "u85" or first >> 14 < _INSIDE
+    if action.code in (CONVOLUTION, DEPTHWISE, _POOL):
+        if in_memory:
+            yield region, _window(action, result, *_kind(first))
+        if action.code == CONVOLUTION and not parts_of(action, family):  # its weights are the second map
+            size = (action.number(0x104) + 1) * result.depth * _kind(second)[0]
+            yield other, iter([(len(result.rows) * len(result.columns), size)])
+    elif action.code == _RESIZE:
+        rows, columns, depth = (action.number(code) + 1 for code in (0x10B, 0x10A, 0x104))
+        yield region, _pieces(rows, columns, [(0, depth)], depth, *_kind(first))
+    else:
+        spread = action.number(0x108) if family == "u85" else 0
+        if in_memory and not spread & _SCALARS[family]:
+            yield region, _operand(result, spread, *_kind(first))
+        spread = action.number(0x180)
+        unary = action.parameter in _UNARY[family] or spread & _SCALARS[family]
+        if not unary and (family != "u85" or second >> 14 < _INSIDE):
+            yield other, _operand(result, spread, *_kind(second))
+
+
+def _kind(precision: int) -> tuple[int, bool]:
+    """Bytes of an element of an input, and whether it is stored as NHCWB16."""
+    return 1 << (precision >> 2 & 3), bool(precision >> 6 & 3)
+
+
+def _operand(result: _Result, spread: int, element: int, bricks: bool) -> Segments:
+    """An operand of the blocks; along an axis that it is spread over, each block reads one."""
+    rows = len(result.rows) if spread & _ALONG_ROWS else result.rows[-1][1]
+    channels = [(0, 1)] * len(result.channels) if spread & _ALONG_CHANNELS else result.channels
+    depth = 1 if spread & _ALONG_CHANNELS else result.depth
+    for begin, end in result.columns:
+        yield from _pieces(rows, 1 if spread & _ALONG_COLUMNS else end - begin, channels, depth, element, bricks)
+
+
+def _window(action: Action, result: _Result, element: int, bricks: bool) -> Segments:
+    """What the windows of all blocks cover."""
+    number = action.number
+    stride = number(0x122)
+    steps = (stride >> 1 & 1) + 1 + (stride >> 9 & 7) * 2, (stride & 1) + 1 + (stride >> 6 & 7) * 2
+    pads = [number(code) & 0x7F for code in (0x100, 0x101)], [number(code) & 0xFF for code in (0x103, 0x102)]
+    reach = number(0x121) + 1, number(0x120) + 1
+    upscaled = 2 if number(0x107) & 3 else 1
+    covered = [
+        _covered(blocks, step, size, pad, after, upscaled)
+        for blocks, step, size, pad, after in zip((result.rows, result.columns), steps, reach, *pads, strict=True)
+    ]
+    whole = action.code == CONVOLUTION or (action.code == _POOL and action.parameter == _REDUCE_SUM)
+    depth = number(0x104) + 1 if whole else result.depth
+    channels = [(0, depth)] * len(result.channels) if whole else result.channels
+    rows = sum(covered[0])
+    for columns in covered[1]:
+        if columns:
+            yield from _pieces(rows, columns, channels, depth, element, bricks)
+
+
+def _covered(
+    blocks: Sequence[tuple[int, int]], step: int, reach: int, pad: int, after: int, upscaled: int
+) -> list[int]:
+    """Rows or columns of the input that each block reads."""
+    size = (blocks[-1][1] - 1) * step + reach - pad - after
+    found = []
+    for begin, end in blocks:
+        first = min(max(begin * step - pad, 0), size)
+        last = min(max((end - 1) * step + reach - pad, 0), size)
+        found.append(-(-last // upscaled) - first // upscaled)
+    return found

@@ -1,0 +1,121 @@
+"""Looking for a faster program, and choosing where the weights are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.compile.targets.ethosu.test_prefetch import Deep, compiled, part_of
+
+import micronpu
+from micronpu.base.cache import FOLDER
+from micronpu.base.errors import OptionError
+from micronpu.compiler.program import CompiledProgram
+from micronpu.ethosu import EthosUOptions
+from micronpu.report.candidates import Candidate
+from micronpu.report.views.tables import candidate_rows
+from micronpu.targets.ethosu import search
+from micronpu.targets.ethosu.search import Trial, Way
+
+
+@pytest.fixture(autouse=True)
+def own_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "answers"))
+
+
+def found(target: str = "corstone300", classes: int = 500, **options: Any) -> CompiledProgram:
+    batches = [torch.randn(1, 3, 20, 20, generator=torch.Generator().manual_seed(1))]
+    chosen = replace(part_of(compiled(target, classes)).spec, **options)
+    return micronpu.compile(
+        Deep(classes).eval(), batches[0], target, calibration=batches, quantization="int8", options=chosen, verify=False
+    )
+
+
+def same_results(a: CompiledProgram, b: CompiledProgram) -> bool:
+    x = torch.randn(1, 3, 20, 20, generator=torch.Generator().manual_seed(7))
+    return torch.equal(a.run(x), b.run(x))
+
+
+def test_a_bad_plan_is_left_for_a_better_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual plan is without parts here, and ways are those with and without them."""
+    monkeypatch.setattr(search, "_ARENAS", ())
+    monkeypatch.setattr(search, "_FEATURES", ())
+    room: Any = {"max_sram_bytes": 120_000}
+    monkeypatch.setattr("micronpu.targets.ethosu.compile.in_parts", lambda graph, spec: {})
+    usual, better = found(**room), found(**room, search=60.0)
+    mine = part_of(better)
+    assert mine.searched is not None and mine.searched.cycles < 0.97 * mine.searched.before
+    assert mine.searched.before == part_of(usual).cycles and mine.searched.cycles == mine.cycles
+    assert "large layers in parts" in mine.searched.way and mine.rewrites.get("split_channels")
+    assert mine.program.sram_bytes <= 120_000
+    assert mine.searched.tried == mine.searched.ways and not mine.searched.ended
+    assert same_results(usual, better)
+    (note,) = (n for n in better.report.notes if n.startswith("Search for partition"))
+    assert f"{mine.cycles:,} cycles instead of" in note and mine.searched.way in note
+
+
+def test_a_search_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_ARENAS", ())
+    monkeypatch.setattr(search, "_FEATURES", ())
+    asked: list[Way] = []
+    real = search._Search._program
+
+    def noted(self: Any, way: Way) -> Any:
+        asked.append(way)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return real(self, way)
+
+    monkeypatch.setattr(search._Search, "_program", noted)
+    first = part_of(found(search=60.0)).searched
+    assert first is not None and first.ended == "it was interrupted" and first.tried == 2
+    second = part_of(found(search=60.0)).searched
+    assert second is not None and second.tried == second.ways and not second.ended
+    assert not set(asked[:2]) & set(asked[2 : second.ways])
+
+
+def test_what_only_promised_to_be_better_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search._Search, "_trial", lambda self, way: Trial(1))
+    monkeypatch.setattr(search, "_ARENAS", ())
+    monkeypatch.setattr(search, "_FEATURES", ())
+    usual, after = found(classes=40), found(classes=40, search=60.0)
+    assert part_of(after).cycles <= part_of(usual).cycles
+    monkeypatch.setattr(search._Search, "_carried_out", lambda self, way: None)
+    assert found(classes=40, search=60.0).buffer == usual.buffer
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf"), "60", True])
+def test_a_search_takes_seconds(seconds: Any) -> None:
+    with pytest.raises(OptionError, match=r"`search` is .*; it is a number of seconds"):
+        EthosUOptions("ethos-u55-128", search=seconds)
+
+
+def test_weights_go_where_it_pays() -> None:
+    auto, usual, there = found(weights="auto"), found(), found(weights="sram")
+    assert auto.buffer == there.buffer != usual.buffer
+    (note,) = (n for n in auto.report.notes if "they are in SRAM" in n)
+    assert f"{part_of(usual).cycles:,} cycles" in note and f"{part_of(there).cycles:,}" in note
+    assert same_results(auto, usual)
+    price = usual.report.resident
+    assert price is not None and auto.report.resident is None
+    assert price.time == pytest.approx(part_of(there).program.cycles / part_of(usual).program.cycles, rel=0.05)
+    row = Candidate.of("corstone300", "int8", usual.report)
+    shown = candidate_rows(row, "")[1][0]
+    assert f"weights in SRAM: {price.time:.2f} of the NPU's time for {price.sram_bytes:,} bytes of SRAM more" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"max_sram_bytes": 130_000}, "they do not fit 90% of 130,000 bytes"),
+        ({"max_sram_bytes": 0}, "nobody says how much SRAM there is"),
+    ],
+)
+def test_weights_stay_where_there_is_no_room(options: dict[str, Any], why: str) -> None:
+    auto, usual = found(weights="auto", **options), found(**options)
+    assert auto.buffer == usual.buffer
+    (note,) = (n for n in auto.report.notes if "they are in flash" in n)
+    assert why in note
