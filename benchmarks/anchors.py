@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from micronpu.base.parsing import parse_toml
 
 FILE = Path(__file__).with_suffix(".toml")
-KINDS = ("ms", "cycles", "instructions", "beats")
+KINDS = ("ms", "cycles", "instructions", "beats", "uJ")
 TRUST = ("vendor", "project", "own")
 
 
@@ -69,6 +69,7 @@ class Anchor:
     memory_mode: str = ""
     tool: str = ""
     resolution: float = 0.0
+    counter: str = ""
     fitted: bool = False
     left_out: str = ""
 
@@ -80,6 +81,8 @@ class Anchor:
             raise ValueError(f"{self.network} on {self.target}: a figure above 0, and its source.")
         if self.kind == "ms" and self.clock_mhz is None:
             raise ValueError(f"{self.network} on {self.target}: milliseconds without a clock.")
+        if (self.kind == "beats") != bool(self.counter):
+            raise ValueError(f"{self.network} on {self.target}: a counter belongs to beats, and to them alone.")
         if self.network not in NETWORKS and not self.left_out:
             raise ValueError(f"There is no network {self.network!r} to hold {self.source} against.")
 
@@ -127,5 +130,6 @@ def npu_anchors(family: str) -> tuple[Anchor, ...]:
 
 
 def core_anchors() -> tuple[Anchor, ...]:
-    """Those of cores alone."""
-    return tuple(a for a in anchors() if a.processor == "core")
+    """Times of cores alone, but for those of another compiler's kernels, which stand for the energy beside them."""
+    known = (a for a in anchors() if a.processor == "core" and a.kind != "uJ")
+    return tuple(a for a in known if a.tool != "STM32Cube.AI")

@@ -224,3 +224,30 @@ def test_damaged_streams_end_in_a_sentence_or_in_numbers(number: int) -> None:
             board.run(np.zeros((1, 2, 6, 5), np.int8))
     except MicroNpuError as error:
         assert "within" not in str(error), error
+
+
+def test_methods_one_by_one(tmp_path: Path) -> None:
+    """Arm's runner loads the first method: each is put there in turn, and keeps its states from call to call."""
+    from typer.testing import CliRunner
+
+    from micronpu.cli.main import app
+    from tests.compile.state_rows import ROWS, sequences
+
+    own, x = ROWS["slices"](), torch.zeros(1, 8)
+    program = micronpu.compile(
+        {"forward": (own, (x,)), "only": (torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).eval(), (x,))},
+        target="corstone300",
+        calibration={"forward": sequences(), "only": [(x,)] * 2},
+        quantization=micronpu.Quantization(io="int8"),
+    )
+    path = program.save(tmp_path / "both.pte")
+    done = CliRunner().invoke(app, ["board", "run", str(path), "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)["methods"]
+    assert [one["equal"] for one in told] == [True, True] and "method only" in told[1]["name"]
+    assert all(one["runs"] >= 4 for one in told)
+    with program.board(method="only") as board:
+        rows = np.arange(8, dtype=np.int8).reshape(1, 8)
+        assert np.array_equal(board.run(rows)[0], program.run(torch.from_numpy(rows), method="only").numpy())
+    with pytest.raises(MicroNpuError, match="has no method 'nothing'"):
+        read_model(program.buffer, method="nothing")

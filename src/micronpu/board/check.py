@@ -160,7 +160,7 @@ def reference(model: BoardModel) -> Callable[[Sequence[Array]], Sequence[Array]]
 
     def run(row: Sequence[Array]) -> Sequence[Array]:
         if not made:
-            made.append(ArrayProgram(model.data, name=model.name))
+            made.append(ArrayProgram(model.data, name=model.name, method=model.method or "forward"))
         return made[0].run_arrays(*row)
 
     return run

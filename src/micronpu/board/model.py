@@ -17,9 +17,10 @@ from micronpu.base import flatbuffer
 from micronpu.base.arguments import check_bytes
 from micronpu.base.errors import ModelError, PayloadError, UnsupportedError
 from micronpu.program.border import Border, borders_of
+from micronpu.program.first_method import with_method_first
 from micronpu.program.plan import ELEMENT_BYTES, read_plan
 from micronpu.program.plan_check import check_plan
-from micronpu.program.pte import ELEMENT_TYPES, TensorValue
+from micronpu.program.pte import ELEMENT_TYPES, IDENTIFIER, TensorValue, read_pte
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.family import EthosU
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, aligned_bytes
@@ -52,6 +53,7 @@ class BoardModel:
         planned: bytes of planned memory, 0 where the file does not say.
         scratch: bytes of scratch memory that its largest stream takes.
         states: whether it keeps something from one call to the next.
+        method: of a program with several, the one that is run; "" else.
     """
 
     name: str
@@ -64,6 +66,7 @@ class BoardModel:
     planned: int = 0
     scratch: int = 0
     states: bool = False
+    method: str = ""
 
     @property
     def family(self) -> str:
@@ -117,6 +120,9 @@ class BoardModel:
 def read_model(data: bytes, name: str = "The model", *, method: str = "") -> BoardModel:
     """The model of a file.
 
+    Args:
+        method: of a program with several; "forward", or the first, unless named.
+
     Raises:
         PayloadError: it is neither, or damaged.
         UnsupportedError: it is a model that no runner takes.
@@ -125,14 +131,20 @@ def read_model(data: bytes, name: str = "The model", *, method: str = "") -> Boa
     return _read_litert(data, name) if data[4:8] == _LITERT else _read_pte(data, name, method)
 
 
+def methods_of(data: bytes, name: str = "The model") -> tuple[str, ...]:
+    """The methods of a `.pte` with several, in the file's order; ("",) for anything else.
+
+    Raises:
+        PayloadError: it is damaged.
+    """
+    known = tuple(read_pte(data, name=name).methods) if data[4:6] == IDENTIFIER[:2] else ()
+    return known if len(known) > 1 else ("",)
+
+
 def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
     plan, summary = read_plan(data, name=name, method=method)
-    if len(summary.methods) > 1:
-        raise UnsupportedError(
-            f"{name} has {len(summary.methods)} methods ({', '.join(sorted(summary.methods))}), and Arm's runner takes "
-            "the first.",
-            hint="a program of one method",
-        )
+    if plan.name != next(iter(summary.methods)):
+        data = with_method_first(data, plan.name, name)  # the one that Arm's runner takes
     payloads = [parse(d.payload) for d in plan.delegates if d.backend == EthosU.backend]
     others = [d.backend for d in plan.delegates if d.backend != EthosU.backend]
     if others or not payloads:
@@ -164,6 +176,7 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
         sum(plan.memories),
         max(p.scratch_size for p in payloads),
         any(value.initial is not None for value in plan.values),
+        plan.name if len(summary.methods) > 1 else "",
     )
 
 

@@ -25,6 +25,7 @@ from micronpu.board.model import PTE, BoardModel
 from micronpu.board.nsys_tools import RUNNER, chips, examine
 from micronpu.container.payload import parse
 from micronpu.program.border import borders_of
+from micronpu.program.first_method import with_method_first
 from micronpu.program.plan import read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.targets.neutron.family import Neutron
@@ -63,14 +64,17 @@ def chip_that_runs(data: bytes, target: str) -> str | None:
     return chip.name
 
 
-def read_silicon(data: bytes, name: str = "The model") -> BoardModel:
+def read_silicon(data: bytes, name: str = "The model", *, method: str = "") -> BoardModel:
     """A program that NXP's converter has made.
+
+    Args:
+        method: see `read_model`.
 
     Raises:
         PayloadError: it is damaged.
         UnsupportedError: the simulator has nothing to run in it.
     """
-    plan, _ = read_plan(data, name=name)
+    plan, _ = read_plan(data, name=name, method=method)
     payloads = [parse(d.payload) for d in plan.delegates if d.backend == Neutron.backend]
     if not payloads or any(p.kind != "silicon" for p in payloads):
         what = "is a reference program for this machine" if payloads else "has no part for a Neutron"
@@ -80,27 +84,26 @@ def read_silicon(data: bytes, name: str = "The model") -> BoardModel:
     others = [d.backend for d in plan.delegates if d.backend != Neutron.backend]
     if others:
         raise UnsupportedError(f"{name} calls the delegate {others[0]}, too, which {RUNNER} does not have.")
-    return read_program(data, name)
+    return read_program(data, name, method=plan.name)
 
 
-def read_program(data: bytes, name: str = "The program") -> BoardModel:
+def read_program(data: bytes, name: str = "The program", *, method: str = "") -> BoardModel:
     """Borders of a program, be it for silicon or for this machine.
+
+    Args:
+        method: see `read_model`.
 
     Raises:
         PayloadError: it is damaged.
-        UnsupportedError: it has several methods.
     """
-    plan, summary = read_plan(data, name=name)
-    if len(summary.methods) > 1:
-        raise UnsupportedError(
-            f"{name} has {len(summary.methods)} methods ({', '.join(sorted(summary.methods))}), and the runner takes "
-            "the first.",
-            hint="a program of one method",
-        )
+    plan, summary = read_plan(data, name=name, method=method)
+    if plan.name != next(iter(summary.methods)):
+        data = with_method_first(data, plan.name, name)  # the one that the runner takes
     check_plan(data, name, plan.name)
     inputs, outputs = borders_of(plan, summary.named_data, None)
     states = any(value.initial is not None for value in plan.values)
-    return BoardModel(name, data, PTE, FAMILY, inputs, outputs, plan.operators, states=states)
+    own = plan.name if len(summary.methods) > 1 else ""
+    return BoardModel(name, data, PTE, FAMILY, inputs, outputs, plan.operators, states=states, method=own)
 
 
 class NsysBoard:

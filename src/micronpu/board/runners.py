@@ -59,8 +59,13 @@ class Runner:
     pool: int = 0
 
     @property
+    def npu(self) -> str:
+        """The family of NPUs that it is for, for people."""
+        return f"Ethos-{self.family.upper()}"
+
+    @property
     def title(self) -> str:
-        return f"Arm's {_KINDS[self.format]} runner for {self.board} with Ethos-{self.family.upper()}"
+        return f"Arm's {_KINDS[self.format]} runner for {self.board} with {self.npu}"
 
     def installed(self) -> Path | None:
         """Path of the image, None where it is not installed."""
@@ -152,7 +157,7 @@ def find_runner(board: str, format: str, family: str) -> Runner:
     for runner in package().runners:
         if (runner.board, runner.format, runner.family) == (board, format, family):
             return runner
-    there = [f"{r.board} with Ethos-{r.family.upper()}" for r in package().runners if r.format == format]
+    there = [f"{r.board} with {r.npu}" for r in package().runners if r.format == format]
     other = "a .tflite of `program.save(path, vela=True)`" if format == "pte" else "a .pte"
     other = f"{other}, or " if any((r.board, r.family) == (board, family) for r in package().runners) else ""
     raise OptionError(

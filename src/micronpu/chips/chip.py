@@ -11,7 +11,7 @@ from os import PathLike
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_name
 from micronpu.base.parsing import parse_toml
-from micronpu.chips.core import is_cortex_m
+from micronpu.chips.core import find_core, runs_cmsis_nn
 from micronpu.chips.section import ChipSection
 
 CMSIS_NN = "cmsis-nn"
@@ -133,11 +133,13 @@ class Chip:
 
     Attributes:
         core_clock_mhz: of the core; None where the file does not say.
+        core_instructions: what CMSIS-NN uses of the core where its maker has left out an extension; "" for the usual.
         npu: its accelerator; None where the core is alone.
         file: path of the user's own file that it is from; "" for a chip that comes with the package.
         external_flash: whether its flash is a chip of its own, whose size is the board's.
         same_core_as: name of the chip file whose core drives this NPU as well; "" for none.
         board: what emulates it; None where nothing does.
+        boards: names of boards that have it, as their makers sell them.
     """
 
     name: str
@@ -151,7 +153,9 @@ class Chip:
     file: str = ""
     external_flash: bool = False
     same_core_as: str = ""
+    core_instructions: str = ""
     board: EmulatedBoard | None = None
+    boards: tuple[str, ...] = ()
 
     def memory_for(self, role: str) -> Memory | None:
         """The memory of a role: the one that claims it, or else the one of the usual name; None without either."""
@@ -205,6 +209,7 @@ def parse_chip(text: str, where: str, file: str = "") -> Chip:
         source=data.text("source"),
         core=core.text("name"),
         core_clock_mhz=core.optional_number("clock_mhz"),
+        core_instructions=_instructions(core),
         npu=Npu.read(data.table("npu")) if "npu" in data else None,
         memories=_memories(data.tables("memory") if "memory" in data else (), where),
         targets=tuple(_target(t, core.text("name")) for t in data.tables("target")),
@@ -212,7 +217,13 @@ def parse_chip(text: str, where: str, file: str = "") -> Chip:
         external_flash=data.flag("external_flash"),
         same_core_as=data.optional_text("same_core_as"),
         board=_board(data.table("board")) if "board" in data else None,
+        boards=data.optional_texts("boards"),
     )
+
+
+def _instructions(core: ChipSection) -> str:
+    told = core.optional_text("instructions")
+    return find_core(core.text("name"), told).instructions.value if told else ""
 
 
 def _board(section: ChipSection) -> EmulatedBoard:
@@ -256,7 +267,7 @@ def _target(section: ChipSection, core: str) -> TargetEntry:
             f"`leftovers` of the target {name} in the chip file {section.where} is {leftovers!r}.",
             hint=f'"{CMSIS_NN}", or none',
         )
-    if leftovers and not is_cortex_m(core):
+    if leftovers and not runs_cmsis_nn(core):
         raise OptionError(
             f"The target {name} in the chip file {section.where} computes with CMSIS-NN, which does not run on the "
             f"core {core!r}.",

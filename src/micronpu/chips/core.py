@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from micronpu.base.arguments import check_text
+from micronpu.base.arguments import check_text, check_type
 from micronpu.base.errors import OptionError
 
 
@@ -33,6 +33,13 @@ class Core:
     clock_mhz: float | None = None
 
     @property
+    def flags(self) -> str:
+        """What gcc is called with for the core, beside ``-mthumb``."""
+        usual = CORES[self.name].instructions
+        without = _WITHOUT[usual] if self.instructions is not usual else ""
+        return " ".join((f"-mcpu={self.name}{without}", *_FLOATS.get(self.name, "").split()))
+
+    @property
     def title(self) -> str:
         """As reports call it."""
         return f"{self.name.title()} (CMSIS-NN)"
@@ -49,9 +56,30 @@ CORES = {
     for core in (f"cortex-{name}" for name in names)
 }
 """Every core that CMSIS-NN runs on, by name."""
+_LEFT_OUT = {
+    "cortex-m33": InstructionSet.SCALAR,
+    "cortex-m35p": InstructionSet.SCALAR,
+    "cortex-m55": InstructionSet.DSP,
+    "cortex-m85": InstructionSet.DSP,
+}
+"""What is left of a core whose maker has left out what he may.  Source: Arm's technical reference manuals."""
+_WITHOUT = {InstructionSet.DSP: "+nodsp", InstructionSet.MVE: "+nomve"}
+"""How gcc is told so, of a core whose name stands for more."""
+
+_FLOATS = {
+    **dict.fromkeys(("cortex-m4",), "-mfloat-abi=hard -mfpu=fpv4-sp-d16"),
+    **dict.fromkeys(("cortex-m7",), "-mfloat-abi=hard -mfpu=fpv5-d16"),
+    **dict.fromkeys(("cortex-m33", "cortex-m35p"), "-mfloat-abi=hard -mfpu=fpv5-sp-d16"),
+    **dict.fromkeys(("cortex-m55", "cortex-m85"), "-mfloat-abi=hard"),
+}
+"""How gcc is told of the unit for floats; those that are missing have none."""
+USUAL = CORES["cortex-m55"]
+"""What sources are written for where no chip is known."""
+ANY = "a Cortex-M"
+"""A core that is not known, in texts."""
 
 
-def is_cortex_m(name: str) -> bool:
+def runs_cmsis_nn(name: str) -> bool:
     """Whether CMSIS-NN runs on the core of this name."""
     return name in CORES
 
@@ -61,13 +89,27 @@ def runs_linux(name: str) -> bool:
     return name.startswith("cortex-a")
 
 
-def find_core(name: str) -> Core:
+def find_core(name: str, instructions: str = "") -> Core:
     """The core of a name such as "cortex-m33".
 
+    Args:
+        instructions: "SCALAR", "DSP" or "MVE" for a core whose maker has left out an extension; what most cores of the
+            name have unless given.
+
     Raises:
-        OptionError: CMSIS-NN does not run on it.
+        OptionError: CMSIS-NN does not run on it, or it cannot have these instructions.
     """
     check_text("core", name, 'the name of one, such as "cortex-m33"')
     if name not in CORES:
         raise OptionError(f"CMSIS-NN does not run on the core {name!r}.", hint=f"one of {', '.join(sorted(CORES))}")
-    return CORES[name]
+    core = CORES[name]
+    check_type("instructions", instructions, str, hint='"SCALAR", "DSP" or "MVE"')
+    if not instructions:
+        return core
+    able = [core.instructions.value, *([_LEFT_OUT[name].value] if name in _LEFT_OUT else [])]
+    if instructions not in able:
+        raise OptionError(
+            f"A {name.title()} cannot have {instructions!r} as the instructions that CMSIS-NN uses of it.",
+            hint=" or ".join(able),
+        )
+    return replace(core, instructions=InstructionSet(instructions))

@@ -55,8 +55,9 @@ def broken(old: str, new: str) -> str:
 @pytest.mark.parametrize("chip", shipped_chips().values(), ids=lambda chip: chip.name)
 def test_a_shipped_chip_is_plausible(chip):
     assert chip.title and chip.source and chip.targets
-    assert chip.npu is None or 10 <= chip.npu.clock_mhz <= 2000
-    assert 10 <= chip.core_clock_mhz <= 2000
+    clocks = [chip.core_clock_mhz, *([chip.npu.clock_mhz] if chip.npu is not None else [])]
+    assert all(10 <= clock <= 2000 for clock in clocks if clock is not None)
+    assert None not in clocks or chip.name == "atomiq110"  # there is no silicon of it
     assert all(1024 <= m.bytes <= 1 << 40 for m in chip.memories)
     assert len({m.name for m in chip.memories}) == len(chip.memories)
     if chip.name in neutron_chips():
@@ -187,7 +188,7 @@ def test_the_chips_with_an_ethos_u(name: str, chip: str, npu: str, mhz: float, c
         ("corstone300", (), 500),
         ("corstone320", (), 1000),
         ("imx93", ("Dram_clock_scale=0.375",), 1000),
-        ("ra8p1", ("Sram_clock_scale=0.625", "OffChipFlash_clock_scale=0.625"), 500),
+        ("ra8p1", ("Sram_clock_scale=0.525", "OffChipFlash_clock_scale=0.525"), 500),
         ("m55m1", ("core_clock=220000000",), 220),
         ("alif-e1", ("core_clock=160000000", "OffChipFlash_clock_scale=0.3031"), 160),
         ("alif-e7", ("core_clock=400000000", "Sram_clock_scale=0.7625", "OffChipFlash_clock_scale=0.1209"), 400),

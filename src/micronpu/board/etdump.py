@@ -1,0 +1,57 @@
+"""The recorded run of ExecuTorch's tools, an ETDump: which instruction began and ended when.
+
+Layout: `executorch/devtools/etdump/etdump_schema_flatcc.fbs`, ExecuTorch 1.5.  No ExecuTorch, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from micronpu.base.flatbuffer import CorruptFlatbufferError, root
+
+IDENTIFIER = b"ED00"
+_RUNS, _EVENTS, _PROFILE = 1, 3, 0
+_NAME, _INSTRUCTION, _DELEGATE_ID, _DELEGATE_NAME, _START, _END = 0, 2, 3, 4, 6, 7
+EXECUTES = "Method::execute"
+"""Name of the event of a whole run."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event with a duration.
+
+    Attributes:
+        name: as the runtime has it.
+        instruction: of the program, -1 for an event that is none.
+        in_delegate: whether a delegate tells of an operation of its own.
+        ticks: from begin to end, in the unit of the runtime's clock.
+    """
+
+    name: str
+    instruction: int
+    in_delegate: bool
+    ticks: int
+
+
+def is_etdump(data: bytes) -> bool:
+    """Whether bytes are one, by their identifier."""
+    return data[4:8] == IDENTIFIER
+
+
+def events_of(data: bytes) -> Iterator[Event]:
+    """All events with a duration, run by run.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    for run in root(data, IDENTIFIER).vector(_RUNS).tables():
+        for event in run.vector(_EVENTS).tables():
+            found = event.table(_PROFILE)
+            if found is None:
+                continue
+            start, end = (found.integer(number, "<Q") for number in (_START, _END))
+            if end < start:
+                raise CorruptFlatbufferError("an event ends before it begins")
+            apart = found.integer(_DELEGATE_ID, default=-1) >= 0 or bool(found.string(_DELEGATE_NAME))
+            yield Event(found.string(_NAME), found.integer(_INSTRUCTION, default=-1), apart, end - start)

@@ -1,0 +1,321 @@
+"""What firmware prints of the time that a program took, read in each of the forms that are common.
+
+    form              by                                                      lines
+    micronpu          `micronpu deploy` with -DMICRONPU_PROFILE               micronpu-cycles NAME INSTRUCTION CYCLES
+    ExecuTorch        ExecuTorch's runner for Arm, Zephyr's samples           ethosu_pmu_cycle_cntr : CYCLES
+    evaluation kit    Arm's ml-embedded-evaluation-kit                        INFO - NPU TOTAL cycles: CYCLES
+    helia-profiler    Ambiq's profiler                                        tables between HPX_START and HPX_END
+    MicroProfiler     TensorFlow Lite Micro                                   NAME took CYCLES ticks (MS ms).
+    ETDump            ExecuTorch's event tracer: a file, or its base64        a flatbuffer
+
+Lines of other things are passed over, and so are prefixes such as a time or a log level.  What is measured several
+times is its median.  Nothing of a log is run.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import csv
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from micronpu.base.errors import FileError
+from micronpu.base.flatbuffer import CorruptFlatbufferError
+from micronpu.board.etdump import EXECUTES, events_of, is_etdump
+
+NPU, CALL, OPERATION, RUN = "npu", "call", "operation", "run"
+"""What a measurement is of: the cycles that the NPU is busy, an instruction of the program, an operation of a delegate
+or a layer of another runtime, and a whole run."""
+_LONGEST = 64 << 20
+"""Bytes of a log."""
+_FORMS = "one with lines `micronpu-cycles ...`, an ETDump, or one of the other forms on the page about calibrating"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one thing took.
+
+    Attributes:
+        kind: `NPU`, `CALL`, `OPERATION` or `RUN`.
+        name: of the program, the operation or the counter.
+        number: of the instruction or layer; -1 where it has none.
+        ticks: of the counter, in the middle of all times that it was measured.
+        times: how often it was.
+    """
+
+    kind: str
+    name: str
+    number: int
+    ticks: float
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class BoardLog:
+    """A log.
+
+    Attributes:
+        name: of the file.
+        form: see the module.
+        rows: what was measured.
+        program: SHA-256 of the program that ran or of its first payload, in hexadecimal; "" where the log does not say.
+        clock_mhz: of the counter; None where the log does not say.
+        npu_clock_mhz: of the NPU; None where the log does not say.
+        beats: of the bus, by the name of the hardware's counter.
+    """
+
+    name: str
+    form: str
+    rows: tuple[Measured, ...]
+    program: str = ""
+    clock_mhz: float | None = None
+    npu_clock_mhz: float | None = None
+    beats: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, kind: str) -> tuple[Measured, ...]:
+        """The rows of a kind."""
+        return tuple(row for row in self.rows if row.kind == kind)
+
+
+def read_log(data: bytes, name: str) -> BoardLog:
+    """Reads a log.
+
+    Args:
+        name: what to call it in messages.
+
+    Raises:
+        FileError: it is of no form that is known, damaged, or ends before the run did.
+    """
+    if len(data) > _LONGEST:
+        raise FileError(f"The log {name} has {len(data):,} bytes.", hint=f"one of at most {_LONGEST:,}")
+    if is_etdump(data):
+        return _etdump(data, name)
+    text = data.decode("utf-8", errors="replace")
+    lines = text.splitlines()
+    if (packed := _base64(lines)) is not None:
+        return _etdump(packed, name)
+    for reads in _READERS:
+        if (found := reads(lines, name)) is not None:
+            return found
+    raise FileError(f"The log {name} holds no measurement in a form that is known.", hint=_FORMS)
+
+
+def _half(name: str, what: str) -> FileError:
+    return FileError(f"The log {name} ends before the run does: {what}.", hint="the whole log of a finished run")
+
+
+class _Collected:
+    """Measurements of equal things, in the order of the first."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, int], list[float]] = {}
+
+    def add(self, kind: str, name: str, number: int, ticks: float) -> None:
+        self._found.setdefault((kind, name, number), []).append(ticks)
+
+    def rows(self) -> tuple[Measured, ...]:
+        return tuple(
+            Measured(kind, name, number, float(statistics.median(ticks)), len(ticks))
+            for (kind, name, number), ticks in self._found.items()
+        )
+
+    def times(self) -> dict[tuple[str, str, int], int]:
+        return {key: len(ticks) for key, ticks in self._found.items()}
+
+
+# ---------------------------------------------------------------- micronpu
+
+_OWN = re.compile(r"micronpu-cycles (\S+) (\d+) (\d+)\s*$")
+_OWN_NPU = re.compile(r"micronpu-npu-cycles (\S+) (\d+) (\d+)\s*$")
+_OWN_PROGRAM = re.compile(r"micronpu-program (\S+) ([0-9a-fA-F]{64})\s*$")
+_OWN_CLOCK = re.compile(r"micronpu-clock (\d+)\s*$")
+_OWN_NPU_CLOCK = re.compile(r"micronpu-npu-clock (\d+)\s*$")
+
+
+def _own(lines: Sequence[str], name: str) -> BoardLog | None:
+    found, program, clock, npu_clock = _Collected(), "", None, None
+    for line in lines:
+        if match := _OWN.search(line):
+            found.add(CALL, match[1], int(match[2]), int(match[3]))
+        elif match := _OWN_NPU.search(line):
+            found.add(NPU, match[1], int(match[2]), int(match[3]))
+        elif match := _OWN_PROGRAM.search(line):
+            if program and match[2].lower() != program:
+                raise FileError(f"The log {name} is of several programs.", hint="a log of each by itself")
+            program = match[2].lower()
+        elif match := _OWN_CLOCK.search(line):
+            clock = int(match[1]) / 1e6
+        elif match := _OWN_NPU_CLOCK.search(line):
+            npu_clock = int(match[1]) / 1e6
+    times = {key: count for key, count in found.times().items() if key[0] == CALL}
+    if not times:
+        return None
+    if len({key[1] for key in times}) > 1:
+        names = ", ".join(sorted({key[1] for key in times}))
+        raise FileError(f"The log {name} is of the programs {names}.", hint="a log of each by itself")
+    most = max(times.values())
+    if short := [number for (_, _, number), count in times.items() if count < most]:
+        raise _half(name, f"instruction {short[0]} is measured {most - 1} times or less, and others {most} times")
+    return BoardLog(name, "micronpu", found.rows(), program, clock, npu_clock)
+
+
+# ---------------------------------------------------------------- ExecuTorch's runner, Zephyr's sample
+
+_PMU_CYCLES = re.compile(r"ethosu_pmu_cycle_cntr\s*:\s*(\d+)")
+_PMU_COUNTER = re.compile(r"ethosu_pmu_cntr(\d+)\s*:\s*(\d+)")
+_PMU_EVENTS = re.compile(r"Ethos-U PMU Events:\s*\[([^\]]*)\]")
+_PMU_TOTAL = re.compile(r"(?:Total )?[Ii]nference.*?[Cc]ycles?\s*:\s*(\d+)")
+
+
+def _executorch(lines: Sequence[str], name: str) -> BoardLog | None:
+    found, counters, events, begun = _Collected(), dict[int, int](), list[str](), False
+    for line in lines:
+        begun |= "Ethos-U PMU report" in line
+        if match := _PMU_CYCLES.search(line):
+            found.add(NPU, "ethosu_pmu_cycle_cntr", -1, int(match[1]))
+        elif match := _PMU_COUNTER.search(line):
+            counters[int(match[1])] = int(match[2])
+        elif match := _PMU_EVENTS.search(line):
+            events = [e.strip().removeprefix("ETHOSU_PMU_") for e in match[1].split(",")]
+        elif match := _PMU_TOTAL.search(line):
+            found.add(RUN, "inference", -1, int(match[1]))
+    if not found.rows() and not begun:
+        return None
+    if not any(row.kind == NPU for row in found.rows()):
+        if not begun:
+            return None
+        raise _half(name, "it has no line `ethosu_pmu_cycle_cntr`")
+    beats = {event: counters[n] for n, event in enumerate(events) if n in counters and "BEAT" in event}
+    return BoardLog(name, "ExecuTorch", found.rows(), beats=beats)
+
+
+# ---------------------------------------------------------------- Arm's evaluation kit
+
+_KIT_CYCLES = re.compile(r"NPU (ACTIVE|IDLE|TOTAL) cycles:\s*(\d+)")
+_KIT_BEATS = re.compile(r"NPU (\w+_BEAT_\w+) beats:\s*(\d+)")
+
+
+def _kit(lines: Sequence[str], name: str) -> BoardLog | None:
+    found, beats, begun = _Collected(), dict[str, int](), 0
+    for line in lines:
+        begun += "Profile for " in line
+        if match := _KIT_CYCLES.search(line):
+            if match[1] == "TOTAL":
+                found.add(NPU, "NPU TOTAL", -1, int(match[2]))
+            begun = max(begun, 1)
+        elif match := _KIT_BEATS.search(line):
+            beats[match[1]] = int(match[2])
+            begun = max(begun, 1)
+    if not begun:
+        return None
+    if sum(row.times for row in found.rows()) < begun:
+        raise _half(name, "a profile has no line `NPU TOTAL cycles`")
+    return BoardLog(name, "evaluation kit", found.rows(), beats=beats)
+
+
+# ---------------------------------------------------------------- helia-profiler
+
+_HPX_START, _HPX_END = "--- HPX_START ---", "--- HPX_END ---"
+_HPX_CLOCK = re.compile(r"HPX_SYSTEM_CLOCK_HZ=(\d+)")
+_HPX_CYCLES = ("ARM_PMU_CPU_CYCLES", "CPU_CYCLES", "cycles", "DWT_CYCCNT")
+_HPX_NPU = ("ETHOSU_PMU_CYCLE", "NPU_CYCLES", "ETHOS_NPU_CYCLES")
+
+
+def _helia(lines: Sequence[str], name: str) -> BoardLog | None:
+    texts = [line.strip() for line in lines]
+    if _HPX_START not in texts:
+        return None
+    texts = texts[texts.index(_HPX_START) + 1 :]
+    if _HPX_END not in texts:
+        raise _half(name, f"it has no line `{_HPX_END}`")
+    found, clock, header = _Collected(), None, list[str]()
+    for line in texts[: texts.index(_HPX_END)]:
+        if match := _HPX_CLOCK.match(line):
+            clock = int(match[1]) / 1e6
+        elif line.startswith("---"):
+            header = []
+        elif line and not line.startswith("HPX_"):
+            cells = next(csv.reader([line]), [])
+            if not header:
+                header = [cell.strip() for cell in cells]
+            else:
+                _helia_row(dict(zip(header, cells, strict=False)), len(cells) == len(header), found, name)
+    if not found.rows():
+        raise FileError(f"The log {name} has no column of cycles.", hint=f"a preset with {_HPX_CYCLES[0]}")
+    return BoardLog(name, "helia-profiler", found.rows(), clock_mhz=clock)
+
+
+def _helia_row(row: Mapping[str, str], whole: bool, found: _Collected, name: str) -> None:
+    number, op = row.get("Layer", ""), row.get("Op") or row.get("tag") or "layer"
+    if not whole or not number.strip().isdigit():
+        raise FileError(f"The log {name} has a damaged row of layer {number or '?'}.", hint="a log without lost bytes")
+    for kind, columns in ((OPERATION, _HPX_CYCLES), (NPU, _HPX_NPU)):
+        cell = next((row[column].strip() for column in columns if column in row), "")
+        if cell.isdigit():
+            found.add(kind, op, int(number), int(cell))
+
+
+# ---------------------------------------------------------------- MicroProfiler
+
+_TICKS = re.compile(r"(?:^|\s)([\w./:-]+) took (\d+) ticks")
+
+
+def _micro_profiler(lines: Sequence[str], name: str) -> BoardLog | None:
+    found, number = _Collected(), 0
+    for line in lines:
+        if match := _TICKS.search(line):
+            found.add(OPERATION, match[1], number, int(match[2]))
+            number += 1
+    return BoardLog(name, "MicroProfiler", found.rows()) if number else None
+
+
+# ---------------------------------------------------------------- ETDump
+
+_LEAST_PACKED = 64
+
+
+def _base64(lines: Sequence[str]) -> bytes | None:
+    """An ETDump that a runner has printed, `echo "..." | base64 -d`, or lines of nothing but base64."""
+    text = "".join(line.strip().strip('"') for line in lines if re.fullmatch(r'"?[A-Za-z0-9+/=]{16,}"?', line.strip()))
+    quoted = re.findall(r'"([A-Za-z0-9+/=]{64,})"', "\n".join(lines))
+    for packed in (*quoted, text):
+        if len(packed) < _LEAST_PACKED:
+            continue
+        try:
+            data = base64.b64decode(packed, validate=True)
+        except (binascii.Error, ValueError):
+            continue
+        if is_etdump(data):
+            return data
+    return None
+
+
+def _etdump(data: bytes, name: str) -> BoardLog:
+    found = _Collected()
+    ended = False
+    try:
+        for event in events_of(data):
+            if event.in_delegate:
+                found.add(OPERATION, event.name, event.instruction, event.ticks)
+            elif event.name == EXECUTES:
+                found.add(RUN, event.name, -1, event.ticks)
+                ended = True
+            elif event.instruction >= 0 and "CALL" in event.name.upper():
+                found.add(CALL, event.name, event.instruction, event.ticks)
+    except CorruptFlatbufferError as error:
+        raise FileError(f"The ETDump {name} is damaged: {error}.", hint="record the run again") from error
+    if not ended:
+        raise _half(name, f"its ETDump has no event `{EXECUTES}`")
+    return BoardLog(name, "ETDump", found.rows())
+
+
+_READERS: tuple[Callable[[Sequence[str], str], BoardLog | None], ...] = (
+    _own,
+    _executorch,
+    _kit,
+    _helia,
+    _micro_profiler,
+)
