@@ -32,7 +32,7 @@ def combine(recipes: Sequence[ExportRecipe], name: str | None = None) -> ExportR
     check_type("name", name, str, type(None))
     recipes = items("recipes", recipes, "export recipes")
     if not recipes or not all(isinstance(r, ExportRecipe) for r in recipes):
-        raise OptionError("`combine` takes a list of export recipes.", hint="combine([neutron, cortexm])")
+        raise OptionError("`combine` takes a list of export recipes.", hint="combine([of_the_npu, of_the_core])")
     ordered = sorted(recipes, key=_is_for_a_core)
     _check_one_chip(ordered)
     _check_quantization(ordered)

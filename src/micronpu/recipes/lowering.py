@@ -27,9 +27,9 @@ from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_
 from micronpu.frontend.states import hold, lift, states_of
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.lower import with_delegates
+from micronpu.quantize.config import Borders
 from micronpu.report.delegation import DelegationReport
-from micronpu.targets.cortexm.device import CortexMDevice
-from micronpu.targets.cortexm.options import CortexMOptions
+from micronpu.targets.registry import FAMILIES, core_device
 from micronpu.upstream.executorch import edge_config
 
 
@@ -38,7 +38,8 @@ class OutliningPartitioner(Partitioner):
 
     Args:
         device: the NPU, or the core alone, with its options.  A core beside an NPU computes what that leaves.
-        integer_io: the finished program takes and gives integers; the quantizer needs `set_io` for that.
+        io: type of the integers that the finished program takes and gives, for which the quantizer needs `set_io`;
+            None for floats.
 
     Attributes:
         borders: what the integers of the last program mean, or None where it takes and gives floats.
@@ -47,13 +48,13 @@ class OutliningPartitioner(Partitioner):
         partitions: the delegated parts of the last program.
     """
 
-    def __init__(self, device: Device, *, integer_io: bool = False) -> None:
+    def __init__(self, device: Device, *, io: Borders | None = None) -> None:
         super().__init__()
         # What stays on the host has quantize and dequantize at its border: this registers their out variants.
         import executorch.kernels.quantized  # noqa: F401
 
         self.device = device
-        self.integer_io = integer_io
+        self.io = io
         self.borders: IntegerBorders | None = None
         self.report: DelegationReport | None = None
         self.partitions: tuple[CompiledPartition, ...] = ()
@@ -61,10 +62,18 @@ class OutliningPartitioner(Partitioner):
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """The program with calls in the place of what they compute."""
         with quiet():
-            module = integer_states(lift(graph_module(exported_program)))
+            return self.outlined(lift(graph_module(exported_program)), examples_of(exported_program))
+
+    def outlined(self, given: GraphModule, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
+        """The same of a quantized module, in place.
+
+        Args:
+            examples: inputs of the shapes that it takes.
+        """
+        with quiet():
+            module = integer_states(given)
             check_static(module)
-            examples = _examples(exported_program)
-            self.borders = integer_borders(module) if self.integer_io else None
+            self.borders = None if self.io is None else integer_borders(module, as_bytes=self.io == "uint8")
             if self.borders is not None:
                 examples = self.borders.quantize(examples)
             host = host_part(module, self.device, borders=self.borders)
@@ -90,7 +99,7 @@ class CorePartitioner(OutliningPartitioner):
     """What a Cortex-M core computes in int8, as calls of CMSIS-NN's kernels; alone, or behind the NPU's partitioner."""
 
     def __init__(self, core: Core) -> None:
-        super().__init__(CortexMDevice(CortexMOptions(silicon=core.name)))
+        super().__init__(core_device(core))
 
 
 def core_of(partitioner: Partitioner) -> Core | None:
@@ -100,13 +109,12 @@ def core_of(partitioner: Partitioner) -> Core | None:
 
 def plan_scratch(edge: EdgeProgramManager) -> list[Any]:
     """Makes planned memory of the scratch tensors of CMSIS-NN's kernels; for ``edge_manager_transform_passes``."""
-    from micronpu.targets.cortexm import lower  # the operators of CMSIS-NN take a second to import
-
-    lower.plan_scratch(edge)
+    for family in FAMILIES.values():
+        family.plan_scratch(edge)
     return []
 
 
-def _examples(program: ExportedProgram) -> tuple[torch.Tensor, ...]:
+def examples_of(program: ExportedProgram) -> tuple[torch.Tensor, ...]:
     """Inputs of the shapes that a program takes."""
     if program.example_inputs:
         return tuple(program.example_inputs[0])

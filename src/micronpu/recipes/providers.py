@@ -18,7 +18,7 @@ from micronpu.base.errors import OptionError
 from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
 from micronpu.partition.lower import backend_config
-from micronpu.quantize.config import Activations, check_activations
+from micronpu.quantize.config import Activations, Borders, check_borders
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.recipes.files import WriteFiles, check_files_dir
 from micronpu.recipes.lowering import (
@@ -42,7 +42,7 @@ class RecipeOptions:
             returns them; the example inputs of the session unless given.
         train: for quantization-aware training: trains the module that it is given, in place.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
-        io: "int8" or "int16" for a program that takes and gives integers; None for floats.
+        io: "int8", "uint8" or "int16" for a program that takes and gives integers; None for floats.
         files_dir: an existing folder for report and kernel selections, written when a program is lowered; "" for none.
 
     Raises:
@@ -53,13 +53,13 @@ class RecipeOptions:
     calibration: Any = None
     train: Any = None
     per_channel: bool = True
-    io: Activations | None = None
+    io: Borders | None = None
     files_dir: str | Path = ""
 
     def __post_init__(self) -> None:
         check_switch("per_channel", self.per_channel)
         if self.io is not None:
-            check_activations(self.io, "io")
+            check_borders(self.io)
         if self.train is not None and not callable(self.train):
             raise OptionError(
                 f"`train` is of type {type(self.train).__name__}, not a function that trains the module it is given.",
@@ -207,7 +207,7 @@ def device_recipe(
 ) -> ExportRecipe:
     """A recipe for a device."""
     quantizer = device.quantizer(per_channel=options.per_channel, is_qat=is_qat, activations=activations, io=options.io)
-    return build(name, quantizer, OutliningPartitioner(device, integer_io=options.io is not None), options)
+    return build(name, quantizer, OutliningPartitioner(device, io=options.io), options)
 
 
 BY_FAMILY = {name: provider_of(family) for name, family in FAMILIES.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from micronpu.base.errors import InternalError
 from micronpu.chips.core import Core, find_core
@@ -28,7 +29,10 @@ class CortexMDevice(Device):
         self.options = options
         self.capabilities, self.disabled_rewrites = CAPABILITIES, options.disabled_rewrites
         self.target = target or options.silicon
-        self.beside = CortexMPart(core or find_core(options.silicon), options.disabled_passes)
+        own = find_core(options.silicon, options.instructions)
+        if core is not None:  # of a chip, which knows more than the name, unless the user knows better
+            own = replace(core, instructions=own.instructions) if options.instructions else core
+        self.beside = CortexMPart(own, options.disabled_passes)
 
     def policy(self) -> Policy | None:
         return None

@@ -34,8 +34,8 @@ from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax, softmax_multiplier
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.targets.cortexm import scratch
-from micronpu.targets.cortexm.operators import define_operators
 from micronpu.targets.cortexm.table import table_of, table_operand
+from micronpu.upstream.executorch import define_core_operators
 from micronpu.upstream.torch import cast
 
 Lowering = Callable[["Emitter", Node], fx.Node]
@@ -62,7 +62,7 @@ def emit(graph: Graph, core: Core) -> fx.GraphModule:
     Raises:
         InternalError: an operator has no kernel, which `micronpu.targets.cortexm.rules` should have found.
     """
-    define_operators()
+    define_core_operators()
     return Emitter(graph, core).module()
 
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from micronpu.chips import Chip
 from micronpu.chips.core import CORES, Core, find_core
 from micronpu.targets.family import Family, sentences
+from micronpu.targets.firmware import KernelLibrary
 
 if TYPE_CHECKING:
+    from executorch.exir import EdgeProgramManager
     from executorch.export import RecipeType
 
     from micronpu.targets.cortexm.device import CortexMDevice
@@ -54,6 +56,19 @@ class CortexM(Family):
         from micronpu.targets.cortexm.device import CortexMDevice
 
         return CortexMDevice(options, name, core)
+
+    def core_device(self, core: Core) -> CortexMDevice:
+        return self.device(self.options(silicon=core.name))
+
+    def kernels(self) -> KernelLibrary:
+        from micronpu.targets.cortexm.kernels import CmsisNnKernels
+
+        return CmsisNnKernels()
+
+    def plan_scratch(self, edge: EdgeProgramManager) -> None:
+        from micronpu.targets.cortexm import lower
+
+        lower.plan_scratch(edge)
 
     def rewrites(self) -> dict[str, dict[str, str]]:
         from micronpu.targets.cortexm.rewrites import REWRITES

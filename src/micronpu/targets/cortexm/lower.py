@@ -8,13 +8,11 @@ import torch
 from executorch import exir
 from executorch.exir import EdgeProgramManager
 from executorch.exir.delegate import executorch_call_delegate
-from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.fx import GraphModule
 
 from micronpu.frontend.program import arguments
-from micronpu.targets.cortexm.operators import define_operators
-from micronpu.upstream.executorch import empty_tensor
+from micronpu.upstream.executorch import define_core_operators, empty_tensor, steps_of
 
 _NAMES = ("quantize_per_tensor", "dequantize_per_tensor")
 _TYPES = (torch.int8, torch.int16)
@@ -30,7 +28,7 @@ def quantize_by_kernels_of_the_core(module: GraphModule) -> None:
 
     quantized_decomposed::quantize_per_tensor(x)        cortex_m::quantize_per_tensor(x)
     """
-    define_operators()
+    define_core_operators()
     given, own = torch.ops.quantized_decomposed, torch.ops.cortex_m
     kernels = {getattr(given, n).default: getattr(own, n).default for n in _NAMES}
     for node in module.graph.nodes:
@@ -56,5 +54,5 @@ def _plan_scratch(module: GraphModule) -> None:
         node.replace_all_uses_with(made)
         module.graph.erase_node(node)
     module.recompile()
-    for _, step, _ in get_control_flow_submodules(module):
+    for step in steps_of(module):
         _plan_scratch(step)

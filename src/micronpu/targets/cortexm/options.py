@@ -19,14 +19,17 @@ class CortexMOptions(Switches, Options):
 
     Attributes:
         silicon: the core, such as "cortex-m33"; it decides which form of CMSIS-NN's kernels the program is for.
+        instructions: "SCALAR", "DSP" or "MVE" for a core whose maker has left out an extension, such as a Cortex-M33
+            without DSP or a Cortex-M55 without MVE; what its chip file says, or what most cores of the name have,
+            unless given.
         disabled_passes: names of rewrites to leave out, on the graph or on the float program; `micronpu passes` lists
             them.
 
     Raises:
-        OptionError: CMSIS-NN does not run on the core.
+        OptionError: CMSIS-NN does not run on the core, or the core cannot have these instructions.
     """
 
-    only_where_given: ClassVar[tuple[str, ...]] = ("disabled_passes",)
+    only_where_given: ClassVar[tuple[str, ...]] = ("disabled_passes", "instructions")
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = REWRITES
     maker: ClassVar[str] = 'CortexMOptions("cortex-m33").to_specs()'
     silicon_key: ClassVar[str] = "core"
@@ -34,8 +37,9 @@ class CortexMOptions(Switches, Options):
     silicon: str = "cortex-m33"
     _: KW_ONLY
     disabled_passes: tuple[str, ...] = ()
+    instructions: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "disabled_passes", strings("disabled_passes", self.disabled_passes))
         self.check_switches()
-        find_core(self.silicon)
+        find_core(self.silicon, self.instructions)

@@ -8,6 +8,7 @@ from micronpu.chips.core import Core
 from micronpu.ir.graph import Node
 from micronpu.ir.window import Padding2d, Size2d
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.upstream.executorch import cmsis_nn
 
 _FEW_CHANNELS = 16
 """Of the input of a transposed convolution; with more, CMSIS-NN computes a convolution with the kernel reversed."""
@@ -16,10 +17,9 @@ _SUM_BYTES = 4
 
 def _bytes(query: str, core: Core, *arguments: Any, **geometry: Any) -> int:
     """CMSIS-NN's own answer to one of its questions for a size."""
-    from executorch.backends.cortex_m.library import cmsis_nn
-
-    backend = getattr(cmsis_nn.Backend, core.instructions.value)
-    return int(getattr(cmsis_nn, f"{query}_buffer_size")(backend, cmsis_nn.DataType.A8W8, *arguments, **geometry))
+    library = cmsis_nn()
+    backend = getattr(library.Backend, core.instructions.value)
+    return int(getattr(library, f"{query}_buffer_size")(backend, library.DataType.A8W8, *arguments, **geometry))
 
 
 def _image(node: Node, filter: list[int], padding: Padding2d, stride: Size2d, dilation: Size2d) -> dict[str, Any]:

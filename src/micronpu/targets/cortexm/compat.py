@@ -1,0 +1,88 @@
+"""A Cortex-M core under the names that ExecuTorch's users know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from micronpu.base.arguments import check_switch, check_text, check_type, described
+from micronpu.base.errors import OptionError
+from micronpu.chips.core import CORES, Core, InstructionSet, find_core
+from micronpu.quantize.config import QuantizationConfig
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.targets.cortexm.options import CortexMOptions
+from micronpu.targets.cortexm.rules import CAPABILITIES
+
+_PREFIX = "cortex-"
+CortexM = Enum("CortexM", [(name.removeprefix(_PREFIX).upper(), name) for name in CORES], module=__name__)  # type: ignore[misc]
+"""The cores that CMSIS-NN runs on: `CortexM.M55` and so on; the value is the name of a target."""
+
+
+@dataclass(frozen=True)
+class CortexMTargetConfig:
+    """A core, and what its maker has left out of it.
+
+    Attributes:
+        cpu: such as `CortexM.M55`, or its name.
+        isa: what CMSIS-NN uses of it: "SCALAR", "DSP" or "MVE", or a value of that name; what most cores have unless
+            given.
+
+    Raises:
+        OptionError: CMSIS-NN does not run on the core, or the core cannot have these instructions.
+    """
+
+    cpu: Any
+    isa: Any = None
+    core: Core = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        name = self.cpu
+        if not isinstance(name, str):
+            name = _PREFIX + str(getattr(name, "name", name)).lower()
+        isa = self.isa if isinstance(self.isa, str) else getattr(self.isa, "name", self.isa)
+        if isa is not None and isa not in [i.value for i in InstructionSet]:
+            raise OptionError(f"`isa` is {described(self.isa)}.", hint="SCALAR, DSP, MVE or None")
+        object.__setattr__(self, "core", find_core(name, isa or ""))
+
+    @property
+    def backend(self) -> InstructionSet:
+        """What CMSIS-NN uses of the core."""
+        return self.core.instructions
+
+    @property
+    def target_string(self) -> str:
+        """The target's name, such as "cortex-m55"."""
+        return self.core.name
+
+    @property
+    def options(self) -> CortexMOptions:
+        """The same for `micronpu.compile`."""
+        return CortexMOptions(self.core.name, instructions=self.backend.value if self.isa is not None else "")
+
+    @classmethod
+    def from_target_string(cls, target: str) -> CortexMTargetConfig:
+        """The core of a target's name, such as "cortex-m55"."""
+        check_text("target", target, '"cortex-m55"')
+        return cls(target)
+
+
+class CortexMQuantizer(StaticQuantizer):
+    """Static int8 for a Cortex-M core with CMSIS-NN.
+
+    See `StaticQuantizer` for what that means and how parts of a model are configured.
+
+    Args:
+        per_tensor_config: how operators are quantized; int8 unless given.
+        use_explicit_layout: taken for scripts that pass it, and not looked at: every layout is taken.
+
+    Raises:
+        OptionError: an argument is of another type, or activations are not int8.
+    """
+
+    def __init__(self, per_tensor_config: QuantizationConfig | None = None, use_explicit_layout: bool = False) -> None:
+        check_switch("use_explicit_layout", use_explicit_layout)
+        check_type("per_tensor_config", per_tensor_config, QuantizationConfig, type(None), hint="QuantizationConfig()")
+        super().__init__(CAPABILITIES, is_qat=None if per_tensor_config is None else per_tensor_config.is_qat)
+        if per_tensor_config is not None:
+            self.set_global(per_tensor_config)
