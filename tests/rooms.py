@@ -36,7 +36,7 @@ ROOMS = (
     ("compiler",),
     ("accuracy", "advice"),
     ("recipes",),
-    ("neutron", "ethosu", "audio", "compat"),
+    ("neutron", "ethosu", "cortexm", "audio", "compat"),
     ("__init__",),
     ("testing",),
     ("cli",),

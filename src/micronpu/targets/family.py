@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from micronpu.base.errors import PayloadError
 from micronpu.chips import Chip, TargetEntry
 from micronpu.chips.core import Core, find_core
-from micronpu.targets.firmware import Firmware
+from micronpu.targets.firmware import Firmware, KernelLibrary
 
 if TYPE_CHECKING:
+    from executorch.exir import EdgeProgramManager
     from executorch.export import RecipeType
 
     from micronpu.host.litert_executor import Mode
@@ -56,7 +57,7 @@ class Target:
         """
         if self.chip is None or not (self.entry.leftovers or self.chip.npu is None):
             return None
-        return replace(find_core(self.chip.core), clock_mhz=self.chip.core_clock_mhz)
+        return replace(find_core(self.chip.core, self.chip.core_instructions), clock_mhz=self.chip.core_clock_mhz)
 
 
 class Family(ABC):
@@ -67,12 +68,18 @@ class Family(ABC):
         title: for people, with its article where a sentence needs one: "Ethos-U".
         usual: the silicon where nobody chooses one, as in recipes.
         backend: name by which the runtime looks up the delegate; "" for a family that delegates nothing.
+        packages: that have a say in a program's bytes where they are installed, beside those that micronpu needs.
+        tools: distributions that make its payloads, whose versions a deployed folder notes.
+        sparse: those of its NPUs that compute sparse layers in half the cycles, for people; "" for none.
     """
 
     name: str
     title: str
     usual: str
     backend: str = ""
+    packages: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    sparse: str = ""
 
     @property
     @abstractmethod
@@ -102,6 +109,10 @@ class Family(ABC):
             "" where nobody can tell.
         """
         return ""
+
+    def memory_names(self, chip: Chip) -> Mapping[str, str]:
+        """Names of the chip file's memories by those of estimates; empty where its file has no speeds to calibrate."""
+        return {}
 
     def missing(self) -> tuple[str, str]:
         """What the family's compiler needs and this machine does not have, and how to get it; "" and "" for nothing."""
@@ -200,6 +211,22 @@ class Family(ABC):
     def firmware(self) -> Firmware:
         """What the delegate asks of the firmware."""
         return Firmware()
+
+    def kernels(self) -> KernelLibrary | None:
+        """The library of the operators that the core computes, where the family brings such."""
+        return None
+
+    def core_device(self, core: Core) -> Device | None:
+        """A device that computes on a core what is left over, alone or behind an NPU; None for a family of NPUs."""
+        return None
+
+    def plan_scratch(self, edge: EdgeProgramManager) -> None:
+        """Makes planned memory of the scratch tensors of the family's `kernels`, in a lowered program."""
+        return None
+
+    def vendor(self) -> Mapping[str, str]:
+        """Packages of the NPU's vendor that are used where they are: what for, and where they are from, by name."""
+        return {}
 
     def rewrites(self) -> dict[str, dict[str, str]]:
         """What the family does to operators that it cannot take as they are: a sentence by name, under headings."""

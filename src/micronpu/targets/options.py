@@ -22,6 +22,7 @@ class Options:
 
     Attributes:
         of_this_machine: fields that change nothing about the program and have no business in a file that others get.
+        files: those of them that are paths of files whose content decides the program.
         only_where_given: fields that a list of compile specs leaves out where they hold their default.
         maker: how a user makes a list of compile specs, for hints.
         silicon_key: what the silicon is called in compile specs and in the programs that hold them, which stays; it was
@@ -30,6 +31,7 @@ class Options:
     """
 
     of_this_machine: ClassVar[tuple[str, ...]] = ()
+    files: ClassVar[tuple[str, ...]] = ()
     only_where_given: ClassVar[tuple[str, ...]] = ()
     maker: ClassVar[str]
     silicon_key: ClassVar[str] = "silicon"
@@ -69,7 +71,7 @@ class Options:
         values = self.program_values() if for_program else asdict(self)
         defaults = {field.name: field.default for field in fields(self)}
         for name in self.only_where_given:
-            if values[name] == defaults[name]:
+            if name in values and values[name] == defaults[name]:
                 del values[name]
         keys = self._keys()
         return [(keys[name], json.dumps(value).encode()) for name, value in values.items()]

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.base.errors import OptionError, RuntimeUnavailableError
 from micronpu.chips import Chip, Chips, TargetEntry, shipped_chips
+from micronpu.chips.core import Core
 from micronpu.targets.cortexm.family import CortexM
 from micronpu.targets.ethosu.family import EthosU
 from micronpu.targets.family import Family, Target
-from micronpu.targets.firmware import Firmware
+from micronpu.targets.firmware import Firmware, KernelLibrary
 from micronpu.targets.neutron.family import Neutron
 
 if TYPE_CHECKING:
@@ -33,6 +34,29 @@ def firmware_of(backend: str) -> Firmware | None:
     """What the delegate of that name asks of the firmware, None for a delegate that is of no family."""
     family = family_with(backend)
     return family.firmware() if family is not None else None
+
+
+def core_libraries() -> list[KernelLibrary]:
+    """The libraries of kernels that families bring."""
+    return [library for family in FAMILIES.values() if (library := family.kernels()) is not None]
+
+
+def core_library(namespace: str) -> KernelLibrary | None:
+    """The library of the operators of a namespace, None where no family brings it."""
+    return next((library for library in core_libraries() if library.name == namespace), None)
+
+
+def core_device(core: Core) -> Device:
+    """What computes on a core, in int8, what an NPU leaves over.
+
+    Raises:
+        OptionError: no family has kernels for the core.
+    """
+    devices = (family.core_device(core) for family in FAMILIES.values())
+    found = next((device for device in devices if device is not None), None)
+    if found is None:
+        raise OptionError(f"No family has kernels for the core {core.name}.", hint="a target without a core")
+    return found
 
 
 def family_of(chip: Chip) -> Family:

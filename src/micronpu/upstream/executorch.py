@@ -6,7 +6,10 @@ import functools
 import importlib
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from micronpu.upstream.door import declared, through
@@ -122,6 +125,143 @@ def missing_out_variants(error: RuntimeError) -> list[str]:
     """The operators, such as ``aten::sort``, for want of which ExecuTorch raised an error; [] for any other error."""
     found = re.match(r"Missing out variants: \{(.*)\}", str(error))
     return re.findall(r"'([^']+)'", found[1]) if found is not None else []
+
+
+# ---------------------------------------------------------------- memory and constants
+
+_PLANNING = "executorch.exir.memory_planning"
+_SUITE = declared(
+    f"{_PLANNING}:MemoryPlanningAlgorithmSuite", "tensors are placed by ExecuTorch's own algorithms alone"
+)
+_GREEDY = declared(
+    f"{_PLANNING}:greedy",
+    "programs with control flow get no memory",
+    parameters=(
+        "alignment",
+        "specs",
+        "graph_module",
+        "graph_signature",
+        "extra_padding",
+        "allow_overlapping_allocations",
+    ),
+)
+_RESULT = declared(
+    f"{_PLANNING}:MemoryAlgoResult", "a placement cannot be handed over", parameters=("spec_dict", "bufsizes")
+)
+_PLACED = declared(
+    f"{_PLANNING}:SpecAllocResult",
+    "a placement cannot be handed over",
+    parameters=("mem_id", "mem_obj_id", "mem_offset"),
+)
+_INITIALIZED = declared(
+    "executorch.exir.passes.init_mutable_pass:InitializedMutableBufferPass",
+    "states begin with whatever the memory holds",
+    parameters=("patterns",),
+)
+_PLACEHOLDER = declared(
+    "executorch.backends.transforms.utils:create_constant_placeholder",
+    "what a core computes of leftovers has no constants",
+    parameters=("exp_program", "graph", "name", "kind", "data", "persistent_buffer"),
+)
+_CONTROL_FLOW = declared(
+    "executorch.exir.graph_module:get_control_flow_submodules",
+    "scratch memory inside loops is filled in every call",
+    parameters=("graph_module",),
+)
+
+
+@through(_SUITE)
+def planning_by(algorithm: Callable[..., Any]) -> Any:
+    """ExecuTorch's memory planning with one algorithm; see `greedily` and `placed` for its arguments and result."""
+    return importlib.import_module(_PLANNING).MemoryPlanningAlgorithmSuite([algorithm])
+
+
+@through(_GREEDY)
+def greedily(alignment: int, specs: Any, graph_module: Any, graph_signature: Any, extra_padding: int) -> Any:
+    """ExecuTorch's own placement."""
+    return importlib.import_module(_PLANNING).greedy(alignment, specs, graph_module, graph_signature, extra_padding)
+
+
+@through(_RESULT, _PLACED)
+def placed(specs: Sequence[Any], offsets: Sequence[int], size: int) -> Any:
+    """A placement as ExecuTorch takes it: everything in its first memory."""
+    planning: Any = importlib.import_module(_PLANNING)
+    chosen = {s: planning.SpecAllocResult(1, i, o) for i, (s, o) in enumerate(zip(specs, offsets, strict=True))}
+    return planning.MemoryAlgoResult(chosen, [0, size] if specs else [0, 0])
+
+
+@through(_INITIALIZED)
+def initialized(prefix: str) -> Any:
+    """A pass that gives buffers whose name begins with the prefix their first values."""
+    return importlib.import_module("executorch.exir.passes.init_mutable_pass").InitializedMutableBufferPass([prefix])
+
+
+@through(_PLACEHOLDER)
+def constant_placeholder(program: Any, name: str, value: Any) -> Any:
+    """A new constant of an edge program, where its graph inserts."""
+    from torch.export.graph_signature import InputKind
+
+    utils: Any = importlib.import_module("executorch.backends.transforms.utils")
+    return utils.create_constant_placeholder(program, program.graph, name, InputKind.CONSTANT_TENSOR, value)
+
+
+@through(_CONTROL_FLOW)
+def steps_of(module: Any) -> list[Any]:
+    """The graphs that loops and branches of an edge program call."""
+    graphs: Any = importlib.import_module("executorch.exir.graph_module")
+    return [step for _, step, _ in graphs.get_control_flow_submodules(module)]
+
+
+# ---------------------------------------------------------------- the kernels of a core
+
+_CORE = "executorch.backends.cortex_m"
+_CORE_OPERATORS = declared(f"{_CORE}.ops.operators", "no operator of CMSIS-NN is known")
+_LOCK = threading.Lock()
+SOFTMAX_GRID = {"CMSIS_SOFTMAX_SCALE": 1 / 256, "CMSIS_SOFTMAX_ZERO_POINT": -128}
+"""What the operators take from ExecuTorch's `quantization_configs`: the grid of the results of CMSIS-NN's softmax."""
+_SIZES = declared(f"{_CORE}.library.cmsis_nn", "how much scratch memory a kernel of CMSIS-NN needs is not known")
+
+
+@through(_SIZES)
+def cmsis_nn() -> Any:
+    """CMSIS-NN's own answers to questions for sizes."""
+    return importlib.import_module(f"{_CORE}.library.cmsis_nn")
+
+
+@through(_CORE_OPERATORS)
+def define_core_operators() -> None:
+    """Makes `torch.ops.cortex_m` known, once, without the rest of ExecuTorch's back end for Cortex-M.
+
+    The module that defines the operators reads a few functions and two numbers from packages that import ExecuTorch's
+    back end for Arm's NPUs, and with it `tosa_serializer`, which a default installation does not have and no Cortex-M
+    needs.  These packages stand empty for as long as the module is read, so that their own `__init__` is not run;
+    whoever imports them later gets them whole.
+    """
+    operators = f"{_CORE}.ops.operators"
+    if operators in sys.modules:
+        return
+    with _LOCK:
+        if operators in sys.modules:
+            return
+        home = importlib.import_module(_CORE)
+        passes, quantizer = (f"{_CORE}.{name}" for name in ("passes", "quantizer"))
+        grid = f"{quantizer}.quantization_configs"
+        if passes in sys.modules or quantizer in sys.modules:  # on their way, or there
+            importlib.import_module(operators)
+            return
+        places = {
+            name: [f"{place}/{name.rpartition('.')[2]}" for place in home.__path__] for name in (passes, quantizer)
+        }
+        empty = {name: ModuleType(name) for name in (passes, quantizer, grid)}
+        for name, place in places.items():
+            empty[name].__path__ = place
+        vars(empty[grid]).update(SOFTMAX_GRID)
+        sys.modules.update(empty)
+        try:
+            importlib.import_module(operators)
+        finally:
+            for name in [m for m in sys.modules if m.startswith((passes, quantizer))]:
+                del sys.modules[name]
 
 
 # ---------------------------------------------------------------- the runtime and its tools

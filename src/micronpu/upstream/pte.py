@@ -254,6 +254,8 @@ class TensorDataLocation(IntEnum):
     EXTERNAL = 1
 
 
+CORE_KERNELS = "cortex_m::"
+"""Begin of the names of the kernels that call CMSIS-NN; ExecuTorch's own are listed, and checked by their schemas."""
 CONTENT = 0
 """The only field of a value that is a number, a text or a list."""
 _CONTENTS = ("Int", "Bool", "Double", "String", "IntList", "DoubleList", "BoolList", "TensorList", "OptionalTensorList")

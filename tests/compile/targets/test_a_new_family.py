@@ -2,105 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import json
+import subprocess
+import sys
 
 import pytest
 import torch
-from executorch.export import RecipeType
+from tests.compile.targets.toy import CHIP
+from tests.compile.targets.toy.family import Toy, ToyOptions, ToyRecipeType
 from torch import nn
 from typer.testing import CliRunner
 
 import micronpu
-from micronpu.base.errors import OptionError, PayloadError
-from micronpu.chips import Chip
-from micronpu.chips.core import Core
+from micronpu.base.errors import OptionError
 from micronpu.cli import inspection
 from micronpu.cli.main import app
 from micronpu.recipes.providers import provider_of
-from micronpu.report.inspection import Delegate
 from micronpu.targets.catalogue import catalogue
-from micronpu.targets.cortexm.device import CortexMDevice
-from micronpu.targets.cortexm.options import CortexMOptions
-from micronpu.targets.family import Family, Target
-from micronpu.targets.options import Options
 from micronpu.targets.registry import FAMILIES, all_targets, device_for, find_target, options_for
-
-CHIP = """
-name = "toyboard"
-title = "Toy board"
-source = "imagination"
-core = { name = "cortex-m33", clock_mhz = 100 }
-target = [{ name = "toyboard-toy", title = "Toy", aliases = ["toyboard"] }]
-
-[npu]
-family = "toy"
-variant = "T1"
-clock_mhz = 50
-lanes = 4
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToyOptions(Options):
-    """What a user can choose about a toy.
-
-    Attributes:
-        silicon: its name.
-        bounces: how high it is thrown.
-    """
-
-    maker: ClassVar[str] = "ToyOptions().to_specs()"
-
-    silicon: str = "toy-1"
-    bounces: int = 1
-
-    def __post_init__(self) -> None:
-        if self.silicon not in ("toy-1", "toy-4"):
-            raise OptionError(f"There is no toy {self.silicon!r}.", hint="toy-1 or toy-4")
-
-
-class ToyRecipeType(RecipeType):
-    INT8 = "toy_int8"
-
-    @classmethod
-    def get_backend_name(cls) -> str:
-        return "toy"
-
-
-class Toy(Family):
-    name = "toy"
-    title = "Toy"
-    usual = "toy-1"
-    backend = "ToyBackend"
-
-    @property
-    def options(self) -> type[ToyOptions]:
-        return ToyOptions
-
-    def silicon(self, chip: Chip) -> str:
-        return f"toy-{chip.npu.fields('lanes').integer('lanes')}"
-
-    def bare(self) -> Mapping[str, str]:
-        return {"toy-1": "a toy whatever the chip"}
-
-    def defaults(self, target: Target) -> dict[str, Any]:
-        return {"bounces": int(target.chip.npu.clock_mhz)} if target.chip is not None else {}
-
-    def device(self, options: ToyOptions, name: str = "", core: Core | None = None) -> CortexMDevice:
-        return CortexMDevice(CortexMOptions(silicon="cortex-m33"), name or options.silicon)
-
-    def inspect(self, payload: bytes) -> Delegate:
-        if not payload.startswith(b"toy"):
-            raise PayloadError("No toy.", hint="a toy")
-        return Delegate(self.backend, len(payload), kind="made for play")
-
-    def rewrites(self) -> dict[str, dict[str, str]]:
-        return {"Games": {"catch": "Catches."}}
-
-    def recipes(self) -> type[RecipeType]:
-        return ToyRecipeType
 
 
 @pytest.fixture(autouse=True)
@@ -147,15 +66,36 @@ def test_its_options_on_the_command_line(chip):
 
 
 def test_its_payloads_and_rewrites():
-    assert inspection._delegate("ToyBackend", b"toy").kind == "made for play"
+    assert inspection._delegate("ToyBackend", b"TOY1").kind == "made for play"
     assert inspection._delegate("ToyBackend", b"dog").objection == "No toy. Try: a toy."
     assert catalogue()["Games"] == {"catch": "Catches."}
 
 
-def test_its_programs_and_recipes(chip):
-    model, x = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).eval(), (torch.ones(1, 8),)
-    program = micronpu.compile(model, x, str(chip), calibration=[x], options=ToyOptions(silicon="toy-4", bounces=2))
-    assert program.report.target == "toyboard-toy"
+@pytest.mark.slow  # the plug-in is compiled with the toy's file in it
+def test_its_delegate_and_its_simulator(tmp_path):
+    """In a process of its own: a `.pte` whose calls the toy's simulator computes, with the right numbers."""
+    done = subprocess.run([sys.executable, "-m", "tests.compile.targets.toy", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["backends"] == ["ToyBackend", "ToyBackend"]
+    assert told["delegated"] == ["sigmoid.default", "tanh.default"]
+    assert any("The toy computes functions of one int8 number." in reason for reason in told["reasons"])
+    verified, runs = told["runs"]
+    assert verified > 0 and runs >= verified + 2 * 2 * 8  # two calls, of two programs, for eight inputs
+    assert told["equal"] == [True, True] and "The payload is no toy." in told["refused"]
+    assert "2 toys were thrown." in told["notes"]
+
+
+def test_what_its_device_takes():
+    device = device_for("toy-1")
+    x = (torch.randn(1, 8, generator=torch.Generator().manual_seed(0)),)
+    found = micronpu.check(nn.Sequential(nn.Sigmoid(), nn.Linear(8, 8)).eval(), x, "toy-1")
+    (partition,) = found.partitions
+    assert [node.op.name for node in partition.chosen.nodes] == ["sigmoid"] and device.backend == "ToyBackend"
+
+
+def test_its_recipes(chip):
+    x = (torch.ones(1, 8),)
     assert micronpu.get_chip_recipe(str(chip), calibration=[x], bounces=3).name == "toyboard-toy_int8"
     provider = provider_of(FAMILIES["toy"])()
     assert (type(provider).__name__, provider.backend_name) == ("ToyRecipeProvider", "toy")

@@ -20,7 +20,7 @@ from micronpu.ethosu import EthosUOptions
 from micronpu.host.litert_executor import Mode
 from micronpu.host.tosa_executor import IDENTIFIER, TosaProgram
 from micronpu.runtime import ArrayProgram
-from micronpu.targets.cortexm.operators import SOFTMAX_GRID
+from micronpu.upstream.executorch import SOFTMAX_GRID
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 X = torch.linspace(-1, 1, 2 * 7 * 9).reshape(1, 2, 7, 9)

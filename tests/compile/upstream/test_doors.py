@@ -215,6 +215,41 @@ def edge_config():
     assert et.edge_config()._check_ir_validity is False
 
 
+def planning():
+    from executorch.exir.memory_planning import MemoryAlgoResult
+
+    from micronpu.partition.lower import backend_config
+
+    specs = ["a", "b"]  # whatever can be a key
+    result = et.placed(specs, [0, 16], 32)
+    assert isinstance(result, MemoryAlgoResult) and result.bufsizes == [0, 32]
+    assert result.spec_dict["b"].mem_offset == 16 and et.placed([], [], 0).bufsizes == [0, 0]
+    assert backend_config().memory_planning_pass.memory_planning_algo.algo_list
+    assert et.greedily(16, set(), edge().exported_program().graph_module, None, 0).bufsizes == [0, 0]
+    assert et.initialized("state").patterns == ["state"]
+
+
+def constants():
+    made = edge().exported_program()
+    first = next(iter(made.graph.nodes))
+    with made.graph.inserting_before(first):
+        node = et.constant_placeholder(made, "seven", torch.tensor([7.0]))
+    assert node.op == "placeholder" and made.constants[node.name].tolist() == [7.0]
+
+
+def control_flow():
+    class Branch(nn.Module):
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    assert len(et.steps_of(to_edge(torch.export.export(Branch(), (X,))).exported_program().graph_module)) == 2
+
+
+def kernels_of_a_core():
+    et.define_core_operators()
+    assert torch.ops.cortex_m.quantized_linear.default and et.cmsis_nn().Backend.MVE
+
+
 def back_ends():
     from executorch.exir.backend.backend_details import BackendDetails
 
@@ -247,6 +282,13 @@ def schema():
 
 TREES = ("tree_leaves", "tree_map", "tree_structure", "treespec_dumps")
 RECORDS = ("_debug_handle_map", "_delegate_map", "_instruction_id_to_num_outs_map", "_representative_inputs")
+PLANNING = (
+    "executorch.exir.memory_planning:MemoryPlanningAlgorithmSuite",
+    "executorch.exir.memory_planning:greedy",
+    "executorch.exir.memory_planning:MemoryAlgoResult",
+    "executorch.exir.memory_planning:SpecAllocResult",
+    "executorch.exir.passes.init_mutable_pass:InitializedMutableBufferPass",
+)
 USES = {
     "torch._ops:OpOverload": overloads,
     "torch._ops:OperatorBase": overloads,
@@ -281,6 +323,11 @@ USES = {
     "executorch.exir.dialects.edge._ops:EdgeOpOverload._op": edge_operators,
     "executorch.exir.dialects._ops:ops.edge.dim_order_ops._empty_dim_order": empty_tensor,
     "executorch.exir:EdgeCompileConfig._check_ir_validity": edge_config,
+    **dict.fromkeys(PLANNING, planning),
+    "executorch.backends.transforms.utils:create_constant_placeholder": constants,
+    "executorch.exir.graph_module:get_control_flow_submodules": control_flow,
+    "executorch.backends.cortex_m.ops.operators": kernels_of_a_core,
+    "executorch.backends.cortex_m.library.cmsis_nn": kernels_of_a_core,
     "executorch.exir.backend.backend_api:BackendDetails": back_ends,
     "executorch.extension.pybindings._C:_get_registered_backend_names": runtime,
     "executorch.extension.pybindings._C:_get_operator_names": runtime,

@@ -28,6 +28,7 @@ class Neutron(Family):
     title = "Neutron"
     usual = "imxrt700"
     backend = BACKEND
+    packages = ("eiq_neutron_sdk",)
 
     @property
     def options(self) -> type[NeutronOptions]:
@@ -58,6 +59,11 @@ class Neutron(Family):
         from micronpu.targets.neutron.firmware import NeutronFirmware
 
         return NeutronFirmware()
+
+    def vendor(self) -> Mapping[str, str]:
+        return {
+            "eiq_neutron_sdk": "NXP's eIQ Neutron SDK, to compile for the chip's Neutron; the simulator does without"
+        }
 
     def rewrites(self) -> dict[str, dict[str, str]]:
         from micronpu.targets.neutron.rewrites import REWRITES

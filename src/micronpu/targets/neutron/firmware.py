@@ -8,6 +8,30 @@ from micronpu.base.errors import PayloadError
 from micronpu.container.payload import SILICON_MAGIC, align, parse
 from micronpu.targets.firmware import Firmware
 
+_MCUXPRESSO = """
+
+### A project of the MCUXpresso SDK, for the MIMXRT700-EVK
+
+The steps of ExecuTorch's page on its MCUXpresso example, with this folder in the place of its model; not run here.
+
+```sh
+pip install west
+west init -m https://github.com/nxp-mcuxpresso/mcuxsdk-manifests.git mcuxpresso-sdk
+(cd mcuxpresso-sdk && west update_board --set board mimxrt700evk)
+export SdkRootDirPath=$PWD/mcuxpresso-sdk/mcuxsdk
+export ARMGCC_DIR=/path/to/arm-gnu-toolchain           # the release that the SDK names
+export NEUTRON_LIB_DIR=/path/to/eiq_neutron_sdk/libs   # of the converter's own version, not the SDK's
+```
+
+1. Start from `examples/nxp/mcuxpresso/imxrt700/executorch_cifarnet` of ExecuTorch's main of September 2026, or from
+   the SDK's example `executorch_cifarnet`: they bring the board's clocks and console.
+2. Take the example's model and `main` out. Add the `.c`, `.cpp` and `.S` files of this folder, and the sections of
+   `micronpu_sections.ld` to the example's linker script. Its start-up code stays; leave `board/` out.
+3. Call `neutronInit()` and then `main.cpp`'s `main`, or your own code with `micronpu.h`. Link `libNeutronDriver.a` and
+   `libNeutronFirmware.a` from `NEUTRON_LIB_DIR`.
+4. Build, load the `.elf` with J-Link (`-Device MIMXRT798S_M33_0`, SWD), and read the console.
+   The last line is `PASS`."""
+
 
 class NeutronFirmware(Firmware):
     """`NeutronBackend` of ExecuTorch's `backends/nxp/runtime`, and NXP's driver and firmware."""
@@ -65,4 +89,5 @@ class NeutronFirmware(Firmware):
             f"they do not match, and results are wrong. {version}Call `neutronInit()` before the first run. On i.MX "
             "RT700 the NPU does not read flash: compile with `fetch_constants_to_sram`, or copy the program to SRAM. "
             "`dump_kernel_selection_code` writes the source that keeps only the NPU kernels in use."
+            f"{_MCUXPRESSO if on_device else ''}"
         )

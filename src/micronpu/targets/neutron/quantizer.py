@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from micronpu.base.arguments import check_switch
 from micronpu.base.errors import OptionError
-from micronpu.quantize.config import Activations
+from micronpu.quantize.config import Activations, Borders
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.targets.neutron.rules.common import capabilities_of
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
@@ -21,11 +21,13 @@ class NeutronQuantizer(StaticQuantizer):
         per_channel: one weight scale per output channel (True) or one per tensor (False).
         disabled_rewrites: names of rewrites of the float program to leave out; `micronpu passes` lists them.
         activations: "int8", the only ones that Neutron computes with.
-        io: "int8" for a program whose own inputs and outputs are integers, see `StaticQuantizer.set_io`.
+        io: "int8" or "uint8" for a program whose own inputs and outputs are integers, see `StaticQuantizer.set_io`.
 
     Raises:
         OptionError: an argument is of another type, there is no such rewrite, or activations are not int8.
     """
+
+    wider = "EthosUQuantizer has int16 activations"
 
     def __init__(
         self,
@@ -35,7 +37,7 @@ class NeutronQuantizer(StaticQuantizer):
         per_channel: bool = True,
         disabled_rewrites: Iterable[str] = (),
         activations: Activations = "int8",
-        io: Activations | None = None,
+        io: Borders | None = None,
     ) -> None:
         if neutron_target_spec is not None and not isinstance(neutron_target_spec, NeutronTargetSpec):
             raise OptionError(
