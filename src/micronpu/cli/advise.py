@@ -34,6 +34,7 @@ def advise(
         typer.Option("--target", "-t", help="See `micronpu targets`.", autocompletion=complete_target),
     ] = DEFAULT_TARGET,
     how: Quantization = UNCHANGED,
+    library: console.Library = None,
     report_json: Annotated[
         Path | None,
         console.option("PATH", "Write hotspots and changes as JSON; - for standard output."),
@@ -42,7 +43,7 @@ def advise(
     debug: console.Debug = False,
 ) -> None:
     """Show where the time goes, and what a change of the network saves: each is compiled, and not trained."""
-    from micronpu.cli.files import load_calibration, load_model
+    from micronpu.cli.files import load_calibration, load_model, register
     from micronpu.targets.registry import find_target
 
     options = chosen_options(context, find_target(target))
@@ -50,6 +51,7 @@ def advise(
     quantization = how.value()
     with console.progress() as listener:
         listener("load", 0.0)
+        register(library)
         loaded = load_model(model)
         rows = list(load_calibration(calibration, loaded))
         import micronpu

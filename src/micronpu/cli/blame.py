@@ -59,6 +59,7 @@ def blame(
         ),
     ] = DEFAULT_TARGET,
     how: Quantization = UNCHANGED,
+    library: console.Library = None,
     sort: Sort = "output",
     fix: Annotated[
         bool,
@@ -84,7 +85,7 @@ def blame(
     debug: console.Debug = False,
 ) -> None:
     """Show which layers cost the accuracy: quantized against float on real data, worst first, and what to try."""
-    from micronpu.cli.files import load_calibration, load_model
+    from micronpu.cli.files import load_calibration, load_model, register
     from micronpu.targets.registry import find_target
 
     options = chosen_options(context, find_target(target))
@@ -100,6 +101,7 @@ def blame(
         raise OptionError("--fix tries int16 by itself, where the NPU has it.", hint="leave out --activations")
     with console.progress() as listener:
         listener("load", 0.0)
+        register(library)
         loaded = load_model(model)
         rows = list(load_calibration(data, loaded))
         ranges = None if calibration is None else list(load_calibration(calibration, loaded))

@@ -68,7 +68,7 @@ def run(
     board: BoardName = USUAL,
     npu: Annotated[
         str | None,
-        console.option("NAME", "The board's NPU, such as ethos-u55-256.", default="the one that the model is for"),
+        console.option("NAME", "The board's NPU; see `micronpu targets`.", default="the one that the model is for"),
     ] = None,
     data: Annotated[
         list[str] | None, console.option("FILE@ADDRESS", "Of a firmware: a file that is in memory from the start.")
@@ -81,10 +81,14 @@ def run(
         Path | None,
         console.option(
             "FILE.pte",
-            "Of a Neutron program for silicon: the same model compiled with `--converter reference`, which this "
+            "Of a program for NXP's simulator: the same model compiled with `--converter reference`, which this "
             "machine runs, to compare with.",
             default="output_0 and so on of --vectors",
         ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        console.option("NAME", "Of a .pte with several: the one to run.", default="each, from its first states on"),
     ] = None,
     runner: Annotated[
         Path | None,
@@ -122,7 +126,7 @@ def run(
             )
         from micronpu.board.nsys import NsysBoard, read_silicon
 
-        silicon = read_silicon(read_file(file), str(file))
+        silicon = read_silicon(read_file(file), str(file), method=method or "")
         simulated = NsysBoard(silicon, board, runner=str(runner or ""), seconds=time_limit)
         _run_in_nsys(simulated, vectors, reference, show=show, json=json)
         return
@@ -131,32 +135,49 @@ def run(
             "--reference and --runner are for programs in NXP's simulator.", hint=f"--board {next(iter(chips()))}"
         )
     if head[:4] == b"\x7fELF":
-        if vectors is not None:
-            raise OptionError("--vectors are for a model.", hint="--data FILE@ADDRESS for a firmware")
+        if vectors is not None or method is not None:
+            raise OptionError("--vectors and --method are for a model.", hint="--data FILE@ADDRESS for a firmware")
         _run_firmware(file, board, data or [], dump or [], options, trace=trace, json=json)
         return
     if data or dump:
         raise OptionError("--data and --dump are for a firmware.", hint="--vectors FILE.npz for a model")
-    _run_model(file, board, vectors, options, show=show, trace=trace, json=json)
+    _run_model(file, board, vectors, options, method=method, show=show, trace=trace, json=json)
 
 
 def _run_model(
-    file: Path, board: str, vectors: str | None, options: Any, *, show: bool, trace: bool, json: bool
+    file: Path,
+    board: str,
+    vectors: str | None,
+    options: Any,
+    *,
+    method: str | None,
+    show: bool,
+    trace: bool,
+    json: bool,
 ) -> None:
     from micronpu.board.check import check_on_board
-    from micronpu.board.model import read_model
+    from micronpu.board.model import methods_of, read_model
 
     begin = time.perf_counter()
-    model = read_model(read_file(file), str(file))
-    outcome = check_on_board(
-        model,
-        _vectors(model, vectors),
-        board,
-        options,
-        console=_print_bytes if show and not json else None,
-        on_run=None if json or not trace else _print_run,
-    )
-    _show(outcome, json=json, seconds=time.perf_counter() - begin)
+    data = read_file(file)
+    names = methods_of(data, str(file)) if method is None else (method,)
+    if vectors is not None and len(names) > 1:
+        raise OptionError(
+            f"--vectors are for one method, and {file} has {', '.join(names)}.", hint=f"--method {names[0]}"
+        )
+    outcomes = []
+    for name in names:  # a board of its own for each: Arm's runner loads one method
+        model = read_model(data, str(file) if len(names) == 1 else f"{file}, method {name}", method=name)
+        outcome = check_on_board(
+            model,
+            _vectors(model, vectors),
+            board,
+            options,
+            console=_print_bytes if show and not json else None,
+            on_run=None if json or not trace else _print_run,
+        )
+        outcomes.append(outcome)
+    _show(outcomes, json=json, seconds=time.perf_counter() - begin)
 
 
 def _run_in_nsys(board: NsysBoard, vectors: str | None, reference: Path | None, *, show: bool, json: bool) -> None:
@@ -188,16 +209,19 @@ def _run_in_nsys(board: NsysBoard, vectors: str | None, reference: Path | None, 
     else:
         rows = from_arrays(arrays, model.inputs, model.outputs, run or not_called, str(vectors))
     outcome = check_in_nsys(model, rows, board, console=_print_bytes if show and not json else None)
-    _show(outcome, json=json)
+    _show([outcome], json=json)
 
 
-def _show(outcome: Outcome, *, json: bool, seconds: float | None = None) -> None:
+def _show(outcomes: Sequence[Outcome], *, json: bool, seconds: float | None = None) -> None:
+    """Prints what each method has shown."""
     if json:
-        console.print_json(outcome.to_dict() | ({} if seconds is None else {"seconds": round(seconds, 3)}))
+        told = outcomes[0].to_dict() if len(outcomes) == 1 else {"methods": [one.to_dict() for one in outcomes]}
+        console.print_json(told | ({} if seconds is None else {"seconds": round(seconds, 3)}))
     else:
-        for line in outcome.lines():
-            console.output().print(Text(line, style="green" if outcome.equal else "red"), soft_wrap=True)
-    if not outcome.equal:
+        for outcome in outcomes:
+            for line in outcome.lines():
+                console.output().print(Text(line, style="green" if outcome.equal else "red"), soft_wrap=True)
+    if not all(outcome.equal for outcome in outcomes):
         raise typer.Exit(console.DIFFERENT)
 
 
@@ -268,7 +292,8 @@ def debug(
     file: Annotated[Path, console.argument("FIRMWARE.elf", "The firmware.")],
     board: BoardName = USUAL,
     npu: Annotated[
-        str | None, console.option("NAME", "The board's NPU.", default="ethos-u55-128, or the smallest of its family")
+        str | None,
+        console.option("NAME", "The board's NPU; see `micronpu targets`.", default="the smallest of its family"),
     ] = None,
     data: Annotated[
         list[str] | None, console.option("FILE@ADDRESS", "A file that is in memory from the start.")
@@ -341,7 +366,7 @@ def list_boards(json: console.Json = False, debug: console.Debug = False) -> Non
         console.print_json([asdict(board) for board in boards().values()])
         return
     for board in boards().values():
-        runners = [f".{r.format} for Ethos-{r.family.upper()}" for r in package().runners if r.board == board.name]
+        runners = [f".{r.format} for {r.npu}" for r in package().runners if r.board == board.name]
         line = f"{board.name:14} {board.title}; {board.machine}"
         line += f"; runners: {', '.join(runners)}" if runners else ""
         console.output().print(Text(line + (f" ({board.note})" if board.note else "")), soft_wrap=True)

@@ -55,6 +55,7 @@ def compare(
     data: Annotated[str | None, console.option("DATA", "Inputs to judge the programs on.")] = None,
     labels: Annotated[str | None, console.option("FILE", "Their labels.")] = None,
     metric: Annotated[str | None, console.option("NAME", "As for `micronpu eval`.", default="top1")] = None,
+    library: console.Library = None,
     jobs: Annotated[int | None, console.option("NUMBER", "Processes.", default="as many as there are cores")] = None,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="For a row, on the clock; it says so where that is not enough.")
@@ -71,6 +72,9 @@ def compare(
         Path | None, console.option("PATH", "Write the rows as JSON, `-` for standard output.")
     ] = None,
     report_html: Annotated[Path | None, console.option("PATH", "Write the table as a web page.")] = None,
+    chart: Annotated[
+        Path | None, console.option("PATH.svg", "Write time against SRAM as a picture.", "--chart")
+    ] = None,
     debug: console.Debug = False,
 ) -> None:
     """Compile one model for many targets and show what fits, what it costs, and which are Pareto-optimal.
@@ -91,12 +95,13 @@ def compare(
     if not 0 < timeout < math.inf:
         raise OptionError(f"--timeout is {timeout}; it is a number of seconds.", hint="--timeout 1800")
     report_json = console.checked_json_path(json, report_json)
-    if report_html is not None:
-        check_writable(report_html)
+    for path in (report_html, chart):
+        if path is not None:
+            check_writable(path)
     # A target keeps the name that it was given; under two of them it is one.
     targets = {find_target(name).name: name for name in reversed(target or every_chip())}
     wanted = [(t, a) for t in reversed(targets.values()) for a in dict.fromkeys(activations or ["int8"])]
-    task = Task(model, calibration, data, labels, metric)
+    task = Task(model, calibration, data, labels, metric, tuple(library or ()))
     key = _key(task)
     known = _read(folder, key) if folder is not None else {}
     left = [job for job in wanted if job not in known]
@@ -119,6 +124,11 @@ def compare(
 
         write_candidates(found, report_html)
         out.print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
+    if chart is not None:
+        from micronpu.report.shown import shown
+
+        write_file(chart, shown(found, "plot").encode())
+        out.print(f"Wrote {chart}.", soft_wrap=True, markup=False)
     if all(c.failed for c in found.candidates):
         raise typer.Exit(FAILED)
 

@@ -106,6 +106,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 JsonInstead = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output, and the words on standard error.")
 ]
+Library = Annotated[
+    list[str] | None,
+    option(
+        "FILE.py", "A Python file that registers custom operators, imported before the model is. May be given several "
+        "times.",
+    ),
+]  # fmt: skip
 STANDARD_OUTPUT = Path("-")
 _QUIET = inspect.Parameter(
     "quiet",

@@ -70,7 +70,7 @@ def deploy(
         str | None,
         console.option(
             "NAME,...",
-            "C functions to write beside the programs: resize, ssd_decode, nms, smooth.",
+            "C functions to write beside the programs: resize, ssd_decode, nms, smooth, topk.",
             "--with",
             default="none",
         ),

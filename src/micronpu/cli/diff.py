@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.errors import FileError, ModelError, OptionError
 from micronpu.base.files import check_writable, read_file
 from micronpu.cli import console
 
 if TYPE_CHECKING:
-    from micronpu.report.difference import Difference
+    from micronpu.report.basis import Basis, Cause
+    from micronpu.report.difference import Difference, Figure
 
 
 @console.guarded
 def diff(
-    before: Annotated[Path, console.argument("BEFORE", "A report (.json), or a program (.pte).")],
+    before: Annotated[
+        Path, console.argument("BEFORE", "A report (.json), a program (.pte), or with --why a manifest.")
+    ],
     after: Annotated[Path, console.argument("AFTER", "Another of the same kind.")],
+    why: Annotated[
+        bool,
+        typer.Option(
+            "--why",
+            help="Also say by what the two differ: model, data, options, tools or machine. Reports know it; a program "
+            "needs the manifest that `micronpu compile --manifest` writes beside it.",
+        ),
+    ] = False,
     json: console.Json = False,
     report_html: Annotated[Path | None, console.option("PATH", "Write the differences as a web page.")] = None,
     debug: console.Debug = False,
@@ -29,12 +41,15 @@ def diff(
     and every operation of the NPU that is another. Of programs: what their bytes tell.
     """
     from micronpu.report.delegation import DelegationReport
-    from micronpu.report.difference import difference
+    from micronpu.report.difference import Difference, difference
+    from micronpu.report.manifest import SUFFIX
 
     if report_html is not None:
         check_writable(report_html)
     kinds = {path.suffix for path in (before, after)}
-    if kinds == {".pte"}:
+    if why and all(path.name.endswith(SUFFIX) for path in (before, after)):
+        found = Difference(str(before), str(after), _of_manifests(before, after))
+    elif kinds == {".pte"}:
         found = _of_programs(before, after)
     elif ".pte" in kinds:
         raise OptionError(
@@ -42,6 +57,8 @@ def diff(
         )
     else:
         found = difference(DelegationReport.load(before), DelegationReport.load(after), names=(str(before), str(after)))
+    if why:
+        found = replace(found, causes=_causes(before, after))
     out = console.output()
     if json:
         typer.echo(found.to_json())
@@ -54,6 +71,52 @@ def diff(
         console.words(console.STANDARD_OUTPUT).print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
     if found.is_any:
         raise typer.Exit(console.DIFFERENT)
+
+
+def _causes(before: Path, after: Path) -> tuple[Cause, ...]:
+    from micronpu.report.basis import causes
+
+    return causes(_basis(before), _basis(after))
+
+
+def _basis(path: Path) -> Basis:
+    """What the bytes rest on, of a manifest, a report, or a program with a manifest beside it.
+
+    Raises:
+        FileError: there is none, or it is that of another program.
+        ModelError: the report is from before reports had it.
+    """
+    from micronpu.report.basis import Basis
+    from micronpu.report.delegation import DelegationReport
+    from micronpu.report.manifest import SUFFIX, Manifest
+
+    if path.suffix == ".pte":
+        place = Manifest.beside(path)
+        if not place.is_file():
+            raise FileError(
+                f"There is no {place.name} beside {path}, so that nobody knows what the program was made of.",
+                hint="micronpu compile --manifest",
+            )
+        manifest = Manifest.load(place)
+        manifest.check_program(path)
+        return manifest.basis
+    if path.name.endswith(SUFFIX):
+        return Manifest.load(path).basis
+    basis = Basis.of_hashes(DelegationReport.load(path).hashes)
+    if basis is None:
+        raise ModelError(
+            f"{path} does not say what its program was made of.", hint="a report of `micronpu compile` of this version"
+        )
+    return basis
+
+
+def _of_manifests(before: Path, after: Path) -> tuple[Figure, ...]:
+    from micronpu.report.difference import Figure
+    from micronpu.report.manifest import Manifest
+
+    first, second = Manifest.load(before), Manifest.load(after)
+    others = first.hashes.get(first.program) != second.hashes.get(second.program)
+    return (Figure("program, bytes", first.bytes, second.bytes), Figure("programs with other bytes", 0, int(others)))
 
 
 def _of_programs(before: Path, after: Path) -> Difference:
@@ -93,4 +156,5 @@ def _of_programs(before: Path, after: Path) -> Difference:
         if mine != theirs
     ]
     figures.append(Figure("payloads with other bytes", 0, len(changed)))
+    figures.append(Figure("programs with other bytes", 0, int(read_file(before) != read_file(after))))
     return Difference(str(before), str(after), tuple(figures))

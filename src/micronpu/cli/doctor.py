@@ -15,20 +15,27 @@ import typer
 from rich.text import Text
 
 from micronpu.base.cache import CACHE, FOLDER, Usage
-from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError
+from micronpu.base.errors import FileError, MicroNpuError, RuntimeUnavailableError
+from micronpu.base.files import check_new_folder
 from micronpu.base.installed import python_versions, requirements
 from micronpu.cli import console
 from micronpu.report.texts import plural
+from micronpu.targets.registry import FAMILIES
 from micronpu.upstream.door import NOT_THERE, SEEN, all_doors, installed, is_seen
 
 _PACKAGE = "micronpu"
 _REQUIREMENT = re.compile(r"([\w.-]+?)\s*((?:[<>=!~]=?[^;]*)?)(?:;(.*))?$")
 _TESTED = "Linux on x86-64, Python 3.11"
 """Where the whole test suite has been run."""
+_ELSEWHERE = {
+    ("Linux", "aarch64"): "programs for NPUs and microcontrollers were run in an emulator, compiling was not",
+    ("Darwin", "arm64"): "the native code was compiled once, nothing was run",
+    ("Windows", ""): "nothing was run; programs compile and do not run here: use WSL",
+}
+"""What was tested on other systems and processors; "" is any."""
 _EXTRA = re.compile(r"""extra == ["'](.+?)["']""")
 _HOST = "host"
 """The extra whose packages some programs need."""
-_VENDOR = "eiq_neutron_sdk"
 
 
 @dataclass(frozen=True)
@@ -82,12 +89,29 @@ def doctor(
     here = f"{platform.system()} on {platform.machine()}, Python {platform.python_version()}"
     findings = [*examine(), *examine_upstream(every=upstream)]
     if json:
-        told = {"tested": _TESTED, "here": here, "findings": [asdict(f) for f in findings]}
+        told = {
+            "tested": _TESTED,
+            "here": here,
+            "tested_here": tested_here(),
+            "findings": [asdict(f) for f in findings],
+        }
         console.print_json(told)
     else:
         _print(findings, here)
     if any(f.needed and not f.good for f in findings):
         raise typer.Exit(1)
+
+
+def tested_here() -> str:
+    """What was tested on this system and processor and with this Python, as a clause; "" where it is all of it."""
+    system, processor = platform.system(), platform.machine()
+    for (name, own), told in _ELSEWHERE.items():
+        if system == name and own in ("", processor):
+            return told
+    if (system, processor) != ("Linux", "x86_64"):
+        return "nothing was run on such a system"
+    version = ".".join(platform.python_version_tuple()[:2])
+    return "" if _TESTED.endswith(f" {version}") else "a part of the fast tests with this Python"
 
 
 def _clear(json: bool) -> None:
@@ -108,13 +132,20 @@ def _held(usage: Usage) -> str:
 def _examine_cache() -> Finding:
     """Answers of earlier compilations."""
     usage = CACHE.usage()
+    if usage.folder is not None:
+        try:
+            check_new_folder(usage.folder)
+        except FileError as error:
+            return Finding("cache", "", False, f"another {FOLDER}; {error.what}", needed=False)
     found = f"{_held(usage)}, {usage.folder}" if usage.folder is not None else ""
     return Finding("cache", found, usage.folder is not None, f"another {FOLDER}; {usage.why}", needed=False)
 
 
 def _print(findings: Sequence[Finding], here: str) -> None:
     out = console.output()
-    out.print(f"Tested on {_TESTED}; here: {here}.")
+    out.print(
+        f"Tested on {_TESTED}; here: {here}.{f' Of it: {tested_here()}.' if tested_here() else ''}", soft_wrap=True
+    )
     width = max(len(f.name) for f in findings if ":" not in f.name)  # not of others' private names, which are long
     for finding in findings:
         mark = "ok" if finding.good else "missing" if finding.needed else "absent"
@@ -152,9 +183,9 @@ def examine() -> Iterator[Finding]:
     yield _examine_cache()
     yield from _examine_boards()
     yield from _examine_simulator()
-    there = importlib.util.find_spec(_VENDOR) is not None
-    remedy = "NXP's eIQ Neutron SDK, to compile for the chip's Neutron; the simulator does without"
-    yield Finding(_VENDOR, "installed" if there else "", there, remedy, needed=False)
+    for package, remedy in [found for family in FAMILIES.values() for found in family.vendor().items()]:
+        there = importlib.util.find_spec(package) is not None
+        yield Finding(package, "installed" if there else "", there, remedy, needed=False)
 
 
 def examine_upstream(*, every: bool) -> Iterator[Finding]:

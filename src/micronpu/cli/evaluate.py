@@ -11,9 +11,11 @@ import typer
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import write_file
 from micronpu.cli import console
+from micronpu.cli.pictures import NO_PICTURES, Pictures
 
 
 @console.guarded
+@console.takes(pictures=Pictures)
 def evaluate(
     model: Annotated[
         str,
@@ -21,14 +23,16 @@ def evaluate(
     ],
     program: Annotated[Path, console.argument("PROGRAM.pte", "What `micronpu compile` made of it.")],
     data: Annotated[
-        str,
+        str | None,
         console.option(
             "DATA",
             "Inputs: FILE.npy, FILE.npz (one array per input of the model, one row per input; FILE.npz:name,... "
             "picks arrays), or file.py:function, which returns a list of inputs; for a model with states a list of "
-            "sequences, each a list of inputs.",
+            "sequences, each a list of inputs. Or --images.",
         ),
-    ],
+    ] = None,
+    pictures: Pictures = NO_PICTURES,
+    library: console.Library = None,
     labels: Annotated[
         str | None,
         console.option("FILE", "FILE.npy or FILE.npz:name with an entry for each row, or for each sequence."),
@@ -54,15 +58,20 @@ def evaluate(
     debug: console.Debug = False,
 ) -> None:
     """Judge a .pte program on data, beside the float model: what was lost, and whether that is noise."""
-    from micronpu.cli.files import load_calibration, load_model
+    from micronpu.cli.files import load_model, register
+    from micronpu.cli.sources import load_data
 
+    pictures.check(data, "--data")
+    if data is None and pictures.images is None:
+        raise OptionError("There are no inputs to judge the program on.", hint="--data DATA, or --images DIR")
     if metric is not None and labels is None:
         raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
     report_json = console.checked_json_path(json, report_json)
     with console.progress() as listener:
         listener("load", 0.0)
+        register(library)
         loaded = load_model(model)
-        rows = load_calibration(data, loaded)
+        rows = load_data(data, pictures, loaded)
         truth = load_labels(labels) if labels is not None else None
         judge = load_metric(metric) if metric is not None else None
         import micronpu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,6 +79,21 @@ class Done:
         return {"outputs": outputs, "notes": list(self.notes)}
 
 
+@dataclass(frozen=True)
+class Records:
+    """What is written of a run besides its results.
+
+    Attributes:
+        profile: where an ETDump goes, and the recorded values beside it.
+        trace: where a trace of the run goes.
+        recorded: an ETDump of a board, of which the trace is made in the place of a run.
+    """
+
+    profile: Path | None = None
+    trace: Path | None = None
+    recorded: Path | None = None
+
+
 def run_program(
     path: Path,
     inputs: Sequence[str],
@@ -88,7 +104,7 @@ def run_program(
     check: bool = False,
     isolated: bool | None = None,
     time_limit: float | None = None,
-    profile: Path | None = None,
+    records: Records,
     listener: Listener,
 ) -> Done:
     """Runs a program on arrays from files.
@@ -99,17 +115,18 @@ def run_program(
         rows: whether the inputs hold a row for each of many runs.
         check, isolated: see `RunOptions`.
         time_limit: the same; 0 for no limit, None for the usual one.
-        profile: where an ETDump goes, and the recorded values beside it.
+        records: what is written of the run itself.
 
     Raises:
         MicroNpuError: a file cannot be read or written, or does not fit the program.
     """
+    profile, trace = records.profile, records.trace
+    if records.recorded is not None:
+        return _recorded(path, records.recorded, trace)
     if folder is not None:
         check_new_folder(folder)
-    if profile is not None:
-        if rows:
-            raise OptionError("--profile records one run, and --rows asks for many.", hint="leave out one of them")
-        check_writable(profile)
+    for option, place in (("--profile", profile), ("--trace", trace)):
+        _check_recording(option, place, rows)
     _check_program(path)
     arrays = [(f"{name} of {text}", array) for text in inputs for name, array in load_arrays(text).items()]
     listener("load", 0.0)
@@ -137,10 +154,13 @@ def run_program(
         for name, array in arrays:
             _check_type(name, array)
         given = [array for _, array in arrays]
+        if trace is not None:
+            results = _traced(path, options, given, trace)
+            notes.append(f"Wrote {trace}.")
         if profile is not None:
             results = _profiled(path, options, given, profile)
             notes.append(f"Wrote {profile} and {profile}{VALUES}.")
-        else:
+        elif trace is None:
             results = _run_rows(program, given, listener) if rows else list(program.run_arrays(*given))
         notes += [
             f"The command stream computes what its graph does: all outputs, and {c.equal} of {c.steps} operations that "
@@ -168,6 +188,41 @@ def _profiled(path: Path, options: RunOptions, arrays: Sequence[Array], etdump: 
     with HostProgram(path, options) as program:
         results = program.record(*(torch.from_numpy(np_array.copy()) for np_array in arrays), path=etdump)
     return [r.numpy() if isinstance(r, torch.Tensor) else r for r in results]
+
+
+def _check_recording(option: str, place: Path | None, rows: bool) -> None:
+    """Refuses a record of many runs, and one that cannot be written."""
+    if place is None:
+        return
+    if rows:
+        raise OptionError(f"{option} records one run, and --rows asks for many.", hint="leave out one of them")
+    check_writable(place)
+
+
+def _traced(path: Path, options: RunOptions, arrays: Sequence[Array], trace: Path) -> list[Any]:
+    """One run whose times are written; outputs as arrays."""
+    import torch
+
+    from micronpu.report.views.chrome import recorded_trace
+    from micronpu.runtime import HostProgram
+
+    with tempfile.TemporaryDirectory() as folder, HostProgram(path, options) as program:
+        etdump = Path(folder) / "run.etdump"
+        results = program.profile(*(torch.from_numpy(array.copy()) for array in arrays), etdump=etdump)
+        write_file(trace, recorded_trace(etdump, f"{path.name} on this machine").encode())
+    return [r.numpy() if isinstance(r, torch.Tensor) else r for r in results]
+
+
+def _recorded(path: Path, etdump: Path, trace: Path | None) -> Done:
+    """Makes a trace of what a board has recorded."""
+    if trace is None:
+        raise OptionError("--recorded is about a trace, and none is asked for.", hint="--trace out.json as well")
+    from micronpu.report.views.chrome import recorded_trace
+
+    check_writable(trace)
+    _check_program(path)
+    write_file(trace, recorded_trace(etdump, f"{path.name}, {etdump.name}").encode())
+    return Done((), (), (f"Wrote {trace}.",))
 
 
 def _check_program(path: Path) -> None:

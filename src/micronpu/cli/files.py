@@ -246,6 +246,7 @@ class Calibration:
 
     Attributes:
         used: how many inputs were taken from it, None before.
+        name: what names it on the command line; "" for what stands in no option.
     """
 
     def __init__(
@@ -253,8 +254,9 @@ class Calibration:
         source: str,
         load: Callable[[], Any],
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+        name: str = "",
     ) -> None:
-        self.source = source
+        self.source, self.name = source, name
         self.used: int | None = None
         self._load = load
         self._guard = guard
@@ -281,7 +283,8 @@ class Calibration:
 
 def _from_function(file: UserFile, name: str) -> Calibration:
     source = f"`{name}` of {file.path}"
-    return Calibration(source, lambda: file.call(name), lambda: file.guard(f"{source} raised an error"))
+    text = f"{file.path}:{name}"
+    return Calibration(source, lambda: file.call(name), lambda: file.guard(f"{source} raised an error"), text)
 
 
 def load_calibration(text: str | None, model: Model) -> Calibration:
@@ -300,7 +303,7 @@ def load_calibration(text: str | None, model: Model) -> Calibration:
         same = file is not None and file.is_at(Path(path))
         return _from_function(file if same and file is not None else UserFile(Path(path)), name)
     arrays = load_arrays(text)
-    return Calibration(text, lambda: _items(arrays, text, model))
+    return Calibration(text, lambda: _items(arrays, text, model), name=text)
 
 
 def _no_calibration(file: UserFile | None) -> Any:

@@ -1,4 +1,4 @@
-"""The text of ``--help``: no name of an option is cut, however narrow the terminal is."""
+"""The text of ``--help``: options by what they are about, and no name cut, however narrow the terminal is."""
 
 from __future__ import annotations
 
@@ -8,11 +8,29 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+PANELS = {
+    "Data": ("calibration", "images", "normalize", "library", "data", "labels"),
+    "Accuracy": ("verify", "strict", "held_out"),
+    "Kernels of your own": ("allow_missing_kernels",),
+    "Sparse and smaller weights": ("sparsity", "max_loss", "max_cycles", "compress"),
+    "Report": (
+        *("top", "every", "report_html", "report_json", "trace", "json", "etrecord", "manifest"),
+        *("profile", "no_cache", "quiet", "debug", "help"),
+    ),
+}
+"""Of options that name none themselves. Each panel is a table: a long name narrows the others no more."""
+_FEW = 12
+
 
 class Command(TyperCommand):
-    """A command whose help names every option in one piece."""
+    """A command whose help names every option in one piece; many options stand under headings."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        own = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "option"]
+        panels = {name: panel for panel, names in PANELS.items() for name in names} if len(own) > _FEW else {}
+        for parameter in own:
+            if not getattr(parameter, "rich_help_panel", None) and parameter.name in panels:
+                parameter.rich_help_panel = panels[parameter.name]  # type: ignore[attr-defined]
         with _whole_names():
             super().format_help(ctx, formatter)
 

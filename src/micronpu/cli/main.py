@@ -19,6 +19,7 @@ from micronpu.cli.advise import advise
 from micronpu.cli.blame import blame
 from micronpu.cli.board import app as board_app
 from micronpu.cli.budgets import UNLIMITED, Limits
+from micronpu.cli.calibrate import calibrate
 from micronpu.cli.compare import compare
 from micronpu.cli.completion import complete_target
 from micronpu.cli.deploy import check_folder_free, deploy, show_deployment
@@ -35,10 +36,15 @@ from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.cli.pictures import NO_PICTURES, Pictures
 from micronpu.cli.quantization import UNCHANGED, Quantization
 from micronpu.cli.reports import NOWHERE, Reports
+from micronpu.cli.reproduce import reproduce
+from micronpu.report.manifest import Manifest, Sources
 from micronpu.targets.defaults import DEFAULT_TARGET
+from micronpu.targets.registry import FAMILIES
 
 if TYPE_CHECKING:
-    from micronpu.cli.files import Calibration
+    from rich.console import Console
+
+    from micronpu.cli.files import Calibration, Model
     from micronpu.compiler.program import CompiledProgram
 
 app = typer.Typer(
@@ -63,33 +69,34 @@ Target = Annotated[
 ]
 InOut = Annotated[
     str | None,
-    console.option("TYPE", "The program takes and gives integers, int8 or int16.", "--io", default="floats"),
+    console.option("TYPE", "The program takes and gives integers: int8, uint8 or int16.", "--io", default="floats"),
 ]
 MissingKernels = Annotated[
     bool,
     typer.Option(
         "--allow-missing-kernels",
-        help="Also make programs that call operators without a kernel in ExecuTorch, for those who register their own.",
+        help="Allow operators that ExecuTorch has no kernel for, if you register your own.",
     ),
 ]
 Verify = Annotated[
     bool,
     typer.Option(
-        "--verify/--no-verify", help="Run the program on a few rows beside the quantized model and the float model."
+        "--verify/--no-verify",
+        help="Run the program on a few rows, and compare it with the quantized model and the float model.",
     ),
 ]
 Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Write no program that a warning is about, such as one below 10 dB against float; exit code 3.",
+        help="Do not write a program with a warning, such as below 10 dB against float; exit code 3.",
     ),
 ]
 HeldOut = Annotated[
     int | None,
     console.option(
         "ROWS",
-        "Calibration rows that are kept back, for the program to be judged on.",
+        "Calibration rows to hold out, to measure accuracy on.",
         default="one in eight, at most 8, of 16 or more",
     ),
 ]
@@ -97,8 +104,8 @@ SparsityPattern = Annotated[
     str | None,
     console.option(
         "2:4",
-        "Make two of every four weights zero first, where the NPU computes such layers in half the cycles "
-        "(Ethos-U85); takes some hundred calibration inputs.",
+        "Prune two of every four weights first, for an NPU that computes such layers in half the cycles "
+        f"({', '.join(f.sparse for f in FAMILIES.values() if f.sparse)}); needs a few hundred calibration inputs.",
         "--sparsity",
     ),
 ]
@@ -106,15 +113,15 @@ Compress = Annotated[
     float | None,
     console.option(
         "PART",
-        "Give weights fewer bits, which Vela stores in fewer bytes, while at most this share of the inputs kept "
-        "back gets another answer, such as 0.01.",
+        "Round weights to fewer bits, which Vela stores in fewer bytes, as long as at most this share of the held-out "
+        "answers changes, such as 0.01.",
     ),
 ]
 MaxLoss = Annotated[
     float | None,
     console.option(
         "PART",
-        "With --sparsity: the share of the inputs kept back that may be answered otherwise than in float.",
+        "With --sparsity: largest share of held-out answers that may differ from float.",
         default="without limit",
     ),
 ]
@@ -122,19 +129,10 @@ MaxCycles = Annotated[
     float | None,
     console.option(
         "CYCLES",
-        "With --sparsity: no sparser than this takes; up to 1.0 a part of the dense model's cycles.",
-        default="as few as there can be",
+        "With --sparsity: stop at this many cycles; up to 1.0 it is a share of the dense model's cycles.",
+        default="as few as possible",
     ),
 ]
-
-
-Library = Annotated[
-    list[str] | None,
-    console.option(
-        "FILE.py", "A Python file that registers custom operators, imported before the model is. May be given several "
-        "times.",
-    ),
-]  # fmt: skip
 
 
 def _version(wanted: bool) -> None:
@@ -176,8 +174,8 @@ def compile_command(
         Path | None,
         console.option(
             "DIR",
-            "Write the folder for the firmware as well, as `micronpu deploy` does, with the first calibration "
-            "inputs as golden vectors.",
+            "Also write the firmware folder, as `micronpu deploy` does, with the first calibration inputs as golden "
+            "vectors.",
             "--deploy",
         ),
     ] = None,
@@ -192,7 +190,7 @@ def compile_command(
         ),
     ] = None,
     pictures: Pictures = NO_PICTURES,
-    library: Library = None,
+    library: console.Library = None,
     io: InOut = None,
     how: Quantization = UNCHANGED,
     allow_missing_kernels: MissingKernels = False,
@@ -204,6 +202,21 @@ def compile_command(
     max_loss: MaxLoss = None,
     max_cycles: MaxCycles = None,
     compress: Compress = None,
+    manifest: Annotated[
+        bool,
+        typer.Option(
+            "--manifest",
+            help="Write what the program was made of, OUT.manifest.json, of which `micronpu reproduce` makes the same "
+            "bytes again.",
+        ),
+    ] = False,
+    in_float: Annotated[
+        bool,
+        typer.Option(
+            "--float",
+            help="A baseline to compare with: ExecuTorch's own program in float, without quantization and for no NPU.",
+        ),
+    ] = False,
     etrecord: Annotated[
         Path | None,
         console.option("PATH", "Write the ETRecord as well, by which ExecuTorch's Inspector names lines of the model."),
@@ -217,7 +230,8 @@ def compile_command(
     A float model is quantized first, with calibration data. A program that misses a budget, or with --strict one that
     a warning is about, is not written, its reports are; the exit code is 3 then.
     """
-    from micronpu.cli.files import Calibration, load_calibration, load_model, register
+    from micronpu.cli.files import load_model, register
+    from micronpu.cli.sources import load_data, sources_of
     from micronpu.report.warnings import AccuracyWarning, check_strict, check_strict_use
     from micronpu.targets.registry import find_target
 
@@ -228,16 +242,17 @@ def compile_command(
     check_strict_use(strict, verify, named={"strict=True": "--strict", "verify=False": "--no-verify"}.__getitem__)
     _check_sparsity(sparsity, max_loss, max_cycles)
     pictures.check(calibration)
-    _check_places((output, etrecord), deploy_to, vela)
+    _check_places((output, etrecord), deploy_to, vela, manifest)
+    _check_float(context, in_float)
     with console.progress() as listener, warnings.catch_warnings():
         listener("load", 0.0)
         register(library)
         loaded = load_model(model)
-        data = load_calibration(calibration, loaded)
-        if pictures.images is not None:
-            data = Calibration(str(pictures.images), lambda: pictures.load(loaded.examples))
         destination = output or Path(f"{loaded.name}.pte")
         check_writable(destination)
+        if in_float:
+            return _write_float(loaded, destination)
+        data = load_data(calibration, pictures, loaded)
         import micronpu
 
         sparse = None
@@ -268,15 +283,49 @@ def compile_command(
     elif out.quiet:
         console.warn(program.report.warnings)
     # The program comes last: it is there only if everything went well.
-    program.save(destination, vela=vela)
-    if etrecord is not None:
-        program.save_etrecord(etrecord)
-        out.print(Text(f"Wrote {etrecord}."), soft_wrap=True)
-    for name in program.data_files if destination.suffix != ".tflite" else ():
-        out.print(Text(f"Wrote {destination.parent / name}, which the board needs as well."), soft_wrap=True)
+    sources = sources_of(model, data, pictures, library, target, destination) if manifest else None
+    _write(program, destination, vela, etrecord, sources, out)
     if deploy_to is not None:
         show_deployment(program.deploy(deploy_to, target=target), out)
     out.print(Text(f"Wrote {destination}: {program.report.summary()}.", style="bold"), soft_wrap=True)
+
+
+def _write(
+    program: CompiledProgram, path: Path, vela: bool, etrecord: Path | None, sources: Sources | None, out: Console
+) -> None:
+    """Writes the program and what is wanted beside it, with the manifest where there are sources, and says so."""
+    if sources is not None:
+        place = program.manifest(path, sources).save(Manifest.beside(path))
+        out.print(Text(f"Wrote {place}."), soft_wrap=True)
+    program.save(path, vela=vela)
+    if etrecord is not None:
+        program.save_etrecord(etrecord)
+        out.print(Text(f"Wrote {etrecord}."), soft_wrap=True)
+    for name in program.data_files if path.suffix != ".tflite" else ():
+        out.print(Text(f"Wrote {path.parent / name}, which the board needs as well."), soft_wrap=True)
+
+
+_WITH_FLOAT = {"in_float", "model", "output", "library", "debug", "no_cache", "quiet"}
+
+
+def _write_float(loaded: Model, destination: Path) -> None:
+    """Writes the baseline and says so."""
+    from micronpu.cli.baseline import write_baseline
+
+    console.output().print(Text(write_baseline(loaded, destination)), soft_wrap=True)
+
+
+def _check_float(context: typer.Context, wanted: bool) -> None:
+    """Refuses options that say how to quantize, or what for, of a program that is for no NPU."""
+    if not wanted:
+        return
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if other := [name for name in given if name not in _WITH_FLOAT]:
+        raise OptionError(
+            f"--float makes ExecuTorch's own program, for which {console.flag_of(other[0])} has no meaning.",
+            hint="one of the two",
+        )
 
 
 def _check_sparsity(pattern: str | None, max_loss: float | None, max_cycles: float | None) -> None:
@@ -295,7 +344,7 @@ def _report_on(program: CompiledProgram, data: Calibration, reports: Reports) ->
     reports.write(program.report)
 
 
-def _check_places(files: Sequence[Path | None], deploy_to: Path | None, vela: bool) -> None:
+def _check_places(files: Sequence[Path | None], deploy_to: Path | None, vela: bool, manifest: bool) -> None:
     """Refuses what cannot be written, or not in the form that is asked for.
 
     Args:
@@ -303,6 +352,8 @@ def _check_places(files: Sequence[Path | None], deploy_to: Path | None, vela: bo
     """
     if vela and (files[0] is None or files[0].suffix != ".tflite"):
         raise OptionError("--vela is for a LiteRT model.", hint="-o model.tflite")
+    if manifest and files[0] is not None and files[0].suffix == ".tflite":
+        raise OptionError("--manifest is about a program.", hint="-o model.pte")
     for path in files:
         if path is not None:
             check_writable(path)
@@ -326,7 +377,7 @@ def check(
     ] = False,
     io: InOut = None,
     how: Quantization = UNCHANGED,
-    library: Library = None,
+    library: console.Library = None,
     reports: Reports = NOWHERE,
     no_cache: console.NoCache = False,
     debug: console.Debug = False,
@@ -397,7 +448,8 @@ def run(
         bool,
         typer.Option(
             "--check",
-            help="Compare the command stream of an Ethos-U with the integer graph that the program carries.",
+            help="Compare the commands of the NPU with the integer graph that the program carries "
+            f"({', '.join(f.title for f in FAMILIES.values() if f.has_proof)}).",
         ),
     ] = False,
     isolated: Annotated[
@@ -424,11 +476,23 @@ def run(
             "Write an ETDump of the run for ExecuTorch's Inspector, and what each operation wrote as PATH.values.",
         ),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        console.option(
+            "PATH.json",
+            "Write when each operator and operation ran, for chrome://tracing and Perfetto: this machine's times, or "
+            "those of --recorded.",
+        ),
+    ] = None,
+    recorded: Annotated[
+        Path | None,
+        console.option("ETDUMP", "Make the trace of an ETDump of a board, in the place of a run here."),
+    ] = None,
     json: console.JsonInstead = False,
     debug: console.Debug = False,
 ) -> None:
     """Run a .pte program on this machine: ExecuTorch's runtime, the NPU's part in the simulator."""
-    from micronpu.cli.execute import run_program
+    from micronpu.cli.execute import Records, run_program
 
     with console.progress() as listener:
         done = run_program(
@@ -440,7 +504,7 @@ def run(
             check=check,
             isolated=isolated,
             time_limit=time_limit,
-            profile=profile,
+            records=Records(profile, trace, recorded),
             listener=listener,
         )
     out = console.words(console.json_path(json, None))
@@ -474,7 +538,9 @@ app.command(name="eval", cls=Command)(evaluate)
 app.command(cls=Command)(takes_npu_options("blame")(blame))
 app.command(cls=Command)(takes_npu_options("advise")(advise))
 app.command(cls=Command)(compare)
+app.command(cls=Command)(calibrate)
 app.command(cls=Command)(diff)
+app.command(cls=Command)(reproduce)
 app.command(cls=Command)(deploy)
 app.command(cls=Command)(image)
 app.command(cls=Command)(new)

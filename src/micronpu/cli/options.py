@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 
 _KEY = "micronpu.options"
 _EXTENDED: dict[str, Callable[..., None]] = {}
-_TYPES: dict[str, Any] = {"bool": bool, "str": str, "int": int, "float": float, "tuple[str, ...]": list[str]}
+_TYPES: dict[str, Any] = {
+    "bool": bool,
+    "str": str,
+    "int": int,
+    "float": float,
+    "float | None": float,
+    "tuple[str, ...]": list[str],
+}
 
 
 class Group(TyperGroup):
@@ -113,7 +120,7 @@ def _parameter(entries: list[tuple[str, Field[Any], str]]) -> inspect.Parameter:
     flag = flag_of(field.name)
     shown: str | bool = str(field.default) if kind in ("str", "int", "float") and field.default else False
     if kind == "bool" and field.default:  # the flag says the opposite of the field
-        flag, text = f"--no-{flag[2:]}", f"Switch this off: {text}"
+        flag, text = f"--no-{flag[2:]}", f"Turn this off: {text}"
     elif kind.startswith("tuple"):
         text += " May be given several times."
     metavar = "NAME" if kind.startswith("tuple") else None

@@ -27,15 +27,15 @@ _Images = Annotated[
     Path | None,
     console.option(
         "DIR",
-        "Pictures as typical inputs, with those in its folders: each is scaled until it fills the model's input, and "
-        "cut in its middle.",
+        "Pictures as typical inputs, subfolders included: each is scaled to fill the model's input and cropped to its "
+        "middle.",
     ),
 ]
 _Normalize = Annotated[
     str | None,
     console.option(
-        "imagenet|0..1|-1..1",
-        "The numbers that the model takes the pictures' 0 to 255 as: ImageNet's mean and deviation, or a range.",
+        "RANGE",
+        f"What the pictures' bytes become: {UNIT}, {SYMMETRIC}, or {IMAGENET} for ImageNet's mean and deviation.",
         default="0..1",
     ),
 ]
@@ -48,8 +48,12 @@ class Pictures:
     images: _Images = None
     normalize: _Normalize = None
 
-    def check(self, calibration: str | None = None) -> None:
+    def check(self, others: str | None = None, option: str = "--calibration") -> None:
         """Refuses what cannot be, before the work is done.
+
+        Args:
+            others: what another option gives as inputs.
+            option: its name.
 
         Raises:
             OptionError: which it is.
@@ -59,8 +63,8 @@ class Pictures:
             if self.normalize is not None:
                 raise OptionError("--normalize is about pictures.", hint="--images DIR as well")
             return
-        if calibration is not None:
-            raise OptionError("--images and --calibration are both typical inputs.", hint="one of the two")
+        if others is not None:
+            raise OptionError(f"--images and {option} are both typical inputs.", hint="one of the two")
         if self.normalize is not None and self.normalize not in NORMALIZATIONS:
             raise OptionError(
                 f"There is no normalization {self.normalize!r}.", hint=f"one of {', '.join(NORMALIZATIONS)}"

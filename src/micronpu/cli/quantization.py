@@ -31,7 +31,7 @@ _File = Annotated[
     Path | None,
     console.option(
         "FILE.toml",
-        "Observers, corrections, and parts of the model apart; `micronpu blame --fix` writes such files.",
+        "Observers, corrections, and settings for parts of the model; `micronpu blame --fix` writes such files.",
         "--quantization",
         panel=_PANEL,
     ),
@@ -68,7 +68,7 @@ _Equalize = Annotated[
     bool,
     typer.Option(
         "--equalize",
-        help="Layers in a row share their ranges, channel by channel (cross-layer equalization).",
+        help="Balance the ranges of successive layers, channel by channel (cross-layer equalization).",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -76,7 +76,7 @@ _BiasCorrection = Annotated[
     bool,
     typer.Option(
         "--bias-correction",
-        help="The mean error of rounded weights is taken out of the biases.",
+        help="Correct the biases for the mean error of the rounded weights.",
         rich_help_panel=_PANEL,
         show_default=False,
     ),
@@ -85,7 +85,7 @@ _AdaptiveRounding = Annotated[
     bool,
     typer.Option(
         "--adaptive-rounding",
-        help="Weights are rounded so that results are near, not each to its nearest step (AdaRound's aim).",
+        help="Round weights for the smallest error of the results, not each to its nearest step (as AdaRound).",
         rich_help_panel=_PANEL,
         show_default=False,
     ),
@@ -94,7 +94,7 @@ _FitRanges = Annotated[
     bool,
     typer.Option(
         "--fit-ranges",
-        help="Ranges of activations are those with the least error of the results, not of each tensor.",
+        help="Choose the ranges of activations for the smallest error of the results, not of each tensor.",
         rich_help_panel=_PANEL,
         show_default=False,
     ),
@@ -124,12 +124,12 @@ class Quantization:
             FileError, OptionError: the file cannot be read, or there is no such type.
         """
         import micronpu
-        from micronpu.quantize.config import check_activations
+        from micronpu.quantize.config import check_activations, check_borders
 
         return micronpu.Quantization(
             per_channel=not self.per_tensor,
             activations="auto" if self.activations == "auto" else check_activations(self.activations, "--activations"),
-            io=check_activations(io, "--io") if io is not None else None,
+            io=check_borders(io, "--io") if io is not None else None,
             settings=self._settings(),
         )
 

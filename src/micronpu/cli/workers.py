@@ -27,6 +27,7 @@ class Task:
         model: path/to/file.py:function or file.pt2.
         calibration: see `micronpu compile`, or None.
         data, labels, metric: of `micronpu eval`; None for no score.
+        libraries: Python files that register custom operators.
     """
 
     model: str
@@ -34,6 +35,7 @@ class Task:
     data: str | None = None
     labels: str | None = None
     metric: str | None = None
+    libraries: tuple[str, ...] = ()
 
 
 Job = tuple[str, str]
@@ -47,9 +49,10 @@ class Worker:
         import torch
 
         from micronpu.cli.evaluate import load_labels, load_metric
-        from micronpu.cli.files import load_calibration, load_model
+        from micronpu.cli.files import load_calibration, load_model, register
 
         torch.set_num_threads(1)  # the processes fill the machine
+        register(task.libraries)
         self._model = load_model(task.model)
         calibration = load_calibration(task.calibration, self._model)
         self._calibration: list[Any] = list(calibration)
@@ -218,7 +221,7 @@ def _late(seconds: float) -> str:
 
 
 def _what(name: str) -> str:
-    """Core, NPU, clocks and memory of a target, as far as its chip's file has them, and how much of that is assumed."""
+    """Core, NPU, clocks, memory and boards of a target, as far as its chip's file has them, and how much is assumed."""
     from micronpu.chips import ACTIVATIONS
     from micronpu.targets.registry import find_target
 
@@ -231,7 +234,9 @@ def _what(name: str) -> str:
         parts.append(_clocked(chip.npu.variant, chip.npu.clock_mhz))
     parts += [str(memory)] if memory is not None else []
     assumed = len(chip.npu.assumed) if chip.npu is not None else 0
-    return "; ".join((", ".join(parts), f"{plural(assumed, 'figure')} assumed" if assumed else "all published"))
+    found = [", ".join(parts), f"{plural(assumed, 'figure')} assumed" if assumed else "all published"]
+    found += [f"on {', '.join(chip.boards)}"] if chip.boards else []
+    return "; ".join(found)
 
 
 def _clocked(name: str, clock_mhz: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import struct
 import sys
 import types
@@ -20,6 +21,7 @@ from micronpu.base.errors import FileError, ModelError, OptionError
 from micronpu.cli.files import load_model, register
 from micronpu.cli.main import app
 from micronpu.cli.pictures import Pictures
+from micronpu.runtime import HostProgram
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -76,6 +78,57 @@ def test_compile_with_pictures(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert done.exit_code == 0, done.output
     assert "Calibrated with pictures: 3 inputs" in done.output and "Wrote out.bin" in done.output
     assert (folder / "out.pte").stat().st_size > 1000 and (folder / "out.bin").stat().st_size > 1000
+
+
+def test_a_program_on_pictures_and_when_what_of_it_ran(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+    def call(*arguments: str) -> str:
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    def fails(*arguments: str) -> str:
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 1 and done.exception.__class__ is SystemExit, done.output
+        return " ".join(done.output.split())
+
+    (folder / "ops.py").write_text("open('registered', 'a').write('x')\n")
+    call("compile", "model.py:net", "-t", "ethos-u55-128", "--images", "pictures", "-o", "out.pte")
+    shown = call("eval", "model.py:net", "out.pte", "--images", "pictures", "--library", "ops.py", "--json")
+    assert json.loads(shown[shown.index("{") :])["rows"] == 3 and (folder / "registered").read_text() == "x"
+    assert "There are no inputs" in fails("eval", "model.py:net", "out.pte")
+    assert "--images and --data" in fails("eval", "model.py:net", "out.pte", "--images", "pictures", "--data", "x.npy")
+
+    np.save("x.npy", np.zeros((1, 3, 8, 12), np.float32))
+    call("run", "out.pte", "-i", "x.npy", "--trace", "here.json", "--profile", "board.etdump")
+    call("run", "out.pte", "--recorded", "board.etdump", "--trace", "board.json")
+    for name in ("here.json", "board.json"):
+        events = json.loads((folder / name).read_text())["traceEvents"]
+        spans = {e["name"]: e for e in events if e["ph"] == "X"}
+        whole, inside = spans["DELEGATE_CALL"], [e for e in spans.values() if e["tid"] == 1]
+        assert min(e["ts"] for e in spans.values()) == 0 and "convolution" in {e["name"] for e in inside}
+        for event in inside:  # on one clock with what called them
+            assert whole["ts"] <= event["ts"] and event["ts"] + event["dur"] <= whole["ts"] + whole["dur"]
+    assert "--recorded is about a trace" in fails("run", "out.pte", "--recorded", "board.etdump")
+    assert "x.npy is no ETDump" in fails("run", "out.pte", "--recorded", "x.npy", "--trace", "no.json")
+    (folder / "half.etdump").write_bytes((folder / "board.etdump").read_bytes()[:64])
+    assert "half.etdump is no ETDump" in fails("run", "out.pte", "--recorded", "half.etdump", "--trace", "no.json")
+    assert "--trace records one run" in fails("run", "out.pte", "-i", "x.npy", "--rows", "--trace", "no.json")
+    assert not (folder / "no.json").exists()
+
+
+def test_a_baseline_in_float(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    done = CliRunner().invoke(app, ["compile", "model.py:net", "--float", "-o", "base.pte"])
+    assert done.exit_code == 0 and "in float, nothing on an NPU" in done.output, done.output
+    model, x = load_model("model.py:net").module, torch.randn(1, 3, 8, 12)
+    with HostProgram(folder / "base.pte") as program, torch.no_grad():
+        torch.testing.assert_close(program.run(x)[0], model(x))
+    for other in (["-t", "imxrt700"], ["--images", "pictures"], ["--activations", "int16"]):
+        done = CliRunner().invoke(app, ["compile", "model.py:net", "--float", "-o", "no.pte", *other])
+        assert done.exit_code == 1 and "--float makes ExecuTorch's own program, for which --" in done.output
+    assert not (folder / "no.pte").exists()
 
 
 @pytest.mark.parametrize("side", (10_000, 30_000))

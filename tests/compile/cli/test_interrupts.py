@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
+from tests import board_logs
 from tests.compile.cli.interrupts import Place
 from tests.fuzz.malformed_commands import commands
 
@@ -27,6 +29,8 @@ WORK: dict[str, tuple[str, ...]] = {
     "inspect": ("inspect", "net.pte"),
     "explore": ("explore", "net.pte", "--json"),
     "diff": ("diff", "net.pte", "net.pte"),
+    "reproduce": ("reproduce", "net.manifest.json", "net.py:net", "--no-cache", "-o", "again.pte"),
+    "calibrate": ("calibrate", "mychip.toml", "board.log", "--report", "board.json", "-o", "new.toml"),
 }
 """A command line of each command that does more than to print a list."""
 LISTS = {"targets", "passes", "doctor", "new"}
@@ -38,7 +42,6 @@ def files() -> dict[str, bytes]:
     import io
 
     import numpy as np
-    import torch
 
     import micronpu
 
@@ -46,12 +49,22 @@ def files() -> dict[str, bytes]:
     from tests.compile.cli.interrupts import MODEL
 
     exec(MODEL, model)
-    module, examples = model["net"]()  # type: ignore[operator]
-    torch.manual_seed(0)
+    module, examples = model["net"]()  # type: ignore[operator]  # then the data, as the command asks for them
     program = micronpu.compile(module, examples, "ethos-u55-128", calibration=model["calibration"]())  # type: ignore[operator]
     memory = io.BytesIO()
     np.save(memory, np.zeros((1, 3, 12, 12), np.float32))
-    return {"net.pte": program.buffer, "x.npy": memory.getvalue()}
+    with tempfile.TemporaryDirectory() as folder:
+        program.save(Path(folder) / "net.pte", manifest=True)
+        manifest = (Path(folder) / "net.manifest.json").read_bytes()
+    chip = (Path(micronpu.__file__).parent / "chips" / "ra8p1.toml").read_text(encoding="utf-8")
+    return {
+        "net.pte": program.buffer,
+        "x.npy": memory.getvalue(),
+        "net.manifest.json": manifest,
+        "mychip.toml": chip.replace('name = "ra8p1"', 'name = "mychip"').encode(),
+        "board.log": board_logs.own().encode(),
+        "board.json": board_logs.report().to_json().encode(),
+    }
 
 
 @pytest.mark.parametrize(

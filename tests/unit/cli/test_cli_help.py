@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 import resource
 import subprocess
 import sys
 
 import pytest
+import typer
 
 from micronpu import __version__
-from micronpu.cli.main import DEFAULT_TARGET
+from micronpu.cli.help import PANELS
+from micronpu.cli.main import DEFAULT_TARGET, app
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.registry import all_targets, find_target
@@ -148,3 +151,21 @@ def test_targets_and_chips_are_completed(command):
     wanted = {n for n in known if n.startswith("imx")}
     assert wanted
     assert set(completed(*command, "imx")) == wanted
+
+
+def test_panels_name_options_that_there_are():
+    """Each name of the list is an option of some command, and stands in one panel."""
+    commands = typer.main.get_command(app).commands.values()
+    there = {p.name for command in commands for p in command.params} | {"help"}
+    named = [name for names in PANELS.values() for name in names]
+    assert len(named) == len(set(named)) and set(named) <= there
+
+
+def test_help_of_many_options_leaves_room_for_words():
+    """At 80 columns the text of each panel has 24 letters to a line."""
+    panels = started("compile", "--help", COLUMNS="80").stdout.split("╭─ ")[1:]
+    for panel in panels:
+        title = panel.split(" ─")[0]
+        if title == "Options" or title in PANELS:
+            texts = [re.split(r"\s{2,}", line.strip(" │"))[-1] for line in panel.splitlines()[1:-1]]
+            assert max(map(len, texts)) >= 24, panel

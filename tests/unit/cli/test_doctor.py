@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import micronpu
 from micronpu.base.installed import python_versions, requirements
 from micronpu.chips import shipped_chips
+from micronpu.cli import doctor
 from micronpu.cli.doctor import examine, satisfies
 from micronpu.cli.execute import Done
 from micronpu.cli.main import app
@@ -60,6 +61,36 @@ def test_a_cache_that_cannot_be_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_
         line = next(x for x in done.output.splitlines() if "plug-in's cache" in x)
         assert line.startswith("missing") and f"{tmp_path / place} is no directory" in line
         assert "Try: set MICRONPU_CACHE_DIR" in line
+
+
+def test_a_cache_of_answers_that_cannot_be_is_not_ok(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        monkeypatch.setenv("MICRONPU_CACHE", str(place))
+        (found,) = (f for f in examine() if f.name == "cache")
+        assert not found.good and not found.found and "another MICRONPU_CACHE; " in found.remedy
+    monkeypatch.setenv("MICRONPU_CACHE", str(tmp_path / "new" / "cache"))
+    assert next(f for f in examine() if f.name == "cache").good and not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("system", "processor", "version", "told"),
+    [
+        ("Linux", "x86_64", "3.11.7", ""),
+        ("Linux", "x86_64", "3.13.1", "a part of the fast tests"),
+        ("Linux", "aarch64", "3.11.7", "in an emulator"),
+        ("Darwin", "arm64", "3.12.1", "nothing was run"),
+        ("Windows", "AMD64", "3.12.1", "use WSL"),
+        ("FreeBSD", "amd64", "3.11.7", "nothing was run on such a system"),
+    ],
+)
+def test_what_was_tested_here_is_said(
+    monkeypatch: pytest.MonkeyPatch, system: str, processor: str, version: str, told: str
+) -> None:
+    for name, value in (("system", system), ("machine", processor), ("python_version", version)):
+        monkeypatch.setattr(f"platform.{name}", lambda value=value: value)
+    monkeypatch.setattr("platform.python_version_tuple", lambda: tuple(version.split(".")))
+    assert told in doctor.tested_here() and bool(told) == bool(doctor.tested_here())
 
 
 def test_sources_on_the_path_know_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:

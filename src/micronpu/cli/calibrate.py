@@ -1,0 +1,79 @@
+"""`micronpu calibrate`: what a board measured makes its chip file right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from micronpu.base.errors import OptionError
+from micronpu.base.files import check_writable, read_file, write_file
+from micronpu.cli import console
+
+
+@console.guarded
+def calibrate(
+    chip: Annotated[Path, console.argument("CHIP.toml", "Your chip file, whose constants are written anew.")],
+    log: Annotated[list[Path], console.argument("LOG", "What the firmware printed, or an ETDump; one or several.")],
+    report: Annotated[
+        list[Path],
+        console.option(
+            "REPORT.json",
+            "Of the program that ran, from `micronpu compile --report-json`; one for each log, or one for all.",
+        ),
+    ],
+    program: Annotated[
+        Path | None, console.option("MODEL.pte", "The program, for a line for each call of a `micronpu-cycles` log.")
+    ] = None,
+    output: Annotated[
+        Path | None, console.option("NEW.toml", "Write the chip file there.", "--output", "-o", default="CHIP.toml")
+    ] = None,
+    clock_mhz: Annotated[
+        float | None, typer.Option("--clock-mhz", metavar="MHZ", help="Of the log's counter, where the log is silent.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")] = False,
+    report_json: Annotated[Path | None, console.option("PATH", "Write it as JSON, `-` for standard output.")] = None,
+    json: console.JsonInstead = False,
+    debug: console.Debug = False,
+) -> None:
+    """Show what a board measured beside the estimates, and write the chip file's constants anew.
+
+    The speed of its memories, what a call of the NPU takes, and the band. Comments and the rest of the file stay.
+    """
+    from micronpu.board.calibrate import calibrate as calibrated
+    from micronpu.board.calibrate import observed
+    from micronpu.board.logs import read_log
+    from micronpu.chips import load_chip
+    from micronpu.chips.chip import parse_chip
+    from micronpu.chips.edit import with_numbers
+    from micronpu.cli.evaluate import write_json
+    from micronpu.cli.terminal_calibration import calibration_view
+    from micronpu.program.plan import read_plan
+    from micronpu.report.delegation import DelegationReport
+
+    report_json = console.checked_json_path(json, report_json)
+    if clock_mhz is not None and not 0 < clock_mhz < 1e5:
+        raise OptionError(f"--clock-mhz is {clock_mhz:g}.", hint="--clock-mhz 400")
+    if len(report) not in (1, len(log)):
+        raise OptionError(
+            f"There are {len(log)} logs and {len(report)} reports.", hint="--report once, or once for each log"
+        )
+    target = output or chip
+    check_writable(target)
+    found = load_chip(chip)
+    if found.npu is None or found.npu.clock_mhz is None:
+        raise OptionError(f"The chip file {chip} has no NPU with a `clock_mhz`.", hint="the clock it runs at")
+    logs = [read_log(read_file(path, "The log"), path.name) for path in log]
+    reports = [DelegationReport.load(path) for path in report] * (len(log) if len(report) == 1 else 1)
+    runs = [observed(found, one, own, clock_mhz) for one, own in zip(logs, reports, strict=True)]
+    plan = read_plan(read_file(program, "The program"))[0] if program is not None else None
+    calibration, changes = calibrated(found, logs, runs, plan)
+    names = ", ".join(path.name for path in log)
+    text = with_numbers(chip.read_text(encoding="utf-8"), changes, f"micronpu calibrate, {names}")
+    parse_chip(text, str(target))  # what is written can be read
+    console.words(report_json).print(calibration_view(calibration))
+    write_json(report_json, calibration.to_json())
+    if not dry_run:
+        write_file(target, text.encode())
+        console.words(report_json).print(f"Wrote {target}.", soft_wrap=True, markup=False)

@@ -1,0 +1,115 @@
+"""Where a manifest says that a model and its data are: paths from its own folder, and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from micronpu.base.errors import OptionError
+from micronpu.cli.named_models import is_named
+from micronpu.report.manifest import Sources
+
+if TYPE_CHECKING:
+    from micronpu.cli.files import Calibration, Model
+    from micronpu.cli.pictures import Pictures
+
+_PYTHON, _CHIP = ".py", ".toml"
+
+
+def load_data(calibration: str | None, pictures: Pictures, loaded: Model) -> Calibration:
+    """The typical inputs that the options of a command name.
+
+    Raises:
+        ModelError, FileError: they name none, or what cannot be read.
+    """
+    from micronpu.cli.files import Calibration, load_calibration
+
+    if pictures.images is not None:
+        return Calibration(str(pictures.images), lambda: pictures.load(loaded.examples))
+    return load_calibration(calibration, loaded)
+
+
+def sources_of(
+    model: str, data: Calibration, pictures: Pictures, libraries: Sequence[str] | None, target: str, program: Path
+) -> Sources:
+    """What the options of `micronpu compile` name, for the manifest beside a program."""
+
+    def seen(text: str) -> str:
+        """From the manifest's folder, where that can be; on Windows another drive has no such path."""
+        if not text or is_named(text):
+            return text
+        path, colon, name = _parts(text)
+        try:
+            return Path(os.path.relpath(path, program.parent)).as_posix() + colon + name
+        except ValueError:
+            return text
+
+    return Sources(
+        seen(model),
+        seen(data.name),
+        seen(str(pictures.images or "")),
+        pictures.normalize or "",
+        tuple(map(seen, libraries or ())),
+        seen(target) if _CHIP in target else "",
+    )
+
+
+def found_sources(
+    sources: Sources, manifest: Path, model: str | None, calibration: str | None, libraries: Sequence[str] | None
+) -> Sources:
+    """What a manifest names, seen from here.
+
+    Args:
+        model, calibration, libraries: in the place of what it names, from here.
+
+    Raises:
+        OptionError: it names Python files that nobody has asked to run, or no model at all.
+    """
+
+    def seen(text: str) -> str:
+        if not text or is_named(text):
+            return text
+        path, colon, name = _parts(text)
+        return os.path.normpath(manifest.parent / path) + colon + name
+
+    found = replace(
+        sources,
+        model=model or seen(sources.model),
+        calibration=calibration or seen(sources.calibration),
+        images="" if calibration else seen(sources.images),
+        libraries=tuple(libraries or map(seen, sources.libraries)),
+        chip=seen(sources.chip),
+    )
+    if not found.model:
+        raise OptionError(
+            f"{manifest} was written by a Python program, and does not say where the model is.",
+            hint=f"micronpu reproduce {manifest} path/to/file.py:function --calibration DATA",
+        )
+    asked = {_file(text) for text in (model or "", calibration or "", *(libraries or ()))}
+    named = [text for text in (found.model, found.calibration, *found.libraries) if text and _is_python(text)]
+    if others := [text for text in named if _file(text) not in asked]:
+        option = "--calibration" if others[0] == found.calibration else "--library"
+        give = f" {others[0]}" if others[0] == found.model else f" {found.model} {option} {others[0]}"
+        raise OptionError(
+            f"{manifest} names the Python file {_parts(others[0])[0]}, which would be run, and a manifest may be "
+            "anybody's.",
+            hint=f"micronpu reproduce {manifest}{give}, if you know that file",
+        )
+    return found
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    """Path, colon and what is behind it, of what the command takes for a model or data."""
+    path, colon, name = text.rpartition(":")
+    return (path, colon, name) if colon and path.endswith((_PYTHON, _CHIP, ".npz")) else (text, "", "")
+
+
+def _file(text: str) -> str:
+    return os.path.realpath(_parts(text)[0]) if text else ""
+
+
+def _is_python(text: str) -> bool:
+    return not is_named(text) and _parts(text)[0].endswith(_PYTHON)
