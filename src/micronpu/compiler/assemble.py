@@ -22,7 +22,7 @@ from micronpu.compiler.quantized import Quantized
 from micronpu.compiler.verification import Verification
 from micronpu.compiler.verify import Expected, verified
 from micronpu.frontend.integers import IntegerBorders
-from micronpu.frontend.positions import ranges_of
+from micronpu.frontend.positions import counts_of, ranges_of
 from micronpu.frontend.states import State, held, hold, states_of
 from micronpu.partition.device import Device, constant_bytes
 from micronpu.partition.kernels import kernel_handles
@@ -83,7 +83,13 @@ def programs_of(staged: Sequence[Staged], target: str, checks: Verification, clo
     with clock.step("lower"), quiet():
         parts = [
             MethodPart(
-                s.host, s.quantized.examples, s.quantized.borders, s.quantized.states, s.name, ranges_of(s.whole)
+                s.host,
+                s.quantized.examples,
+                s.quantized.borders,
+                s.quantized.states,
+                s.name,
+                ranges_of(s.quantized.module),
+                counts_of(s.quantized.module),
             )
             for s in staged
         ]
@@ -145,7 +151,7 @@ def _untried(
         quantized.rows,
         quantized.states,
         own.name,
-        quantized.examples,
+        _examples=quantized.examples,
         _kernels=kernels,
     )
 

@@ -149,6 +149,9 @@ def _small_operands(view: ProgramView, node: Node, may_choose: bool) -> ReportWa
     try:
         least = max(smallest(low, high), 0.0) or (0.0 if kind in ("sqrt", "log1p") else step * 1e-6)
         jump = abs(function(least + step) - function(least)) / (high - low)
+        if written != kind:  # by a logarithm, whose own first step is smaller than that of what it stands for
+            whole, most = _FUNCTIONS[written][0], (given.limits[1] - given.qparams.zero_point[0]) * step
+            jump = max(jump, abs((whole(least + step) - whole(least)) / (whole(most) - whole(least))))
     except (OverflowError, ValueError, ZeroDivisionError):
         return None
     if jump < (_ROOT_JUMP if kind == "sqrt" else _JUMP):

@@ -14,12 +14,14 @@ from micronpu.base.arguments import QUANTIZATION_NOW, moved
 from micronpu.base.errors import ModelError
 from micronpu.compiler.assemble import Staged, programs_of
 from micronpu.compiler.at_sight import of_graph
+from micronpu.compiler.basis import Wanted, basis_of
 from micronpu.compiler.clock import Clock, Listener
 from micronpu.compiler.methods import CompiledMethods
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.quantized import quantized_module
 from micronpu.compiler.several import Methods, compile_methods
 from micronpu.compiler.verification import Verification
+from micronpu.frontend.by_name import called_by_name, rows_in_order
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.program import ProgramView
@@ -94,7 +96,9 @@ def compile_model(
         model: a float module in evaluation mode, an exported program of one, or a program or module that is quantized
             already (the result of `convert_pt2e`).  Several methods are a dictionary, ``{"prefill": (model, example),
             "decode": (model, example)}``, with the target behind it; see docs/methods.md.
-        example_inputs: inputs that fix shapes and dtypes; one tensor may stand for a tuple of one.
+        example_inputs: inputs that fix shapes and dtypes; one tensor may stand for a tuple of one.  A dictionary names
+            arguments of forward, whose others keep their defaults; calibration data may be such dictionaries then, and
+            the program takes the inputs in its order.
         target: see ``micronpu targets``.
         calibration: typical inputs, some dozens: tensors, tuples of tensors or NumPy arrays.  Needed for a float model.
             For a model that changes its buffers a list of sequences, ``[[x0, x1, ...], ...]``: its states begin anew
@@ -139,6 +143,9 @@ def compile_model(
             pipeline=wanted.passes,
             listener=listener,
         )
+    if isinstance(example_inputs, Mapping):
+        calibration = rows_in_order(calibration, example_inputs)
+        model, example_inputs = called_by_name(model, example_inputs)
     clock = Clock(listener)
     device = device_for(target, options)
     device.pipeline = wanted.passes or device.pipeline
@@ -161,7 +168,8 @@ def compile_model(
     may_choose = how.may_choose and train is None
     staged = Staged.of(quantized, device, clock, checks, may_choose=may_choose)
     (program,) = programs_of([staged], target, checks, clock)
-    return program
+    asked = Wanted(target, how, options, wanted, checks, train)
+    return program.made_of(basis_of(asked, {"": quantized.digests}))
 
 
 @moved(**QUANTIZATION_NOW)
@@ -180,6 +188,9 @@ def check_model(
     and operators, not on ranges.  The arguments are those of `compile_model`.
     """
     clock = Clock(None)
+    if isinstance(example_inputs, Mapping):
+        calibration = rows_in_order(calibration, example_inputs)
+        model, example_inputs = called_by_name(model, example_inputs)
     examples = as_inputs(example_inputs)
     device, how = device_for(target, options), Quantization.of(quantization)
     quantized = quantized_module(

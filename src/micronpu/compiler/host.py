@@ -19,7 +19,7 @@ from micronpu.frontend.separate import separate_clamps
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device, NamedData
 from micronpu.partition.loops import scan
-from micronpu.partition.moves import move_integers, undo_decisions
+from micronpu.partition.moves import move_integers, shift_bytes, undo_decisions
 from micronpu.partition.notes import coarse_notes, pattern_notes
 from micronpu.partition.outline import DelegateCall, border, compute_contiguously, outline
 from micronpu.partition.partition import Partitioning
@@ -28,6 +28,7 @@ from micronpu.program.states import key_of
 from micronpu.quantize.loops import loops_of
 from micronpu.report.delegation import DelegationReport, Operation
 from micronpu.report.texts import plural
+from micronpu.report.traffic import together
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
@@ -85,6 +86,7 @@ def host_part(
         partitioning = decisions.partitioning()
     with clock.step("compile") as progress, quiet():
         partitioning = device.settle(decisions, partitioning, progress)
+        device.improve(partitioning, progress)
         compiled = [device.compile(partition) for partition in partitioning.partitions]
         if borders is not None and compiled:
             own = NamedData(pack_borders(borders.inputs, borders.outputs))
@@ -101,6 +103,7 @@ def host_part(
             calls += [(f"core_{i}", core.module(graph)) for i, graph in enumerate(graphs)]
         module = outline(quantized, (*partitioning.partitions, *partitioning.core), calls)
         move_integers(module)
+        shift_bytes(module)
         undo_decisions(module)
         compute_contiguously(module)
         loops = _scans(module, device)
@@ -144,6 +147,8 @@ def _report(
         ),
         missing=missing_figures(device, compiled, graphs, partitioning.report),
         latency=latency,
+        bus=together(part.bus for part in (*compiled, *loops.every)),
+        resident=device.resident([*compiled, *loops.every]),
         core_operations=tuple(
             Operation.of(i, node, costs.get(index))
             for i, (graph, costs) in enumerate(zip(graphs, core_costs, strict=True))

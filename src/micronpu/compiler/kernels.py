@@ -12,6 +12,7 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.program import origin_of, qualified_name
 from micronpu.partition.lower import missing_kernels
 from micronpu.upstream.executorch import missing_out_variants
+from micronpu.upstream.torch import OpOverload, schema_of
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
@@ -76,9 +77,9 @@ def _comes_from(node: Node, names: Iterable[str]) -> bool:
 
 def _out_variant(node: Node) -> str:
     """``aten::sort.values`` and the like, or ""."""
-    schema = getattr(node.target, "_schema", None)
-    if node.op != "call_function" or schema is None:
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return ""
+    schema = schema_of(node.target)
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
 
 

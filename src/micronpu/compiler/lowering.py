@@ -12,9 +12,10 @@ import torch
 
 from micronpu.compiler.host import HostPart
 from micronpu.frontend.integers import IntegerBorders
+from micronpu.frontend.positions import Count
 from micronpu.frontend.states import State
 from micronpu.partition.direct import program_of
-from micronpu.program.border import BORDERS_KEY, RANGES_KEY, pack_borders, pack_ranges
+from micronpu.program.border import BORDERS_KEY, COUNTS_KEY, RANGES_KEY, pack_borders, pack_counts, pack_ranges
 from micronpu.program.states import STATES_KEY, key_of, pack_states
 from micronpu.upstream.executorch import add_named_data, data_files
 
@@ -32,6 +33,7 @@ class MethodPart:
         borders: what inputs and outputs mean where they are integers.
         name: of the method, where the program has several; "" for the only one.
         ranges: of the inputs that are positions, by number, how many positions there are.
+        counts: what the method does with states that are positions.
     """
 
     host: HostPart
@@ -40,6 +42,7 @@ class MethodPart:
     states: Sequence[State]
     name: str = ""
     ranges: Mapping[int, int] = field(default_factory=dict)
+    counts: Sequence[Count] = ()
 
 
 class Lowered(NamedTuple):
@@ -94,4 +97,6 @@ def _told(method: MethodPart) -> dict[str, bytes]:
         found[key_of(BORDERS_KEY, method.name)] = pack_borders(method.borders.inputs, method.borders.outputs)
     if method.ranges:
         found[key_of(RANGES_KEY, method.name)] = pack_ranges(method.ranges)
+    if method.counts:
+        found[key_of(COUNTS_KEY, method.name)] = pack_counts(method.counts)
     return found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from micronpu.base.arguments import check_text
+from micronpu.base.arguments import check_text, check_type
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.program import ONLY, CompiledProgram
 from micronpu.frontend.states import State
@@ -16,6 +16,10 @@ from micronpu.report.shown import short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from micronpu.board.nsys import NsysBoard
+    from micronpu.board.session import VirtualBoard
+    from micronpu.deploy.deployment import Deployment
 
 
 @short
@@ -112,13 +116,59 @@ class CompiledMethods:
         for method in self.methods.values():
             method.reset_states()
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
+    def save(self, path: str | os.PathLike[str], *, manifest: bool = False) -> Path:
         """Writes the ``.pte`` with all methods, and the data files beside it; see `CompiledProgram.save`."""
-        return self._first.save(path)
+        return self._first.save(path, manifest=manifest)
 
     def save_etrecord(self, path: str | os.PathLike[str], *inputs: Any, method: str | None = None) -> Path:
         """Writes the ETRecord of a method; see `CompiledProgram.save_etrecord`."""
         return self._of(method).save_etrecord(path, *inputs)
+
+    def deploy(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        target: str | None = None,
+        vectors: Mapping[str, Mapping[str, Any]] | None = None,
+        name: str = "model",
+        section: str | None = None,
+        force: bool = False,
+        functions: Sequence[str] = (),
+    ) -> Deployment:
+        """Writes a folder with all that the firmware needs beside ExecuTorch's runtime; see `CompiledProgram.deploy`.
+
+        Args:
+            vectors: by method, what `CompiledProgram.deploy` takes.
+
+        Raises:
+            MicroNpuError: the target cannot take the program, vectors do not fit, or the folder holds files.
+        """
+        from micronpu.deploy.deployment import SECTION, Source, deploy_together
+
+        check_type("vectors", vectors, Mapping, type(None), hint='{"decode": {"token": rows}}')
+        for method in vectors or ():
+            self._of(method)
+        methods = {one: own.source(name, (vectors or {}).get(one)) for one, own in self.methods.items()}
+        return deploy_together(
+            [Source(self.buffer, name, data_files=self.data_files, methods=methods)],
+            folder,
+            target=self._first.own_target() if target is None else target,
+            section=SECTION if section is None else section,
+            force=force,
+            functions=functions,
+        )
+
+    def board(
+        self, on: str = "corstone300", *, method: str | None = None, seconds: float | None = None
+    ) -> VirtualBoard | NsysBoard:
+        """An emulated board that runs a method in Arm's own firmware, which loads one; see `CompiledProgram.board`.
+
+        States live on from one call of the method to the next, and no other method sees them.
+
+        Raises:
+            OptionError: there is no such method.
+        """
+        return self._of(method).board(on, seconds=seconds)
 
     def __rich__(self) -> RenderableType:
         from rich.console import Group

@@ -84,7 +84,7 @@ def _wider(quantizer: StaticQuantizer) -> QuantizationConfig | None:
     default = quantizer.settings.default
     if default is None or not quantizer.capabilities.has_int16:
         return None
-    return replace(default, activations="int16")
+    return default.widened()
 
 
 def chosen(

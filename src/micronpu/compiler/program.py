@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,13 @@ import numpy as np
 import torch
 
 from micronpu.base.arguments import check_switch, check_type
-from micronpu.base.errors import ModelError, OptionError, PayloadError
+from micronpu.base.errors import ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name, write_file
 from micronpu.frontend.states import State, reset
 from micronpu.partition.device import CompiledPartition
+from micronpu.report.basis import Basis
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.manifest import Manifest, Sources
 from micronpu.report.shown import short
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
     from micronpu.board.nsys import NsysBoard
     from micronpu.board.session import VirtualBoard
-    from micronpu.deploy.deployment import Deployment
+    from micronpu.deploy.deployment import Deployment, Source
     from micronpu.frontend.integers import IntegerBorders
     from micronpu.host.proof import Reference
     from micronpu.runtime import HostProgram, RunOptions
@@ -60,6 +63,7 @@ class CompiledProgram:
         rows: the first inputs of the calibration data, as the program takes them: golden vectors of `deploy`.
         states: buffers that live on from one call to the next, with their first values.
         method: its name in the file, where that has several; "" for the only one.
+        basis: what the bytes rest on; see `manifest`.
     """
 
     buffer: bytes
@@ -72,6 +76,7 @@ class CompiledProgram:
     rows: tuple[tuple[torch.Tensor, ...], ...] = ()
     states: tuple[State, ...] = ()
     method: str = ""
+    basis: Basis = Basis()  # noqa: RUF009 (a frozen value)
     _examples: tuple[torch.Tensor, ...] = field(default=(), repr=False)
     _every: tuple[CompiledPartition, ...] = field(default=(), repr=False)
     _kernels: Mapping[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
@@ -107,15 +112,25 @@ class CompiledProgram:
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def save(self, path: str | os.PathLike[str], *, vela: bool = False) -> Path:
+    def made_of(self, basis: Basis) -> CompiledProgram:
+        """The program with what it was made of, which its report gives the digests of."""
+        hashes = {**self.report.hashes, **basis.hashes()}
+        return replace(self, basis=basis, report=replace(self.report, hashes=hashes))
+
+    def save(self, path: str | os.PathLike[str], *, vela: bool = False, manifest: bool = False) -> Path:
         """Writes the ``.pte``, and the data files beside it; a file is replaced only when the new one is complete.
 
         Args:
             path: where it ends in ".tflite", the quantized network is written as one LiteRT model; see `to_litert`.
             vela: see `to_litert`.
+            manifest: also write what the program was made of, ``NAME.manifest.json`` beside it; see `manifest`.
         """
         check_switch("vela", vela)
+        check_switch("manifest", manifest)
         path = check_name(path)
+        if manifest:
+            self._check_has_manifest(path)
+            self.manifest(path.name).save(Manifest.beside(path))
         if path.suffix == LITERT_SUFFIX:
             return write_file(path, self.to_litert(vela=vela))
         if vela:
@@ -123,6 +138,22 @@ class CompiledProgram:
         for name, data in self.data_files.items():
             write_file(path.parent / name, data)
         return write_file(path, self.buffer)
+
+    def _check_has_manifest(self, path: Path) -> None:
+        if path.suffix == LITERT_SUFFIX:
+            raise OptionError(f"A manifest is about a program, but {path} is a LiteRT model.", hint="model.pte")
+
+    def manifest(self, program: str | os.PathLike[str] = "program.pte", sources: Sources | None = None) -> Manifest:
+        """What the program was made of, of which the same bytes can be made again; see docs/stability.md.
+
+        Args:
+            program: name of its file.
+            sources: where the command found the model and its data.
+        """
+        name = check_name(program).name
+        blobs = {name: self.buffer, **self.data_files}
+        hashes = {file: hashlib.sha256(data).hexdigest() for file, data in blobs.items()}
+        return Manifest(name, len(self.buffer), hashes, self.basis, sources or Sources())
 
     def save_etrecord(self, path: str | os.PathLike[str], *inputs: torch.Tensor) -> Path:
         """Writes the ETRecord, by which `executorch.devtools.Inspector` names the lines of the model.
@@ -191,26 +222,39 @@ class CompiledProgram:
         Raises:
             MicroNpuError: the target cannot take the program, vectors do not fit, or the folder holds files.
         """
-        from micronpu.deploy.deployment import SECTION, deploy
+        from micronpu.deploy.deployment import SECTION, deploy_together
+
+        if self.method:
+            raise UnsupportedError(
+                f"`{self.method}` is one of several methods, which go to a firmware together.",
+                hint="deploy of the whole program; micronpu.compile(model, ...) for a program of this method alone",
+            )
+        return deploy_together(
+            [self.source(name, vectors)],
+            folder,
+            target=self.own_target() if target is None else target,
+            section=SECTION if section is None else section,
+            force=force,
+            functions=functions,
+        )
+
+    def source(self, name: str, vectors: Mapping[str, Any] | None) -> Source:
+        """The program with what `deploy` needs to know of it; see there."""
+        from micronpu.deploy.deployment import Source
 
         check_type("vectors", vectors, Mapping, type(None), hint="an array of rows per input, by name")
         borders = self.borders
-        return deploy(
+        return Source(
             self.buffer,
-            folder,
-            target=self._own_target() if target is None else target,
+            name,
             vectors=None if vectors is None else {n: np.asarray(a) for n, a in vectors.items()},
             rows=[tuple(t.detach().numpy() for t in row) for row in self.rows],
             known=(borders.inputs, borders.outputs) if borders is not None else None,
             run=self._runner(),
-            name=name,
-            section=SECTION if section is None else section,
-            force=force,
             data_files=self.data_files,
-            functions=functions,
         )
 
-    def _own_target(self) -> str | None:
+    def own_target(self) -> str | None:
         """The target that the program was compiled for, where its core runs Linux, whose folder is another one."""
         from micronpu.chips.core import runs_linux
         from micronpu.targets.registry import find_target
@@ -284,9 +328,9 @@ class CompiledProgram:
         from micronpu.board.session import SECONDS, VirtualBoard
 
         if on in chips():
-            silicon = read_silicon(self.buffer, "The program")
+            silicon = read_silicon(self.buffer, "The program", method=self.method)
             return NsysBoard(silicon, on, seconds=SECONDS if seconds is None else seconds)
-        model = read_model(self.buffer, "The program")
+        model = read_model(self.buffer, "The program", method=self.method)
         if not has_runner(on, model.format, model.family) and has_runner(on, "tflite", model.family):
             model = read_model(self.to_litert(vela=True), "The program's LiteRT model")
         return VirtualBoard(model, on, seconds=SECONDS if seconds is None else seconds)

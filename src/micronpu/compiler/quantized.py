@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,12 +19,13 @@ from micronpu.compiler.clock import Clock
 from micronpu.compiler.precision import chosen
 from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.frontend.exported import export_for_training, exported, inputs_not_negative
-from micronpu.frontend.facts import LOOPS_ALLOWED, NOT_NEGATIVE
+from micronpu.frontend.facts import BOTH_BRANCHES, LOOPS_ALLOWED, NOT_NEGATIVE
 from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states
 from micronpu.frontend.states import State, held, states_of
 from micronpu.frontend.training import Train
 from micronpu.frontend.work import work_of
 from micronpu.quantize.calibrate import forget, quantize
+from micronpu.quantize.digests import Digests, of_model
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.states import check_stateless
 from micronpu.quantize.trial import CalibrationData, Trial
@@ -47,6 +48,7 @@ class Quantized:
         sparsity: what became of its weights before, where they were made sparse.
         notes: sentences about what became of its weights.
         warnings: about the calibration data.
+        digests: of what the user gave.
     """
 
     module: GraphModule
@@ -57,6 +59,7 @@ class Quantized:
     sparsity: SparsityReport | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[ReportWarning, ...] = ()
+    digests: Digests = Digests()  # noqa: RUF009 (a frozen value)
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -85,21 +88,26 @@ def quantized_module(
     """
     with clock.step("export"):
         given = exported(model, example_inputs)
+    digests = Digests(of_model(given))
     rows: tuple[tuple[torch.Tensor, ...], ...] = (given.examples,)
     if not given.is_float:
         if train is not None or sparsity is not None:
             what = "trained" if train is not None else "made sparse"
             raise ModelError(f"The model is quantized already and cannot be {what}.", hint="the float model")
-        return Quantized(integer_states(given.module), given.examples, rows, Trial(rows))
+        return Quantized(integer_states(given.module), given.examples, rows, Trial(rows), digests=digests)
     trial, sequences = Trial(rows), []
     warnings: tuple[ReportWarning, ...] = ()
     if train is None or sparsity is not None:
         data = CalibrationData.of(given, calibration, held_out, float_too=float_too)
         rows, trial, sequences = data.rows[:MOST_ROWS], data.trial, data.sequences
+        digests = replace(digests, data=data.digests)
         names = [n.name for n in given.module.graph.nodes if n.op == "placeholder"]
         warnings = of_data(data.rows, names[: len(given.examples)], sum(map(len, sequences)))
     report: SparsityReport | None = None
-    notes: tuple[str, ...] = ()
+    notes = tuple(
+        f"`{name}`: both branches are computed and one result chosen, as no NPU branches; both cost cycles."
+        for name in BOTH_BRANCHES.of(given.module)
+    )
     if sparsity is not None:
         with clock.step("sparsify") as progress:
             given, quantizer, report, notes = sparsity.reduced(given, sequences, quantizer, progress)
@@ -133,8 +141,8 @@ def quantized_module(
                 notes += (wider.told(quantizer.capabilities.has_int16),)
                 with clock.step("quantize"):
                     module = quantize(second, sequences, wider.applied(quantizer), states=given.states)
-    if quantizer.settings.io is None:
-        return Quantized(module, given.examples, rows, trial, None, report, notes, warnings)
-    borders = integer_borders(module)
+    if (io := quantizer.settings.io) is None:
+        return Quantized(module, given.examples, rows, trial, None, report, notes, warnings, digests)
+    borders = integer_borders(module, as_bytes=io.as_bytes)
     rows = tuple(map(borders.quantize, rows))
-    return Quantized(module, borders.quantize(given.examples), rows, trial, borders, report, notes, warnings)
+    return Quantized(module, borders.quantize(given.examples), rows, trial, borders, report, notes, warnings, digests)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import re
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -19,11 +17,13 @@ from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError
 from micronpu.compiler.assemble import Staged, programs_of
 from micronpu.compiler.at_sight import of_data
+from micronpu.compiler.basis import Wanted, basis_of
 from micronpu.compiler.clock import Clock, Listener
 from micronpu.compiler.methods import CompiledMethods
 from micronpu.compiler.quantized import Quantized
 from micronpu.compiler.verification import Verification
 from micronpu.deploy.vectors import MOST as MOST_ROWS
+from micronpu.frontend.by_name import called_by_name, rows_in_order, with_forward
 from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.exported import Exported, exported, graph_module, inputs_not_negative
 from micronpu.frontend.facts import LOOPS_ALLOWED, NOT_NEGATIVE
@@ -32,12 +32,14 @@ from micronpu.frontend.states import State, written
 from micronpu.passes.pipeline import Pipeline
 from micronpu.quantize.calibrate import forget
 from micronpu.quantize.data import Row, calibration_batches, in_turn
+from micronpu.quantize.digests import Digests, of_model, of_rows
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.together import Call, Member, check_grids, quantize_together
 from micronpu.quantize.trial import INPUTS, CalibrationData, Trial, float_results, rows_run
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
+from micronpu.transforms.wanted import Transforms
 
 Method: TypeAlias = tuple[nn.Module | ExportedProgram | Callable[..., Any], Any]
 """A model, or a bound method of a module that computes something else than its forward, and its example inputs."""
@@ -76,20 +78,27 @@ def compile_methods(
             'activations="auto" chooses for one method, and would choose otherwise for the next.',
             hint='"int16", or settings by module, such as `micronpu fix` finds for one method',
         )
-    quantizers = {name: how.quantizer_for(device.quantizer, chooses=True) for name in _checked(methods)}
+    methods, calibration = _in_order(_checked(methods), calibration)
+    quantizers = {name: how.quantizer_for(device.quantizer, chooses=True) for name in methods}
     _check_corrections(next(iter(quantizers.values())))
     with clock.step("export"):
         given = _exported(methods)
+    models = {name: of_model(one) for name, one in given.items()}
     if all(not method.is_float for method in given.values()):
         quantized = _ready(given)
     else:
         quantized = _quantized(given, quantizers, calibration, checks, clock)
+    quantized = {
+        name: replace(one, digests=replace(one.digests, model=models[name])) for name, one in quantized.items()
+    }
     staged = [
         Staged.of(one, device, clock, checks, may_choose=False, name=name)
         for name, one in sorted(quantized.items())  # the order of methods in the file
     ]
     programs = programs_of(staged, target, checks, clock)
-    return CompiledMethods({program.method: program for program in programs})
+    asked = Wanted(target, how, options, Transforms(passes=pipeline), checks)
+    basis = basis_of(asked, {name: one.digests for name, one in quantized.items()})
+    return CompiledMethods({program.method: program.made_of(basis) for program in programs})
 
 
 # ---------------------------------------------------------------- what the user gives
@@ -106,6 +115,31 @@ def _checked(methods: Methods) -> Methods:
                 f"The method `{name}` is {described(value)}; it is a model with its example inputs.", hint=_EXAMPLE
             )
     return methods
+
+
+def _in_order(methods: Methods, calibration: Any) -> tuple[Methods, Any]:
+    """Methods whose inputs are by name, and their calibration data, with these in order."""
+    found = dict(methods)
+    for name, (model, examples) in methods.items():
+        if isinstance(examples, Mapping):
+            with _Named(name):
+                found[name] = called_by_name(_of_method(model), examples)
+                if isinstance(calibration, Mapping) and name in calibration:
+                    calibration = {**calibration, name: rows_in_order(calibration[name], examples)}
+    if isinstance(calibration, list):  # sequences of calls of whichever method
+        named = {name: tuple(examples) for name, (_, examples) in methods.items() if isinstance(examples, Mapping)}
+        calibration = [
+            [
+                (call[0], rows_in_order(call[1], named[call[0]]))
+                if isinstance(call, tuple) and len(call) == 2 and isinstance(call[0], str) and call[0] in named
+                else call
+                for call in sequence
+            ]
+            if isinstance(sequence, list)
+            else sequence
+            for sequence in calibration
+        ]
+    return found, calibration
 
 
 def _exported(methods: Methods) -> dict[str, Exported]:
@@ -146,11 +180,7 @@ def _of_method(model: Any) -> Any:
     """
     if not inspect.ismethod(model) or not isinstance(model.__self__, nn.Module):
         return model
-    owner = copy.copy(model.__self__)
-    owner.__dict__ = dict(model.__self__.__dict__)
-    own = type(owner)
-    owner.__class__ = types.new_class(own.__name__, (own,), {}, lambda space: space.update(forward=model.__func__))
-    return owner
+    return with_forward(model.__self__, model.__func__)
 
 
 def _check_states(given: Mapping[str, Exported]) -> None:
@@ -232,9 +262,10 @@ def _quantized(
     for name, module in modules.items():
         own = given[name]
         first, warnings = tuple(rows[name][:MOST_ROWS]), of_data(tuple(rows[name]), inputs[name], len(rows[name]))
-        one = Quantized(module, own.examples, first, trials[name], warnings=warnings)
-        if quantizers[name].settings.io is not None:
-            borders = integer_borders(module)
+        digests = Digests(data=of_rows([[r for called, r in s if called == name] for s in sequences]))
+        one = Quantized(module, own.examples, first, trials[name], warnings=warnings, digests=digests)
+        if (io := quantizers[name].settings.io) is not None:
+            borders = integer_borders(module, as_bytes=io.as_bytes)
             one = replace(
                 one,
                 borders=borders,

@@ -19,6 +19,8 @@ FORMAT, VERSION = "micronpu advice", 1
 """Of the JSON form."""
 WORTH = 0.02
 """Share of the time that a change must save to be advised."""
+_LARGE, _IDLE = 0.25, 0.15
+"""From this share of the cycles on, and below this use of the multipliers, operations of one name are worth a word."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,12 @@ def hotspots(report: DelegationReport) -> tuple[Hotspot, ...]:
         *_grouped("core", report.core_operations, whole_array=False),
     ]
     return tuple(sorted(found, key=lambda spot: (spot.processor != "NPU", -spot.cycles)))
+
+
+def idle_hotspot(report: DelegationReport) -> Hotspot | None:
+    """The costliest operations that take much of the NPU's time and hardly use its multipliers; None for none."""
+    spots = (spot for spot in hotspots(report) if spot.processor == "NPU")
+    return next((s for s in spots if s.share >= _LARGE and s.use is not None and s.use < _IDLE), None)
 
 
 def _grouped(processor: str, operations: Iterable[Operation], *, whole_array: bool) -> list[Hotspot]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from micronpu.report.codec import encode
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.memory import MemoryReport
 from micronpu.report.shown import rendered, short
 from micronpu.report.texts import plural
 
@@ -36,7 +37,9 @@ class Candidate:
         blocks: what keeps the rest off the NPU, or why there is no program.
         failed: whether there is no program.
         what: core, NPU, their clocks and the memory of the activations, and how much of that is assumed; or "".
+        resident: what weights in SRAM would take, where they are in flash and would fit; or "".
         basis: what the time and its band rest on, a clause for each processor; or "".
+        sram_share, flash_share: parts of the chip's memories that are taken; None where its file does not say.
     """
 
     target: str
@@ -54,7 +57,10 @@ class Candidate:
     blocks: str = ""
     failed: bool = False
     what: str = ""
+    resident: str = ""
     basis: str = ""
+    sram_share: float | None = None
+    flash_share: float | None = None
 
     @classmethod
     def of(
@@ -80,8 +86,18 @@ class Candidate:
             score,
             f"{plural(len(report.left_over), 'operator')}: {', '.join(left)}" if left else "",
             what=what,
+            resident="" if report.resident is None else str(report.resident),
             basis="; ".join(t.source for t in times),
+            sram_share=_share(memory, "sram", "dram"),
+            flash_share=_share(memory, "flash"),
         )
+
+
+def _share(memory: MemoryReport | None, *kinds: str) -> float | None:
+    """The largest part of a memory of these kinds that is taken; None where none of them has a size."""
+    regions = memory.regions if memory is not None else ()
+    parts = [r.bytes / r.capacity for r in regions if r.kind in kinds and r.capacity]
+    return max(parts, default=None)
 
 
 @short
@@ -109,6 +125,22 @@ class Candidates:
             for i, c in enumerate(self.candidates)
             if _can_be_best(c) and not any(_beats(o, c) for o in self.candidates if o is not c and _can_be_best(o))
         )
+
+    @property
+    def line(self) -> tuple[int, ...]:
+        """Positions of those that fit and that no other beats in time and SRAM, the fastest first."""
+        known = [
+            (c.milliseconds, c.sram, i)
+            for i, c in enumerate(self.candidates)
+            if _can_be_best(c) and c.milliseconds is not None and c.sram is not None
+        ]
+        found: list[int] = []
+        least = float("inf")
+        for _, sram, i in sorted(known):
+            if sram < least:
+                found.append(i)
+                least = sram
+        return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
         return {"format": FORMAT, "version": VERSION, **encode(self)}

@@ -22,8 +22,10 @@ from micronpu.report.budget_result import BudgetResult
 from micronpu.report.codec import DecodeError, decode, encode, flat, named
 from micronpu.report.estimate import Latency
 from micronpu.report.memory import MemoryReport
+from micronpu.report.placement import ResidentPrice
 from micronpu.report.shown import rendered, short, shown
 from micronpu.report.sparsity import SparsityReport
+from micronpu.report.traffic import BusTraffic
 from micronpu.report.verdict import Verdict
 from micronpu.report.warnings import ReportWarning
 
@@ -50,6 +52,7 @@ class Cost:
         utilisation: share of the multipliers' cycles that the MACs fill, 0 to 1.
         start_cycles: the part before anything is computed, where it is known.
         clock_mhz: that the cycles are of; None where it is not known.
+        bus: what crosses the bus, by port of the NPU; empty where that is not known.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("bound_by", "microseconds")
@@ -61,6 +64,7 @@ class Cost:
     utilisation: float
     start_cycles: int = 0
     clock_mhz: float | None = None
+    bus: Mapping[str, BusTraffic] = field(default_factory=dict)
 
     @property
     def bound_by(self) -> str:
@@ -201,9 +205,13 @@ class DelegationReport:
         has_npu: False for a core alone, which computes in int8 what an NPU would.
         inputs, outputs: of the program, in order; empty before compilation.
         tools: versions of what made the program, by name.
-        hashes: SHA-256 in hexadecimal of the program ("program") and of the payload of each partition ("partition 0"
-            and so on); empty before compilation.
+        hashes: SHA-256 in hexadecimal of the program ("program"), of the payload of each partition ("partition 0" and
+            so on), and of what the bytes rest on ("model", "data", "options", "tools", "machine"); empty before
+            compilation.
         states: buffers that live on from one call to the next; empty before compilation.
+        bus: what crosses the bus of the NPU in a call, by port; empty where that is not known.
+        resident: what the program would take with its weights in SRAM; None where they are, do not fit, or that is
+            not known.
         warnings: what a user should know before the program is used, severe ones first: outputs that are far from the
             float model, with the operator that costs most, and what can be seen without running anything.
     """
@@ -229,6 +237,8 @@ class DelegationReport:
     budgets: tuple[BudgetResult, ...] = ()
     states: tuple[StateRow, ...] = ()
     sparsity: SparsityReport | None = None
+    bus: Mapping[str, BusTraffic] = field(default_factory=dict)
+    resident: ResidentPrice | None = None
     warnings: tuple[ReportWarning, ...] = ()
 
     @property
@@ -285,8 +295,9 @@ class DelegationReport:
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """Time, energy and memory, or why there is none: a sentence each, whose first word or words end in a colon."""
-        return (*self.times, *(self.memory.lines if self.memory is not None else ()))
+        """Time, energy, bus and memory, or why there is none: a sentence each, which begins with what it is of."""
+        moved = (f"Bus, {port}: {traffic}." for port, traffic in self.bus.items())
+        return (*self.times, *moved, *(self.memory.lines if self.memory is not None else ()))
 
     @property
     def remarks(self) -> tuple[str, ...]:

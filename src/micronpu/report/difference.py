@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from micronpu.base.errors import ModelError
+from micronpu.report.basis import Cause
 from micronpu.report.codec import encode
 from micronpu.report.delegation import DelegationReport, Operation
 from micronpu.report.shown import rendered, short
@@ -88,6 +89,7 @@ class Difference:
         figures: all that either report has, changed or not.
         moved: operators of the model.
         operations: of the NPU.
+        causes: what the bytes rest on that is another now, where that was asked for and is known.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("is_any",)
@@ -97,6 +99,7 @@ class Difference:
     figures: tuple[Figure, ...]
     moved: tuple[Moved, ...] = ()
     operations: tuple[Changed, ...] = ()
+    causes: tuple[Cause, ...] = ()
 
     @property
     def is_any(self) -> bool:

@@ -5,26 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.unit.passes.pass_graphs import MergeEqualOperands
 from torch import nn
 
 import micronpu
 from micronpu.base.errors import PassError
 from micronpu.ir.graph import Graph
-from micronpu.ops.elementwise import Maximum
-from micronpu.passes.base import Walk
-
-
-class MergeEqualOperands(micronpu.Pass):
-    """The larger of a value and itself is the value: maximum(x, x) -> y becomes x -> y."""
-
-    name = "merge_equal_operands"
-
-    def run(self, graph: Graph) -> bool:
-        walk = Walk(graph)
-        for node in walk:
-            if isinstance(node.op, Maximum) and node.inputs[0] is node.inputs[1]:
-                walk.replace(node.output, node.inputs[0])
-        return walk.changed
 
 
 class Twice(nn.Module):

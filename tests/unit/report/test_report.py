@@ -126,6 +126,7 @@ def test_costs_are_columns_where_the_compiler_knows_them():
         "utilisation": 0.25,
         "start_cycles": 0,
         "clock_mhz": None,
+        "bus": {},
         "bound_by": "OffChipFlash",
         "microseconds": None,
     }
@@ -465,3 +466,28 @@ def test_a_session_shows_a_few_lines_of_a_value():
         assert value._repr_html_().startswith(("<pre", "<iframe"))
     assert "\\x1b[31m" in repr(replace(compiled(), target="odd \x1b[31m"))
     assert "&lt;hand&gt;" in Candidates("<hand>", "", ())._repr_html_()
+
+
+def test_words_of_a_table_are_explained_where_it_has_them() -> None:
+    cost = Cost(100, 100, {}, 64, 0.5)
+    operations = [Operation(0, name, name, (1, 8), 10, Origin((name,)), cost) for name in ("conv2d", "table + clamp")]
+    verdicts = (Verdict("conv2d.default", Origin(("conv2d",)), 0),)
+    for chosen, has_cost in ((operations, True), ([replace(operations[0], cost=None)], False)):
+        report = DelegationReport("chip", verdicts, operations=tuple(chosen))
+        for text in (printed(report_view(report)), page(report, graph=False)):
+            words = " ".join(html.unescape(text).split())
+            assert ("share of the multipliers" in words and "looked up" in words) is has_cost
+
+
+def test_what_takes_the_time_is_named_with_what_to_try() -> None:
+    verdicts = (Verdict("conv2d.default", Origin(("conv2d",)), 0),)
+    cheap, idle, busy = Cost(100, 100, {}, 64, 0.5), Cost(900, 900, {}, 64, 0.02), Cost(900, 900, {}, 64, 0.6)
+    for cost, said in ((idle, True), (busy, False)):
+        operations = [Operation(0, n, n, (1, 8), 10, Origin((n,), "net.py:7"), cheap) for n in ("conv2d", "add")]
+        operations.append(Operation(0, "resize", "resize", (1, 8), 10, Origin(("up",), "net.py:9"), cost))
+        report = DelegationReport("chip", verdicts, operations=tuple(operations))
+        text = " ".join(printed(report_view(report)).split())
+        assert ("Slow: `resize` takes 82 % of the NPU's cycles, with 2 % of the" in text) is said
+        assert ("micronpu advise" in text) is said
+        shown = page(report, graph=True)
+        assert "Where the time goes" in shown and shown.index(">resize<") < shown.index(">add<")

@@ -1,16 +1,24 @@
-"""An estimate as a trace for `chrome://tracing` and Perfetto: a row for the NPU, its arithmetic, and each memory."""
+"""A trace for `chrome://tracing` and Perfetto: an estimate of the NPU by operation, or what was recorded of a run."""
 
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from micronpu.base.errors import UnsupportedError
+from micronpu.base.errors import FileError, UnsupportedError, first_line
+from micronpu.base.files import read_file
+from micronpu.base.quiet import quiet
 
 if TYPE_CHECKING:
     from micronpu.report.delegation import DelegationReport
 
 _PROCESS = 1
+_IDENTIFIER = b"ED00"
+"""Of an ETDump, behind its size."""
+_RUNTIME, _INSIDE = "runtime", "inside of delegates"
 _WHOLE, _ARITHMETIC = "NPU", "NPU: arithmetic"
 
 
@@ -32,13 +40,7 @@ def chrome_trace(report: DelegationReport) -> str:
     in_cycles = any(not cost.clock_mhz for _, cost in timed)
     memories = sorted({name for _, cost in timed for name in cost.memory_cycles})
     rows = [_WHOLE, _ARITHMETIC, *memories]
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "pid": _PROCESS, "name": "process_name", "args": {"name": f"{report.target}, an estimate"}},
-        *(
-            {"ph": "M", "pid": _PROCESS, "tid": i, "name": "thread_name", "args": {"name": row}}
-            for i, row in enumerate(rows)
-        ),
-    ]
+    events = _names(f"{report.target}, an estimate", rows)
     begin = 0.0
     for operation, cost in timed:
         unit = 1.0 if in_cycles else 1.0 / (cost.clock_mhz or 1.0)
@@ -66,5 +68,78 @@ def chrome_trace(report: DelegationReport) -> str:
                     }
                 )
         begin += cost.cycles * unit
-    other = {"unit": "cycles" if in_cycles else "microseconds", "figures": "estimates, nobody has measured them"}
+    return _file(events, "cycles" if in_cycles else "microseconds", "estimates, nobody has measured them")
+
+
+def recorded_trace(etdump: Path, title: str) -> str:
+    """The text of a trace file: when each operator of the runtime, and each operation inside of delegates, ran.
+
+    Times are microseconds from the first event, as the clock of the machine that ran it says; a board's ticks count as
+    nanoseconds, as ExecuTorch's Inspector takes them.
+
+    Args:
+        etdump: of a run, here or on a board.
+
+    Raises:
+        FileError: it is no ETDump.
+        UnsupportedError: it has no times.
+    """
+    hint = "what ExecuTorch's runtime writes, or `micronpu run --profile`"
+    if read_file(etdump)[8:12] != _IDENTIFIER:
+        raise FileError(f"{etdump} is no ETDump.", hint=hint)
+    from executorch.devtools import Inspector
+    from executorch.devtools.inspector import TimeScale
+
+    try:
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of values that were not recorded
+            inspector = Inspector(
+                etdump_path=str(etdump), source_time_scale=TimeScale.NS, target_time_scale=TimeScale.US
+            )
+        found = [(block.name, event) for block in inspector.event_blocks for event in block.events]
+    except Exception as error:  # of flatbuffers, json or ExecuTorch, whatever the file holds
+        raise FileError(
+            f"{etdump} is no ETDump that can be read: {first_line(error) or type(error).__name__}.", hint=hint
+        ) from error
+    timed = [
+        (block, event, begin / 1000, duration)
+        for block, event in found
+        for begin, duration in zip(event.start_time or (), event.perf_data.raw if event.perf_data else (), strict=False)
+    ]
+    if not timed:
+        raise UnsupportedError(f"{etdump} has no times of which a trace could be made.", hint="a run that is profiled")
+    first = min(begin for _, _, begin, _ in timed)
+    events = _names(title, [_RUNTIME, _INSIDE])
+    for block, event, begin, duration in sorted(timed, key=lambda row: (row[2], -row[3])):
+        inside = bool(event.is_delegated_op)
+        said = [part.decode(errors="replace") for part in event.raw_delegate_debug_metadatas if isinstance(part, bytes)]
+        name = next(filter(None, said), "") if inside else ""
+        told = {"block": block, "operators": ", ".join(event.op_types), "identifier": str(event.name)}
+        events.append(
+            {
+                "ph": "X",
+                "pid": _PROCESS,
+                "tid": int(inside),
+                "name": name or str(event.name),
+                "ts": round(begin - first, 3),
+                "dur": round(duration, 3),
+                "args": {key: value for key, value in told.items() if value},
+            }
+        )
+    return _file(events, "microseconds", "recorded")
+
+
+def _names(title: str, rows: Sequence[str]) -> list[dict[str, Any]]:
+    """What the process and its rows are called."""
+    return [
+        {"ph": "M", "pid": _PROCESS, "name": "process_name", "args": {"name": title}},
+        *(
+            {"ph": "M", "pid": _PROCESS, "tid": i, "name": "thread_name", "args": {"name": row}}
+            for i, row in enumerate(rows)
+        ),
+    ]
+
+
+def _file(events: list[dict[str, Any]], unit: str, figures: str) -> str:
+    other = {"unit": unit, "figures": figures}
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}, indent=1) + "\n"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from micronpu.base.files import write_file
 from micronpu.report.accuracy import decibel_text
+from micronpu.report.advice import hotspots
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.estimate import Latency
 from micronpu.report.memory import Region
@@ -19,11 +20,13 @@ from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_te
 from micronpu.report.verdict import Reason, Verdict
 from micronpu.report.views.rows import (
     TOP,
+    TRY_ADVISE,
     WHOLE,
     Row,
     cost_share,
     cost_texts,
     costliest,
+    explained,
     folded,
     host_groups,
     kind_of_rows,
@@ -74,7 +77,7 @@ def page(report: DelegationReport, blame: Blame | None = None, *, graph: bool = 
     everything = [row for members in lines.values() for row in members if not row.steps]
     costs = bool(total_cycles(everything))
     if graph and report.verdicts:
-        parts += [part("network.html"), part("timeline.html") if costs else "", _memory(report)]
+        parts += [part("network.html"), part("timeline.html") if costs else "", _hotspots(report), _memory(report)]
     # Bars are comparable over partitions: they share one scale.
     largest = max((weight(row, costs) for row in everything), default=0)
     parts += [_partition(number, rows[number], lines[number], kind, largest, costs) for number in rows]
@@ -278,6 +281,35 @@ def _warning(warning: ReportWarning) -> str:
 </section>"""
 
 
+_SPOTS = 5
+
+
+def _hotspots(report: DelegationReport) -> str:
+    """Operations by name, the costliest first; nothing where there are as few as in the table below."""
+    spots = hotspots(report)
+    if len(spots) < 3:
+        return ""
+    lines = "\n".join(
+        f'<tr><td class="name">{escape(spot.name)}</td><td>{escape(spot.processor)}</td>'
+        f'<td class="number">{spot.count}</td>'
+        f'<td class="number">{spot.cycles:,}</td><td class="number">{spot.share:.0%}</td>'
+        f'<td class="number">{NOTHING if spot.use is None else f"{spot.use:.0%}"}</td>'
+        f"<td>{_source(spot.sources[0], file_name(spot.sources[0])) if spot.sources else NOTHING}</td></tr>"
+        for spot in spots[:_SPOTS]
+    )
+    numbers = "".join(f'<th class="number">{name}</th>' for name in ("count", "cycles", "share", "use"))
+    return f"""<details class="card" open>
+<summary><h2>Where the time goes</h2> <span class="about">by operation</span></summary>
+<div class="scroll"><table>
+<thead><tr><th>operation</th><th>runs on</th>{numbers}<th>source</th></tr></thead>
+<tbody>
+{lines}
+</tbody>
+</table></div>
+<p class="about">Use: share of the multipliers' cycles that do work. {_marked(TRY_ADVISE)}</p>
+</details>"""
+
+
 def _partition(number: int, rows: list[Row], lines: list[Row], kind: str, largest: int, costs: bool) -> str:
     """The table with repeated steps as groups; where there are any, every row by itself is there to be opened."""
     apart = ""
@@ -291,9 +323,10 @@ def _partition(number: int, rows: list[Row], lines: list[Row], kind: str, larges
 <details class="every"><summary>Every {escape(kind)} by itself, {len(rows):,} lines</summary>
 {_table(rows, kind, largest, costs)}
 </details>"""
+    words = f'<p class="about">{escape(explained(rows))}.</p>' if explained(rows) else ""
     return f"""<details class="card" open>
 <summary><h2>Partition {number}</h2> <span class="about">{totals(rows, kind)}</span></summary>
-{_table(lines, kind, largest, costs)}{apart}
+{_table(lines, kind, largest, costs)}{words}{apart}
 </details>"""
 
 

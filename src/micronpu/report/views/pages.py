@@ -10,6 +10,7 @@ from pathlib import Path
 from micronpu.base.files import write_file
 from micronpu.report.candidates import Candidates
 from micronpu.report.difference import Difference
+from micronpu.report.shown import shown
 from micronpu.report.texts import NOTHING, file_name
 from micronpu.report.views.tables import BEST, CANDIDATE_NUMBERS, candidate_columns, candidate_texts, figure_texts
 from micronpu.report.views.web import document, part
@@ -62,7 +63,8 @@ def write_candidates(candidates: Candidates, path: str | os.PathLike[str]) -> Pa
     ]
     numbers = {i for i, name in enumerate(columns) if name in (*CANDIDATE_NUMBERS, candidates.metric) and name}
     note = f'<p class="note">★ {BEST}: time, SRAM, flash, accuracy.</p>'
-    parts = (_head("one model, many targets", candidates.model), _card("Targets", columns, rows, numbers), note)
+    chart = f'<section class="card">\n<h2>Time and memory</h2>\n{shown(candidates, "plot")}</section>'
+    parts = (_head("one model, many targets", candidates.model), chart, _card("Targets", columns, rows, numbers), note)
     body = "\n".join(parts)
     return write_file(path, document(candidates.model, body, _script()).encode())
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from micronpu.report.delegation import Cost, DelegationReport, Operation
 from micronpu.report.texts import NOTHING, plural
+from micronpu.report.traffic import together
 from micronpu.report.verdict import Verdict
 
 
@@ -157,6 +158,7 @@ def _sum(costs: Sequence[Cost]) -> Cost:
         utilisation=sum(c.utilisation * c.cycles for c in costs) / cycles if cycles else 0.0,
         start_cycles=sum(c.start_cycles for c in costs),
         clock_mhz=costs[0].clock_mhz,
+        bus=together(c.bus for c in costs),
     )
 
 
@@ -216,6 +218,20 @@ def totals(rows: Sequence[Row], kind: str) -> str:
     parts += [f"{macs:,} MACs"] if macs else []
     parts += [f"{cycles:,} cycles"] if cycles else []
     return ", ".join(parts)
+
+
+TRY_ADVISE = "`micronpu advise` compiles what could be written instead, and says what it saves."
+
+
+def explained(rows: Sequence[Row]) -> str:
+    """What the words of a table of these rows mean, as far as it has them; "" for none."""
+    found = []
+    if total_cycles(rows):
+        found.append("bound by: what the operation waits for longest")
+        found.append(f"use: share of the multipliers' cycles that do work, {NOTHING} without MACs")
+    if any(row.title.split(" ")[0] == "table" for row in rows):
+        found.append("table: a function of each element by itself, looked up")
+    return "; ".join(found)
 
 
 def macs_sentence(report: DelegationReport) -> str:

@@ -114,12 +114,15 @@ def _place(layer: LayerError) -> str:
 def difference_view(difference: Difference) -> RenderableType:
     """Figures that changed, operators that moved, and operations that are others now."""
     if not difference.is_any:
-        return Text(f"{difference.before} and {difference.after} say the same.", style="bold")
+        same = [f"{difference.before} and {difference.after} say the same.", *map(str, difference.causes)]
+        return Text("\n".join(same), style="bold")
     figures = plain_table("", "before", "after", "change", numbers=("before", "after", "change"))
     for figure in difference.figures:
         if figure.before != figure.after:
             figures.add_row(*map(Text, figure_texts(figure)))
     parts: list[RenderableType] = [Text(f"{difference.before} -> {difference.after}", style="bold"), "", figures]
+    if difference.causes:
+        parts[1:1] = [*(Text(str(cause)) for cause in difference.causes)]
     if difference.moved:
         table = plain_table("operator", "before", "after", "line", "why")
         for moved in difference.moved:
@@ -150,7 +153,7 @@ def figure_texts(figure: Figure) -> tuple[str, ...]:
 
 CANDIDATE_COLUMNS = (
     *("target", "acts", "fits", "time", "band", "SRAM", "flash", "on target", "calls", "SQNR", "score"),
-    *("what it is", "time by", "blocks"),
+    *("what it is", "weights in SRAM", "time by", "blocks"),
 )
 _ON_FIRST_LINE = ("target", "time", "band", "SRAM", "flash")
 """The other ones are on the second line of a row in the terminal."""
@@ -169,12 +172,21 @@ def candidate_texts(candidate: Candidate, metric: str) -> tuple[str, ...]:
     if c.milliseconds is not None:
         digits = 1 if c.milliseconds >= 10 else 2 if c.milliseconds >= 0.1 else 4
         time, band = f"{c.milliseconds:,.{digits}f} ms", f"{c.low:,.{digits}f} to {c.high:,.{digits}f}"
-    memory = (NOTHING if n is None else f"{n / 1024:,.1f} KiB" for n in (c.sram, c.flash))
+    memory = (_taken(n, part) for n, part in ((c.sram, c.sram_share), (c.flash, c.flash_share)))
     share = NOTHING if c.failed else f"{100 * c.share:.0f} %"
     calls = NOTHING if c.failed else str(c.partitions)
     sqnr = NOTHING if c.sqnr is None else decibel_text(c.sqnr)
     score = () if not metric else (NOTHING if c.score is None else f"{c.score:.4f}",)
-    return (c.target, c.activations, fits, time, band, *memory, share, calls, sqnr, *score, c.what, c.basis, c.blocks)
+    texts = c.what, c.resident, c.basis, c.blocks
+    return (c.target, c.activations, fits, time, band, *memory, share, calls, sqnr, *score, *texts)
+
+
+def _taken(count: int | None, part: float | None) -> str:
+    """Bytes, and which part of the memory that is."""
+    if count is None:
+        return NOTHING
+    size = f"{count / 1024:,.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):,.2f} MiB"
+    return size if part is None else f"{size}, {'<1' if part < 0.005 else f'{100 * part:.0f}'} %"
 
 
 def candidate_columns(candidates: Candidates) -> tuple[str, ...]:
@@ -207,7 +219,8 @@ def candidate_rows(candidate: Candidate, metric: str) -> tuple[list[str], tuple[
     sqnr = "" if candidate.sqnr is None else cells["SQNR"]
     fits = {None: "", True: "fits", False: "does not fit"}[candidate.fits]
     score = f"{metric} {cells['score']}" if metric and not candidate.failed else ""
-    second = [t for t in (fits, candidate.activations, share, sqnr, score, candidate.what) if t]
+    resident = f"weights in SRAM: {candidate.resident}" if candidate.resident else ""
+    second = [t for t in (fits, candidate.activations, share, sqnr, score, candidate.what, resident) if t]
     return first, ("; ".join(second), candidate.blocks)
 
 

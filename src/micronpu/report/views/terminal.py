@@ -12,6 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from micronpu.report.advice import idle_hotspot
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.methods import MethodsReport
 from micronpu.report.shown import shows
@@ -19,11 +20,13 @@ from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_te
 from micronpu.report.verdict import Reason, Verdict
 from micronpu.report.views.rows import (
     TOP,
+    TRY_ADVISE,
     WHOLE,
     Row,
     cost_share,
     cost_texts,
     costliest,
+    explained,
     folded,
     host_groups,
     kind_of_rows,
@@ -51,8 +54,13 @@ def report_view(report: DelegationReport, top: int | None = None, every: bool = 
         every: each operation by itself, repeated steps too.
     """
     parts: list[RenderableType] = [_summary(report)]
-    for number, rows in partition_rows(report).items():
+    partitions = partition_rows(report)
+    for number, rows in partitions.items():
         parts += ["", *_partition(number, rows, kind_of_rows(report), top, every)]
+    words = explained([row for rows in partitions.values() for row in rows])
+    parts += [Text(f"{words}.", style="dim")] if words else []
+    if (spot := idle_hotspot(report)) is not None:
+        parts += ["", Text.assemble(("Slow: ", "bold yellow"), f"{spot}. ", ("Try: ", "dim"), TRY_ADVISE)]
     if report.host:
         style = "bold yellow" if report.left_over else "bold green"
         parts += ["", Text(f"On the host: {plural(len(report.host), 'operator')}", style=style)]

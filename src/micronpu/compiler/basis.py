@@ -1,0 +1,186 @@
+"""What the bytes of a program rest on, put together of what `micronpu.compile` is given; and back, from a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+
+from micronpu.base.errors import OptionError
+from micronpu.base.files import read_file
+from micronpu.base.parsing import parse_json
+from micronpu.compiler.facts import tool_versions
+from micronpu.compiler.verification import Verification
+from micronpu.frontend.training import Train
+from micronpu.passes.pipeline import Pipeline
+from micronpu.quantize.digests import Digests
+from micronpu.quantize.quantization import HowToQuantize, Quantization
+from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.settings_file import read_quantization
+from micronpu.report.basis import Basis
+from micronpu.targets.options import Options
+from micronpu.targets.registry import FAMILIES, find_target, options_for
+from micronpu.transforms.sparsity.options import SparsityOptions, sparsity_options
+from micronpu.transforms.wanted import Transforms
+
+_CODE = "code"
+"""The key of what a file cannot hold: Python, and other files."""
+_ONLY_SHOW = ("rich", "typer")
+"""Packages that micronpu needs and that have no say in bytes."""
+_OF_VERIFICATION = ("run", "held_out", "allow_missing_kernels")
+"""What decides bytes, and not only whether there is a program."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The arguments of `micronpu.compile` that decide bytes, beside the model and its data."""
+
+    target: str
+    quantization: HowToQuantize = None
+    options: Options | None = None
+    transforms: Transforms | None = None
+    verification: Verification = Verification()  # noqa: RUF009 (a frozen value)
+    train: Train | None = None
+
+    def told(self) -> dict[str, str]:
+        """All of it, defaults too, value as JSON by name."""
+        target = find_target(self.target)
+        found: dict[str, Any] = {"target": self.target}
+        if target.chip is not None and target.chip.file:
+            found["target"] = os.path.basename(self.target)
+            found["chip file"] = hashlib.sha256(read_file(target.chip.file)).hexdigest()
+        options = options_for(target, self.options)
+        found |= _named("options", options.program_values())
+        for name in options.files:
+            if file := getattr(options, name):
+                digest = hashlib.sha256(read_file(file)).hexdigest()
+                found[f"options.{name}"] = {_CODE: f"the file {os.path.basename(file)}", "sha256": digest}
+        how = Quantization.of(self.quantization)
+        told = {f.name: getattr(how, f.name) for f in fields(how)}
+        told["settings"] = None if how.settings is None else read_quantization(how.settings)
+        wanted = self.transforms or Transforms()
+        sparsity = sparsity_options(wanted.sparsity)
+        found |= _named("quantization", told)
+        found |= _named("transforms", {"sparsity": sparsity, "compress": wanted.compress, "passes": wanted.passes})
+        found |= _named("verify", {name: getattr(self.verification, name) for name in _OF_VERIFICATION})
+        if self.train is not None:
+            found["train"] = _code(self.train)
+        return {name: json.dumps(value, sort_keys=True, default=_code) for name, value in found.items()}
+
+    @classmethod
+    def read(cls, told: Mapping[str, str], target: str | None = None) -> Wanted:
+        """What `told` gave, for the same program anew.
+
+        Args:
+            target: in the place of the one that is told: a chip file may lie elsewhere.
+
+        Raises:
+            OptionError: something of it is Python, or is none of what there is.
+        """
+        values = _read(told)
+        groups: dict[str, dict[str, Any]] = {"options": {}, "quantization": {}, "transforms": {}, "verify": {}}
+        for name, value in values.items():
+            group, _, own = name.partition(".")
+            if isinstance(value, dict) and _CODE in value:
+                raise OptionError(
+                    f"The manifest says {name} = {value[_CODE]}, which a manifest cannot hold.",
+                    hint="compile it again in Python, and compare the two with `micronpu diff --why`",
+                )
+            if own and group in groups:
+                groups[group][own] = value
+            elif name not in ("target", "chip file"):
+                raise OptionError(f"The manifest has an option {name!r} that there is not.", hint="compile again")
+        name = target or str(values.get("target", ""))
+        given = {key: tuple(v) if isinstance(v, list) else v for key, v in groups["options"].items()}
+        found = find_target(name)
+        if flags := given.get("extra_flags"):
+            raise OptionError(
+                f"The manifest hands {' '.join(map(str, flags))} to another tool's command, and it may be anybody's.",
+                hint="compile it with these flags, and compare the two with `micronpu diff --why`",
+            )
+        sparsity = groups["transforms"].pop("sparsity", None)
+        try:
+            made = None if sparsity is None else SparsityOptions(**sparsity)
+            given.pop("silicon", None)
+            return cls(
+                name,
+                Quantization(**groups["quantization"]),
+                options_for(found, given=given),
+                Transforms(sparsity=made, **groups["transforms"]),
+                Verification(**groups["verify"]),
+            )
+        except (TypeError, ValueError) as error:
+            raise OptionError(
+                f"The manifest has options that do not fit this micronpu: {error}.", hint="the micronpu that wrote it"
+            ) from error
+
+
+def basis_of(wanted: Wanted, digests: Mapping[str, Digests]) -> Basis:
+    """The basis of a finished program.
+
+    Args:
+        digests: of each method by its name; "" for the only one.
+    """
+    model: dict[str, str] = {}
+    data: dict[str, str] = {}
+    for method, own in digests.items():
+        before = f"{method}: " if method else ""
+        model |= {before + name: value for name, value in own.model.items()}
+        data |= {before + name: value for name, value in own.data.items()}
+    return Basis(model, data, wanted.told(), _tools(FAMILIES[find_target(wanted.target).family].packages), _machine())
+
+
+def _tools(packages: Iterable[str]) -> dict[str, str]:
+    found = {name: version for name, version in tool_versions().items() if name not in _ONLY_SHOW}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _machine() -> dict[str, str]:
+    return {
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def _named(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{group}.{name}": value for name, value in values.items()}
+
+
+def _code(value: Any) -> Any:
+    """What JSON does not know: data classes by their fields, paths as text, and Python by its name and settings."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if is_dataclass(value) and not isinstance(value, (type, Pipeline)):
+        return {f.name: getattr(value, f.name) for f in fields(value)}
+    named = value if hasattr(value, "__qualname__") else type(value)
+    told: dict[str, Any] = {_CODE: f"{named.__module__}.{named.__qualname__}"}
+    if isinstance(value, StaticQuantizer):
+        told |= {"settings": value.settings, "disabled_rewrites": sorted(value.disabled_rewrites)}
+    if isinstance(value, Pipeline):
+        told |= {"passes": str(value), "verify_each": value.verify_each}
+    return told
+
+
+def _read(told: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        return {name: parse_json(text) for name, text in told.items()}
+    except ValueError as error:
+        raise OptionError(
+            f"The manifest's options are damaged: {error}.", hint="compile again with --manifest"
+        ) from error

@@ -1,0 +1,114 @@
+"""What the bytes of a program rest on: model, data, options, tools and machine, and by which of them two differ."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+
+from micronpu.report.texts import plural
+
+WHOLE = ""
+"""The one part of a basis that is known by its digests alone."""
+_MOST = 4
+"""Parts that a sentence names."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What the bytes of a program rest on, each part with what tells it from another.
+
+    Attributes:
+        model: digests, the first 16 digits of a SHA-256 in hexadecimal: of the exported graph, of the example inputs,
+            and of each weight by its name.
+        data: the same of the calibration data, row by row in order, or block of rows by block.
+        options: what the compilation was told, value as JSON by name.
+        tools: versions by name.
+        machine: system, processor and its instructions, threads. Bytes do not rest on them, but for
+            quantization-aware training; see docs/stability.md.
+    """
+
+    model: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    tools: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, str] = field(default_factory=dict)
+
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 in hexadecimal of each, by its name."""
+        return {f.name: _digest(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def of_hashes(cls, hashes: Mapping[str, str]) -> Basis | None:
+        """What `hashes` gave, read back: whether two are the same can be told, not where; None without them."""
+        names = [f.name for f in fields(cls)]
+        if not all(name in hashes for name in names):
+            return None
+        return cls(**{name: {WHOLE: hashes[name]} for name in names})
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is known by its digests alone."""
+        return set(self.model) == {WHOLE}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One of the things that bytes rest on, which is another one.
+
+    Attributes:
+        name: of the field of `Basis`.
+        parts: what of it; () where that is not known.
+        before, after: values of the parts, in their order; "" where there is no such part.
+    """
+
+    name: str
+    parts: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name.capitalize()}: {self._what}."
+
+    @property
+    def _what(self) -> str:
+        if not self.parts:
+            return "another one, and a manifest of each would say where"
+        told = [_told(self.name, *values) for values in zip(self.parts, self.before, self.after, strict=True)]
+        more = len(told) - _MOST
+        return ", ".join(told[:_MOST]) + (f" and {plural(more, 'other part')}" if more > 0 else "")
+
+
+def causes(before: Basis, after: Basis) -> tuple[Cause, ...]:
+    """What differs between the bases of two programs, in the order in which one looks."""
+    return tuple(_causes(before, after))
+
+
+def _causes(before: Basis, after: Basis) -> Iterator[Cause]:
+    coarse = before.is_whole or after.is_whole
+    for own in fields(Basis):
+        first, second = getattr(before, own.name), getattr(after, own.name)
+        if coarse:
+            if _whole(first) != _whole(second):
+                yield Cause(own.name)
+            continue
+        parts = [name for name in dict.fromkeys((*first, *second)) if first.get(name) != second.get(name)]
+        if parts:
+            values = [tuple(told.get(name, "") for name in parts) for told in (first, second)]
+            yield Cause(own.name, tuple(parts), *values)
+
+
+def _whole(told: Mapping[str, str]) -> str:
+    return told[WHOLE] if set(told) == {WHOLE} else _digest(told)
+
+
+def _digest(told: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _told(name: str, part: str, before: str, after: str) -> str:
+    """A part that differs; digests say nothing to people."""
+    if name in ("model", "data"):
+        return f"{part} ({'new' if not before else 'gone' if not after else 'changed'})"
+    return f"{part} {before or 'not there'} -> {after or 'not there'}"

@@ -1,0 +1,137 @@
+"""One model on many targets as a picture: time to the right, SRAM upwards, both logarithmic, a line for the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from xml.sax.saxutils import escape
+
+from micronpu.report.candidates import Candidate, Candidates
+from micronpu.report.shown import shows
+
+_WIDTH, _HEIGHT = 760, 460
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 130, 34, 52
+_LINE = 13
+"""Height of a line of text."""
+_BEST, _OTHER, _AXIS = "#1a6fb5", "#8a94a0", "#9aa3ad"
+
+
+@shows(Candidates, "plot")
+def plot(candidates: Candidates) -> str:
+    """An SVG picture; targets without a time or without a program are not in it."""
+    shown = [
+        (i, c, c.milliseconds, c.sram)
+        for i, c in enumerate(candidates.candidates)
+        if c.milliseconds and c.sram and not c.failed
+    ]
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'font-family="system-ui, sans-serif" font-size="11" aria-label="{escape(_told(shown))}">',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
+    ]
+    if not shown:
+        lines.append(f'<text x="{_LEFT}" y="{_TOP}">No target has a time and a program.</text>')
+        return "\n".join([*lines, "</svg>"]) + "\n"
+    x = _Axis([t for *_, t, _ in shown], _LEFT, _WIDTH - _RIGHT)
+    y = _Axis([s / 1024 for *_, s in shown], _HEIGHT - _BOTTOM, _TOP)
+    lines += _axes(x, y)
+    places = {i: (x.place(t), y.place(s / 1024)) for i, _, t, s in shown}
+    best = [places[i] for i in candidates.line if i in places]
+    lines.append(
+        f'<polyline points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in best)}" fill="none" stroke="{_BEST}" '
+        'stroke-width="1.5"/>'
+    )
+    free = _Labels(list(places.values()))
+    order = sorted(shown, key=lambda s: (s[0] not in candidates.line, places[s[0]]))
+    for i, candidate, _, _ in order:
+        lines += _point(candidate, places[i], i in candidates.line, free)
+    said = "the line: nothing that fits is faster with as little SRAM"
+    lines.append(f'<text x="{_LEFT}" y="{_TOP - 16}" fill="{_BEST}">{said}</text>')
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _told(shown: Sequence[tuple[int, Candidate, float, int]]) -> str:
+    return "Time against SRAM: " + "; ".join(f"{c.target} {t:.3g} ms, {s / 1024:,.0f} KiB" for _, c, t, s in shown)
+
+
+class _Axis:
+    """A logarithmic axis between two pixels."""
+
+    def __init__(self, values: Sequence[float], first: float, last: float) -> None:
+        low, high = math.log10(min(values)), math.log10(max(values))
+        room = max(0.08 * (high - low), 0.15)
+        self._low, self._high, self._first, self._last = low - room, high + room, first, last
+
+    def place(self, value: float) -> float:
+        part = (math.log10(value) - self._low) / (self._high - self._low)
+        return self._first + part * (self._last - self._first)
+
+    @property
+    def ticks(self) -> list[float]:
+        """1, 2 and 5 of each decade, or the decades alone where those are many."""
+        decades = range(math.floor(self._low), math.ceil(self._high) + 1)
+        steps = (1, 2, 5) if self._high - self._low < 3 else (1,)
+        found = [step * 10.0**d for d in decades for step in steps]
+        return [t for t in found if self._low <= math.log10(t) <= self._high]
+
+
+def _axes(x: _Axis, y: _Axis) -> list[str]:
+    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    lines = []
+    for tick in x.ticks:
+        at = f"{x.place(tick):.1f}"
+        lines.append(f'<path d="M{at} {_TOP}V{bottom}" stroke="#e6e9ec"/>')
+        lines.append(f'<text x="{at}" y="{bottom + 16}" text-anchor="middle" fill="#555">{tick:,g}</text>')
+    for tick in y.ticks:
+        at = f"{y.place(tick):.1f}"
+        lines.append(f'<path d="M{_LEFT} {at}H{right}" stroke="#e6e9ec"/>')
+        lines.append(f'<text x="{_LEFT - 8}" y="{at}" dy="4" text-anchor="end" fill="#555">{tick:,g}</text>')
+    lines.append(f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" fill="none" stroke="{_AXIS}"/>')
+    middle = (_LEFT + right) / 2
+    lines.append(f'<text x="{middle}" y="{_HEIGHT - 14}" text-anchor="middle">milliseconds of a call, estimated</text>')
+    upright = (_TOP + bottom) / 2
+    turned = f'transform="rotate(-90 18 {upright})"'
+    lines.append(f'<text x="18" y="{upright}" text-anchor="middle" {turned}>KiB of SRAM</text>')
+    return lines
+
+
+class _Labels:
+    """Places of texts that touch neither each other nor a point."""
+
+    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
+        self._taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in points]
+
+    def find(self, x: float, y: float, width: float) -> tuple[float, float] | None:
+        """Left end and base line of a text beside a point; None where there is no room."""
+        beside = [(x + 8, y + 4), (x + 8, y - 8), (x + 8, y + 16), (x - 8 - width, y + 4), (x - width / 2, y - 10)]
+        beside += [(x - width / 2, y + 20), (x - 8 - width, y - 8), (x - 8 - width, y + 16)]
+        beside += [(x + 8, y + 4 + step * _LINE) for step in (-2, 2, -3, 3, -4, 4)]
+        for left, base in beside:
+            box = (left, base - _LINE + 3, left + width, base + 2)
+            inside = box[0] >= _LEFT and box[2] <= _WIDTH - 2 and box[1] >= _TOP - 8 and box[3] <= _HEIGHT - _BOTTOM
+            if inside and not any(_meet(box, other) for other in self._taken):
+                self._taken.append(box)
+                return left, base
+        return None
+
+
+def _meet(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _point(candidate: Candidate, place: tuple[float, float], best: bool, free: _Labels) -> list[str]:
+    x, y = place
+    colour = _BEST if best else _OTHER
+    name = candidate.target if candidate.activations == "int8" else f"{candidate.target}, {candidate.activations}"
+    fits = "" if candidate.fits is not False else ", does not fit"
+    title = f"{name}: {candidate.milliseconds:.3g} ms, {(candidate.sram or 0) / 1024:,.1f} KiB of SRAM{fits}"
+    fill = colour if candidate.fits is not False else "#fff"
+    lines = [
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{fill}" stroke="{colour}" stroke-width="1.5">'
+        f"<title>{escape(title)}</title></circle>"
+    ]
+    found = free.find(x, y, 6.1 * len(name) + 2)
+    if found is not None:
+        style = 'fill="#123" font-weight="600"' if best else 'fill="#667"'
+        lines.append(f'<text x="{found[0]:.1f}" y="{found[1]:.1f}" {style}>{escape(name)}</text>')
+    return lines
