@@ -259,6 +259,23 @@ def ethosu_latency(figures: Any) -> str:
     return table(head, map(row, figures["anchors"]))
 
 
+@on("figures.md", "ethosu_latency")
+def ethosu_beats(figures: Any) -> str:
+    """Beats of the bus that are published beside those of the stream."""
+    rows = [
+        [
+            b["network"],
+            f"`{b['target']}`",
+            b["counter"],
+            f"{b['published']:,}",
+            f"{b['counted']:,}",
+            f"{b['error']:+.1%}",
+        ]
+        for b in figures["beats"]
+    ]
+    return table(("network", "chip", "counter", "published", "counted", "off"), rows)
+
+
 @on("figures.md")
 def cortexm_latency(figures: Any) -> str:
     """The estimate for a core beside counts and what is published."""

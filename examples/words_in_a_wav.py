@@ -4,7 +4,7 @@
     python examples/words_in_a_wav.py mine.wav --target himax-we2    # 16 kHz, mono, 16 bits
 
 The network looks at the last second, every 80 ms; three equal answers in a row are a word.
-`streaming_keyword_spotting` has a network that computes new frames alone.
+`wake_word` has a network that computes only what is new, `sound_to_word.py` one that computes its features itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes `weights.npz`, `features.npz` and `words.wav` of this example from the project's data folder.
+"""Makes `weights.npz`, `features.npz`, `sounds.npz` and `words.wav` of this example from the project's data folder.
 
     python examples/keyword_spotting/make_data.py --data FOLDER
 
@@ -45,9 +45,12 @@ def write_features(data: Path) -> None:
 
 
 def write_sound(data: Path) -> None:
-    """Four words, a second each, and the last quarter of the last one twice more."""
+    """Four words, a second each, and the last quarter of the last one twice more; beside them 16 other recordings."""
+    spoken = [24, 29, 12, 1]
     with np.load(data / "kws_audio.npz") as source:
-        clips = source["pcm"][[24, 29, 12, 1]]
+        clips = source["pcm"][spoken]
+        others = [row for row in range(len(source["y"])) if row not in spoken]
+        np.savez_compressed(HERE / "sounds.npz", pcm=source["pcm"][others[:: len(others) // 16][:16]])
     samples = np.concatenate([*clips, clips[-1][-4000:], clips[-1][-4000:]]).astype("<i2")
     with wave.open(str(HERE / "words.wav"), "wb") as file:
         file.setparams((1, 2, 16_000, len(samples), "NONE", "not compressed"))

@@ -1,6 +1,6 @@
 """A language model on an Ethos-U85: trained, compiled as prefill and decode with one cache, and telling on.
 
-    python demo.py TEXT [--target ethos-u85-256] [--seconds 420] [--dim 64] [--layers 5]
+    python demo.py TEXT [--target ethos-u85-256] [--steps 5000] [--dim 64] [--layers 5]
 
 The text may be any. Debian's package bible-kjv prints one of four million letters:
 `bible -f ge1:1-re22:21 > bible.txt`.
@@ -8,7 +8,7 @@ The text may be any. Debian's package bible-kjv prints one of four million lette
 
 import argparse
 import math
-import time
+import sys
 from pathlib import Path
 
 import torch
@@ -19,12 +19,10 @@ from tokenizer import Tokenizer
 import micronpu
 
 
-def trained(model, data, seconds, length):
+def trained(model, data, steps, length):
     optimizer = torch.optim.AdamW(model.parameters(), 4e-3, betas=(0.9, 0.98), weight_decay=0.05)
-    begin, loss = time.monotonic(), None
-    while (done := (time.monotonic() - begin) / seconds) < 1 or loss is None:
-        for group in optimizer.param_groups:
-            group["lr"] = 4e-3 * (0.5 + 0.5 * math.cos(math.pi * min(done, 1))) + 1e-5
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=1e-5)
+    for step in range(steps):
         starts = torch.randint(0, len(data) - length - 1, (8,))
         rows = torch.stack([data[s : s + length + 1] for s in starts])
         loss = F.cross_entropy(model.whole(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
@@ -32,6 +30,9 @@ def trained(model, data, seconds, length):
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        schedule.step()
+        if sys.stderr.isatty():
+            print(f"\rstep {step + 1} of {steps}, loss {loss:.2f} ", end="", file=sys.stderr)
     return model.eval()
 
 
@@ -44,7 +45,7 @@ def main(argv=None):
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("text", type=Path)
     options.add_argument("--target", default="ethos-u85-256")
-    for name, value in (("seconds", 420.0), ("vocab", 512), ("dim", 64), ("layers", 5), ("length", 256), ("new", 64)):
+    for name, value in (("steps", 5000), ("vocab", 512), ("dim", 64), ("layers", 5), ("length", 256), ("new", 64)):
         options.add_argument(f"--{name}", type=type(value), default=value)
     given = options.parse_args(argv)
     torch.manual_seed(0)
@@ -54,7 +55,7 @@ def main(argv=None):
     train, test = (torch.tensor(tokenizer.encode(t)) for t in (text[:cut], text[cut:]))
     length = given.length
     model = Model(len(tokenizer.tokens), given.dim, given.layers, hidden=given.dim * 8 // 3, length=length)
-    model = trained(model, train, given.seconds, length * 3 // 4)
+    model = trained(model, train, given.steps, length * 3 // 4)
 
     rows = [train[s : s + length] for s in torch.linspace(0, len(train) - length, 4).long()]
     program = micronpu.compile(

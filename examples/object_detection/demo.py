@@ -7,13 +7,12 @@ python examples/object_detection/demo.py --target ethos-u55-128 --picture 7 --ou
 from __future__ import annotations
 
 import argparse
-import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 import torch
 from model import CELL, CLASSES, load
+from PIL import Image, ImageDraw
 
 import micronpu
 
@@ -47,22 +46,19 @@ def overlap(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def draw(picture: np.ndarray, objects: list[tuple[float, int, np.ndarray]], file: Path, zoom: int = 4) -> None:
-    """Writes a grey picture [H, W] uint8 with the boxes as a PNG file."""
-    image = np.repeat(picture.repeat(zoom, 0).repeat(zoom, 1)[..., None], 3, 2)
-    for _, kind, box in objects:
-        left, top, right, bottom = np.clip((box * zoom).round().astype(int), 0, len(image) - 2)
-        for area in (np.s_[top : bottom + 1, [left, right]], np.s_[[top, bottom], left : right + 1]):
-            image[area] = COLOURS[kind]
-    rows = b"".join(b"\0" + row.tobytes() for row in image)
-    header = struct.pack(">2I5B", image.shape[1], image.shape[0], 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    parts = [struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks]
-    file.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    """Writes a grey picture [H, W] uint8 with the boxes as an image file."""
+    image = Image.fromarray(picture).resize((picture.shape[1] * zoom, picture.shape[0] * zoom), 0).convert("RGB")
+    pen = ImageDraw.Draw(image)
+    for score, kind, box in objects:
+        pen.rectangle([float(side) for side in box * zoom], outline=COLOURS[kind], width=2)
+        pen.text((box[0] * zoom, box[1] * zoom - 12), f"{CLASSES[kind]} {score:.0%}", fill=COLOURS[kind])
+    image.save(file)
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--target", default="imxrt700", help="see `micronpu targets`")
 parser.add_argument("--picture", type=int, default=16, help="0 to 47; those from 16 on are new")
+parser.add_argument("--report", type=Path, help="a page to write")
 parser.add_argument("--out", type=Path, default=Path("boxes.png"))
 if __name__ == "__main__":
     options = parser.parse_args()
@@ -70,9 +66,11 @@ if __name__ == "__main__":
     inputs = (pictures[:, None, None] / np.float32(255)).astype(np.float32)
     examples = [torch.from_numpy(x) for x in inputs]
     program = micronpu.compile(load(), examples[0], options.target, calibration=examples[:16])
-    print(program.report)
+    print(program.report.summary())
     scores, distances = (y[0].numpy() for y in program.run(examples[options.picture]))
     objects = decode(scores, distances)
     for score, kind, box in objects:
         print(f"{CLASSES[kind]}: {score:.2f}, {box.round(1)}")
     draw(pictures[options.picture], objects, options.out)
+    if options.report:
+        program.report.to_html(options.report)

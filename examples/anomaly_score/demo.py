@@ -1,6 +1,6 @@
 """Anomaly score: an autoencoder learns what a machine sounds like, and what it cannot rebuild is strange.
 
-    python examples/anomaly_score.py --target ethos-u55-128
+    python examples/anomaly_score/demo.py --target ethos-u55-128
 
 The machine is made up here, so that nothing is downloaded: a motor's hum with its harmonics and the noise of air; a
 worn bearing adds clicks. Prints how well the error tells one from the other (AUC) in float and as the int8 program.
@@ -10,33 +10,14 @@ from __future__ import annotations
 
 import argparse
 from itertools import pairwise
+from pathlib import Path
 
 import torch
+from machine import BANDS, FRAMES, features, sound
+from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
 import micronpu
-
-RATE, SAMPLES, FRAME = 16_000, 8_192, 512
-BANDS, FRAMES = 32, 4  # of a spectrogram; the network sees four frames side by side
-
-
-def sound(random: torch.Generator, worn: bool) -> Tensor:
-    """Half a second of the machine, [8192]."""
-    time = torch.arange(SAMPLES) / RATE
-    speed = 90 + 20 * torch.rand(1, generator=random)
-    hum = sum(torch.sin(2 * torch.pi * speed * k * time) / k for k in range(1, 6))
-    wave = hum + 0.3 * torch.randn(SAMPLES, generator=random)
-    click = torch.exp(-torch.arange(60.0) / 12) * torch.sin(torch.arange(60.0) * 1.9)
-    for start in range(0, SAMPLES - 60, int(RATE / speed / 0.4)) if worn else ():
-        wave[start : start + 60] += click
-    return wave
-
-
-def features(wave: Tensor) -> Tensor:
-    """Logarithms of the power in 32 bands, four neighbouring frames to a row: [rows, 128]."""
-    spectrum = torch.stft(wave, FRAME, window=torch.hann_window(FRAME), return_complex=True).abs() ** 2
-    bands = spectrum[:256].reshape(BANDS, -1, spectrum.shape[1]).mean(1)
-    return (10 * torch.log10(bands + 1e-6)).T.unfold(0, FRAMES, FRAMES).flatten(1) / 20
 
 
 def network() -> nn.Sequential:
@@ -50,9 +31,22 @@ def auc(healthy: Tensor, worn: Tensor) -> float:
     return ((worn[:, None] > healthy).float() + 0.5 * (worn[:, None] == healthy)).mean().item()
 
 
+def draw(scores: dict[bool, Tensor], path: Path) -> None:
+    """A dot for each recording: how strange it sounds, from left to right; healthy above, worn below."""
+    image = Image.new("RGB", (640, 140), "white")
+    pen, most = ImageDraw.Draw(image), max(float(score.max()) for score in scores.values())
+    for worn, colour in ((False, "#00796b"), (True, "#b04020")):
+        pen.text((8, 8 + 66 * worn), f"{'worn' if worn else 'healthy'}, score on the chip", fill="black")
+        for x in (20 + 600 * scores[worn] / most).tolist():
+            pen.ellipse((x - 5, 32 + 66 * worn, x + 5, 42 + 66 * worn), outline=colour, width=2)
+    image.save(path)
+
+
 def main(arguments: list[str] | None = None) -> tuple[float, float]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="imxrt700-neutron", help="see `micronpu targets`")
+    parser.add_argument("--report", type=Path, help="a page to write")
+    parser.add_argument("--out", type=Path, help="a picture to write")
     options = parser.parse_args(arguments)
     torch.manual_seed(0)
     random = torch.Generator().manual_seed(0)
@@ -65,6 +59,7 @@ def main(arguments: list[str] | None = None) -> tuple[float, float]:
             optimizer.step()
     model.eval()
     program = micronpu.compile(model, (rows[:1],), options.target, calibration=[(r,) for r in rows[:100].split(1)])
+    print(program.report.summary())
     tests = {worn: [features(sound(random, worn)) for _ in range(40)] for worn in (False, True)}
     found = []
     for name, rebuild in (("float", model), ("int8", lambda x: torch.cat([program.run(r) for r in x.split(1)]))):
@@ -72,6 +67,10 @@ def main(arguments: list[str] | None = None) -> tuple[float, float]:
             score = {worn: torch.stack([(rebuild(x) - x).square().mean() for x in xs]) for worn, xs in tests.items()}
         found.append(auc(score[False], score[True]))
         print(f"AUC {name:6} {found[-1]:.3f}")
+    if options.out:
+        draw(score, options.out)
+    if options.report:
+        program.report.to_html(options.report)
     return found[0], found[1]
 
 
