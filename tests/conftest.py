@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A busy machine is no failure.
@@ -19,6 +20,15 @@ os.environ.pop("COLUMNS", None)
 os.environ["MICRONPU_CACHE"] = "off"
 
 gc.disable()  # while modules are imported and rows are made, nearly all of which stay
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A row that a joined program has anyway runs alone only where somebody names it."""
+    named = config.getoption("keyword") or "alone" in config.getoption("markexpr") or any("[" in a for a in config.args)
+    if not named:
+        left_out = [item for item in items if item.get_closest_marker("alone")]
+        items[:] = [item for item in items if not item.get_closest_marker("alone")]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_collection_finish() -> None:

@@ -11,8 +11,6 @@ from micronpu.base.errors import OptionError
 
 __all__ = ["LogMel"]
 
-_LOWEST_HZ = 20.0
-
 
 class LogMel(nn.Module):
     """Log-mel features of sound, wholly on the NPU: two convolutions, an absolute value and a logarithm.
@@ -26,11 +24,13 @@ class LogMel(nn.Module):
         sample_rate: of the sound in Hz.
         window: samples of a frame, weighted by a Hann window.
         hop: samples from one frame to the next.
-        bands: of the mel scale, HTK's, from 20 Hz to half of the sample rate.
+        bands: of the mel scale, HTK's.
         floor_db: the level under which everything is silence, in dB of a sine of full scale.  Weights of 8 bits hear
             nothing much further below what is loud in the same frame.
         directions: that a magnitude is measured in: 2 differ from it by some 2 %, 4 by half a percent at twice the
             arithmetic.
+        low_hz: where the lowest band begins.
+        high_hz: where the highest band ends; None is half of the sample rate.
 
     Shape:
         Input ``[N, 1, samples]``, -1 to 1; output ``[N, bands, frames]``, the natural logarithm of the magnitude, 0 to
@@ -48,6 +48,8 @@ class LogMel(nn.Module):
         bands: int = 40,
         floor_db: float = -50.0,
         directions: int = 2,
+        low_hz: float = 20.0,
+        high_hz: float | None = None,
     ) -> None:
         super().__init__()
         for name, value, least in (
@@ -61,10 +63,17 @@ class LogMel(nn.Module):
                 raise OptionError(
                     f"`{name}` is {value!r}; it is a whole number of at least {least}.", hint=f"{name}={least}"
                 )
-        if isinstance(floor_db, bool) or not isinstance(floor_db, int | float) or not -120 <= floor_db < 0:
+        if not _is_number(floor_db) or not -120 <= floor_db < 0:
             raise OptionError(f"`floor_db` is {floor_db!r}; it is -120 or more, and less than 0.", hint="floor_db=-50")
+        ends = (low_hz, sample_rate / 2 if high_hz is None else high_hz)
+        if not all(_is_number(end) for end in ends) or not 0 <= ends[0] < ends[1] <= sample_rate / 2:
+            raise OptionError(
+                f"`low_hz` and `high_hz` are {low_hz!r} and {high_hz!r}; they are numbers from 0 to half of the sample "
+                f"rate, {sample_rate / 2:g} Hz, the lower first.",
+                hint="low_hz=20",
+            )
         size = 1 << (window - 1).bit_length()
-        filters = _filters(sample_rate, size, bands)
+        filters = _filters(sample_rate, size, bands, ends)
         if not bool((filters.sum(1) > 0).all()):
             raise OptionError(
                 f"{bands} bands are too many for a window of {window} samples at {sample_rate} Hz: the lowest hold no "
@@ -84,6 +93,10 @@ class LogMel(nn.Module):
         return torch.log(self.bands(torch.abs(self.transform(sound))) + self.floor)
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _transform(window: int, size: int, directions: int) -> torch.Tensor:
     """What a bin measures in each direction, ``[directions * bins, window]``; a sine of full scale has magnitude 1."""
     hann = torch.hann_window(window, dtype=torch.float64)
@@ -93,10 +106,10 @@ def _transform(window: int, size: int, directions: int) -> torch.Tensor:
     return (torch.cat(turned) * hann * 2 / hann.sum()).float()
 
 
-def _filters(sample_rate: int, size: int, bands: int) -> torch.Tensor:
+def _filters(sample_rate: int, size: int, bands: int, hertz: tuple[float, float]) -> torch.Tensor:
     """Triangles of the mel scale, ``[bands, bins]``, each 1 at its middle."""
     frequencies = torch.linspace(0, sample_rate / 2, size // 2 + 1, dtype=torch.float64)
-    ends = _mel(torch.tensor([_LOWEST_HZ, sample_rate / 2], dtype=torch.float64)).tolist()
+    ends = _mel(torch.tensor(hertz, dtype=torch.float64)).tolist()
     edges = torch.linspace(ends[0], ends[1], bands + 2, dtype=torch.float64)[:, None]
     rising = (_mel(frequencies) - edges[:-2]) / (edges[1:-1] - edges[:-2])
     falling = (edges[2:] - _mel(frequencies)) / (edges[2:] - edges[1:-1])

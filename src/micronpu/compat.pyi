@@ -7,6 +7,7 @@ from micronpu.targets.ethosu.pipeline_config import LeakyReLULoweringConfig as L
 from micronpu.targets.ethosu.pipeline_config import QuantizeInfConfig as QuantizeInfConfig
 from micronpu.targets.ethosu.pipeline_config import SDPASafeSoftmaxGuardPolicy as SDPASafeSoftmaxGuardPolicy
 from micronpu.targets.ethosu.pipeline_config import SoftmaxDecompositionConfig as SoftmaxDecompositionConfig
+from micronpu.targets.ethosu.quantizer import TOSAQuantizationConfig as TOSAQuantizationConfig
 from micronpu.targets.neutron.compat import NeutronCompileSpecBuilder as NeutronCompileSpecBuilder
 from micronpu.targets.neutron.compat import generate_neutron_compile_spec as generate_neutron_compile_spec
 from micronpu.targets.neutron.edge import RemoveAdditionalQDQClustersPass as RemoveAdditionalQDQClustersPass

@@ -79,3 +79,8 @@ def against_float(model: nn.Module, data: list[tuple[torch.Tensor, ...]]) -> lis
     with torch.no_grad():
         results = [(program.run(*batch), model(*batch)) for batch in data[:4]]
     return [decibels([(r[i], real[i]) for r, real in results]) for i in range(len(results[0][0]))]
+
+
+def outputs(found: Any) -> tuple[torch.Tensor, ...]:
+    """What a program or model gives, as a tuple also where it is one tensor."""
+    return (found,) if isinstance(found, torch.Tensor) else tuple(found)

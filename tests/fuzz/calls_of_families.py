@@ -23,7 +23,7 @@ from tests.fuzz.wrong_values import (
 from torch import nn
 
 import micronpu
-from micronpu import compat, ethosu, neutron
+from micronpu import compat, cortexm, ethosu, neutron
 
 
 def _setting(name: str) -> Iterator[Call]:
@@ -80,6 +80,12 @@ CALLS: tuple[Call, ...] = (
         for f in (ethosu.get_symmetric_quantization_config, ethosu.get_symmetric_a16w8_quantization_config)
     ),
     Call("get_symmetric_a8w4_quantization_config", ethosu.get_symmetric_a8w4_quantization_config),
+    Call(
+        "get_uint8_io_quantization_config",
+        ethosu.get_uint8_io_quantization_config,
+        dict,
+        {"is_dynamic": [True]},
+    ),
     Call("QuantizeInfConfig", compat.QuantizeInfConfig),
     Call("CustomDelegationOptions", neutron.CustomDelegationOptions),
     Call(
@@ -161,7 +167,33 @@ CALLS: tuple[Call, ...] = (
         lambda: {"compile_spec": ethosu.EthosUOptions("ethos-u55-128")},
         {"additional_checks": [[3], ["a"]]},
     ),
-    Call("CortexMOptions", micronpu.CortexMOptions, dict, {"disabled_passes": DISABLED}),
+    Call(
+        "CortexMOptions",
+        micronpu.CortexMOptions,
+        dict,
+        {"disabled_passes": DISABLED, "instructions": ["MVE", "NEON"]},
+        empty=("instructions",),
+    ),
+    Call(
+        "CortexMTargetConfig",
+        cortexm.CortexMTargetConfig,
+        lambda: {"cpu": cortexm.CortexM.M33},
+        {"cpu": ["cortex-a55", 3], "isa": ["MVE", "NEON", 3]},
+    ),
+    Call("CortexMQuantizer", cortexm.CortexMQuantizer, dict, {"per_tensor_config": ["int8", 3]}),
+    Call(
+        "CortexMPassManager",
+        cortexm.CortexMPassManager,
+        lambda: {"exported_program": torch.export.export(net(), (X,))},
+        {"passes": [[]], "target_config": ["cortex-m55"], "exported_program": [net()]},
+    ),
+    Call(
+        "TOSAQuantizationConfig",
+        compat.TOSAQuantizationConfig,
+        lambda: dict.fromkeys(("input_activation", "output_activation", "weight", "bias")),
+        {"input_activation": [3], "output_activation": ["int8"], "weight": [torch.int8]},
+        any=("bias", "label"),
+    ),
     *(
         c
         for n in (

@@ -16,9 +16,11 @@ import tempfile
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
+from tests import board_logs
 from tests.fuzz.wrong_values import X, program
 from typer.testing import CliRunner
 
@@ -43,6 +45,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "advise": ("m.py:net", "-t", "imxrt700-neutron"),
     "compare": ("m.py:net", "-t", "imxrt700-neutron", "--jobs", "1"),
     "diff": ("a.json", "b.json"),
+    "reproduce": ("net.manifest.json", "m.py:net", "--no-cache"),
     "run": ("net.pte", "-i", "x.npy"),
     "inspect": ("net.pte",),
     "deploy": ("net.pte", "-o", "deployed"),
@@ -53,6 +56,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "doctor": (),
     "new": ("fresh",),
     "explore": ("no.pte", "--json"),
+    "calibrate": ("u55.toml", "board.log", "--report", "u55.json", "--dry-run"),
 }
 """A command line of each command that works; `disassemble` has nothing to show of a program without a stream, `image`
 takes none for a laptop, and `explore` opens no page."""
@@ -179,11 +183,15 @@ def prepare(folder: Path) -> None:
     (folder / "m.py").write_text(MODEL)
     for name in ("text.txt", "text.pte", "text.npy", "text.pt2"):
         (folder / name).write_text("text")
-    program().save(folder / "net.pte")
+    program().save(folder / "net.pte", manifest=True)
     (folder / "cut.pte").write_bytes(program().buffer[:-200])
     np.save(folder / "x.npy", X.numpy())
     for name in ("a.json", "b.json"):
         (folder / name).write_text(program().report.to_json())
+    chip = resources.files("micronpu.chips").joinpath("ra8p1.toml").read_text(encoding="utf-8")
+    (folder / "u55.toml").write_text(chip.replace('name = "ra8p1"', 'name = "mychip"'))
+    (folder / "board.log").write_text(board_logs.own())
+    (folder / "u55.json").write_text(board_logs.report().to_json())
 
 
 def main() -> int:

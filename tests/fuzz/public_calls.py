@@ -9,7 +9,10 @@ from tests.fuzz.malformed import Call
 
 from micronpu.base import errors
 
-MODULES = ("micronpu", "micronpu.neutron", "micronpu.ethosu", "micronpu.compat", "micronpu.runtime", "micronpu.recipes")
+MODULES = (
+    *("micronpu", "micronpu.neutron", "micronpu.ethosu", "micronpu.cortexm"),
+    *("micronpu.compat", "micronpu.runtime", "micronpu.recipes"),
+)
 
 NOT_CALLED = {
     "CompiledProgram": "`compile` makes it; its methods are below",
@@ -25,6 +28,8 @@ NOT_CALLED = {
     "NeutronBackend": "ExecuTorch calls it",
     "EthosUBackend": "ExecuTorch calls it",
     "Digest": "an enumeration",
+    "CortexM": "an enumeration",
+    "cortex_m_edge_compile_config": "without arguments",
     "Plugin": "`load_plugin` makes it",
     "PteSummary": "`read_pte` makes it",
     "TensorSignature": "`HostProgram` makes it",

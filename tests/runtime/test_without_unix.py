@@ -22,7 +22,20 @@ layers = [torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.n
 model, x = torch.nn.Sequential(*layers).eval(), torch.ones(1, 3, 12, 12)
 for target in ("imxrt700", "cortex-m33"):
     assert micronpu.check(model, (x,), target) is not None
-    assert micronpu.compile(model, (x,), target, calibration=[x], verify=False).buffer
+    program = micronpu.compile(model, (x,), target, calibration=[x], verify=False)
+    assert program.buffer
+from micronpu.cli.inspection import inspect_pte
+assert inspect_pte(program.buffer, "net.pte").to_dict()
+from micronpu.report.difference import difference
+assert not difference(program.report, program.report).is_any
+# ExecuTorch's wheel for Windows has no library.
+micronpu.host.build.ExecuTorchWheel.library_directory = property(lambda wheel: wheel.root / "no lib")
+try:
+    program.run(x)
+except micronpu.MicroNpuError as error:
+    assert "on Windows use WSL" in str(error), error
+else:
+    raise AssertionError("it ran")
 print("compiled")
 """
 

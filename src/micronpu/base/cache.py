@@ -22,7 +22,7 @@ import sys
 import time
 import warnings
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -35,8 +35,9 @@ _DIGEST = 32
 _SUFFIX = ".answer"
 _MOST_BYTES = 512 * 2**20
 _MOST_ENTRIES = 20_000
-_LARGE = 2**20
-"""Bytes of an entry after which it is looked whether there are too many; of smaller ones after one in a hundred."""
+_PARTS = 16
+"""It is looked whether there is too much whenever about this part of what there may be was written, by chance, since
+many processes write; then as much is deleted beyond the limit."""
 _UNFINISHED_SECONDS = 3600.0
 """After which an unfinished file is nobody's any more."""
 
@@ -211,19 +212,27 @@ class Cache:
         finally:
             with contextlib.suppress(OSError):
                 unfinished.unlink()
-        if len(data) >= _LARGE or int(name[:8], 16) % 100 == 0:
-            self.prune()
+        # Looking at 20,000 entries takes as long as compiling a small network.
+        chance = _PARTS * (len(data) / self._most_bytes + 1 / self._most_entries)
+        if int(name[:8], 16) < chance * 2**32:
+            self.prune(1 - 1 / _PARTS)
 
-    def prune(self) -> None:
-        """Deletes the entries that were not used for longest, where there are too many."""
+    def prune(self, part: float = 1.0) -> None:
+        """Deletes the entries that were not used for longest, where there are too many.
+
+        Args:
+            part: of the limits that is left where they are exceeded.
+        """
         folder = self.folder
         if folder is None:
             return
         found = sorted(_entries(folder), key=lambda entry: entry[2], reverse=True)
+        if len(found) <= self._most_entries and sum(size for _, size, _ in found) <= self._most_bytes:
+            part = 1.0
         held = 0
         for number, (path, size, _) in enumerate(found):
             held += size
-            if held > self._most_bytes or number >= self._most_entries:
+            if held > part * self._most_bytes or number >= part * self._most_entries:
                 with contextlib.suppress(OSError):
                     path.unlink()
         for path in folder.glob("*.tmp"):
@@ -321,9 +330,10 @@ def _entries(folder: Path) -> Iterator[tuple[Path, int, float]]:
         with os.scandir(folder) as found:
             for file in found:
                 with contextlib.suppress(OSError):
-                    if file.name.endswith(_SUFFIX) and file.is_file(follow_symlinks=False):
+                    if file.name.endswith(_SUFFIX):
                         status = file.stat(follow_symlinks=False)
-                        yield Path(file.path), status.st_size, status.st_mtime
+                        if stat.S_ISREG(status.st_mode):
+                            yield Path(file.path), status.st_size, status.st_mtime
     except OSError:
         return
 
@@ -354,15 +364,7 @@ def _feed(digest: Any, value: Any) -> None:
     elif isinstance(value, (bytes, memoryview, bytearray)):
         _add(digest, "bytes", bytes(value))
     elif isinstance(value, (tuple, list)):
-        kinds = set(map(type, value))
-        _add(digest, f"{type(value).__name__} of {len(value)}", b"")
-        if kinds == {float}:
-            _add(digest, "floats", array("d", value).tobytes())
-        elif kinds == {int} and max(value) < 2**63 and min(value) >= -(2**63):
-            _add(digest, "ints", array("q", value).tobytes())
-        else:
-            for item in value:
-                _feed(digest, item)
+        _feed_items(digest, value)
     elif isinstance(value, (set, frozenset)):
         _feed(digest, ("set", *sorted(value, key=repr)))
     elif isinstance(value, Mapping):
@@ -376,6 +378,29 @@ def _feed(digest: Any, value: Any) -> None:
         _add(digest, f"{value.dtype.str}{value.shape}", value.tobytes())
     else:
         raise _NoKeyError
+
+
+def _feed_items(digest: Any, value: Sequence[Any]) -> None:
+    """Adds a tuple or list to a hash; one of numbers alone in one piece."""
+    kinds = set(map(type, value))
+    _add(digest, f"{type(value).__name__} of {len(value)}", b"")
+    if kinds == {float}:
+        _add(digest, "floats", array("d", value).tobytes())
+    elif kinds == {int} and max(value) < 2**63 and min(value) >= -(2**63):
+        _add(digest, "ints", array("q", value).tobytes())
+    else:
+        for item in value:
+            _feed(digest, item)
+
+
+def in_short(value: Any) -> Any:
+    """A hash that stands for a value among the inputs of many entries; the value itself where it has none."""
+    digest = hashlib.sha256()
+    try:
+        _feed(digest, value)
+    except _NoKeyError:
+        return value
+    return digest.digest()
 
 
 def _named(value: Enum) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
+
+from micronpu.base.errors import UnsupportedError
 
 VERSION = "0.1.0"
 HOST_TOOLS = 'pip install "micronpu[host]"'
@@ -33,6 +36,19 @@ def python_versions() -> str:
         return importlib.metadata.metadata(_PACKAGE)["Requires-Python"] or ""
     except importlib.metadata.PackageNotFoundError:
         return str(_project().get("requires-python", ""))
+
+
+def package_folder(package: str, *inside: str) -> Path:
+    """A folder of an installed package, which is not imported.
+
+    Raises:
+        UnsupportedError: the package is not installed.
+    """
+    spec = importlib.util.find_spec(package)
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if not places:
+        raise UnsupportedError(f"The package {package} is not installed.", hint=f"pip install {package}")
+    return Path(places[0]).joinpath(*inside)
 
 
 def _project() -> dict[str, Any]:

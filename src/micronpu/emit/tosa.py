@@ -26,7 +26,8 @@ __all__ = ["MAX_RANK", "TosaEmitter", "TosaModel", "TosaTensor", "accumulator"]
 MAX_RANK = 6
 """Axes that a tensor may have (the level 8K of the specification)."""
 
-_NAMES = {DType.INT8: "INT8", DType.INT16: "INT16", DType.INT32: "INT32", DType.BOOL: "BOOL"}
+_NAMES = {DType.INT8: "INT8", DType.UINT8: "INT8", DType.INT16: "INT16", DType.INT32: "INT32", DType.BOOL: "BOOL"}
+"""TOSA's tensors of bytes are INT8; RESCALE says whether their bits are a number without sign."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class TosaEmitter:
         self._tensors: dict[Tensor, TosaTensor] = {}
         self._constants: dict[tuple[Any, ...], TosaTensor] = {}
         self._operators: list[TosaOperator] = []
+        self._unsigned: set[TosaTensor] = set()
         self._node: Node | None = None
         self._node_index = -1
         self._count = 0
@@ -98,6 +100,12 @@ class TosaEmitter:
 
     def input(self, index: int) -> TosaTensor:
         """An operand of the current node."""
+        if self.input_type(index).dtype is DType.UINT8:
+            raise UnsupportedError(f"`{self._current.op.name}` has no TOSA form with bytes without sign.")
+        return self._of(self._current.inputs[index])
+
+    def bits(self, index: int) -> TosaTensor:
+        """An operand of the current node that may be bytes without sign, for `rescale`, which is told so."""
         return self._of(self._current.inputs[index])
 
     def constant_input(self, index: int) -> npt.NDArray[Any]:
@@ -373,6 +381,7 @@ class TosaEmitter:
         *,
         zeros: tuple[int, int] = (0, 0),
         rounding: str = "DOUBLE_ROUND",
+        unsigned: tuple[bool, bool] = (False, False),
     ) -> TosaTensor:
         """``(x - zeros[0]) * multiplier * 2**-shift + zeros[1]``, saturated to ``dtype``.
 
@@ -381,6 +390,7 @@ class TosaEmitter:
                 Numbers of 48 bits take the highest 15 bits of the multipliers.
             rounding: "SINGLE_ROUND" to nearest with ties up, or "DOUBLE_ROUND", which is the rounding of
                 `multiply_by_quantized_multiplier` bit for bit.
+            unsigned: whether the bits of x, and of the result, are a number without sign.
         """
         wide = x.dtype != "INT48"
         if not wide:
@@ -393,6 +403,7 @@ class TosaEmitter:
                 "2**-31 to 2**29.",
                 hint="calibrate with data for which the result is not close to zero everywhere",
             )
+        zeros = (_as_bits(zeros[0], unsigned[0]), _as_bits(zeros[1], unsigned[1]))
         per_channel = len(set(zip(multipliers, shifts, strict=True))) > 1
         if not per_channel:
             multipliers, shifts = multipliers[:1], shifts[:1]
@@ -403,8 +414,20 @@ class TosaEmitter:
             self.number(zeros[0], x.dtype),
             self.number(zeros[1], dtype),
         )
-        return self.add(
-            "RESCALE", operands, x.shape, dtype, wide, Word("RoundingMode", rounding), per_channel, False, False
+        made = self.add(
+            "RESCALE", operands, x.shape, dtype, wide, Word("RoundingMode", rounding), per_channel, *unsigned
+        )
+        if unsigned[1]:
+            self._unsigned.add(made)
+        return made
+
+    def shift_bytes(self) -> TosaTensor:
+        """The current node's operand with or without sign as its result without or with: 128 more or less."""
+        x, y = self.input_type(0), self.output_type
+        unsigned = (x.dtype is DType.UINT8, y.dtype is DType.UINT8)
+        zeros = (x.zero_point, y.zero_point)
+        return self.rescale(
+            self.bits(0), _NAMES[y.dtype], [1 << 30], [30], zeros=zeros, rounding="SINGLE_ROUND", unsigned=unsigned
         )
 
     def centered(self, index: int) -> TosaTensor:
@@ -498,6 +521,9 @@ class TosaEmitter:
             self._node, self._node_index = node, index if numbers is None else numbers[index]
             first = len(self._operators)
             made = node.op.to_tosa(self)
+            is_unsigned = node.output.type.dtype is DType.UINT8
+            if is_unsigned != (made in self._unsigned):
+                raise UnsupportedError(f"`{node.op.name}` has no TOSA form with bytes without sign.")
             if made.shape != node.output.shape or made.dtype != _NAMES[node.output.type.dtype]:
                 raise InternalError(f"The TOSA form of `{node}` makes {made.dtype}{list(made.shape)}.")
             if not any(operator.output is made for operator in self._operators[first:]):
@@ -521,6 +547,11 @@ class TosaEmitter:
             data = None if tensor.data is None else np.ascontiguousarray(tensor.data).reshape(tensor.shape)
             self._tensors[tensor] = TosaTensor(tensor.name, tensor.shape, _NAMES[tensor.type.dtype], data)
         return self._tensors[tensor]
+
+
+def _as_bits(zero: int, unsigned: bool) -> int:
+    """A zero point in the bits of a signed byte."""
+    return (zero + 128) % 256 - 128 if unsigned else zero
 
 
 def accumulator(dtype: str) -> str:

@@ -272,14 +272,15 @@ def make_prebuilt(folder: Path) -> list[Path]:
             shutil.copyfile(built, library)
         made[stem] = {"executorch": version, "made_of": _made_of(sources, flags), "sha256": _digest(library)}
     told = {"platform": sysconfig.get_platform(), "libraries": made}
-    (folder / _MANIFEST).write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    return [folder / f"{stem}{_SUFFIX}" for stem in made] + [folder / _MANIFEST]
+    (folder / PREBUILT_TOLD).write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return [folder / f"{stem}{_SUFFIX}" for stem in made] + [folder / PREBUILT_TOLD]
 
 
 _PLUGIN = "libmicronpu"
 PREBUILT = "prebuilt"
 """The folder of libraries that a wheel brings along, inside that of the sources."""
-_MANIFEST = "prebuilt.json"
+PREBUILT_TOLD = "prebuilt.json"
+"""Which file of it says what they are made of and for."""
 
 
 def _link_flags(wheel: ExecuTorchWheel, found_in: Path) -> tuple[str, ...]:
@@ -300,7 +301,7 @@ def _prebuilt(stem: str, directory: Path, flags: Sequence[str], version: str) ->
         return None
     try:
         folder = source_directory() / PREBUILT
-        told = json.loads((folder / _MANIFEST).read_bytes())
+        told = json.loads((folder / PREBUILT_TOLD).read_bytes())
         library, entry = folder / f"{stem}{_SUFFIX}", told["libraries"][stem]
         fits = (
             told["platform"] == sysconfig.get_platform()

@@ -21,6 +21,8 @@ from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.report.delegation import Cost
 from micronpu.report.estimate import Latency
 from micronpu.report.memory import CODE, TABLES, WEIGHTS
+from micronpu.report.placement import ResidentPrice
+from micronpu.report.traffic import BusTraffic
 from micronpu.report.verdict import Reason
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ class CompiledPartition:
         sparse: indices of the graph's nodes whose weights the NPU reads as two in four.
         constant_bytes: weights and tables as the NPU reads them, 0 where that is not known.
         cycles: of the NPU for all of it, 0 where its compiler has no estimate.
+        bus: what crosses the bus of the NPU, by port; empty where that is not known.
     """
 
     data: bytes | memoryview
@@ -88,6 +91,7 @@ class CompiledPartition:
     sparse: frozenset[int] = frozenset()
     constant_bytes: int = 0
     cycles: int = 0
+    bus: Mapping[str, BusTraffic] = field(default_factory=dict)
 
     @property
     def payload(self) -> bytes:
@@ -302,6 +306,14 @@ class Device(ABC):
                     raise
                 partitioning = decisions.partitioning()
 
+    def improve(self, partitioning: Partitioning, progress: Callable[[float], None]) -> None:
+        """Makes the plans of settled partitions better, where the user has asked for more than the usual.
+
+        Args:
+            progress: called with the part that is done, 0 to 1.
+        """
+        return
+
     @abstractmethod
     def specs(self) -> list[tuple[str, bytes]]:
         """Keys and values that are written beside the payload: the options, without what only concerns this machine."""
@@ -309,6 +321,10 @@ class Device(ABC):
     def latency(self, parts: Sequence[CompiledPartition]) -> tuple[Latency, ...]:
         """How long the NPU is busy with the finished parts; empty where there is no model of it."""
         return ()
+
+    def resident(self, parts: Sequence[CompiledPartition]) -> ResidentPrice | None:
+        """What the finished parts would take with their weights in SRAM; None where they are, or do not fit."""
+        return None
 
     def no_latency(self) -> str:
         """Why there is no figure of the NPU's time, as a clause; "" where there is one."""

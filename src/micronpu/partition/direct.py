@@ -20,7 +20,16 @@ from micronpu.emit.executorch_file import ALIGNMENT, Call, Delegate, Plan, Plann
 from micronpu.frontend.program import arguments, axes_in_memory, is_dequantize, is_quantize
 from micronpu.partition.memory import Lifetime, place
 from micronpu.partition.outline import DelegateCall
-from micronpu.upstream.torch import codegen_of, schema_of, tree_leaves, tree_map, tree_structure, treespec_dumps
+from micronpu.upstream.torch import (
+    OpOverload,
+    codegen_of,
+    overload_part,
+    schema_of,
+    tree_leaves,
+    tree_map,
+    tree_structure,
+    treespec_dumps,
+)
 
 _SCALAR_TYPES = {torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float32: 6, torch.bool: 11}
 _OUT = "out"
@@ -93,7 +102,9 @@ def _is_result(module: GraphModule, node: Node) -> bool:
 
 
 def _is_step(node: Node) -> bool:
-    if not (is_quantize(node) or is_dequantize(node)) or getattr(node.target, "_overloadname", "") != "default":
+    if not (is_quantize(node) or is_dequantize(node)) or not isinstance(node.target, OpOverload):
+        return False
+    if overload_part(node.target) != "default":
         return False
     given = arguments(node)
     first = given.pop("input")

@@ -11,16 +11,14 @@ from collections.abc import Collection
 from typing import Any
 
 import torch
-from executorch.backends.transforms.utils import create_constant_placeholder
 from executorch.exir import to_edge
 from torch import nn
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.fx.node import map_aggregate, map_arg
 
 from micronpu.frontend.program import aten_overload, is_getitem
-from micronpu.upstream.executorch import edge_config
+from micronpu.upstream.executorch import constant_placeholder, edge_config
 from micronpu.upstream.torch import FakeTensor, OpOverload
 
 
@@ -88,7 +86,7 @@ def _add_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> N
     """A new constant of the program, in front of its inputs."""
     first = next(n for n in program.graph.find_nodes(op="placeholder", sort=True) if _is_input(program, n))
     with program.graph.inserting_before(first):
-        node: Node = create_constant_placeholder(program, program.graph, name, InputKind.CONSTANT_TENSOR, value)
+        node: Node = constant_placeholder(program, name, value)
     return node
 
 

@@ -13,9 +13,7 @@ from executorch.exir import (
 )
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
 from executorch.exir.passes import MemoryPlanningPass
-from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from torch import nn
 
 from micronpu.container import digest
@@ -24,7 +22,8 @@ from micronpu.partition.entry import named_data
 from micronpu.partition.memory import plan
 from micronpu.partition.outline import DelegateCall
 from micronpu.partition.portable import portable_kernels
-from micronpu.upstream.executorch import add_named_data, edge_config
+from micronpu.upstream.executorch import add_named_data, edge_config, initialized, planning_by
+from micronpu.upstream.pte import CORE_KERNELS
 
 
 def delegate(call: DelegateCall) -> LoweredBackendModule:
@@ -73,17 +72,16 @@ def backend_config(*, shared: bool = False) -> ExecutorchBackendConfig:
     Args:
         shared: states stand in a memory that all methods have.
     """
-    algorithm = MemoryPlanningAlgorithmSuite([plan])
-    planning = MemoryPlanningPass(memory_planning_algo=algorithm, share_mutable_buffers=shared)
+    planning = MemoryPlanningPass(memory_planning_algo=planning_by(plan), share_mutable_buffers=shared)
     return ExecutorchBackendConfig(
         extract_delegate_segments=False,
         memory_planning_pass=planning,
-        passes=[InitializedMutableBufferPass([PREFIX])],  # else a state begins with whatever the memory holds
+        passes=[initialized(PREFIX)],  # else a state begins with whatever the memory holds
     )
 
 
 # Beside what the runtime does itself, the operators of CMSIS-NN, which come with the core.
-_PRIMITIVES = ("executorch_prim::", "aten::sym_", "aten::_local_scalar_dense", "cortex_m::")
+_PRIMITIVES = ("executorch_prim::", "aten::sym_", "aten::_local_scalar_dense", CORE_KERNELS)
 
 
 def missing_kernels(program: ExecutorchProgramManager, method: str) -> list[str]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from micronpu.upstream.executorch import greedily, placed
 
 if TYPE_CHECKING:
-    from executorch.exir.memory_planning import MemoryAlgoResult
     from executorch.exir.tensor import TensorSpec
     from torch.export.graph_signature import ExportGraphSignature
     from torch.fx import GraphModule
@@ -71,26 +72,9 @@ def place(tensors: Sequence[Lifetime]) -> Placement:
     def fit(order: Sequence[int]) -> Placement:
         return _first_fit(tensors, neighbours, order)
 
-    def length(i: int) -> int:
-        return tensors[i].last - tensors[i].first + 1
-
-    keys = (
-        lambda i: (-tensors[i].size, tensors[i].first),
-        lambda i: (-tensors[i].size * length(i), tensors[i].first),
-        lambda i: (-length(i), -tensors[i].size),
-        lambda i: (tensors[i].first, -tensors[i].size),
-        lambda i: (-sum(tensors[j].size for j in neighbours[i]) - tensors[i].size, tensors[i].first),
-    )
-    order: list[int] = []
-    best: Placement | None = None
-    for key in keys:
-        candidate = sorted(range(count), key=key)
-        found = fit(candidate)
-        if best is None or found.size < best.size:
-            best, order = found, candidate
-        if best.size == bound:
-            return best
-    assert best is not None
+    best, order = _best_fixed(tensors, neighbours, bound)
+    if best.size == bound:
+        return best
     dice = random.Random(0)
     current, size = order, best
     for _ in range(TRIES):
@@ -111,6 +95,34 @@ def place(tensors: Sequence[Lifetime]) -> Placement:
         if best.size == bound:
             break
     return best
+
+
+def _best_fixed(
+    tensors: Sequence[Lifetime], neighbours: Sequence[Sequence[int]], bound: int
+) -> tuple[Placement, list[int]]:
+    """The best placement of a few orders that depend on nothing but the tensors, and its order."""
+
+    def length(i: int) -> int:
+        return tensors[i].last - tensors[i].first + 1
+
+    keys = (
+        lambda i: (-tensors[i].size, tensors[i].first),
+        lambda i: (-tensors[i].size * length(i), tensors[i].first),
+        lambda i: (-length(i), -tensors[i].size),
+        lambda i: (tensors[i].first, -tensors[i].size),
+        lambda i: (-sum(tensors[j].size for j in neighbours[i]) - tensors[i].size, tensors[i].first),
+    )
+    order: list[int] = []
+    best: Placement | None = None
+    for key in keys:
+        candidate = sorted(range(len(tensors)), key=key)
+        found = _first_fit(tensors, neighbours, candidate)
+        if best is None or found.size < best.size:
+            best, order = found, candidate
+        if best.size == bound:
+            break
+    assert best is not None
+    return best, order
 
 
 def _first_fit(tensors: Sequence[Lifetime], neighbours: Sequence[Sequence[int]], order: Sequence[int]) -> Placement:
@@ -135,20 +147,16 @@ def plan(
     graph_module: GraphModule,
     graph_signature: ExportGraphSignature,
     extra_padding: int = 0,
-) -> MemoryAlgoResult:
+) -> Any:
     """The placement as an algorithm of ExecuTorch's memory planning.
 
     Programs with control flow, tensors in the storage of others or memories of their own are left to its greedy one.
     """
-    from executorch.exir.memory_planning import MemoryAlgoResult, SpecAllocResult, greedy
-
     specs = list(specs)
     special = any(s.storage_base is not None or s.mem_id not in (None, 1) for s in specs)
     if special or any(getattr(graph_module, "input_mem_buffer_sizes", None) or ()):
-        result: MemoryAlgoResult = greedy(alignment, specs, graph_module, graph_signature, extra_padding)
-        return result
+        return greedily(alignment, specs, graph_module, graph_signature, extra_padding)
     for spec in specs:
         spec.realign(alignment)
     placement = place([Lifetime(s.allocated_memory, s.lifetime[0], s.lifetime[1]) for s in specs])
-    chosen = {s: SpecAllocResult(1, i, o) for i, (s, o) in enumerate(zip(specs, placement.offsets, strict=True))}
-    return MemoryAlgoResult(chosen, [0, placement.size + extra_padding] if specs else [0, 0])
+    return placed(specs, placement.offsets, placement.size + extra_padding)

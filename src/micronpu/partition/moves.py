@@ -14,12 +14,14 @@ from micronpu.frontend.program import (
     is_float_cast,
     is_quantize,
     overload_name,
+    shifted_bytes,
     value_of,
 )
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.indices import MOST_POSITIONS, POSITIONS
 
 Grid = tuple[Any, ...]
+_CAST, _SHIFT = torch.ops.aten.to.dtype, torch.ops.aten.bitwise_xor.Scalar
 
 
 def move_integers(module: GraphModule) -> bool:
@@ -50,6 +52,40 @@ def move_integers(module: GraphModule) -> bool:
         module.graph.eliminate_dead_code()
         module.recompile()
     return bool(chosen)
+
+
+def shift_bytes(module: GraphModule) -> bool:
+    """Lets the host shift bytes at the border where it would make floats of them and integers again, in place.
+
+        xu8 -> dequantize -> quantize -> x8        xu8 -> to(int8) -> bitwise_xor(-128) -> x8
+        y8 -> dequantize -> quantize -> yu8        y8 -> bitwise_xor(-128) -> to(uint8) -> yu8
+
+    Exact: both grids have one scale and zero points 128 apart, the cast keeps the bits, and the highest bit is what
+    128 changes.
+
+    Returns:
+        Whether anything was changed.
+    """
+    changed = False
+    graph = module.graph
+    for node in list(graph.nodes):
+        x = shifted_bytes(node)
+        if x is None:
+            continue
+        y: torch.Tensor = value_of(node)
+        steps: list[tuple[Any, Any]] = [(_SHIFT, -128)]
+        steps.insert(int(y.dtype is torch.uint8), (_CAST, y.dtype))
+        made = x
+        with graph.inserting_before(node):
+            for operator, argument in steps:
+                made = graph.call_function(operator, (made, argument))
+                made.meta["val"] = y if operator is steps[-1][0] else y.to(torch.int8)
+        node.replace_all_uses_with(made)
+        changed = True
+    if changed:
+        graph.eliminate_dead_code()
+        module.recompile()
+    return changed
 
 
 def undo_decisions(module: GraphModule) -> bool:

@@ -48,6 +48,34 @@ def ranges_of(named_data: Mapping[str, bytes], method: str) -> dict[int, int]:
         ) from error
 
 
+COUNTS_KEY = f"{PREFIX}counts"
+"""Named data in which a program says what its methods do with states that are positions."""
+
+
+def pack_counts(counts: Sequence[tuple[int, int | None, bool, int | None]]) -> bytes:
+    """What a program says of states by which rows are picked; see `micronpu.frontend.positions.Count`."""
+    return json.dumps([list(row) for row in counts], separators=(",", ":")).encode()
+
+
+def counts_of(named_data: Mapping[str, bytes], method: str) -> tuple[tuple[int, int | None, bool, int | None], ...]:
+    """The same of a method, read.
+
+    Raises:
+        PayloadError: it is damaged.
+    """
+    data = named_data.get(f"{COUNTS_KEY}/{method}", named_data.get(COUNTS_KEY, b"[]"))
+    try:
+        rows = parse_json(data)
+        plain = all(isinstance(n, int) and isinstance(counts, bool) for n, _, counts, _ in rows)
+        if not plain or not all(isinstance(v, int | None) for _, size, _, step in rows for v in (size, step)):
+            raise ValueError
+        return tuple((int(n), size, counts, step) for n, size, counts, step in rows)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise PayloadError(
+            "What the program says of its positions is damaged.", hint="compile the model again"
+        ) from error
+
+
 class Meaning(Protocol):
     """What `micronpu.frontend.integers` knows of an input or output."""
 

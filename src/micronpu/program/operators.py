@@ -4,7 +4,7 @@ ExecuTorch's own kernels are listed in `kernels.txt`, so that a program can be c
 registers, torch has schemas of.
 
 ExecuTorch's kernels do not look: a value of another kind ends the process, and a missing one is read from whatever lies
-behind the list.  The kernels of `cortex_m::*` are ours and look for themselves.
+behind the list.  The kernels that call CMSIS-NN are ours and look for themselves.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from micronpu.upstream.pte import CORE_KERNELS
 from micronpu.upstream.pte import KernelTypes as Kind
 
 _NUMBER = frozenset((Kind.INT, Kind.BOOL, Kind.DOUBLE))
@@ -80,7 +81,6 @@ VIEW = "executorch_prim::et_view.default"
 
 
 _known: dict[str, Signature] = {}
-_OURS = "cortex_m::"
 
 
 def signature_of(operator: str) -> Signature | None:
@@ -97,7 +97,7 @@ def signature_of(operator: str) -> Signature | None:
 
 def needs_torch(operators: Iterable[str]) -> bool:
     """Whether one of the operators is of a library that only torch knows, so that its calls cannot be checked here."""
-    return any(not name.startswith((_PRIMITIVE_SPACE, _OURS)) and name not in _listed() for name in operators)
+    return any(not name.startswith((_PRIMITIVE_SPACE, CORE_KERNELS)) and name not in _listed() for name in operators)
 
 
 def describe(operator: str) -> str | None:
@@ -106,7 +106,7 @@ def describe(operator: str) -> str | None:
     ``aten::abs.out(self: Tensor, out: Tensor!) repeats 1``: the exclamation mark is for what the kernel writes into;
     "repeats" counts results that the program may name again, "returns" those that the kernel puts in place.
     """
-    if operator.startswith(_OURS) and "torch" not in sys.modules:
+    if operator.startswith(CORE_KERNELS) and "torch" not in sys.modules:
         return None  # they look for themselves: not worth the import
     from micronpu.upstream.torch import schema_named
 

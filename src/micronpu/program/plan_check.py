@@ -238,7 +238,8 @@ class _Plan:
         _need(segment < len(self._segments), f"{where} is in segment {segment} of {len(self._segments)}")
         start, length = self._segments[segment]
         _need(offsets[index] + size <= length, f"{where} has {size} bytes, but its constant {length - offsets[index]}")
-        aligned = (self._base + start + offsets[index]) % element == 0
+        # The first values of a variable are copied to where it stands, a constant is read where it is.
+        aligned = is_variable or (self._base + start + offsets[index]) % element == 0
         _need(aligned, f"{where} is a constant at an address that is no multiple of {element}")
 
     def _check_place(self, place: Table, size: int, element: int, where: str) -> None:

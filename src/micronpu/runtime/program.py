@@ -22,6 +22,7 @@ from micronpu.program.operators import needs_torch
 from micronpu.program.plan_check import check_plan
 from micronpu.program.pte import MethodSummary, PteSummary, read_pte
 from micronpu.runtime.arguments import TensorSignature, argument, check_count, signature_of
+from micronpu.runtime.counts import Counts
 from micronpu.runtime.isolated import IsolatedProgram
 from micronpu.runtime.native import NativeError, NativeMethods, has_all, has_arrays
 from micronpu.runtime.plugin import Plugin, load_plugin
@@ -106,8 +107,11 @@ class HostProgram:
         self._summary: MethodSummary = summary.methods[method]
         self._methods = {m.name: m for m in summary.sharing(method)}
         self._ranges = {name: ranges_of(summary.named_data, name) for name in self._methods}
-        del summary  # and with it copies of all payloads, which the runtime makes for itself
         self.digest = state_of(self._data, self._name)
+        # Of a damaged one, which only runs in a process of its own, nothing is believed.
+        counting = self._methods if self.digest is not Digest.WRONG else ()
+        self._counts = Counts(self._data, counting, summary.named_data)
+        del summary  # and with it copies of all payloads, which the runtime makes for itself
         self._isolated: IsolatedProgram | None = None
         self._program: Any = None
         self._method: Any = None
@@ -192,7 +196,9 @@ class HostProgram:
         arguments = self._arguments(inputs, self._loaded_method(name))
         with self._lock:
             if self._isolated is not None:
-                return self._isolated.run(arguments, name)
+                results = self._isolated.run(arguments, name)
+                self._counts.called(name)
+                return results
             if self._native is not None:
                 import torch
 
@@ -202,11 +208,14 @@ class HostProgram:
                 if self._is_spent:  # ExecuTorch's recorder writes once, and ends the process when it goes on
                     self._recorded, self._is_spent = 0, False
                     self._load_locked()
+                    self._counts.reset()
                 self._reserve()
                 self._plugin.clear_error()
                 try:
                     self._has_record = True
-                    return tuple(self._method[name](arguments))
+                    made = tuple(self._method[name](arguments))
+                    self._counts.called(name)
+                    return made
                 except RuntimeError as error:
                     raise self._failure(f"{self._name} failed in method {name!r}", error) from error
 
@@ -224,7 +233,9 @@ class HostProgram:
         try:
             with EXECUTORCH:
                 self._check_open(not self._native.is_closed)
-                return self._native.run(method, arrays)
+                results = self._native.run(method, arrays)
+                self._counts.called(method)
+                return results
         except NativeError as error:
             raise self._failure(f"{self._name} failed in method {method!r}", error) from error
 
@@ -243,6 +254,7 @@ class HostProgram:
         """
         self._check_states()
         with self._lock:
+            self._counts.reset()
             if self._isolated is not None:
                 self._isolated.ask({"do": "reset"})
                 return
@@ -495,6 +507,7 @@ class HostProgram:
 
     def _check_positions(self, inputs: Sequence[Any], method: str) -> None:
         """Refuses positions that rows are not there for: what an NPU would look up is anything."""
+        self._counts.check(method, self._name_inside)
         for number, size in self._ranges[method].items():
             if number < len(inputs) and math.prod(inputs[number].shape):
                 low, high = int(inputs[number].min()), int(inputs[number].max())

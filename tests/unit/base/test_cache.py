@@ -208,13 +208,13 @@ def test_a_full_disk_is_said_once_and_nothing_is_left_behind(cache: Cache, monke
 
 
 def test_what_was_not_used_for_longest_goes(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, most_bytes=1000)
+    cache = Cache(tmp_path)
     entries = [cache.entry("kind", (), i) for i in range(4)]
     for age, entry in enumerate(entries):
         entry.write(bytes(300))
         os.utime(tmp_path / f"{entry.name}.answer", (1000 + age, 1000 + age))
     assert entries[0].read() == bytes(300)  # used now
-    cache.prune()
+    Cache(tmp_path, most_bytes=1000).prune()
     assert [entry.read() is not None for entry in entries] == [True, False, False, True]
     few = Cache(tmp_path, most_entries=1)
     few.prune()
@@ -228,6 +228,17 @@ def test_the_size_is_held_while_answers_are_kept(tmp_path: Path) -> None:
         assert cache.usage().bytes <= 5 * 2**20
     cache.entry("kind", (), "larger than all").write(bytes(6 * 2**20))
     assert cache.usage().entries == 4
+
+
+def test_a_full_cache_is_looked_through_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path, most_bytes=64 * 2**20)
+    looked: list[float] = []
+    monkeypatch.setattr(cache, "prune", looked.append)
+    for i in range(64):
+        cache.entry("kind", (), i).write(bytes(2**18))
+    assert 1 <= len(looked) <= 12  # 16 MiB of 64, each sixteenth part of which asks for one on the average
+    cache.entry("kind", (), "a sixteenth").write(bytes(4 * 2**20))
+    assert looked[-1] == 15 / 16 and len(looked) >= 2
 
 
 def test_unfinished_files_of_processes_that_were_killed_go(cache: Cache) -> None:
