@@ -221,9 +221,12 @@ class Writer(AtenArguments, Protocol):
     def readers(self) -> list[Float]:
         """The results of the operators that read the result."""
 
-    def ends(self) -> frozenset[str]:
-        """Overloads of the operators that the result arrives at, moved and added to others on its way; "" where it is
-        a result of the program.
+    def ends(self, *, added: bool = True) -> frozenset[str]:
+        """Overloads of the operators that the result arrives at, moved on its way; "" where it is a result of the
+        program.
+
+        Args:
+            added: it may be added to others on its way, too.
         """
 
     def read(self) -> frozenset[int] | None:

@@ -68,15 +68,18 @@ def _shown(write: Writer, mask: Float) -> Float:
     return mask if write.dtype(mask) is not DType.BOOL else _hiding(write, opposite_of(write, mask))
 
 
-def _hiding(write: Writer, hidden: Float | None) -> Float:
+def _hiding(write: Writer, hidden: Float | None, sign: int = -1) -> Float:
     """`MASKED` where the number of a truth value is 1, and zero elsewhere; None without one."""
-    return None if hidden is None else write.on_grid(write("mul.Tensor", hidden, MASKED), HIDDEN)
+    return None if hidden is None else write.on_grid(write("mul.Tensor", hidden, -sign * MASKED), HIDDEN)
 
 
-def _masked(write: Writer, scores: Float, mask: Float | npt.NDArray[Any]) -> Float:
+def _masked(write: Writer, scores: Float, mask: Float | npt.NDArray[Any], sign: int = -1) -> Float:
     """Scores with a mask added to them; of a constant one that also has other numbers in two parts.
 
     The grid of `MASKED` is too coarse for other numbers.
+
+    Args:
+        sign: of the infinity that hides.
     """
     if not isinstance(mask, np.ndarray):
         return write("add.Tensor", scores, mask)
@@ -88,7 +91,7 @@ def _masked(write: Writer, scores: Float, mask: Float | npt.NDArray[Any]) -> Flo
     if rest.any() or not hidden.any():
         scores = write("add.Tensor", scores, write.constant(rest))
     if hidden.any():
-        addend = write.constant(np.where(hidden, MASKED, 0.0).astype(np.float32))
+        addend = write.constant(np.where(hidden, -sign * MASKED, 0.0).astype(np.float32))
         scores = write("add.Tensor", scores, write.on_grid(addend, HIDDEN))
     return scores
 
@@ -106,18 +109,21 @@ def _repeated_heads(write: Writer, x: Float, heads: int) -> Float:
 
 @composes("masked_fill.Scalar", "masked_fill_.Scalar")
 def _masked_scores(write: Writer) -> Float:
-    """softmax(masked_fill(x, mask, -inf)) -> softmax(x + mask'), where nothing but attention or a softmax reads it.
+    """softmax(masked_fill(x, mask, -inf)) -> softmax(x + mask'), where nothing but attention, a softmax or a maximum
+    reads it
 
     A mask that the program is given or computes becomes `MASKED` times its truth values.  It may be moved, and added
-    to others, on its way: `torch.nn.MultiheadAttention` makes zeros with infinities of its `key_padding_mask`.
+    to others, on its way: `torch.nn.MultiheadAttention` makes zeros with infinities of its `key_padding_mask`.  The
+    same of a minimum, with plus infinity.
     """
     x, hidden = write.given["self"], write.given["mask"]
-    if float(write.given["value"]) > _FAR or not _is_for_softmax(write):
+    sign = _hides(write, float(write.given["value"]))
+    if not sign:
         return None
     mask = write.stored(hidden)
     if mask is not None:
-        return _masked(write, x, ~mask)
-    addend = _hiding(write, number_of(write, hidden))
+        return _masked(write, x, ~mask, sign)
+    addend = _hiding(write, number_of(write, hidden), sign)
     if addend is None:
         return None
     made = write.call(x)
@@ -127,17 +133,20 @@ def _masked_scores(write: Writer) -> Float:
 
 
 def chosen_scores(write: Writer) -> Float:
-    """softmax(where(mask, x, -inf)) -> softmax(x + mask'), where only softmax or attention reads it; else None."""
+    """softmax(where(mask, x, -inf)) -> softmax(x + mask'), as for `masked_fill`; None where something else reads it."""
     mask, yes, no = (write.given[name] for name in ("condition", "self", "other"))
     known = write.stored(mask)
-    if not _is_for_softmax(write) or (known is None and write.dtype(mask) is not DType.BOOL):
+    if known is None and write.dtype(mask) is not DType.BOOL:
         return None
     for scores, other, shows in ((yes, no, True), (no, yes, False)):
-        if not _is_far(write, other) or isinstance(scores, (int, float)) or write.dtype(scores) is not DType.FLOAT32:
+        if isinstance(scores, (int, float)) or write.dtype(scores) is not DType.FLOAT32:
+            continue
+        sign = _hides(write, *_ends_of(write, other))
+        if not sign:
             continue
         if known is not None:
-            return _masked(write, scores, known if shows else ~known)
-        addend = _hiding(write, opposite_of(write, mask) if shows else number_of(write, mask))
+            return _masked(write, scores, known if shows else ~known, sign)
+        addend = _hiding(write, opposite_of(write, mask) if shows else number_of(write, mask), sign)
         return None if addend is None else write("add.Tensor", scores, addend)
     return None
 
@@ -161,13 +170,36 @@ _FAR = -1e3
 """Constants from here down stand for minus infinity in front of a softmax."""
 
 
+MAXIMA = (
+    *("amax.default", "argmax.default", "max.default", "max.dim"),
+    *(f"max_pool{n}d{form}.default" for n in (1, 2) for form in ("", "_with_indices")),
+)
+"""Overloads that ask for the largest of some values."""
+MINIMA = ("amin.default", "argmin.default", "min.default", "min.dim")
+"""Overloads that ask for the smallest of some values."""
+
+
 def _is_for_softmax(write: Writer) -> bool:
     return write.ends() <= {*SOFTMAX, _ATTENTION}
 
 
-def _is_far(write: Writer, x: Float) -> bool:
-    """Whether a value is a constant that stands for minus infinity."""
+def _hides(write: Writer, least: float, most: float | None = None) -> int:
+    """The sign of the infinity that constants stand for, of which those who read the result ask no more; else 0.
+
+    Args:
+        most: the largest of several constants, of which ``least`` is the smallest.
+    """
+    most = least if most is None else most
+    if most <= _FAR:
+        return -1 if _is_for_softmax(write) or write.ends(added=False) <= {*SOFTMAX, *MAXIMA} else 0
+    return 1 if least >= -_FAR and write.ends(added=False) <= {*MINIMA} else 0
+
+
+def _ends_of(write: Writer, x: Float) -> tuple[float, float]:
+    """The least and the largest of a constant; two zeros for what is none."""
     if isinstance(x, (int, float)):
-        return x <= _FAR
+        return float(x), float(x)
     known = None if write.is_trained(x) else write.stored(x)
-    return known is not None and known.dtype.kind == "f" and bool((known <= _FAR).all())
+    if known is None or known.dtype.kind != "f" or not known.size:
+        return 0.0, 0.0
+    return float(known.min()), float(known.max())

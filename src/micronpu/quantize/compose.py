@@ -22,6 +22,7 @@ from micronpu.ir.way import Capabilities, Results
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.attributes import attribute, is_trained
 from micronpu.quantize.concat import CLAMPS, activation_before_concat
+from micronpu.quantize.fills import function_before_fill
 from micronpu.quantize.switches import is_on, switchable
 from micronpu.quantize.writer import GraphWriter, first_of
 
@@ -47,6 +48,7 @@ def compose(model: GraphModule, capabilities: Capabilities, disabled: Collection
     changed = is_on(make_functional, disabled) and make_functional(model)  # first: compositions know no names in place
     changed |= _walk(model, capabilities, disabled, early=True)
     changed |= is_on(fold_constants, disabled) and fold_constants(model)
+    changed |= is_on(function_before_fill, disabled) and function_before_fill(model, capabilities)
     clamps = CLAMPS if is_on(activation_before_concat, disabled) else frozenset[str]()
     changed |= _walk(model, capabilities, disabled, clamps)
     if changed:

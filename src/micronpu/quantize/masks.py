@@ -1,4 +1,4 @@
-"""What calibration sees of the scores that a softmax reads: nothing so far below them that it only says "hidden".
+"""What calibration sees of what a softmax or an extremum reads: nothing so far below that it only says "hidden".
 
 A mask adds a number that stands for minus infinity.  A grid that reached down to it would have few steps left for the
 scores that count; one that ends `FLOOR` below the lowest of them is as good, since what saturates there weighs at most
@@ -19,7 +19,7 @@ from micronpu.frontend.facts import GRID
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.op import NewValues, Quantization
-from micronpu.ops.attention import HIDDEN, MASKED
+from micronpu.ops.attention import HIDDEN, MASKED, MAXIMA, MINIMA
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.attributes import attribute
 from micronpu.quantize.observers import is_average, is_fixed, is_observer
@@ -53,6 +53,15 @@ def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
         keeps = may_hide and not is_average(observer)
         observer.register_forward_pre_hook(functools.partial(_lifted, rows=rows, also_floor=keeps))
         lifted.add(observer)
+    for node in model.graph.nodes:
+        if overload_name(node) not in (*MAXIMA, *MINIMA):
+            continue
+        value = node.args[0]
+        observer = places.get((value, node), places.get(value))
+        if observer is not None and not is_fixed(observer) and observer not in lifted and _is_masked(value):
+            lowest = overload_name(node) in MAXIMA
+            observer.register_forward_pre_hook(functools.partial(_without_hidden, lowest=lowest))
+            lifted.add(observer)
 
 
 def give_grids_to_sums(model: GraphModule) -> None:
@@ -123,6 +132,29 @@ def _lifted(
     if also_floor:
         observer.forward(floor.expand(number))
     return x.clamp(min=float(floor)), *others
+
+
+def _without_hidden(observer: nn.Module, given: tuple[Any, ...], *, lowest: bool) -> tuple[Any, ...]:
+    """Values of which those that a mask hides from a maximum are like the lowest of the others, and from a minimum like
+    the highest.
+    """
+    x, *others = given
+    data = x.detach() if lowest else -x.detach()
+    shown = data[data > MASKED / 2]
+    if not shown.numel():
+        return given
+    end = float(shown.min())
+    return x.clamp(min=end) if lowest else x.clamp(max=-end), *others
+
+
+def _is_masked(value: Any) -> bool:
+    """Whether a value is a sum with a mask that hides, be it moved since."""
+    if not isinstance(value, Node) or value.op != "call_function":
+        return False
+    if overload_name(value) == "add.Tensor":
+        return any(map(_is_mask, value.all_input_nodes))
+    entry = known_import(value)
+    return entry is not None and entry.moves_only and any(map(_is_masked, value.all_input_nodes))
 
 
 def _is_of_shape(x: torch.Tensor, shape: tuple[Any, ...]) -> bool:

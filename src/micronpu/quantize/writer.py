@@ -220,7 +220,7 @@ class GraphWriter(NodeArguments):
     def readers(self) -> list[Any]:
         return list(self.node.users)
 
-    def ends(self) -> frozenset[str]:
+    def ends(self, *, added: bool = True) -> frozenset[str]:
         found: set[str] = set()
         seen: set[Node] = set()
         waiting = list(self.node.users)
@@ -232,7 +232,7 @@ class GraphWriter(NodeArguments):
                 continue
             seen.add(user)
             adds = name == "add.Tensor" or (name == "baddbmm.default" and user.args[0] in (self.node, *seen))
-            if adds or (entry is not None and entry.moves_only):
+            if (adds and added) or (entry is not None and entry.moves_only):
                 waiting += user.users
             else:
                 found.add(name)

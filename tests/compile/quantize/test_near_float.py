@@ -45,6 +45,28 @@ def test_what_a_mask_hides_takes_no_steps_from_the_scores_that_count(axis, targe
     assert min(decibels(_masked(axis), _scores, target)) >= 30.0
 
 
+def _hidden(_: Small, x: torch.Tensor, edges: torch.Tensor) -> Tensors:
+    shown = edges > 0.5
+    return (
+        x.masked_fill(~shown, -math.inf).amax(1),
+        x.masked_fill(~shown, -1e4).max(-1).values,
+        torch.where(shown, x, -1e9).amax(-1) + x[..., 0],
+        F.max_pool1d(x.masked_fill(~_EDGES, -9e15), 12),
+        x.masked_fill(~shown, math.inf).amin(-1),
+        torch.where(_EDGES, x, torch.full_like(x, 1e4)).transpose(1, 2).amin(1),
+        torch.sigmoid(x.masked_fill(~shown, -1e9)),
+        torch.exp(x.masked_fill(~shown, -math.inf)).sum(-1),
+        F.relu(torch.where(shown, x, -1e4)),
+        torch.exp(-0.7 * x.masked_fill(~shown, 1e9)),
+        torch.softmax(x.masked_fill(~shown, -1e9) / 3, -1),
+    )
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_what_a_mask_hides_from_a_maximum_or_a_function_takes_no_steps_either(target):
+    assert min(decibels(Small(_hidden), _scores, target)) >= 30.0
+
+
 # --- averages of what has whole numbers only ----------------------------------------------------------------------
 
 

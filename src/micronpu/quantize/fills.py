@@ -1,0 +1,120 @@
+"""Functions of values that a mask hides: the mask goes behind the function, where what hides is small.
+
+sigmoid(masked_fill(x, mask, -1e9)) asks for one grid from -1e9 to the largest x, on which no x is left.  The function
+of -1e9 is 0, so that masked_fill(sigmoid(x), mask, 0) is the same, on the grids of x and of its sigmoid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.program import arguments, overload_name, value_of
+from micronpu.ir.way import Capabilities
+from micronpu.quantize.attributes import attribute
+from micronpu.quantize.switches import switchable
+from micronpu.quantize.writer import GraphWriter
+
+_FUNCTIONS = frozenset(
+    f"{name}.default"
+    for name in (
+        *("celu", "clamp", "clamp_max", "clamp_min", "elu", "erf", "exp", "exp2", "expm1", "gelu", "hardsigmoid"),
+        *("hardswish", "hardtanh", "leaky_relu", "log_sigmoid", "mish", "neg", "reciprocal", "relu", "relu6", "selu"),
+        *("sigmoid", "silu", "softplus", "tanh"),
+    )
+)
+_BY_NUMBERS = frozenset({"mul.Tensor", "div.Tensor", "add.Tensor", "sub.Tensor"})
+_FAR = 1e3
+"""Constants that are larger stand for infinity, as in front of a softmax (`micronpu.ops.attention`)."""
+
+
+class _Fill(NamedTuple):
+    """A value of which a mask hides a part: what is hidden, where, by which number, and how to write the like."""
+
+    x: Node
+    value: float
+    write: Callable[[GraphWriter, Node, float], Node]
+
+
+@switchable
+def function_before_fill(model: GraphModule, able: Capabilities) -> bool:
+    """f(masked_fill(x, mask, -1e9)) -> masked_fill(f(x), mask, f(-1e9)), where f(-1e9) is a number like others
+
+    Exact, and the same of `where` with a constant, of infinity, and of a scale between fill and function.
+    """
+    changed = False
+    for node in list(model.graph.nodes):
+        changed |= _fill_behind(model, node, able)
+    if changed:
+        model.graph.eliminate_dead_code()
+        model.recompile()
+    return changed
+
+
+def _fill_behind(model: GraphModule, node: Node, able: Capabilities) -> bool:
+    if not _is_function(node):
+        return False
+    fill = _fill_of(model, node.args[0])
+    if fill is None or fill.x is node:
+        return False
+    at: Any = node.target(torch.tensor(fill.value), *node.args[1:], **node.kwargs)  # type: ignore[operator]
+    end = float(at)
+    is_linear = overload_name(node) in _BY_NUMBERS or overload_name(node) == "neg.default"
+    if math.isnan(end) or (abs(end) >= _FAR and not is_linear):
+        return False
+    write = GraphWriter(model, node, able, {})
+    computed = write(overload_name(node), fill.x, *node.args[1:], **node.kwargs)
+    made = fill.write(write, computed, end)
+    node.replace_all_uses_with(made)
+    model.graph.erase_node(node)
+    return True
+
+
+def _is_function(node: Node) -> bool:
+    """Whether a node is a function of one float by itself, with numbers beside it."""
+    if not node.args or not isinstance(node.args[0], Node) or len(node.all_input_nodes) != 1:
+        return False
+    value = value_of(node)
+    known = overload_name(node) in _FUNCTIONS | _BY_NUMBERS
+    return known and isinstance(value, torch.Tensor) and value.dtype == torch.float32
+
+
+def _fill_of(model: GraphModule, node: Any) -> _Fill | None:
+    """What a fill with a number far from others is made of; None of another value."""
+    name = overload_name(node)
+    given = arguments(node) if name.startswith(("masked_fill.", "where.")) else {}
+    if name.startswith("masked_fill."):
+        x, mask, value = given["self"], given["mask"], _number(model, given["value"])
+
+        def again(write: GraphWriter, made: Node, number: float) -> Node:
+            return write("masked_fill.Scalar", made, mask, number)
+
+    elif name.startswith("where.") and "self" in given:
+        hidden = _number(model, given["self"])
+        x, value = (given["self"], _number(model, given["other"])) if hidden is None else (given["other"], hidden)
+        condition = given["condition"]
+
+        def again(write: GraphWriter, made: Node, number: float) -> Node:
+            if hidden is None:
+                return write("where.ScalarOther", condition, made, number)
+            return write("where.ScalarSelf", condition, number, made)
+
+    else:
+        return None
+    is_far = value is not None and abs(value) >= _FAR and isinstance(x, Node)
+    return _Fill(x, value, again) if is_far and value is not None else None
+
+
+def _number(model: GraphModule, x: Any) -> float | None:
+    """A number, or the one that all elements of a constant are."""
+    if isinstance(x, (int, float)):
+        return float(x)
+    known = attribute(model, x)
+    if known is None or not known.numel() or not known.is_floating_point() or isinstance(known, torch.nn.Parameter):
+        return None
+    first = known.flatten()[0]
+    return float(first) if bool((known == first).all()) else None
