@@ -17,6 +17,9 @@ from tests.deploy.host_build import host
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+PRINTS = ("-DMICRONPU_RUNS=3", "-DMICRONPU_PRINT_OUTPUTS", "-DMICRONPU_PRINT_VALUES")
+
+
 @pytest.fixture(scope="module")
 def int8_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("firmware") / "out"
@@ -39,8 +42,11 @@ def test_no_warning(kind: str, core: str, tmp_path: Path) -> None:
     for name in ("micronpu.c", "micronpu_pools.c", "micronpu_programs.c", "micronpu_profile.c", "net_image.c"):
         firmware.compile_source(folder / name, tmp_path, core)
         firmware.compile_source(folder / name, tmp_path, core, "-DMICRONPU_PROFILE")
+        firmware.compile_source(folder / name, tmp_path, core, *PRINTS)
     for name in ("main.cpp", "micronpu_kernels.cpp", "micronpu_model.cpp", "net.cpp"):
         firmware.compile_source(folder / name, tmp_path, core, *firmware.executorch_flags())
+        firmware.compile_source(folder / name, tmp_path, core, *firmware.executorch_flags(), *PRINTS)
+        firmware.compile_source(folder / name, tmp_path, core, *firmware.executorch_flags(), "-DMICRONPU_ETDUMP")
 
 
 def test_the_c_of_the_page_compiles_as_it_stands(int8_folder: Path, tmp_path: Path) -> None:

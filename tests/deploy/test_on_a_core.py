@@ -6,12 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import micronpu
+from micronpu.board.logs import NPU, read_log
 from micronpu.board.npu import Npu
+from micronpu.board.printed import read_printed
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.deployment import Source, deploy_together
 from tests.compile.small import Small, batches, conv, image
@@ -202,6 +205,34 @@ def test_semaphores_of_an_rtos(installation: Path, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
+def test_runs_outputs_and_values(installation: Path, tmp_path: Path) -> None:
+    """Every vector three times, with the NPU's cycles of each run; its outputs; and what each call computes."""
+    folder = tmp_path / "firmware"
+    program = two_parts()
+    deploy_together([source(program, "both")], folder, target="corstone300")
+    prints = ("-DMICRONPU_PRINT_OUTPUTS=ON", "-DMICRONPU_PRINT_VALUES=ON")
+    runner.build(folder, installation, "-DMICRONPU_RUNS=3", *prints)
+    done = runner.run(folder)
+    assert done.status == 0 and done.output.endswith("\nPASS: 4 vectors, 0 elements differ\n")
+    counted = re.findall(r"^micronpu-npu-run both (\d) (\d) (\d+)$", done.output, re.M)
+    assert [row[:2] for row in counted] == [(str(v), str(r)) for r in range(3) for v in range(4)]
+    twice = [run.cycles for run in done.runs]  # the NPU is called twice a run
+    assert [int(row[2]) for row in counted] == [a + b for a, b in zip(twice[::2], twice[1::2], strict=True)]
+    found = read_printed(done.output.encode(), "log")
+    (output,) = found.outputs_of("both").values()
+    for row, got in zip(program.rows[:4], output, strict=True):
+        np.testing.assert_array_equal(got, program.run(*row).numpy())
+    # The kernel in between has two numbers from the NPU, in either order, and its result is the third.
+    values = [rows for _, rows in sorted(found.values.items())]
+    floats = [np.stack(rows) for rows in values if rows[0].dtype == np.float32]
+    assert all(len(rows) == 12 for rows in values) and len(floats) >= 4
+    wanted = [np.arctan2(floats[i].astype(np.float64), floats[1 - i].astype(np.float64)) for i in (0, 1)]
+    assert any(np.allclose(floats[2], rows, atol=1e-6) for rows in wanted)
+    (rows,) = read_log(done.output.encode(), "log").of(NPU)
+    assert (rows.times, rows.ticks) == (12, twice[0] + twice[1])
+
+
+@pytest.mark.slow
 def test_two_methods_that_share_a_state(installation: Path, tmp_path: Path) -> None:
     """One program with two methods on the NPU, one of which writes what the other reads."""
     own, x = Notes().eval(), torch.zeros(1, 8)
@@ -214,9 +245,11 @@ def test_two_methods_that_share_a_state(installation: Path, tmp_path: Path) -> N
     )
     folder = tmp_path / "firmware"
     done = program.deploy(folder, target="corstone300")
-    runner.build(folder, installation)
+    runner.build(folder, installation, "-DMICRONPU_RUNS=2")  # each from the first states on
     printed = runner.run(folder)
-    assert printed.output == f"PASS: {done.vectors} vectors, 0 elements differ\n" and done.vectors > 4
+    lines = [line for line in printed.output.splitlines() if not line.startswith("micronpu-")]
+    assert lines == [f"PASS: {done.vectors} vectors, 0 elements differ"] and done.vectors > 4
+    assert printed.output.count("micronpu-run ") == 2 * done.vectors
 
 
 @pytest.mark.slow

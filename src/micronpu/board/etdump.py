@@ -15,6 +15,8 @@ _RUNS, _EVENTS, _PROFILE = 1, 3, 0
 _NAME, _INSTRUCTION, _DELEGATE_ID, _DELEGATE_NAME, _START, _END = 0, 2, 3, 4, 6, 7
 EXECUTES = "Method::execute"
 """Name of the event of a whole run."""
+CALLS = ("OPERATOR_CALL", "DELEGATE_CALL")
+"""Names of the events of an instruction; a kernel inside of one has an event of its own, `native_call_...`."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,8 @@ class Event:
 
 
 def is_etdump(data: bytes) -> bool:
-    """Whether bytes are one, by their identifier."""
-    return data[4:8] == IDENTIFIER
+    """Whether bytes are one, by their identifier; the runtime writes the size in front."""
+    return IDENTIFIER in (data[4:8], data[8:12])
 
 
 def events_of(data: bytes) -> Iterator[Event]:
@@ -45,7 +47,10 @@ def events_of(data: bytes) -> Iterator[Event]:
     Raises:
         ValueError: the file is damaged.
     """
-    for run in root(data, IDENTIFIER).vector(_RUNS).tables():
+    found_size = data[8:12] == IDENTIFIER and data[4:8] != IDENTIFIER
+    if found_size and int.from_bytes(data[:4], "little") > len(data) - 4:
+        raise CorruptFlatbufferError(f"it has {len(data)} bytes, fewer than it says")
+    for run in root(data[4:] if found_size else data, IDENTIFIER).vector(_RUNS).tables():
         for event in run.vector(_EVENTS).tables():
             found = event.table(_PROFILE)
             if found is None:

@@ -2,6 +2,7 @@
 
     form              by                                                      lines
     micronpu          `micronpu deploy` with -DMICRONPU_PROFILE               micronpu-cycles NAME INSTRUCTION CYCLES
+                      the same with -DMICRONPU_RUNS=N                         micronpu-run NAME VECTOR RUN CYCLES
     ExecuTorch        ExecuTorch's runner for Arm, Zephyr's samples           ethosu_pmu_cycle_cntr : CYCLES
     evaluation kit    Arm's ml-embedded-evaluation-kit                        INFO - NPU TOTAL cycles: CYCLES
     helia-profiler    Ambiq's profiler                                        tables between HPX_START and HPX_END
@@ -24,7 +25,8 @@ from dataclasses import dataclass, field
 
 from micronpu.base.errors import FileError
 from micronpu.base.flatbuffer import CorruptFlatbufferError
-from micronpu.board.etdump import EXECUTES, events_of, is_etdump
+from micronpu.board.etdump import CALLS, EXECUTES, events_of, is_etdump
+from micronpu.board.printed import read_printed
 
 NPU, CALL, OPERATION, RUN = "npu", "call", "operation", "run"
 """What a measurement is of: the cycles that the NPU is busy, an instruction of the program, an operation of a delegate
@@ -95,6 +97,10 @@ def read_log(data: bytes, name: str) -> BoardLog:
         return _etdump(data, name)
     text = data.decode("utf-8", errors="replace")
     lines = text.splitlines()
+    if (own := _own(lines, name)) is not None:
+        return own
+    if "micronpu-etdump " in text:
+        return _etdump(read_printed(data, name).etdump, name)
     if (packed := _base64(lines)) is not None:
         return _etdump(packed, name)
     for reads in _READERS:
@@ -130,6 +136,8 @@ class _Collected:
 
 _OWN = re.compile(r"micronpu-cycles (\S+) (\d+) (\d+)\s*$")
 _OWN_NPU = re.compile(r"micronpu-npu-cycles (\S+) (\d+) (\d+)\s*$")
+_OWN_RUN = re.compile(r"micronpu-(npu-)?run (\w+) \d+ \d+ (\d+)\s*$")
+_OWN_END = re.compile(r"(PASS|FAIL): \d+ vectors, \d+ elements differ\s*$")
 _OWN_PROGRAM = re.compile(r"micronpu-program (\S+) ([0-9a-fA-F]{64})\s*$")
 _OWN_CLOCK = re.compile(r"micronpu-clock (\d+)\s*$")
 _OWN_NPU_CLOCK = re.compile(r"micronpu-npu-clock (\d+)\s*$")
@@ -137,8 +145,12 @@ _OWN_NPU_CLOCK = re.compile(r"micronpu-npu-clock (\d+)\s*$")
 
 def _own(lines: Sequence[str], name: str) -> BoardLog | None:
     found, program, clock, npu_clock = _Collected(), "", None, None
+    ended = False
     for line in lines:
-        if match := _OWN.search(line):
+        ended |= _OWN_END.search(line) is not None
+        if match := _OWN_RUN.search(line):
+            found.add(NPU if match[1] else RUN, match[2], -1, int(match[3]))
+        elif match := _OWN.search(line):
             found.add(CALL, match[1], int(match[2]), int(match[3]))
         elif match := _OWN_NPU.search(line):
             found.add(NPU, match[1], int(match[2]), int(match[3]))
@@ -151,12 +163,16 @@ def _own(lines: Sequence[str], name: str) -> BoardLog | None:
         elif match := _OWN_NPU_CLOCK.search(line):
             npu_clock = int(match[1]) / 1e6
     times = {key: count for key, count in found.times().items() if key[0] == CALL}
-    if not times:
+    every = {key[1] for key in found.times()}
+    if not every:
         return None
-    if len({key[1] for key in times}) > 1:
-        names = ", ".join(sorted({key[1] for key in times}))
-        raise FileError(f"The log {name} is of the programs {names}.", hint="a log of each by itself")
-    most = max(times.values())
+    if len(every) > 1:
+        raise FileError(
+            f"The log {name} is of the programs {', '.join(sorted(every))}.", hint="a log of each by itself"
+        )
+    if not times and not ended:
+        raise _half(name, "it has no line `PASS` or `FAIL`")
+    most = max(times.values(), default=0)
     if short := [number for (_, _, number), count in times.items() if count < most]:
         raise _half(name, f"instruction {short[0]} is measured {most - 1} times or less, and others {most} times")
     return BoardLog(name, "micronpu", found.rows(), program, clock, npu_clock)
@@ -303,7 +319,7 @@ def _etdump(data: bytes, name: str) -> BoardLog:
             elif event.name == EXECUTES:
                 found.add(RUN, event.name, -1, event.ticks)
                 ended = True
-            elif event.instruction >= 0 and "CALL" in event.name.upper():
+            elif event.instruction >= 0 and event.name in CALLS:
                 found.add(CALL, event.name, event.instruction, event.ticks)
     except CorruptFlatbufferError as error:
         raise FileError(f"The ETDump {name} is damaged: {error}.", hint="record the run again") from error
@@ -313,7 +329,6 @@ def _etdump(data: bytes, name: str) -> BoardLog:
 
 
 _READERS: tuple[Callable[[Sequence[str], str], BoardLog | None], ...] = (
-    _own,
     _executorch,
     _kit,
     _helia,

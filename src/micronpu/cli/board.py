@@ -352,6 +352,33 @@ def install(
     )
 
 
+@app.command(cls=Command)
+@console.guarded
+def log(
+    file: Annotated[Path, console.argument("FILE", "What the firmware printed, from its start to PASS or FAIL.")],
+    output: Annotated[
+        Path | None,
+        console.option("FOLDER", "Write there what was printed as bytes.", "--output", "-o", default="only list it"),
+    ] = None,
+    json: console.Json = False,
+    debug: console.Debug = False,
+) -> None:
+    """Take outputs, values and an ETDump out of what a deployed folder printed, and list cycles.
+
+    NAME.npz has the outputs of each vector, as `micronpu deploy --vectors` takes them; NAME_values.npz what each
+    instruction computed; run.etdump is for `micronpu run --recorded`, and for ExecuTorch's Inspector.
+    """
+    from micronpu.cli.printed import log_view, written
+
+    found = log_view(read_file(file, "The log"), file.name)
+    wrote = written(found.printed, output) if output is not None else []
+    if json:
+        console.print_json({**found.to_json(), "wrote": [str(path) for path in wrote]})
+        return
+    for line in (*found.lines(), *(f"Wrote {path}." for path in wrote)):
+        console.output().print(Text(line), soft_wrap=True)
+
+
 @app.command(name="list", cls=Command)
 @console.guarded
 def list_boards(json: console.Json = False, debug: console.Debug = False) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 
 from micronpu.deploy.csource import Facts, filled, scalar_type
 from micronpu.deploy.image import kernel_names
 from micronpu.deploy.together import LINE, Array, Together
+from micronpu.program.plan import ELEMENT_BYTES, Plan, Value
 
 FIXED = (
     "micronpu.h",
@@ -113,7 +116,7 @@ def _borders(facts: Facts) -> str:
     inputs += [f"const micronpu::Input inputs[{facts.upper}_INPUTS] = {{", *rows, "};"]
     sizes = ", ".join(f"{facts.upper}_{b.name.upper()}_BYTES" for b in facts.outputs)
     lines = [*inputs, "", f"const std::size_t output_bytes[{facts.upper}_OUTPUTS] = {{{sizes}}};", ""]
-    return "\n".join([*lines, *_limits(facts)])
+    return "\n".join([*lines, *_limits(facts), *_values(facts)])
 
 
 def _limits(facts: Facts) -> list[str]:
@@ -126,6 +129,70 @@ def _limits(facts: Facts) -> list[str]:
         for limit in facts.limits
     ]
     return ["const micronpu::Limit limits[] = {", *rows, "};", ""]
+
+
+def kind_of(dtype: str, shape: Sequence[int], order: Sequence[int]) -> str:
+    """Type, shape and order of axes of what is printed, in one word: "int8:1x8x4x4:0,2,3,1"."""
+    return f"{dtype}:{'x'.join(map(str, shape))}:{','.join(map(str, order))}"
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What an instruction computes into planned memory: it is the first to name that tensor."""
+
+    instruction: int
+    number: int
+    value: Value
+
+
+def computed(plan: Plan) -> list[Computed]:
+    """All tensors that the instructions of a method compute, in order; none of one that loops.
+
+    Inputs, constants and states are there before; memory that one tensor has left to another is printed in between.
+    """
+    seen = {*plan.inputs}
+    found: list[Computed] = []
+    if len(plan.chains) != 1:
+        return found
+    for number, call in enumerate(plan.chains[0]):
+        named = [i for argument in call.arguments for i in (argument, *plan.values[argument].items) if i >= 0]
+        for index in dict.fromkeys(named):
+            value = plan.values[index]
+            if index in seen or value.tensor is None or not value.planned or value.initial is not None:
+                continue
+            seen.add(index)
+            if value.tensor.dtype in ELEMENT_BYTES:
+                found.append(Computed(number, index, value))
+    return found
+
+
+def _values(facts: Facts) -> list[str]:
+    """What the instructions compute, for builds that print it."""
+    rows = []
+    for one in computed(facts.plan):
+        tensor, value = one.value.tensor, one.value
+        assert tensor is not None
+        size = math.prod(tensor.shape) * ELEMENT_BYTES[tensor.dtype]
+        kind = kind_of(tensor.dtype, tensor.shape, tensor.dim_order)
+        if size:
+            rows.append(
+                f'    {{{one.instruction}u, {one.number}u, {value.planned}u, {value.offset}u, {size}u, "{kind}"}},'
+            )
+    name, space = f"{facts.upper}_PRINTED", "" if facts.is_whole else f"{facts.name}_values::"
+    if not rows:
+        return [f"#define {name} nullptr, 0", ""]
+    table = ["const micronpu::Value values[] = {", *rows, "};"]
+    if space:
+        table = [f"namespace {facts.name}_values {{", *table, "}"]
+    return [
+        "#if defined(MICRONPU_PRINT_VALUES)",
+        *table,
+        f"#define {name} {space}values, {len(rows)}",
+        "#else",
+        f"#define {name} nullptr, 0",
+        "#endif",
+        "",
+    ]
 
 
 def _invoked(number: int, facts: Facts) -> str:
@@ -147,7 +214,8 @@ def model_source(methods: Sequence[Facts], together: Together) -> str:
         name = f"{own.upper}_METHOD"
         rows.append(
             f'    {{"{own.name}", {name}, {space}inputs, {own.upper}_INPUTS, {space}output_bytes, '
-            f"{own.upper}_OUTPUTS, {f'{space}limits, {len(own.limits)}' if own.limits else 'nullptr, 0'}}},\n"
+            f"{own.upper}_OUTPUTS, {f'{space}limits, {len(own.limits)}' if own.limits else 'nullptr, 0'}, "
+            f"{own.upper}_PRINTED}},\n"
         )
     memories = [
         f"    {{{array.name}, {array.size}, {facts.upper}_PLANNED_{number}_BYTES}},"
@@ -251,9 +319,14 @@ def application(together: Together) -> str:
             room.append(f"alignas(16) uint8_t {facts.name}_{border.name}[{facts.upper}_{border.name.upper()}_BYTES];")
         places = ", ".join(f"{facts.name}_{border.name}" for border in facts.outputs)
         room.append(f"void* const {facts.name}_results[{facts.upper}_OUTPUTS] = {{{places}}};")
+        sizes = ", ".join(f"{facts.upper}_{border.name.upper()}_BYTES" for border in facts.outputs)
+        kinds = ", ".join(f'"{kind_of(b.tensor.dtype, b.tensor.shape, b.tensor.dim_order)}"' for b in facts.outputs)
+        room.append(f"const std::size_t {facts.name}_bytes[{facts.upper}_OUTPUTS] = {{{sizes}}};")
+        room.append(f"const char* const {facts.name}_kinds[{facts.upper}_OUTPUTS] = {{{kinds}}};")
         rows.append(
             f'    {{"{facts.name}", {facts.upper}_VECTORS, {facts.upper}_INPUTS, {facts.upper}_OUTPUTS, '
-            f"{facts.name}_vector_input,\n        {facts.name}_compare, {facts.name}_results}},"
+            f"{facts.name}_vector_input,\n        {facts.name}_compare, {facts.name}_results, {facts.name}_bytes, "
+            f"{facts.name}_kinds}},"
         )
     included = [f'#include "{facts.name}.h"\n#include "{facts.name}_vectors.h"\n' for facts in programs]
     return filled(

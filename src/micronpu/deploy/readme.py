@@ -207,7 +207,7 @@ _WORDS = {
     "micronpu_data.cpp": "the same",
     "micronpu_pools.c": "the memories and pools",
     "micronpu_programs.c": "the programs by name",
-    "micronpu_profile.c": "with `-DMICRONPU_PROFILE=ON` for CMake: prints the cycles of every kernel and NPU call",
+    "micronpu_profile.c": "prints what a build asks for: cycles of runs, kernels and NPU calls; bytes",
     "micronpu_kernels.cpp": "registers the kernels that are called, and no others",
     "selected_operators.yaml": "the same for ExecuTorch's selective build",
     "main.cpp": "an application: runs the vectors, prints PASS or FAIL",
@@ -275,7 +275,11 @@ def _check(together: Together) -> str:
         f"computed. The last line is `PASS: {count} vectors, 0 elements differ`.\n"
         "3. Otherwise the line before says which element of which output differs first, or which pool or kernel is "
         "missing. Whole outputs that differ point at the input's layout or at a program that is not aligned; single "
-        "elements by one step at a core with another rounding."
+        "elements by one step at a core with another rounding.\n\n"
+        "For time and numbers, define in all sources (CMake: `-DNAME=ON`): `MICRONPU_RUNS=10` for the cycles of "
+        "each of ten runs, `MICRONPU_PROFILE` for those of each kernel and NPU call, `MICRONPU_PRINT_OUTPUTS` and "
+        "`MICRONPU_PRINT_VALUES` for outputs and what each call computes, `MICRONPU_ETDUMP` for ExecuTorch's record. "
+        "`micronpu board log` reads what is printed."
     )
 
 

@@ -1,0 +1,142 @@
+"""What firmware of `micronpu deploy` has printed as bytes: outputs, what instructions computed, ExecuTorch's record.
+
+    lines                                                              build with
+    micronpu-output NAME VECTOR OUTPUT KIND BYTES OFFSET BASE64        -DMICRONPU_PRINT_OUTPUTS=ON
+    micronpu-value NAME INSTRUCTION VALUE KIND BYTES OFFSET BASE64     -DMICRONPU_PRINT_VALUES=ON
+    micronpu-etdump BYTES OFFSET BASE64                                -DMICRONPU_ETDUMP=ON
+
+KIND is type, shape and order of axes in memory, "int8:1x8x4x4:0,2,3,1".  Something may stand before a line, such as a
+time; other lines are passed over.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.base.errors import FileError
+from micronpu.program.plan import ELEMENT_BYTES
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_LINE = re.compile(
+    r"micronpu-(?:(output|value) (\w+) (\d{1,9}) (\d{1,9}) (\w+:[\dx]*:[\d,]*)|(etdump))"
+    r" (\d{1,10}) (\d{1,10}) ([A-Za-z0-9+/]{2,64}={0,2})\s*$"
+)
+_SIZES = {"bfloat16": "uint16"}
+"""What NumPy has for types that it does not know: their bits."""
+_HINT = "the whole log of a finished run"
+
+
+@dataclass
+class Printed:
+    """What a log holds.
+
+    Attributes:
+        outputs: by program (or method), vector and output.
+        values: by program, instruction and number of the value: one array a run of the instruction.
+        etdump: ExecuTorch's record; b"" where there is none.
+    """
+
+    outputs: dict[tuple[str, int, int], Array] = field(default_factory=dict)
+    values: dict[tuple[str, int, int], list[Array]] = field(default_factory=dict)
+    etdump: bytes = b""
+
+    def names(self) -> list[str]:
+        """The programs, in order."""
+        return list(dict.fromkeys(name for name, *_ in (*self.outputs, *self.values)))
+
+    def outputs_of(self, name: str) -> dict[str, Array]:
+        """Of a program: "output_0" and so on with a row for each vector, as `micronpu deploy --vectors` takes them."""
+        found: dict[int, dict[int, Array]] = {}
+        for (program, vector, output), array in self.outputs.items():
+            if program == name:
+                found.setdefault(output, {})[vector] = array
+        return {f"output_{o}": np.stack([rows[v] for v in sorted(rows)]) for o, rows in sorted(found.items())}
+
+    def values_of(self, name: str) -> dict[str, Array]:
+        """Of a program: "INSTRUCTION_VALUE" with a row for each run."""
+        return {
+            f"{instruction}_{value}": np.stack(rows)
+            for (program, instruction, value), rows in self.values.items()
+            if program == name
+        }
+
+
+def read_printed(data: bytes, name: str) -> Printed:
+    """Reads a log.
+
+    Args:
+        name: what to call it in messages.
+
+    Raises:
+        FileError: lines are missing or damaged.
+    """
+    found = Printed()
+    for kind, key, form, content in _blocks(data.decode("utf-8", errors="replace").splitlines(), name):
+        if kind == "etdump":
+            found.etdump = content
+            continue
+        array = _array(form, content, name)
+        if kind == "output":
+            found.outputs[key] = array
+        else:
+            rows = found.values.setdefault(key, [])
+            if rows and (rows[0].shape != array.shape or rows[0].dtype != array.dtype):
+                raise FileError(f"The log {name} is of several builds: value {key[2]} changes its type.", hint=_HINT)
+            rows.append(array)
+    return found
+
+
+_Key: TypeAlias = tuple[str, int, int]
+
+
+def _blocks(lines: Sequence[str], name: str) -> Iterator[tuple[str, _Key, str, bytes]]:
+    """What stands in several lines, each whole: its kind, program and numbers, type, bytes."""
+    begun: tuple[str, _Key, str, int] | None = None
+    gathered = bytearray()
+    for line in lines:
+        match = _LINE.search(line)
+        if match is None:
+            if "micronpu-" in line and re.search(r"micronpu-(output|value|etdump) ", line):
+                raise FileError(f"The log {name} has a damaged line: {line.strip()[:80]!r}.", hint=_HINT)
+            continue
+        size, offset = int(match[7]), int(match[8])
+        this = (match[1] or match[6], (match[2] or "", int(match[3] or 0), int(match[4] or 0)), match[5] or "", size)
+        if offset != len(gathered) or (begun is not None and this != begun):
+            raise FileError(f"The log {name} has lost lines before: {line.strip()[:80]!r}.", hint=_HINT)
+        begun = this
+        try:
+            gathered += base64.b64decode(match[9], validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise FileError(f"The log {name} has a damaged line: {line.strip()[:80]!r}.", hint=_HINT) from error
+        if len(gathered) > size:
+            raise FileError(f"The log {name} has more bytes than it says: {line.strip()[:80]!r}.", hint=_HINT)
+        if len(gathered) == size:
+            yield this[0], this[1], this[2], bytes(gathered)
+            begun = None
+            gathered.clear()
+    if begun is not None:
+        raise FileError(f"The log {name} ends before the {begun[3]:,} bytes of {begun[0]} data do.", hint=_HINT)
+
+
+def _array(form: str, content: bytes, name: str) -> Array:
+    """A tensor with its axes in the order of the model."""
+    dtype, shaped, ordered = form.split(":")
+    shape = [int(size) for size in shaped.split("x") if size]
+    order = [int(axis) for axis in ordered.split(",") if axis]
+    if dtype not in ELEMENT_BYTES or sorted(order) != list(range(len(shape))):
+        raise FileError(f"The log {name} has a tensor of the unknown kind {form!r}.", hint=_HINT)
+    if math.prod(shape) * ELEMENT_BYTES[dtype] != len(content):
+        raise FileError(f"The log {name} has {len(content)} bytes for a tensor {form!r}.", hint=_HINT)
+    flat = np.frombuffer(content, np.dtype(_SIZES.get(dtype, dtype)).newbyteorder("<"))
+    stored = flat.reshape([shape[axis] for axis in order])
+    return np.ascontiguousarray(stored.transpose(np.argsort(order))) if order else stored.reshape(())
