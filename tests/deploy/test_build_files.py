@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from micronpu.deploy.emulated import emulated_board, fvp_lines
 from tests.deploy import programs
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -82,3 +83,30 @@ def test_the_page_says_what_a_build_needs(folder: Path) -> None:
     files = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     assert {name for name, _ in listed} == files
     assert not [name for name, what in listed if what == "data that the program looks up by name"]
+
+
+@pytest.mark.parametrize(
+    ("core", "npu", "board", "platform"),
+    [
+        ("cortex-m55", "", "corstone300", "FVP_Corstone_SSE-300_Ethos-U55 -a app --timelimit"),
+        ("", "ethos-u55-64", "corstone300", "FVP_Corstone_SSE-300_Ethos-U55 -a app -C ethosu.num_macs=64 "),
+        ("cortex-m55", "ethos-u65-256", "corstone300", "FVP_Corstone_SSE-300_Ethos-U65 -a app -C ethosu.num_macs=256 "),
+        ("", "ethos-u65-512", "corstone300", "FVP_Corstone_SSE-300_Ethos-U65 -a app -C ethosu.num_macs=512 "),
+        ("cortex-m55", "ethos-u85-256", "corstone320", ""),
+        ("cortex-m33", "", "mps2-an505", ""),
+        ("cortex-m33", "ethos-u65-256", "", ""),
+        ("cortex-m85", "ethos-u55-256", "", ""),
+    ],
+)
+def test_the_board_and_the_platform_of_a_core(core: str, npu: str, board: str, platform: str) -> None:
+    """Names of Arm's packages of FVPs, and of ExecuTorch's `run_fvp.sh`; the board has the NPU, or there is none."""
+    found = emulated_board(core, npu)
+    assert (found.name if found is not None else "") == board
+    lines = fvp_lines(core, npu, "app")
+    assert bool(lines) == bool(platform) and (not lines or lines[0].startswith(platform))
+    assert all(line.endswith(" \\") for line in lines[:-1]) and not any(line.endswith("\\") for line in lines[-1:])
+
+
+def test_the_page_has_the_platform(folder: Path) -> None:
+    page = (folder / "README.md").read_text()
+    assert ("FVP_Corstone_SSE-300_Ethos-U55 -a build/micronpu_app" in page) is ("ethos-u55" in page)

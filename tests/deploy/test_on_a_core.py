@@ -253,6 +253,19 @@ def test_two_methods_that_share_a_state(installation: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_a_chip_whose_npu_is_elsewhere(installation: Path, tmp_path: Path) -> None:
+    """The board's NPU is used, not the address of the chip."""
+    x = (image(),)
+    program = micronpu.compile(conv(8, 8).eval(), x, "alif-e7", calibration=batches(x, 6))
+    folder = tmp_path / "firmware"
+    program.deploy(folder, target="alif-e7")
+    assert "0x48102000" not in (folder / "micronpu_npu.c").read_text()
+    runner.build(folder, installation)
+    done = runner.run(folder)
+    assert done.output == "PASS: 4 vectors, 0 elements differ\n" and len(done.runs) == 4
+
+
+@pytest.mark.slow
 def test_programs_without_an_npu(installation: Path, tmp_path: Path) -> None:
     """Of ExecuTorch's own making, in portable kernels, one with a state."""
     folder = tmp_path / "firmware"

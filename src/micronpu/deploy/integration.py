@@ -10,6 +10,7 @@ from micronpu.chips.core import USUAL
 from micronpu.deploy.application import c_sources
 from micronpu.deploy.board import DEDICATED_SRAM
 from micronpu.deploy.csource import ALIGNMENT, Facts, filled
+from micronpu.deploy.emulated import emulated_board
 from micronpu.deploy.kernels import Kernel, kernel_libraries
 from micronpu.deploy.together import SHARED, Together
 from micronpu.targets.firmware import TOOLCHAIN, KernelLibrary
@@ -62,7 +63,18 @@ def cmake(together: Together) -> str:
         LIBRARIES=" ".join([*([_FILES] if any(facts.data for facts in programs) else []), *libraries(kernels)]),
         BUILD_OPTIONS=" ".join(options) or "its defaults",
         DELEGATE=delegate,
+        BOARD_NPU=_board_npu(together),
     )
+
+
+def _board_npu(together: Together) -> str:
+    """Lines of CMake: where the emulated board has its NPU, which is not where the chip has it."""
+    board = emulated_board(together.board.core, together.board.accelerator) if together.started else None
+    if board is None or not board.npus:
+        return ""
+    place = board.npus[0]
+    told = f"MICRONPU_NPU_0_BASE=0x{place.base:08x}u MICRONPU_NPU_0_IRQ={place.irq}"
+    return f"  target_compile_definitions({SHARED}_app PRIVATE {told})\n"
 
 
 def zephyr(together: Together) -> dict[str, str]:

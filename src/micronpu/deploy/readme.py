@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from micronpu.chips.core import ANY
 from micronpu.chips.machines import machine_of
 from micronpu.deploy.csource import Facts, c_type
+from micronpu.deploy.emulated import core_of, emulated_board, fvp_lines
 from micronpu.deploy.integration import executorch_lines, runner_commands, runtime_sources
 from micronpu.deploy.together import LINE, SHARED, Together
 from micronpu.program.border import Border
@@ -310,25 +311,7 @@ def _executorch(together: Together) -> str:
     """From sources to PASS, as commands."""
     lines = ["ExecuTorch for the core, from its own sources (`-DTARGET_CPU` chooses the core):", "", "```sh"]
     lines += [*executorch_lines(together), "```", ""]
-    machine = machine_of(together.board.core)
-    if machine is not None:
-        driver = "".join(firmware.driver for firmware in together.firmware) if together.started else ""
-        lines += [
-            f"`board/` has start-up code, console and linker script for QEMU's {machine.name}, a {machine.title}; "
-            "`micronpu board run` adds the NPU. In this folder:",
-            "",
-            "```sh",
-            "cmake -S . -B build -DMICRONPU_BOARD=ON -DCMAKE_TOOLCHAIN_FILE=$PWD/board/toolchain.cmake \\",
-            f"  -Dexecutorch_DIR=.../installed-arm/lib/cmake/ExecuTorch{driver}",
-            "cmake --build build",
-            f"micronpu board run build/{SHARED}_app --board {machine.board}"
-            + (f" --npu {together.board.accelerator}" if together.started else ""),
-            "```",
-            "",
-            f"The last line is `PASS: {vectors_of(together)} vectors, 0 elements differ`. With "
-            "`-DMICRONPU_BOARD_STACK=ON` the depth of the stack follows.",
-            "",
-        ]
+    lines += _emulated(together)
     lines += [
         "Without ExecuTorch's CMake these of its files suffice:",
         "",
@@ -337,6 +320,40 @@ def _executorch(together: Together) -> str:
         "```",
     ]
     return "\n".join(lines)
+
+
+def _emulated(together: Together) -> list[str]:
+    """The commands that run the application on the emulated board, and on Arm's virtual platform."""
+    core, started = core_of(together.board.core), together.started
+    machine, npu = machine_of(core), together.board.accelerator if started else ""
+    if machine is None:
+        return []
+    about = f"`board/` has start-up code, console and linker script for QEMU's {machine.name}, a {machine.title}"
+    board = emulated_board(core, npu)
+    if board is None:
+        return [f"{about}. No emulated board has an NPU beside it.", ""]
+    if len(started) > 1:
+        return [f"{about}. An emulated board has one NPU: deploy a program by itself to run it there.", ""]
+    driver = "".join(firmware.driver for firmware in together.firmware) if started else ""
+    lines = [
+        f"{about}; `micronpu board run` adds the NPU. In this folder:" if npu else f"{about}. In this folder:",
+        "",
+        "```sh",
+        "cmake -S . -B build -DMICRONPU_BOARD=ON -DCMAKE_TOOLCHAIN_FILE=$PWD/board/toolchain.cmake \\",
+        f"  -Dexecutorch_DIR=.../installed-arm/lib/cmake/ExecuTorch{driver}",
+        "cmake --build build",
+        f"micronpu board run build/{SHARED}_app --board {board.name}" + (f" --npu {npu}" if npu else ""),
+        "```",
+        "",
+        f"The last line is `PASS: {vectors_of(together)} vectors, 0 elements differ`. With "
+        "`-DMICRONPU_BOARD_STACK=ON` the depth of the stack follows.",
+        "",
+    ]
+    fvp = fvp_lines(core, npu, f"build/{SHARED}_app")
+    if fvp:
+        told = "The same application on Arm's FVP of Corstone-300, where that is installed (it was not run there):"
+        lines += [told, "", "```sh", *fvp, "```", ""]
+    return lines
 
 
 def _table(together: Together) -> str:
