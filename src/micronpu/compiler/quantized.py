@@ -19,7 +19,7 @@ from micronpu.compiler.clock import Clock
 from micronpu.compiler.precision import chosen
 from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.frontend.exported import export_for_training, exported, inputs_not_negative
-from micronpu.frontend.facts import BOTH_BRANCHES, LOOPS_ALLOWED, NOT_NEGATIVE
+from micronpu.frontend.facts import BOTH_BRANCHES, LOOPS_ALLOWED, NOT_NEGATIVE, WRITTEN_OUT
 from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states
 from micronpu.frontend.states import State, held, states_of
 from micronpu.frontend.training import Train
@@ -67,6 +67,16 @@ class Quantized:
         return states_of(self.module).values
 
 
+def _control_flow(module: GraphModule) -> tuple[str, ...]:
+    """What became of branches and loops, as notes of the report."""
+    both = "both branches are computed and one result chosen, as no NPU branches; both cost cycles."
+    notes = [f"`{name}`: {both}" for name in BOTH_BRANCHES.of(module)]
+    for name, steps, ends_early in WRITTEN_OUT.of(module):
+        text = f"`{name}`: its {steps} steps are written out, as no NPU loops; each costs cycles and commands"
+        notes.append(f"{text}, also those behind the end that data decide." if ends_early else f"{text}.")
+    return tuple(notes)
+
+
 def quantized_module(
     model: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] | torch.Tensor,
@@ -104,10 +114,7 @@ def quantized_module(
         names = [n.name for n in given.module.graph.nodes if n.op == "placeholder"]
         warnings = of_data(data.rows, names[: len(given.examples)], sum(map(len, sequences)))
     report: SparsityReport | None = None
-    notes = tuple(
-        f"`{name}`: both branches are computed and one result chosen, as no NPU branches; both cost cycles."
-        for name in BOTH_BRANCHES.of(given.module)
-    )
+    notes = _control_flow(given.module)
     if sparsity is not None:
         with clock.step("sparsify") as progress:
             given, quantizer, report, notes = sparsity.reduced(given, sequences, quantizer, progress)

@@ -105,7 +105,7 @@ def check_control_flow(module: GraphModule, inside: str = "") -> None:
         if is_flow and name not in _RUN:
             raise ModelError(
                 f"The model has the control flow `{name}` (`{node.name}`), which the runtime does not have.",
-                hint="torch.cond or scan, or a fixed number of steps written out",
+                hint="a bound of at most 64 steps that is known at export (`i < 8`), torch.cond or scan",
             )
         if is_flow and inside:
             raise ModelError(

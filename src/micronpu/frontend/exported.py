@@ -18,8 +18,9 @@ from micronpu.frontend.branches import compute_both_branches
 from micronpu.frontend.checks import check_examples, check_names, check_parameters, check_results
 from micronpu.frontend.constants import add_constant
 from micronpu.frontend.export import as_inputs, check_static, export
-from micronpu.frontend.facts import BOTH_BRANCHES, EXPORTED, SIZE
+from micronpu.frontend.facts import BOTH_BRANCHES, EXPORTED, SIZE, WRITTEN_OUT
 from micronpu.frontend.functional import functional
+from micronpu.frontend.loops import write_out_loops
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
 from micronpu.frontend.states import States, lift, states_of
 from micronpu.frontend.training import set_training
@@ -62,12 +63,14 @@ def exported(
     examples = as_inputs(example_inputs)
     ready = isinstance(model, GraphModule) and (is_exported(model) or not is_float(model))
     module = graph_module(model if ready else export(model, examples))
+    loops = () if ready else write_out_loops(module, also)
     if not ready:
         check_static(module)
     chosen = () if ready else compute_both_branches(module)
     check_results(module)
     module = lift(module, also)
     BOTH_BRANCHES.say(module, chosen)
+    WRITTEN_OUT.say(module, loops)
     every = (*examples, *states_of(module).initial)
     if ready:
         module = finished(module, every)

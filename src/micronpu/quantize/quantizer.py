@@ -15,6 +15,7 @@ from micronpu.base.arguments import check_type
 from micronpu.base.errors import OptionError
 from micronpu.frontend.branches import compute_both_branches
 from micronpu.frontend.facts import IN_TRAINING
+from micronpu.frontend.loops import write_out_loops
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.annotate import annotate
 from micronpu.quantize.borders import observe_borders
@@ -366,6 +367,7 @@ class StaticQuantizer:
         samples = list(calibration_samples)
         if not samples or not all(isinstance(sample, tuple) for sample in samples):
             raise OptionError("`calibration_samples` is no list of tuples of tensors.", hint="[(x,), ...]")
+        write_out_loops(model)
         compute_both_branches(model)
         prepared = prepare_pt2e(model, self)
         for sample in samples:

@@ -1,0 +1,220 @@
+"""`while_loop` written out: its body, as often as it runs.
+
+No NPU loops, and ExecuTorch's runtime has no `while_loop`.  How often a body runs is known where the condition depends
+on constants and on what the loop itself counts; where it depends on data as well, `i < 8 and error > 0.1`, the count
+is a bound, and `where` keeps what the loop had when the condition was first false.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.program import value_of
+
+MOST_STEPS = 64
+"""Of a loop that is written out."""
+_MOST_ELEMENTS = 4096
+"""Of a constant that is looked at."""
+_UNKNOWN = object()
+_Values: TypeAlias = dict[Node, Any]
+_ANDS = ("aten::logical_and", "aten::bitwise_and.Tensor", "aten::__and__.Tensor")
+
+
+def write_out_loops(module: GraphModule, also: Collection[str] = ()) -> tuple[tuple[str, int, bool], ...]:
+    """Writes the bodies of every `while_loop` whose steps are bounded into the graph itself, in place.
+
+        while_loop({i < 2}, {i + 1, relu(a(x))}, i=0, x) -> x        relu(a(relu(a(x))))
+
+    Args:
+        also: paths of buffers that other methods of the program write.
+
+    Returns:
+        Of each loop its name, its steps, and whether data may end it before that.
+    """
+    found = [n for n in module.graph.nodes if n.op == "call_function" and _name(n) == "while_loop"]
+    written = []
+    for node in found:
+        loop = _Loop(module, node, frozenset(also))
+        if loop.is_plain and (bound := loop.steps()):
+            steps, ends_early = bound
+            loop.write(steps, ends_early)
+            written.append((node.name, steps, ends_early))
+    if written:
+        module.graph.eliminate_dead_code()
+        module.delete_all_unused_submodules()
+        module.graph.lint()
+        module.recompile()
+    return tuple(written)
+
+
+def _name(node: Node) -> str:
+    target: Any = node.target
+    return target.name() if getattr(target, "namespace", "") == "higher_order" else ""
+
+
+class _Loop:
+    """A loop: what it carries from step to step, what its graphs are given besides."""
+
+    def __init__(self, module: GraphModule, node: Node, written: frozenset[str]) -> None:
+        self._module, self._node = module, node
+        condition, body, carried, *rest = node.args
+        self._condition, self._body = (getattr(module, str(getattr(g, "target", ""))) for g in (condition, body))
+        self._carried: list[Any] = list(carried)  # type: ignore[arg-type]
+        self._given: list[Any] = list(rest[0]) if rest else []  # type: ignore[arg-type]
+        self._outside = _Constants(module, written)
+        self._counts = [True] * len(self._carried)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it carries tensors, and its graphs are plain operators without control flow or attributes."""
+        users = self._node.users
+        if not all(isinstance(v, Node) and isinstance(value_of(v), torch.Tensor) for v in self._carried):
+            return False
+        nodes = [n for graph in (self._condition, self._body) for n in graph.graph.nodes]
+        return all(u.target is operator.getitem for u in users) and not any(
+            n.op in ("call_module", "get_attr") or _name(n) for n in nodes
+        )
+
+    def steps(self) -> tuple[int, bool] | None:
+        """How often the body runs at most, and whether it may be less often; None where nothing bounds it."""
+        state = [self._outside.value(v) for v in self._carried]
+        given = [self._outside.value(v) for v in self._given]
+        ends_early = False
+        for step in range(MOST_STEPS + 1):
+            self._counts = [a and b is not _UNKNOWN for a, b in zip(self._counts, state, strict=True)]
+            (goes_on,) = _results(self._condition, [*state, *given])
+            if goes_on is _UNKNOWN:
+                ends_early = True
+            elif not bool(goes_on):
+                return step, ends_early
+            if step < MOST_STEPS:
+                state = _results(self._body, [*state, *given])
+        return None
+
+    def write(self, steps: int, ends_early: bool) -> None:
+        """Puts the steps in the place of the loop."""
+        module, node = self._module, self._node
+        state, results = list(self._carried), list(self._carried)
+        active: Any = None
+        with module.graph.inserting_before(node):
+            for _ in range(steps):
+                made = self._inlined(self._body, state)
+                if ends_early:
+                    (goes_on,) = self._inlined(self._condition, state)
+                    both = torch.ops.aten.logical_and.default
+                    active = goes_on if active is None else _made(module, both, (active, goes_on), value_of(goes_on))
+                    results = [self._kept(active, new, old) for new, old in zip(made, results, strict=True)]
+                else:
+                    results = made
+                # What is known goes on counting behind the end: nobody sees it, and it stays a constant.
+                state = [new if counts else kept for new, kept, counts in zip(made, results, self._counts, strict=True)]
+        for reader in list(node.users):
+            chosen = results[reader.args[1]]  # type: ignore[index]
+            reader.replace_all_uses_with(chosen)
+            module.graph.erase_node(reader)
+        module.graph.erase_node(node)
+
+    def _kept(self, active: Node, new: Any, old: Any) -> Any:
+        """What is carried on: the new value as long as the loop goes on."""
+        if new is old:
+            return new
+        return _made(self._module, torch.ops.aten.where.self, (active, new, old), value_of(new))
+
+    def _inlined(self, graph: GraphModule, state: Sequence[Any]) -> list[Any]:
+        copies: dict[Node, Any] = {}
+        waiting = iter([*state, *self._given])
+        for node in graph.graph.nodes:
+            if node.op == "placeholder":
+                copies[node] = next(waiting)
+            elif node.op != "output":
+                copies[node] = self._module.graph.node_copy(node, copies.__getitem__)
+        return [copies[r] if isinstance(r, Node) else r for r in _given_back(graph)]
+
+
+def _made(module: GraphModule, target: Any, arguments: tuple[Any, ...], value: Any) -> Node:
+    made = module.graph.call_function(target, arguments)
+    told: Mapping[str, Any] = next((a.meta for a in arguments if isinstance(a, Node)), {})
+    made.meta.update({key: told[key] for key in ("stack_trace", "nn_module_stack") if key in told})
+    made.meta["val"] = value
+    return made
+
+
+def _given_back(graph: GraphModule) -> list[Any]:
+    (given,) = graph.graph.output_node().args
+    return list(given) if isinstance(given, (tuple, list)) else [given]
+
+
+def _results(graph: GraphModule, given: Sequence[Any]) -> list[Any]:
+    """What a graph gives for inputs of which some are not known."""
+    values: _Values = {}
+    waiting = iter(given)
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = next(waiting)
+        elif node.op == "call_function":
+            values[node] = _computed(node, values)
+    return [values[r] if isinstance(r, Node) else r for r in _given_back(graph)]
+
+
+def _computed(node: Node, values: _Values) -> Any:
+    """The value of a node, where those of its operands are known; of an `and`, where one of them is false."""
+    target: Any = node.target
+    operands = [values.get(n, _UNKNOWN) for n in node.all_input_nodes]
+    if any(value is _UNKNOWN for value in operands):
+        falsehoods = [v for v in operands if isinstance(v, torch.Tensor) and v.numel() == 1 and not bool(v)]
+        is_and = isinstance(target, torch._ops.OpOverload) and target.name() in _ANDS
+        return falsehoods[0] if is_and and falsehoods else _UNKNOWN
+    if isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags:
+        return _UNKNOWN
+    made = value_of(node)
+    if isinstance(made, torch.Tensor) and not _is_small(made):
+        return _UNKNOWN
+    arguments, named = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: copy.deepcopy(values[n]))
+    with torch.no_grad():
+        return target(*arguments, **named)
+
+
+def _is_small(value: torch.Tensor) -> bool:
+    return all(isinstance(size, int) for size in value.shape) and value.numel() <= _MOST_ELEMENTS
+
+
+class _Constants:
+    """The values of a graph that depend on nothing but constants."""
+
+    def __init__(self, module: GraphModule, written: frozenset[str]) -> None:
+        self._module, self._written = module, written
+        self._values: _Values = {}
+
+    def value(self, operand: Any) -> Any:
+        """Of an operand: a node or a number."""
+        if not isinstance(operand, Node):
+            return operand
+        if operand not in self._values:
+            for node in operand.graph.nodes:
+                if node not in self._values:
+                    self._values[node] = self._of(node)
+                if node is operand:
+                    break
+        return self._values[operand]
+
+    def _of(self, node: Node) -> Any:
+        if node.op == "get_attr":
+            return self._attribute(node)
+        return _computed(node, self._values) if node.op == "call_function" and not _name(node) else _UNKNOWN
+
+    def _attribute(self, node: Node) -> Any:
+        """A small tensor that nothing writes, and that is not trained."""
+        found: Any = self._module
+        for part in str(node.target).split("."):
+            found = getattr(found, part, None)
+        is_changed = str(node.target) in self._written or any(
+            user.target is torch.ops.aten.copy_.default and user.args[0] is node for user in node.users
+        )
+        is_constant = isinstance(found, torch.Tensor) and not isinstance(found, torch.nn.Parameter)
+        return found if is_constant and not is_changed and _is_small(found) else _UNKNOWN
