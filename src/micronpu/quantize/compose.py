@@ -23,6 +23,7 @@ from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.attributes import attribute, is_trained
 from micronpu.quantize.concat import CLAMPS, activation_before_concat
 from micronpu.quantize.fills import function_before_fill
+from micronpu.quantize.identities import spelled_out
 from micronpu.quantize.switches import is_on, switchable
 from micronpu.quantize.writer import GraphWriter, first_of
 
@@ -46,6 +47,7 @@ def compose(model: GraphModule, capabilities: Capabilities, disabled: Collection
         Whether anything changed.
     """
     changed = is_on(make_functional, disabled) and make_functional(model)  # first: compositions know no names in place
+    changed |= is_on(spelled_out, disabled) and spelled_out(model, capabilities)
     changed |= _walk(model, capabilities, disabled, early=True)
     changed |= is_on(fold_constants, disabled) and fold_constants(model)
     changed |= is_on(function_before_fill, disabled) and function_before_fill(model, capabilities)

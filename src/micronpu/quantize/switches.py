@@ -16,7 +16,7 @@ from micronpu.base.arguments import strings
 from micronpu.base.errors import OptionError
 from micronpu.ir.way import compositions
 
-_MODULES = ("transforms", "compose", "concat", "fills", "positions", "rows")
+_MODULES = ("transforms", "compose", "concat", "fills", "identities", "positions", "rows")
 _SENTENCES: dict[str, str] = {}
 
 Function = TypeVar("Function", bound=Callable[..., Any])

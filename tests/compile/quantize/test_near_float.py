@@ -11,6 +11,10 @@ from tests.compile.nearness import FAMILIES, decibels, sqnr_of
 from tests.compile.small import Small, Tensors
 from torch import nn
 
+from micronpu.frontend.facts import IN_TRAINING
+from micronpu.ir.way import Capabilities
+from micronpu.quantize.identities import spelled_out
+
 # --- masks in front of a softmax, along whatever axis -------------------------------------------------------------
 
 _EDGES = (torch.rand(1, 12, 12, generator=torch.Generator().manual_seed(5)) < 0.4) | torch.eye(12).bool()
@@ -65,6 +69,66 @@ def _hidden(_: Small, x: torch.Tensor, edges: torch.Tensor) -> Tensors:
 @pytest.mark.parametrize("target", FAMILIES)
 def test_what_a_mask_hides_from_a_maximum_or_a_function_takes_no_steps_either(target):
     assert min(decibels(Small(_hidden), _scores, target)) >= 30.0
+
+
+# --- functions that a model spells out ----------------------------------------------------------------------------
+
+
+def _spelled_out(_: Small, x: torch.Tensor) -> Tensors:
+    power = torch.exp(x - x.amax(1, keepdim=True))
+    return (
+        1 / (1 + torch.exp(-2 * x)),
+        x / (1.0 + torch.exp(-x)),
+        torch.log(1 + torch.exp(2 * x)),
+        torch.log1p((2 * x).exp()),
+        torch.log(torch.sigmoid(3 * x)),
+        torch.log(torch.softmax(2 * x, 1)),
+        power / power.sum(1, keepdim=True),
+        x.exp() / x.exp().sum((1,), keepdim=True),
+        x / torch.exp(0.5 * x),
+        x * torch.tanh(torch.log(1 + torch.exp(x))),
+        torch.sqrt(x**2),
+    )
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_a_function_that_is_spelled_out_is_rounded_once(target):
+    assert min(decibels(Small(_spelled_out), _noise, target)) >= 30.0
+
+
+def test_what_only_looks_like_a_function_stays():
+    """Another number than one, another axis, a sum of something else; and the float results are the same."""
+
+    def forward(_: Small, x: torch.Tensor) -> Tensors:
+        power = x.exp()
+        return (
+            1 / (2 + torch.exp(-x)),
+            torch.log(1 - 0.5 * torch.sigmoid(x)),
+            power / (2 * x).exp().sum(1, keepdim=True),
+            power / power.sum((1, 2), keepdim=True),
+            torch.exp(x - x.amax(1, keepdim=True)) / power.sum(2, keepdim=True),
+            torch.sqrt(x * x + 1),
+        )
+
+    x = _noise(torch.Generator().manual_seed(2))[0]
+    module = torch.export.export(Small(forward).eval(), (x,)).module(check_guards=False)
+    before = module(x)
+    assert spelled_out(module, Capabilities()) is False
+    assert all(torch.equal(a, b) for a, b in zip(module(x), before, strict=True))
+
+
+def test_a_number_that_is_trained_is_none_of_a_function():
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 1 / (self.one + torch.exp(-x))
+
+    module = torch.export.export(Shifted(), (torch.zeros(1, 4),)).module(check_guards=False)
+    IN_TRAINING.say(module, True)
+    assert spelled_out(module, Capabilities()) is False
 
 
 # --- averages of what has whole numbers only ----------------------------------------------------------------------

@@ -1,0 +1,176 @@
+"""Functions that a model spells out, as the one operator that computes them.
+
+1 / (1 + exp(-x)) in int8 is rounded three times, once as an exponential of any size; sigmoid(x) is rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.program import arguments, overload_name, value_of
+from micronpu.ir.way import Capabilities
+from micronpu.ops.softmax import SOFTMAX
+from micronpu.quantize.attributes import is_trained, number
+from micronpu.quantize.switches import switchable
+from micronpu.quantize.writer import GraphWriter
+
+Identity = Callable[[GraphModule, Node, GraphWriter], "Node | None"]
+
+
+@switchable
+def spelled_out(model: GraphModule, able: Capabilities) -> bool:
+    """1 / (1 + exp(-x)) -> sigmoid(x), log(1 + exp(x)) -> softplus(x), log(softmax(x)) -> log_softmax(x) and the like
+
+    Exact up to float rounding: 1 / exp(x) and z / exp(x) as exp(-x), exp(x) / sum(exp(x)) as softmax(x),
+    log(sigmoid(x)) as log_sigmoid(x), sqrt(x * x) as abs(x).
+    """
+    changed = False
+    for node in list(model.graph.nodes):
+        identity = _IDENTITIES.get(overload_name(node))
+        if identity is None or not _is_float(node):
+            continue
+        made = identity(model, node, GraphWriter(model, node, able, {}))
+        if made is not None:
+            node.replace_all_uses_with(made)
+            model.graph.erase_node(node)
+            changed = True
+    if changed:
+        model.graph.eliminate_dead_code()
+        model.recompile()
+    return changed
+
+
+def _is_float(node: Node) -> bool:
+    value = value_of(node)
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
+
+
+def _of_log(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
+    x: Any = node.args[0]
+    name = _name(x)
+    if name in SOFTMAX and _is_float(x):
+        given = arguments(x)
+        return write("log_softmax.int", given["self"], given["dim"])
+    if name == "sigmoid.default":
+        return write("log_sigmoid.default", x.args[0])
+    z = _exponent_beside_one(model, x)
+    return None if z is None else write("softplus.default", z)
+
+
+def _of_log1p(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
+    x: Any = node.args[0]
+    return write("softplus.default", x.args[0]) if _name(x) == "exp.default" else None
+
+
+def _of_reciprocal(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
+    return _inverse(model, node.args[0], write)
+
+
+def _of_division(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
+    x, divisor = arguments(node)["self"], arguments(node)["other"]
+    if _name(x) == "exp.default" and (axis := _is_sum_of(divisor, x)) is not None:
+        z = x.args[0]
+        inside = _name(z) == "sub.Tensor" and arguments(z)["alpha"] == 1 and _is_largest_of(z.args[1], z.args[0], axis)
+        return write("softmax.int", z.args[0] if inside else z, axis)
+    inverse = _inverse(model, divisor, write)
+    if inverse is None:
+        return None
+    return inverse if _fixed(model, x) == 1 else write("mul.Tensor", inverse, x)
+
+
+def _of_root(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
+    x: Any = node.args[0]
+    given = arguments(x) if isinstance(x, Node) and x.op == "call_function" else {}
+    name = _name(x)
+    squared = (
+        name == "square.default"
+        or (name == "pow.Tensor_Scalar" and given["exponent"] == 2)
+        or (name == "mul.Tensor" and given["self"] is given["other"])
+    )
+    return write("abs.default", given["self"]) if squared else None
+
+
+_IDENTITIES: dict[str, Identity] = {
+    "log.default": _of_log,
+    "log1p.default": _of_log1p,
+    "reciprocal.default": _of_reciprocal,
+    "div.Tensor": _of_division,
+    "sqrt.default": _of_root,
+}
+
+
+def _inverse(model: GraphModule, x: Any, write: GraphWriter) -> Node | None:
+    """1 / x, where x is exp(z) or 1 + exp(z)."""
+    if _name(x) == "exp.default":
+        return write("exp.default", _negated(model, x.args[0], write))
+    z = _exponent_beside_one(model, x)
+    return None if z is None else write("sigmoid.default", _negated(model, z, write))
+
+
+def _exponent_beside_one(model: GraphModule, x: Any) -> Any:
+    """z of 1 + exp(z); None of another value."""
+    if _name(x) != "add.Tensor" or arguments(x)["alpha"] != 1:
+        return None
+    for one, power in (x.args[:2], x.args[1::-1]):
+        if _name(power) == "exp.default" and _fixed(model, one) == 1:
+            return power.args[0]
+    return None
+
+
+def _negated(model: GraphModule, z: Any, write: GraphWriter) -> Node:
+    """-z, without an operator of its own where there is one that takes the sign."""
+    if _name(z) == "neg.default":
+        return z.args[0]  # type: ignore[no-any-return]
+    if _name(z) in ("mul.Tensor", "div.Tensor") and (factor := _fixed(model, z.args[1])) is not None:
+        return write(_name(z), z.args[0], -factor)
+    return write("neg.default", z)
+
+
+def _is_sum_of(x: Any, terms: Node) -> int | None:
+    """The axis along which x is the sum of terms, kept as one of size 1; None where it is not."""
+    if _name(x) != "sum.dim_IntList" or not _is_same(x.args[0], terms):
+        return None
+    return _only_axis(x)
+
+
+def _is_largest_of(x: Any, of: Any, axis: int) -> bool:
+    """Whether x is the largest of a value along an axis."""
+    return _name(x) == "amax.default" and _is_same(x.args[0], of) and _only_axis(x) == axis
+
+
+_DEPTH = 4
+"""Operators in a row that are compared; a model writes no more of them twice."""
+
+
+def _is_same(a: Any, b: Any, depth: int = _DEPTH) -> bool:
+    """Whether two values are one, or the same operators of the same values."""
+    if not isinstance(a, Node) or not isinstance(b, Node):
+        return type(a) is type(b) and bool(a == b)
+    if a is b or not depth or a.op != "call_function" or a.target is not b.target or a.kwargs or b.kwargs:
+        return a is b
+    if torch.Tag.nondeterministic_seeded in getattr(a.target, "tags", ()):
+        return False
+    return len(a.args) == len(b.args) and all(_is_same(x, y, depth - 1) for x, y in zip(a.args, b.args, strict=True))
+
+
+def _only_axis(node: Node) -> int | None:
+    """The one axis that is reduced and kept with a size of 1, counted from the end."""
+    given, shape = arguments(node), value_of(node).shape
+    axes = given["dim"]
+    axes = list(axes) if isinstance(axes, (list, tuple)) else [axes]
+    if len(axes) != 1 or not given["keepdim"] or not isinstance(axes[0], int):
+        return None
+    return axes[0] if axes[0] < 0 else axes[0] - len(shape)
+
+
+def _fixed(model: GraphModule, x: Any) -> float | None:
+    """The number that a value is, whatever is trained; None of others."""
+    return None if is_trained(model, x) else number(model, x)
+
+
+def _name(x: Any) -> str:
+    return overload_name(x) if isinstance(x, Node) else ""
