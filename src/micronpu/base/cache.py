@@ -277,6 +277,11 @@ class Entry(NamedTuple):
     folder: Path | None
     name: str
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether anything is: where not, nobody needs to put the answer into bytes."""
+        return self.folder is not None
+
     def read(self) -> bytes | None:
         """The answer; None where there is none yet."""
         return self.cache.read(self.folder, self.name) if self.folder is not None else None

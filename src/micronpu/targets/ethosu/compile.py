@@ -11,6 +11,7 @@ from typing import Any
 
 from typing_extensions import Self
 
+from micronpu.base.cache import CACHE
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.container.payload import PayloadLayout, TensorSlot
@@ -30,7 +31,7 @@ from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.costs import costs_of
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.estimated import estimated
-from micronpu.targets.ethosu.faster import LEAST_GAIN, Ahead, candidate, could_be_faster
+from micronpu.targets.ethosu.faster import LEAST_GAIN, Ahead, candidate, could_be_faster, proved_by
 from micronpu.targets.ethosu.host import prove
 from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError, check_of
 from micronpu.targets.ethosu.kept import entry_of, options_of
@@ -159,7 +160,7 @@ def _with_weights_ahead(best: Planned, spec: EthosUOptions, check: Check | None)
     if spec.memories is None:
         return best
     simulator = simulator_hash()
-    if not simulator:  # nothing can be proved here, which may be another the next time
+    if not simulator or CACHE.folder is None:  # what cannot be proved here may be the next time
         return _scheduled(best, spec, check)
     own = (best.plan.format, best.plan.options, hashlib.sha256(best.emitted.data).hexdigest())
     entry = entry_of("ahead", options_of(spec), simulator, check is not None, own, pack_program(best.program))
@@ -214,7 +215,8 @@ def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Che
         emitted = emitters_of(spec)[best.plan.format](graph)
         checked = Checked(compiled(graph, emitted, spec, dict(best.plan.options)))
         if check is not None:
-            checked = check(graph, emitted, checked.program)
+            alike = proved_by(best.ran, checked.program, graph, spec)
+            checked = check(graph, emitted, checked.program) if alike is None else replace(checked, ran=alike)
         if checked.objection or checked.unproved:
             return None
     except UnsupportedError:  # the plan that there is will do

@@ -42,7 +42,7 @@ def known_plan(graph: Graph, spec: EthosUOptions, check: Check | None) -> Planne
     found = _recalled(entry, graph, spec)
     if found is None:
         found = best_plan(graph, spec, memory_limit=limit, check=check)
-        if not found.unproved:
+        if not found.unproved and entry.is_kept:
             entry.write(_packed(found))
     return found
 

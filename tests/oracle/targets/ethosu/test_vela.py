@@ -107,7 +107,7 @@ def test_judge_gives_velas_reason(op: Op, shape: tuple[int, ...], part: str, cap
 
 def test_judge_asks_once_per_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("micronpu.targets.ethosu.rules.compile_flatbuffer", lambda model, spec: asked.append(model))
+    monkeypatch.setattr("micronpu.targets.ethosu.rules.compile_flatbuffer", lambda model, *_: asked.append(model))
     judge = Judge(EthosUOptions("ethos-u55-128", via="litert"))
     for size in (8, 8, 9):
         builder = GraphBuilder()
@@ -125,7 +125,7 @@ def test_judge_asks_once_per_kind(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_judge_tries_both_layouts_and_says_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bytes] = []
 
-    def refuse(model: bytes, spec: EthosUOptions) -> None:
+    def refuse(model: bytes, *_: object) -> None:
         asked.append(model)
         raise VelaError("Vela: Unsupported opType" if len(asked) % 2 else "Vela: kernel height: 300 out of range")
 

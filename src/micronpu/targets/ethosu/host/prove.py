@@ -60,6 +60,15 @@ Check = Callable[[Graph, Emitted, VelaProgram], Checked]
 """Of a graph, what it was written as, and what Vela made of it."""
 
 
+def is_large(graph: Graph) -> bool:
+    """Whether one run of a graph is all that its proof takes."""
+    return _macs(graph) > _LARGE
+
+
+def _macs(graph: Graph) -> int:
+    return sum(n.op.macs(n.output.type, *n.input_types) for n in graph.nodes if len(n.outputs) == 1)
+
+
 def check_of(spec: EthosUOptions) -> Check:
     """The comparison for an accelerator."""
 
@@ -69,8 +78,8 @@ def check_of(spec: EthosUOptions) -> Check:
 
         inputs = [(t.shape, t.type.dtype.numpy) for t in graph.inputs]
         counts = [rows_numbered(graph, t) for t in graph.inputs]
-        macs = sum(n.op.macs(n.output.type, *n.input_types) for n in graph.nodes if len(n.outputs) == 1)
-        rows, waiting = 1 if macs > _LARGE else ROWS, 0
+        macs = _macs(graph)
+        rows, waiting = 1 if is_large(graph) else ROWS, 0
         most = min(MOST_ROWS, rows + _SMALL // max(macs, 1))
         footprints = spec.prefetch and may_pay(program, spec)
         while True:

@@ -78,12 +78,15 @@ class Ranges:
 
     def meets(self, other: Ranges) -> bool:
         """Whether a byte is in both."""
-        return any(self._meets(other, region) for region in self._spans)
+        for region, a in self._spans.items():
+            b = other._spans.get(region)
+            # Most pairs lie apart as wholes, and are asked about ten thousands of times.
+            if b and a[0][0] < b[-1][1] and b[0][0] < a[-1][1] and self._meets(other, region):
+                return True
+        return False
 
     def _meets(self, other: Ranges, region: int) -> bool:
         a, b = self.of(region), other.of(region)
-        if not a or not b or a[0][0] >= b[-1][1] or b[0][0] >= a[-1][1]:
-            return False
         few, many, begins = (a, b, other._begins_of(region)) if len(a) < len(b) else (b, a, self._begins_of(region))
         for begin, end in few:
             at = bisect_right(begins, begin)

@@ -128,7 +128,8 @@ def compile_flatbuffer(
     except VelaError as error:
         entry.write(_REFUSED + error.what.encode())
         raise
-    entry.write(_TAKEN + pack_program(program))
+    if entry.is_kept:
+        entry.write(_TAKEN + pack_program(program))
     return program
 
 
