@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from micronpu.deploy.emulated import emulated_board, fvp_lines
+from micronpu.board.platforms import emulated_board, fvp_lines
+from micronpu.board.zephyr import board_files
+from micronpu.chips import shipped_chips
 from tests.deploy import programs
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -85,6 +87,61 @@ def test_the_page_says_what_a_build_needs(folder: Path) -> None:
     assert not [name for name, what in listed if what == "data that the program looks up by name"]
 
 
+BOARD = """/dts-v1/;
+/ {
+	#address-cells = <1>;
+	#size-cells = <1>;
+	chosen { zephyr,sram = &dtcm; };
+	dtcm: memory@20000000 { reg = <0x20000000 0x80000>; };
+	isram: memory@31000000 { reg = <0x31000000 0x200000>; };
+	soc: soc {
+		#address-cells = <1>;
+		#size-cells = <1>;
+		nvic: interrupt-controller@e000e100 { reg = <0xe000e100 0xc00>; #interrupt-cells = <2>; };
+		sram0: sram@2000000 { reg = <0x2000000 0x400000>; };
+		sram1: sram@2400000 { reg = <0x2400000 0x400000>; };
+	};
+};
+"""
+"""What the boards' own devicetrees have of it, by the labels of ExecuTorch's samples."""
+
+
+@pytest.mark.parametrize(
+    ("name", "accelerator", "sram", "size"),
+    [
+        ("corstone300", "ethos-u55-128", "/memory@31000000", 0x200000),
+        ("corstone320", "ethos-u85-256", "/memory@31000000", 0x200000),
+        ("alif-e8-hp", "ethos-u55-256", "/soc/sram@2000000", 0x800000),
+        ("alif-e8-he", "ethos-u55-128", "/soc/sram@2000000", 0x800000),
+    ],
+)
+def test_the_boards_of_zephyr(name: str, accelerator: str, sram: str, size: int, tmp_path: Path) -> None:
+    """Zephyr's own reader takes board and overlay together; RAM is where the NPU reads, and the NPU is there."""
+    dtlib = pytest.importorskip("devicetree.dtlib", reason="pip install devicetree")
+    files = board_files(shipped_chips()[name], accelerator, "a test")
+    (overlay,) = (text for file, text in files.items() if file.endswith(".overlay"))
+    path = tmp_path / "board.dts"
+    path.write_text(BOARD + overlay)
+    tree = dtlib.DT(str(path))
+    memory = tree.get_node("/chosen").props["zephyr,sram"].to_path()
+    assert memory.path == sram and memory.props["reg"].to_nums()[1] == size
+    confs = [text for file, text in files.items() if file.endswith(".conf")]
+    if not name.startswith("alif"):
+        assert not confs
+        return
+    npu = tree.get_node(f"/soc/{accelerator[:9].replace('-', '')}@400e1000")
+    assert npu.props["reg"].to_nums() == [0x400E1000, 0x1000] and npu.props["interrupts"].to_nums() == [55, 0]
+    assert npu.props["compatible"].to_strings() == ["arm,ethos-u"]
+    symbol = accelerator.upper().replace("-", "_")
+    assert confs[0].splitlines()[-1] == f"CONFIG_{symbol}=y"
+
+
+def test_a_board_without_files() -> None:
+    assert not board_files(None, "ethos-u55-128", "a test")
+    assert not board_files(shipped_chips()["corstone300"], "", "a test")
+    assert not board_files(shipped_chips()["ra8p1"], "ethos-u55-256", "a test")
+
+
 @pytest.mark.parametrize(
     ("core", "npu", "board", "platform"),
     [
@@ -109,4 +166,6 @@ def test_the_board_and_the_platform_of_a_core(core: str, npu: str, board: str, p
 
 def test_the_page_has_the_platform(folder: Path) -> None:
     page = (folder / "README.md").read_text()
+    board = "mps3/corstone300/fvp" if "ethos-u55" in page else "<board>"
+    assert f"`west build -b {board} zephyr`" in page
     assert ("FVP_Corstone_SSE-300_Ethos-U55 -a build/micronpu_app" in page) is ("ethos-u55" in page)

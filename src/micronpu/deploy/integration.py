@@ -6,11 +6,12 @@ PyTorch::ExecuTorch, the options of `backends/arm/scripts` and of `examples/arm/
 
 from __future__ import annotations
 
+from micronpu.board import zephyr as zephyr_boards
+from micronpu.board.platforms import emulated_board
 from micronpu.chips.core import USUAL
 from micronpu.deploy.application import c_sources
 from micronpu.deploy.board import DEDICATED_SRAM
 from micronpu.deploy.csource import ALIGNMENT, Facts, filled
-from micronpu.deploy.emulated import emulated_board
 from micronpu.deploy.kernels import Kernel, kernel_libraries
 from micronpu.deploy.together import SHARED, Together
 from micronpu.targets.firmware import TOOLCHAIN, KernelLibrary
@@ -90,7 +91,7 @@ def zephyr(together: Together) -> dict[str, str]:
     named = {"NAMES": ", ".join(together.file_names)}
     vectors = sum(len(facts.vectors) for facts in programs if facts.vectors is not None)
     parts = [f"${{folder}}/{name}" for name in c_sources(together) if name != "main.cpp"]
-    return {
+    return zephyr_boards.board_files(together.board.chip, together.board.accelerator, together.header) | {
         "zephyr/module.yml": shared("zephyr_module.yml", together),
         "zephyr/module/Kconfig": shared("zephyr_module_Kconfig", together, **named, **sizes),
         "zephyr/module/CMakeLists.txt": shared(

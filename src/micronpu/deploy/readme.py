@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from micronpu.board.platforms import core_of, emulated_board, fvp_lines
+from micronpu.board.zephyr import zephyr_board
 from micronpu.chips.core import ANY
 from micronpu.chips.machines import machine_of
 from micronpu.deploy.csource import Facts, c_type
-from micronpu.deploy.emulated import core_of, emulated_board, fvp_lines
 from micronpu.deploy.integration import executorch_lines, runner_commands, runtime_sources
 from micronpu.deploy.together import LINE, SHARED, Together
 from micronpu.program.border import Border
@@ -233,6 +234,9 @@ _WORDS = {
 
 def _files(together: Together, files: list[str], data_files: list[str]) -> str:
     words = dict(_WORDS)
+    for file in files:
+        if file.startswith("zephyr/boards/"):
+            words[file] = "the NPU and the SRAM for Zephyr's board" if file.endswith(".overlay") else "the NPU's size"
     for methods in together.groups:
         facts, name = methods[0], methods[0].file
         words |= {
@@ -292,14 +296,21 @@ def _build(together: Together) -> str:
         "- **CMake**, for an ExecuTorch that is built and installed for the core: `CMakeLists.txt`. "
         "Flags of gcc: `-mthumb "
         f"{together.board.flags}`.{_table(together)}",
-        "- **Zephyr** with upstream's ExecuTorch module: `west build -b <board> zephyr` runs the vectors; the folder "
-        "is a module as well (`zephyr/module.yml`, `CONFIG_MICRONPU=y`), for an application of yours.",
+        f"- **Zephyr** with upstream's ExecuTorch module: `west build -b {_west(together)} zephyr` runs the "
+        "vectors; the folder is a module as well (`zephyr/module.yml`, `CONFIG_MICRONPU=y`), for an application "
+        "of yours.",
         "- **MCUXpresso, Keil, CMSIS-Toolbox**: add `micronpu.clayer.yml` to the project.",
         "- **Linker script**: the sections of `micronpu_sections.ld`.",
     ]
     named = {"accelerator": together.board.accelerator or "the NPU", "memory_mode": together.board.memory_mode}
     lines += [firmware.build_note.format(**named) for firmware in together.firmware if firmware.build_note]
     return "\n".join(lines)
+
+
+def _west(together: Together) -> str:
+    """Zephyr's name of the board, where the folder has files for it."""
+    board = zephyr_board(together.board.chip, together.board.accelerator)
+    return board.name if board is not None else "<board>"
 
 
 def vectors_of(together: Together) -> int:

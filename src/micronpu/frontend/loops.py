@@ -16,6 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import value_of
+from micronpu.upstream.torch import OpOverload
 
 MOST_STEPS = 64
 """Of a loop that is written out."""
@@ -168,9 +169,9 @@ def _computed(node: Node, values: _Values) -> Any:
     operands = [values.get(n, _UNKNOWN) for n in node.all_input_nodes]
     if any(value is _UNKNOWN for value in operands):
         falsehoods = [v for v in operands if isinstance(v, torch.Tensor) and v.numel() == 1 and not bool(v)]
-        is_and = isinstance(target, torch._ops.OpOverload) and target.name() in _ANDS
+        is_and = isinstance(target, OpOverload) and target.name() in _ANDS
         return falsehoods[0] if is_and and falsehoods else _UNKNOWN
-    if isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags:
+    if isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags:
         return _UNKNOWN
     made = value_of(node)
     if isinstance(made, torch.Tensor) and not _is_small(made):
