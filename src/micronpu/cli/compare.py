@@ -82,6 +82,7 @@ def compare(
     A target that fails is a row that says why; the exit code is 1 where all of them do.
     """
     from micronpu.cli.evaluate import write_json
+    from micronpu.cli.files import check_libraries
     from micronpu.cli.workers import Task, in_processes, on_ray
     from micronpu.report.candidates import Candidates
     from micronpu.targets.registry import find_target
@@ -94,6 +95,7 @@ def compare(
         raise OptionError(f"--jobs is {jobs}; it is a number of processes.", hint="--jobs 2")
     if not 0 < timeout < math.inf:
         raise OptionError(f"--timeout is {timeout}; it is a number of seconds.", hint="--timeout 1800")
+    check_libraries(library)
     report_json = console.checked_json_path(json, report_json)
     for path in (report_html, chart):
         if path is not None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
+from micronpu.base import timing
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, first_line
 from micronpu.base.files import check_name
 from micronpu.cli.archive import load_archive
@@ -174,6 +175,7 @@ def _is_installed(name: str) -> bool:
     return PathFinder.find_spec(name, folders) is not None
 
 
+@timing.step("load")
 def load_model(text: str) -> Model:
     """The model that ``text`` names.
 
@@ -190,6 +192,19 @@ def load_model(text: str) -> Model:
         raise ModelError(f"{text!r} names no model.", hint=hint)
     file = UserFile(Path(path))
     return Model(*_pair(file.call(function), f"`{function}` of {path}"), function, file)
+
+
+def check_libraries(libraries: Sequence[str] | None) -> None:
+    """Refuses what cannot be imported, without importing it.
+
+    Raises:
+        ModelError: one does not exist, or is no Python file.
+    """
+    for path in map(Path, libraries or ()):
+        if not check_name(path).is_file():
+            raise ModelError(f"There is no file {path}.", hint="check the path")
+        if path.suffix != ".py":
+            raise ModelError(f"{path} is no Python file.", hint="a file .py that registers operators")
 
 
 def register(libraries: Sequence[str] | None) -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable, read_file
 from micronpu.base.installed import VERSION
+from micronpu.base.timing import Times, timed
 from micronpu.cli import console
 from micronpu.cli.advise import advise
 from micronpu.cli.blame import blame
@@ -221,6 +222,9 @@ def compile_command(
         Path | None,
         console.option("PATH", "Write the ETRecord as well, by which ExecuTorch's Inspector names lines of the model."),
     ] = None,
+    profile: Annotated[
+        Path | None, console.option("PATH", "Show where the time of the compilation went, and write it as JSON.")
+    ] = None,
     reports: Reports = NOWHERE,
     no_cache: console.NoCache = False,
     debug: console.Debug = False,
@@ -242,9 +246,9 @@ def compile_command(
     check_strict_use(strict, verify, named={"strict=True": "--strict", "verify=False": "--no-verify"}.__getitem__)
     _check_sparsity(sparsity, max_loss, max_cycles)
     pictures.check(calibration)
-    _check_places((output, etrecord), deploy_to, vela, manifest)
+    _check_places((output, etrecord, profile), deploy_to, vela, manifest)
     _check_float(context, in_float)
-    with console.progress() as listener, warnings.catch_warnings():
+    with timed(profile is not None) as times, console.progress() as listener, warnings.catch_warnings():
         listener("load", 0.0)
         register(library)
         loaded = load_model(model)
@@ -288,6 +292,15 @@ def compile_command(
     if deploy_to is not None:
         show_deployment(program.deploy(deploy_to, target=target), out)
     out.print(Text(f"Wrote {destination}: {program.report.summary()}.", style="bold"), soft_wrap=True)
+    _show_times(times, profile, out)
+
+
+def _show_times(times: Times | None, path: Path | None, out: Console) -> None:
+    """Shows and writes where the time went, where that was asked for."""
+    if times is not None and path is not None:
+        from micronpu.cli.times import show_times
+
+        show_times(times, path, out)
 
 
 def _write(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from micronpu.base import timing
 from micronpu.base.errors import OptionError
 from micronpu.cli.named_models import is_named
 from micronpu.report.manifest import Sources
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _PYTHON, _CHIP = ".py", ".toml"
 
 
+@timing.step("load")
 def load_data(calibration: str | None, pictures: Pictures, loaded: Model) -> Calibration:
     """The typical inputs that the options of a command name.
 

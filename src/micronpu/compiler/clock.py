@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from micronpu.base import timing
 from micronpu.base.errors import InternalError, MicroNpuError, first_line
 from micronpu.base.memory import release
 from micronpu.base.progress import notebook_listener
@@ -39,7 +40,9 @@ class Clock:
         start = time.perf_counter()
         self._tell(name, 0.0)
         try:
-            yield lambda part: self._tell(name, part)
+            with timing.step(name):
+                yield lambda part: self._tell(name, part)
+                release()
         except MicroNpuError:
             raise
         except Exception as error:
@@ -50,7 +53,6 @@ class Clock:
                 f"{first_line(error) or 'nothing more is said'}.",
                 hint="parts of the model alone, to find the operator that does it, and a report of this defect",
             ) from error
-        release()
         self._tell(name, 1.0)
         self.seconds[name] = time.perf_counter() - start + self._early.get(name, 0.0)
 
@@ -66,6 +68,7 @@ class Clock:
     def early(self, name: str) -> Iterator[None]:
         """Part of a later step, whose time it counts to."""
         start = time.perf_counter()
-        yield
-        release()
+        with timing.step(name):
+            yield
+            release()
         self._early[name] = time.perf_counter() - start

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from micronpu.base import timing
 from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import InternalError, OptionError, PassError, first_line
 from micronpu.ir.graph import Graph
@@ -234,7 +235,8 @@ class Pipeline:
     def _step(self, step: Pass, graph: Graph) -> bool:
         """Runs one pass, and checks what it leaves where it is one of the user's or everything is to be checked."""
         if _is_known(step):
-            changed = step.run(graph)
+            with timing.part(f"pass {step.name}"):
+                changed = step.run(graph)
             if changed and self.verify_each:
                 try:
                     verify(graph)
@@ -244,7 +246,8 @@ class Pipeline:
         before = graph.clone() if self.verify_each else None
         border = [t.type for t in (*graph.inputs, *graph.outputs)]
         try:
-            changed = step.run(graph)
+            with timing.part(f"pass {step.name}"):
+                changed = step.run(graph)
             graph.remove_dead()
             verify(graph)
         except InternalError as error:

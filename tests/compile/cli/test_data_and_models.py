@@ -244,3 +244,22 @@ def test_custom_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         register(["raises.py"])
     with pytest.raises(ModelError, match=r"There is no file none\.py"):
         register(["none.py"])
+
+
+@pytest.mark.parametrize("target", ["ethos-u55-128", "imxrt700-neutron"])
+def test_where_the_time_goes(folder: Path, target: str) -> None:
+    """Every step with its parts; their sum is no more than the whole."""
+    (folder / "m.py").write_text(MODEL + "\ndef calibration(): return [torch.randn(1, 3, 8, 12) for _ in range(3)]\n")
+    path = folder / "times.json"
+    words = ["compile", f"{folder / 'm.py'}:net", "-t", target, "-o", str(folder / "net.pte"), "--no-cache"]
+    done = CliRunner().invoke(app, [*words, "--profile", str(path)])
+    assert done.exit_code == 0 and "Compiling for the NPU" in done.output, done.output
+    told = json.loads(path.read_text())
+    steps = [row["step"] for row in told["parts"] if not row["part"]]
+    assert {"load", "export", "quantize", "partition", "compile", "lower", "verify"} == set(steps)
+    assert sum(row["seconds"] for row in told["parts"] if not row["part"]) <= told["seconds"]
+    parts = {row["part"] for row in told["parts"]}
+    assert any(part.startswith("pass ") for part in parts)
+    assert ({"Vela"} if target.startswith("ethos") else {"converter"}) <= parts
+    done = CliRunner().invoke(app, [*words, "--profile", str(folder)])
+    assert done.exit_code == 1 and done.stderr.startswith("Error: ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from micronpu.base import timing
 from micronpu.base.errors import ConverterError, NothingLeftError
 from micronpu.container.payload import Artifacts, PayloadLayout, TensorSlot, pack
 from micronpu.emit.litert import LiteRtModel, to_litert
@@ -99,7 +100,8 @@ def convert_partition(
     files.write("model.tflite", lambda: litert.data)
     chosen = converter or select_converter(options.converter, options.target_spec)
     try:
-        artifacts = chosen.convert(litert.data, options.converter_options)
+        with timing.part("converter"):
+            artifacts = chosen.convert(litert.data, options.converter_options)
     except ConverterError as error:
         last_words = f"{error.log or error}\n"
         files.write("converter.log", lambda: last_words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 
+from micronpu.base import timing
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.targets.ethosu.accelerators import clock_hz
@@ -145,15 +146,16 @@ def _compiled(model: bytes, spec: EthosUOptions, question: tuple[str, str, str])
     """
     architecture, system, options = question
     try:
-        answer = VELA.compile(
-            architecture,
-            model,
-            "TFLITE" if model[4:8] == b"TFL3" else "TOSA",
-            system,
-            seconds=_SECONDS + _SECONDS_PER_KIB * len(model) / 1024,
-            options=options,
-            verbose=False,
-        )
+        with timing.part("Vela"):
+            answer = VELA.compile(
+                architecture,
+                model,
+                "TFLITE" if model[4:8] == b"TFL3" else "TOSA",
+                system,
+                seconds=_SECONDS + _SECONDS_PER_KIB * len(model) / 1024,
+                options=options,
+                verbose=False,
+            )
     except WorkerEndedError as error:
         raise VelaEndedError(f"Vela {error} on this program.") from error
     result = answer.result

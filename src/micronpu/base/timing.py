@@ -1,0 +1,105 @@
+"""Where the time of a compilation goes: wall time by step, and inside of a step by what it calls.
+
+Nothing is measured unless somebody asks, and then two readings of a clock are all that a part costs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Part:
+    """What took time.
+
+    Attributes:
+        step: of the compilation.
+        name: of what it called; "" for the step as a whole.
+        calls: how often.
+        seconds: in all.
+    """
+
+    step: str
+    name: str
+    calls: int
+    seconds: float
+
+
+class Times:
+    """Wall time by step and part; `total` runs from when it is made."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter()
+        self._found: dict[tuple[str, str], tuple[int, float]] = {}
+        self.step = ""
+
+    def add(self, step: str, name: str, seconds: float) -> None:
+        """Counts a call of a part."""
+        calls, before = self._found.get((step, name), (0, 0.0))
+        self._found[step, name] = (calls + 1, before + seconds)
+
+    @property
+    def total(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self._begun
+
+    def parts(self) -> list[Part]:
+        """Steps in their order, each followed by its parts, the longest first."""
+        every = [Part(step, name, calls, seconds) for (step, name), (calls, seconds) in self._found.items()]
+        steps = dict.fromkeys(part.step for part in every if part.step)
+        found: list[Part] = []
+        for step in steps:
+            own = [part for part in every if part.step == step]
+            found += [part for part in own if not part.name]
+            found += sorted((part for part in own if part.name), key=lambda part: -part.seconds)
+        return found
+
+
+_asked: list[Times] = []
+
+
+@contextmanager
+def timed(wanted: bool = True) -> Iterator[Times | None]:
+    """Measures what is done inside; None where nobody wants it."""
+    if not wanted:
+        yield None
+        return
+    times = Times()
+    _asked.append(times)
+    try:
+        yield times
+    finally:
+        _asked.remove(times)
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    """A step of the compilation; one inside of another is a part of it."""
+    if not _asked:
+        yield
+        return
+    times = _asked[-1]
+    outer, times.step = times.step, times.step or name
+    begun = time.perf_counter()
+    try:
+        yield
+    finally:
+        times.add(times.step, "" if not outer else name, time.perf_counter() - begun)
+        times.step = outer
+
+
+@contextmanager
+def part(name: str) -> Iterator[None]:
+    """Something that a step calls, by name."""
+    if not _asked:
+        yield
+        return
+    times = _asked[-1]
+    begun = time.perf_counter()
+    try:
+        yield
+    finally:
+        times.add(times.step, name, time.perf_counter() - begun)
