@@ -8,18 +8,17 @@ import os
 import sys
 from typing import NoReturn
 
+from micronpu.base.garbage import FEW_COLLECTIONS
 from micronpu.base.leaving import leave_on_signals
 
 _STANDARD_ERROR = 2
-# What is imported stays: looking through all of torch for garbage takes a seventh of the time of its import.
-_THRESHOLDS = 100_000, 50, 100
 
 
 def main() -> NoReturn:
     """Runs the command line of the process, and ends the process with the command's exit code."""
     _open_standard_streams()
     leave_on_signals()
-    gc.set_threshold(*_THRESHOLDS)
+    gc.set_threshold(*FEW_COLLECTIONS)
     from micronpu.cli.main import app
 
     code: object = 0

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from micronpu.base.arguments import QUANTIZATION_NOW, moved
 from micronpu.base.errors import ModelError
+from micronpu.base.garbage import few_collections
 from micronpu.compiler.assemble import Staged, programs_of
 from micronpu.compiler.at_sight import of_graph
 from micronpu.compiler.basis import Wanted, basis_of
@@ -77,6 +78,7 @@ def compile_model(
     compress="transforms=Transforms(compress=0.01)",
     etrecord="program.save_etrecord(path)",
 )
+@few_collections()
 def compile_model(
     model: nn.Module | ExportedProgram | Methods,
     example_inputs: Any = None,
@@ -173,6 +175,7 @@ def compile_model(
 
 
 @moved(**QUANTIZATION_NOW)
+@few_collections()
 def check_model(
     model: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] | torch.Tensor,

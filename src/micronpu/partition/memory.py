@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from micronpu.upstream.executorch import greedily, placed
 
 if TYPE_CHECKING:
@@ -53,9 +55,16 @@ class Placement:
 def alive_bytes(tensors: Iterable[Lifetime]) -> dict[int, int]:
     """Bytes that are alive at each step at which a tensor begins: the peak is among them."""
     tensors = list(tensors)
-    return {
-        step: sum(t.size for t in tensors if t.first <= step <= t.last) for step in sorted({t.first for t in tensors})
-    }
+    changes: dict[int, int] = {}
+    for t in tensors:
+        changes[t.first] = changes.get(t.first, 0) + t.size
+        changes[t.last + 1] = changes.get(t.last + 1, 0) - t.size
+    found, alive, begins = {}, 0, {t.first for t in tensors}
+    for step in sorted(changes):
+        alive += changes[step]
+        if step in begins:
+            found[step] = alive
+    return found
 
 
 def lower_bound(tensors: Iterable[Lifetime]) -> int:
@@ -66,7 +75,7 @@ def lower_bound(tensors: Iterable[Lifetime]) -> int:
 def place(tensors: Sequence[Lifetime]) -> Placement:
     """Offsets at which tensors that are alive together do not overlap."""
     count = len(tensors)
-    neighbours = [[j for j in range(count) if j != i and tensors[i].meets(tensors[j])] for i in range(count)]
+    neighbours = _neighbours(tensors)
     bound = lower_bound(tensors)
 
     def fit(order: Sequence[int]) -> Placement:
@@ -95,6 +104,17 @@ def place(tensors: Sequence[Lifetime]) -> Placement:
         if best.size == bound:
             break
     return best
+
+
+def _neighbours(tensors: Sequence[Lifetime]) -> list[list[int]]:
+    """For each tensor those that are alive together with it, in order."""
+    first, last = np.array([t.first for t in tensors], np.int64), np.array([t.last for t in tensors], np.int64)
+    found = []
+    for i, t in enumerate(tensors):
+        alive = (first <= t.last) & (t.first <= last)
+        alive[i] = False
+        found.append(np.flatnonzero(alive).tolist())
+    return found
 
 
 def _best_fixed(

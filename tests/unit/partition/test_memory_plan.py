@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from micronpu.partition.memory import Lifetime, lower_bound, place
+from micronpu.partition.memory import Lifetime, alive_bytes, lower_bound, place
 
 lifetimes = st.builds(
     lambda size, first, length: Lifetime(16 * size, first, first + length),
@@ -27,6 +27,13 @@ def test_tensors_that_live_together_do_not_overlap(tensors: list[Lifetime]) -> N
     assert placement.size == max(o + t.size for o, t in zip(placement.offsets, tensors, strict=True))
     assert placement.size >= lower_bound(tensors)
     assert place(tensors) == placement
+
+
+@settings(deadline=None)
+@given(st.lists(lifetimes, max_size=25))
+def test_live_bytes_are_those_of_each_tensor_that_lives(tensors: list[Lifetime]) -> None:
+    steps = sorted({t.first for t in tensors})
+    assert alive_bytes(tensors) == {s: sum(t.size for t in tensors if t.first <= s <= t.last) for s in steps}
 
 
 def chain(sizes: list[int]) -> list[Lifetime]:
