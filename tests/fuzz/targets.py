@@ -440,3 +440,37 @@ def _saved() -> tuple[Sequence[bytes], Read]:
         names = archive.namelist()
     assert names
     return [memory.getvalue()], _in_file(".pt2", load_archive)
+
+
+@target("logs of boards", mutate_text)
+def _logs() -> tuple[Sequence[bytes], Read]:
+    from tests import board_logs
+
+    from micronpu.cli.printed import log_view
+
+    printed = (
+        *("micronpu-output net 0 0 int16:1x2x1x2:0,2,3,1 8 0 AQACAAMA", "micronpu-run net 0 0 1200"),
+        *("micronpu-output net 0 0 int16:1x2x1x2:0,2,3,1 8 6 BAA=", "micronpu-value net 1 7 int8:2:0 2 0 AQI="),
+    )
+    ending = "\nPASS: 1 vectors, 0 elements differ\n"
+
+    def read(data: bytes) -> str:
+        log_view(data, "console.txt").to_json()
+        return "read"
+
+    return [("\n".join(printed) + ending).encode(), board_logs.own().encode()], read
+
+
+@target("ETDumps", mutate_bytes)
+def _records_of_runs() -> tuple[Sequence[bytes], Read]:
+    from tests import board_logs
+
+    from micronpu.board.logs import read_log
+
+    whole = board_logs.etdump()
+
+    def read(data: bytes) -> str:
+        read_log(data, "run.etdump")
+        return "read"
+
+    return [whole, len(whole).to_bytes(4, "little") + whole], read
