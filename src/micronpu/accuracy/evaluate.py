@@ -114,13 +114,7 @@ def evaluate(
             results[name] = outputs, len(outputs) / max(time.perf_counter() - start, 1e-9)
     float_outputs = results["float"][0]
     for name, (outputs, _) in results.items():
-        if outputs.shape != float_outputs.shape:
-            raise ModelError(
-                f"The {name} gives outputs of shape {list(outputs.shape)}, the float model "
-                f"{list(float_outputs.shape)}.",
-                hint="the program that was compiled from this model",
-            )
-        check_finite(outputs, f"The {name if name == 'program' else name + ' model'}")
+        _check_outputs(name, outputs, float_outputs)
     judged: Array | None = None
     note = ""
     if sequences is not None:
@@ -128,6 +122,16 @@ def evaluate(
     scored = float_outputs if judged is None else float_outputs[judged]
     array = None if labels is None else _labels(labels, len(scored), chosen, scored)
     return _judged(results, array, chosen, inputs, judged, (note,) if note else ())
+
+
+def _check_outputs(name: str, outputs: Array, wanted: Array) -> None:
+    """Refuses outputs that no float output can be compared with."""
+    if outputs.shape != wanted.shape:
+        raise ModelError(
+            f"The {name} gives outputs of shape {list(outputs.shape)}, the float model {list(wanted.shape)}.",
+            hint="the program that was compiled from this model",
+        )
+    check_finite(outputs, f"The {name if name == 'program' else name + ' model'}")
 
 
 def _cut(data: Any, examples: tuple[torch.Tensor, ...]) -> Any:

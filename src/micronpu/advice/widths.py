@@ -61,24 +61,28 @@ def _resized(module: GraphModule, size: Callable[[int], int]) -> Sequence[Node]:
         count = _channels(node)
         if node.op == "get_attr" or count is None:
             continue
-        operands = [indices[n] for n in node.all_input_nodes if n in indices]
         if not groups.is_free(node):
             indices[node] = list(range(count))
         elif _is_mixing(node):
             wanted = size(count)
             indices[node] = [i if i < count else -1 for i in range(wanted)]
             changed += [node] if wanted != count else []
-        elif overload_name(node) == _CAT:
-            sizes = [_channels(n) or 0 for n in node.all_input_nodes]
-            starts = [sum(sizes[:i]) for i in range(len(sizes))]
-            indices[node] = [i if i < 0 else i + s for s, index in zip(starts, operands, strict=True) for i in index]
-        elif _is_flatten(node):
-            each = count // (_channels(node.all_input_nodes[0]) or 1)
-            indices[node] = [i if i < 0 else i * each + k for i in operands[0] for k in range(each)]
         else:
-            indices[node] = next(index for index in operands if len(index) > 1 or count == 1)
+            indices[node] = _handed_on(node, count, [indices[n] for n in node.all_input_nodes if n in indices])
         _adapt(module, node, indices)
     return changed
+
+
+def _handed_on(node: Node, count: int, operands: Sequence[Index]) -> Index:
+    """Which channels there are behind an operator that mixes none, by those of its operands."""
+    if overload_name(node) == _CAT:
+        sizes = [_channels(n) or 0 for n in node.all_input_nodes]
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        return [i if i < 0 else i + s for s, index in zip(starts, operands, strict=True) for i in index]
+    if _is_flatten(node):
+        each = count // (_channels(node.all_input_nodes[0]) or 1)
+        return [i if i < 0 else i * each + k for i in operands[0] for k in range(each)]
+    return next(index for index in operands if len(index) > 1 or count == 1)
 
 
 def _adapt(module: GraphModule, node: Node, indices: dict[Node, Index]) -> None:
@@ -127,20 +131,8 @@ class _Groups:
     def __init__(self, module: GraphModule) -> None:
         self._parent: dict[Node, Node] = {}
         nodes = [n for n in module.graph.nodes if n.op != "get_attr"]
-        fixed: set[Node] = set()
-        derived: list[Node] = []
-        for node in nodes:
-            operands = [n for n in node.all_input_nodes if n.op != "get_attr"]
-            if overload_name(node) == _CAT or _is_flatten(node):
-                derived.append(node)
-            elif _is_depthwise(node) or _is_alike(node):
-                for operand in operands:
-                    if _channels(operand) == _channels(node):
-                        self._join(node, operand)
-                    else:
-                        fixed |= {node, operand}
-            elif not _is_mixing(node):
-                fixed |= {node, *operands}
+        derived = dict.fromkeys(n for n in nodes if overload_name(n) == _CAT or _is_flatten(n))
+        fixed = {other for node in nodes if node not in derived for other in self._join_operands(node)}
         self._fixed = {self._find(node) for node in fixed}
         makers = Counter(self._find(n) for n in nodes if n in derived or _is_mixing(n))
         while True:  # only a convolution or a linear layer finds the parts again of what is put together
@@ -151,6 +143,17 @@ class _Groups:
             if more <= self._fixed:
                 break
             self._fixed |= more
+
+    def _join_operands(self, node: Node) -> set[Node]:
+        """Joins a node with the operands that have its channels; gives nodes whose channels have to stay."""
+        operands = [n for n in node.all_input_nodes if n.op != "get_attr"]
+        if not _is_depthwise(node) and not _is_alike(node):
+            return set() if _is_mixing(node) else {node, *operands}
+        others = [n for n in operands if _channels(n) != _channels(node)]
+        for operand in operands:
+            if operand not in others:
+                self._join(node, operand)
+        return {node, *others} if others else set()
 
     def is_free(self, node: Node) -> bool:
         """Whether the channels of a node may change."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from micronpu.chips import Chip
 from micronpu.chips.edit import Place
 from micronpu.program.plan import Plan
 from micronpu.report.codec import encode
-from micronpu.report.delegation import DelegationReport
+from micronpu.report.delegation import DelegationReport, Operation
 from micronpu.report.texts import plural
 from micronpu.targets.registry import FAMILIES
 
@@ -363,6 +363,20 @@ def _rows(run: Observed, before: _Constants, after: _Constants, name: str) -> li
     return found
 
 
+def _milliseconds(operation: Operation) -> float:
+    cost = operation.cost
+    return cost.microseconds / 1000 if cost is not None and cost.microseconds is not None else 0.0
+
+
+def _check_whole(name: str, measured: Collection[int], calls: int) -> None:
+    missing = sorted(set(range(calls)) - set(measured))
+    if missing or len(measured) > calls:
+        what = f"instruction {missing[0]} of {calls}" if missing else f"{len(measured)} for {calls}"
+        raise OptionError(
+            f"The log {name} does not have what the program has: {what}.", hint="the whole log of a finished run"
+        )
+
+
 def _instructions(
     chip: Chip,
     log: BoardLog,
@@ -377,24 +391,18 @@ def _instructions(
     if plan is None or not measured or counter is None:
         return []
     calls = [call for chain in plan.chains for call in chain]
-    missing = sorted(set(range(len(calls))) - set(measured))
-    if missing or len(measured) > len(calls):
-        what = f"instruction {missing[0]} of {len(calls)}" if missing else f"{len(measured)} for {len(calls)}"
-        raise OptionError(
-            f"The log {log.name} does not have what the program has: {what}.", hint="the whole log of a finished run"
-        )
+    _check_whole(log.name, measured, len(calls))
     found, parts, kernels = [], 0, 0
     for number, call in enumerate(calls):
         time = measured[number] / counter / 1000
         if call.kind == _DELEGATE:
-            own = sum(o.cost.cycles for o in run.report.operations if o.partition == parts and o.cost is not None)
-            every = sum(o.cost.cycles for o in run.report.operations if o.cost is not None) or 1
+            costs = [(o.partition, o.cost.cycles) for o in run.report.operations if o.cost is not None]
+            own, every = sum(c for part, c in costs if part == parts), sum(c for _, c in costs) or 1
             estimates = [run.busy_with(slower) * own / every + us / 1000 for slower, us in (before, after)]
             found.append(Row(f"{number}: partition {parts} on the NPU", time, *estimates))
             parts += 1
         elif kernels < len(run.report.core_operations) and "cortex_m" in call.operator:
-            cost = run.report.core_operations[kernels].cost
-            estimate = cost.microseconds / 1000 if cost is not None and cost.microseconds is not None else 0.0
+            estimate = _milliseconds(run.report.core_operations[kernels])
             found.append(Row(f"{number}: {call.operator}", time, estimate, estimate))
             kernels += 1
     return found

@@ -143,6 +143,21 @@ _OWN_CLOCK = re.compile(r"micronpu-clock (\d+)\s*$")
 _OWN_NPU_CLOCK = re.compile(r"micronpu-npu-clock (\d+)\s*$")
 
 
+def _check_own(found: _Collected, name: str, *, ended: bool) -> None:
+    """Refuses what is of several programs, and what breaks off."""
+    every = {key[1] for key in found.times()}
+    if len(every) > 1:
+        raise FileError(
+            f"The log {name} is of the programs {', '.join(sorted(every))}.", hint="a log of each by itself"
+        )
+    times = {key: count for key, count in found.times().items() if key[0] == CALL}
+    if not times and not ended:
+        raise _half(name, "it has no line `PASS` or `FAIL`")
+    most = max(times.values(), default=0)
+    if short := [number for (_, _, number), count in times.items() if count < most]:
+        raise _half(name, f"instruction {short[0]} is measured {most - 1} times or less, and others {most} times")
+
+
 def _own(lines: Sequence[str], name: str) -> BoardLog | None:
     found, program, clock, npu_clock = _Collected(), "", None, None
     ended = False
@@ -162,19 +177,9 @@ def _own(lines: Sequence[str], name: str) -> BoardLog | None:
             clock = int(match[1]) / 1e6
         elif match := _OWN_NPU_CLOCK.search(line):
             npu_clock = int(match[1]) / 1e6
-    times = {key: count for key, count in found.times().items() if key[0] == CALL}
-    every = {key[1] for key in found.times()}
-    if not every:
+    if not found.times():
         return None
-    if len(every) > 1:
-        raise FileError(
-            f"The log {name} is of the programs {', '.join(sorted(every))}.", hint="a log of each by itself"
-        )
-    if not times and not ended:
-        raise _half(name, "it has no line `PASS` or `FAIL`")
-    most = max(times.values(), default=0)
-    if short := [number for (_, _, number), count in times.items() if count < most]:
-        raise _half(name, f"instruction {short[0]} is measured {most - 1} times or less, and others {most} times")
+    _check_own(found, name, ended=ended)
     return BoardLog(name, "micronpu", found.rows(), program, clock, npu_clock)
 
 

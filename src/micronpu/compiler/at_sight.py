@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
+    Edge,
     ProgramView,
     is_compute,
     is_dequantize,
@@ -127,6 +128,44 @@ def _peaks(values: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
 # ---------------------------------------------------------------- functions of small operands
 
 
+def _shown(node: Node) -> str:
+    """A node's name and line, for people."""
+    source = origin_of(node).source
+    return f"`{node.name}`{f' ({source})' if source else ''}"
+
+
+def _first_step(
+    kind: str, written: str, step: float, ends: tuple[float, float], most: float
+) -> tuple[float, float] | None:
+    """The least operand that counts, and the share of the results' range that the next one is away; None of no number.
+
+    Args:
+        kind: the function.
+        written: the one that the model has, which may be computed by another.
+        ends: of the results' grid.
+        most: the largest operand.
+    """
+    function, smallest = _FUNCTIONS[kind]
+    low, high = ends
+    try:
+        least = max(smallest(low, high), 0.0) or (0.0 if kind in ("sqrt", "log1p") else step * 1e-6)
+        jump = abs(function(least + step) - function(least)) / (high - low)
+        if written != kind:  # by a logarithm, whose own first step is smaller than that of what it stands for
+            whole = _FUNCTIONS[written][0]
+            jump = max(jump, abs((whole(least + step) - whole(least)) / (whole(most) - whole(least))))
+    except (OverflowError, ValueError, ZeroDivisionError):
+        return None
+    return least, jump
+
+
+def _int8_edges(view: ProgramView, operand: Node, reader: Node) -> tuple[Edge, Edge] | None:
+    """The grids of a computed int8 operand and of a result; None of other operands."""
+    given, made = view.edge(operand), view.edge(reader)
+    if given is None or made is None or given.dtype is not DType.INT8 or view.constant(operand.args[0]) is not None:
+        return None
+    return given, made
+
+
 def _small_operands(view: ProgramView, node: Node, may_choose: bool) -> ReportWarning | None:
     """Of a function that makes much of small operands, where int8 has rounded these to the same value."""
     if not is_compute(node):
@@ -136,32 +175,26 @@ def _small_operands(view: ProgramView, node: Node, may_choose: bool) -> ReportWa
     reader = next((user for user in node.users if is_quantize(user)), None)
     if kind not in _FUNCTIONS or not isinstance(operand, Node) or not is_dequantize(operand) or reader is None:
         return None
-    given, made = view.edge(operand), view.edge(reader)
-    if given is None or made is None or given.dtype is not DType.INT8 or view.constant(operand.args[0]) is not None:
+    edges = _int8_edges(view, operand, reader)
+    if edges is None:
         return None
+    given, made = edges
     written = next((k for n in written_names(node) if (k := n.split(".")[0]) in _FUNCTIONS and k != kind), kind)
     if "sqrt" in (kind, written) and not _is_power(operand):
         return None
     step = given.qparams.scale[0]
     scale, zero = made.qparams.scale[0], made.qparams.zero_point[0]
     low, high = ((limit - zero) * scale for limit in made.limits)
-    function, smallest = _FUNCTIONS[kind]
-    try:
-        least = max(smallest(low, high), 0.0) or (0.0 if kind in ("sqrt", "log1p") else step * 1e-6)
-        jump = abs(function(least + step) - function(least)) / (high - low)
-        if written != kind:  # by a logarithm, whose own first step is smaller than that of what it stands for
-            whole, most = _FUNCTIONS[written][0], (given.limits[1] - given.qparams.zero_point[0]) * step
-            jump = max(jump, abs((whole(least + step) - whole(least)) / (whole(most) - whole(least))))
-    except (OverflowError, ValueError, ZeroDivisionError):
+    most = (given.limits[1] - given.qparams.zero_point[0]) * step
+    found = _first_step(kind, written, step, (low, high), most)
+    if found is None or found[1] < (_ROOT_JUMP if kind == "sqrt" else _JUMP):
         return None
-    if jump < (_ROOT_JUMP if kind == "sqrt" else _JUMP):
-        return None
+    least, jump = found
     where = origin_of(node)
-    shown = f"`{node.name}`{f' ({where.source})' if where.source else ''}"
     return ReportWarning(
         NOTE,
         "int8-power",
-        f"{shown} reads int8 in steps of {step:.3g}, and values down to {least:.3g} count: the first step is "
+        f"{_shown(node)} reads int8 in steps of {step:.3g}, and values down to {least:.3g} count: the first step is "
         f"{min(jump, 1.0):.0%} of the range of its result.",
         ('quantization="auto", or ' if may_choose else "")
         + "magnitudes in the place of powers (half the range in decibels), or that part in front of the model",

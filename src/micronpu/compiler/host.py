@@ -64,6 +64,14 @@ def within(host: HostPart, program: bytes) -> HostPart:
     return replace(host, partitions=tuple(part.within(program) for part in host.partitions))
 
 
+def _with_borders(part: CompiledPartition, borders: IntegerBorders | None, method: str) -> CompiledPartition:
+    """A partition with what the program's integers mean, where it takes or gives any."""
+    if borders is None:
+        return part
+    own = NamedData(pack_borders(borders.inputs, borders.outputs))
+    return replace(part, named_data={**part.named_data, key_of(BORDERS_KEY, method): own})
+
+
 def host_part(
     quantized: GraphModule,
     device: Device,
@@ -88,17 +96,14 @@ def host_part(
         partitioning = device.settle(decisions, partitioning, progress)
         device.improve(partitioning, progress)
         compiled = [device.compile(partition) for partition in partitioning.partitions]
-        if borders is not None and compiled:
-            own = NamedData(pack_borders(borders.inputs, borders.outputs))
-            named = {**compiled[0].named_data, key_of(BORDERS_KEY, method): own}
-            compiled = [replace(compiled[0], named_data=named), *compiled[1:]]
+        compiled[:1] = [_with_borders(part, borders, method) for part in compiled[:1]]
         specs = device.specs()
         calls: list[tuple[str, nn.Module]] = [
             (f"delegate_{i}", DelegateCall(device.backend, part, specs, *border(partition, view)))
             for i, (part, partition) in enumerate(zip(compiled, partitioning.partitions, strict=True))
         ]
-        core = device.beside if partitioning.core else None
         graphs = tuple(partition.graph for partition in partitioning.core)
+        core = device.beside if graphs else None
         if core is not None:
             calls += [(f"core_{i}", core.module(graph)) for i, graph in enumerate(graphs)]
         module = outline(quantized, (*partitioning.partitions, *partitioning.core), calls)
@@ -116,7 +121,7 @@ def host_part(
         compiled = [*compiled, *(part for step in loops.steps for part in step.partitions)]
         reads += tuple(("",) for step in loops.steps for _ in step.partitions)
         graphs += tuple(graph for step in loops.steps for graph in step.core_graphs)
-    finish = device.beside.finish if graphs and device.beside is not None else None
+    finish = core.finish if core is not None else None
     return HostPart(module, report, tuple(compiled), reads, graphs, finish)
 
 

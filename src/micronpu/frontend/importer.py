@@ -458,6 +458,14 @@ class _Joined:
         self.originals |= {self.copied(node): node for node in piece.nodes}
 
 
+def _type_of(node: Node, pieces: Sequence[Piece]) -> TensorType:
+    """The type of an input of pieces."""
+    type = next((p.values[node].type for p in pieces if node in p.values), None)
+    if type is None:
+        raise InternalError(f"Nothing in the group dequantizes its input `{node.name}`.")
+    return type
+
+
 def assemble(
     view: ProgramView,
     pieces: Sequence[Piece],
@@ -485,10 +493,8 @@ def assemble(
     builder = GraphBuilder()
     joined = _Joined({})
     for node in inputs:
-        type = next((p.values[node].type for p in pieces if node in p.values), None)
-        if type is None:
-            raise InternalError(f"Nothing in the group dequantizes its input `{node.name}`.")
-        joined.values[node] = _input(builder, type, node in images or view.enters_channels_last(node))
+        as_image = node in images or view.enters_channels_last(node)
+        joined.values[node] = _input(builder, _type_of(node, pieces), as_image)
     for piece in pieces:
         joined.add(piece)
     values, copied, originals = joined.values, joined.copied, joined.originals
@@ -496,12 +502,13 @@ def assemble(
     if missing:
         raise InternalError(f"The group does not compute its outputs {missing}.")
     entering, builder.graph.nodes = builder.graph.nodes, []
-    results = [
-        builder.emit(Transpose(TO_CHANNELS_LAST), values[n], origin=origin_of(n))
-        if n in images or view.leaves_channels_last(n)
-        else values[n]
-        for n in outputs
-    ]
+
+    def result(n: Node) -> Tensor:
+        if n not in images and not view.leaves_channels_last(n):
+            return values[n]
+        return builder.emit(Transpose(TO_CHANNELS_LAST), values[n], origin=origin_of(n))
+
+    results = [result(n) for n in outputs]
     graph = builder.finish(*results)
     graph.nodes = [*entering, *originals, *graph.nodes]
     taken, left = ([n not in images for n in border] for border in (inputs, outputs))

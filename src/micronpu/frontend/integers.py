@@ -226,6 +226,25 @@ def _known(edge: Edge, what: str) -> Edge:
 # ---------------------------------------------------------------- states
 
 
+def _on_grid(state: State, edge: Edge, value: Node) -> State:
+    """A state with the integers of a grid.
+
+    Raises:
+        ModelError: it begins outside of the grid.
+    """
+    scale, zero, dtype = edge.qparams.scale[0], edge.qparams.zero_point[0], getattr(torch, edge.dtype.value)
+    low, high = edge.limits
+    steps_of = torch.round(state.initial.double() / scale) + zero
+    if bool(((steps_of < low - 1) | (steps_of > high + 1)).any()):
+        raise ModelError(
+            f"The state `{state.name}` begins with {float(state.initial.abs().max()):.4g}, which is not on the "
+            f"grid from {scale * (low - zero):.4g} to {scale * (high - zero):.4g} that its new values have"
+            f"{_at(value)}.",
+            hint="an initial value within that range",
+        )
+    return replace(state, initial=steps_of.clamp(low, high).to(dtype), scale=scale, zero_point=zero)
+
+
 def integer_states(module: GraphModule) -> GraphModule:
     """Makes the states of a converted module integers, in place.
 
@@ -258,18 +277,8 @@ def integer_states(module: GraphModule) -> GraphModule:
         if any(grid != edge for grid in grids):
             other = next(grid for grid in grids if grid != edge)
             raise _no_grid(module, state, value, f"{_grid(other)} in and {_grid(edge)} out")
-        scale, zero, dtype = edge.qparams.scale[0], edge.qparams.zero_point[0], getattr(torch, edge.dtype.value)
-        low, high = edge.limits
-        steps_of = torch.round(state.initial.double() / scale) + zero
-        if bool(((steps_of < low - 1) | (steps_of > high + 1)).any()):
-            raise ModelError(
-                f"The state `{state.name}` begins with {float(state.initial.abs().max()):.4g}, which is not on the "
-                f"grid from {scale * (low - zero):.4g} to {scale * (high - zero):.4g} that its new values have"
-                f"{_at(value)}.",
-                hint="an initial value within that range",
-            )
-        made.append(replace(state, initial=steps_of.clamp(low, high).to(dtype), scale=scale, zero_point=zero))
-        holder.meta["val"] = value_of(holder).to(dtype)
+        made.append(_on_grid(state, edge, value))
+        holder.meta["val"] = value_of(holder).to(made[-1].initial.dtype)
         holder.meta.pop("tensor_meta", None)
         for quantize in quantizes:
             quantize.replace_all_uses_with(holder)

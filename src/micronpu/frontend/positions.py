@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -114,6 +114,22 @@ def indexed(node: Node) -> Iterator[tuple[Node, int]]:
             yield index, int(shape[axis])
 
 
+def _keeps_sign(node: Node, found: Collection[Node]) -> bool:
+    """Whether an operator counts from zero on, or makes nothing negative of values that are not."""
+    if node.op != "call_function":
+        return False
+    name = overload_name(node)
+    if name == "arange.default" or (name.startswith("arange.start") and _number(node.args[0]) >= 0):
+        return True
+    picked = node.args[0] if name in ("select.int", "slice.Tensor") else _same(node)
+    if picked in found:
+        return True
+    if name not in _SAME | _GROWING or not is_position(node):
+        return False
+    operands = [*node.args[:2]] if name in _GROWING and name != "cat.default" else [node.args[0]]
+    return all(_fits(operand, found) for operand in operands)
+
+
 def not_negative(module: GraphModule) -> set[Node]:
     """The integer values of a program that are never negative.
 
@@ -129,26 +145,16 @@ def not_negative(module: GraphModule) -> set[Node]:
     while True:
         found = {inputs[name] for name in sure if name in inputs} | {inputs[s.node] for s in kept}
         for node in module.graph.nodes:
-            if node.op == "get_attr" or node in found:
-                if node.op == "get_attr" and _is_not_negative(module, node):
-                    found.add(node)
-                continue
-            name = overload_name(node)
-            picked = node.args[0] if name in ("select.int", "slice.Tensor") else _same(node)
-            counts = name == "arange.default" or (name.startswith("arange.start") and _number(node.args[0]) >= 0)
-            if picked in found or counts:
+            known = _is_not_negative(module, node) if node.op == "get_attr" else _keeps_sign(node, found)
+            if known:
                 found.add(node)
-            elif name in _SAME | _GROWING and is_position(node):
-                operands = [*node.args[:2]] if name in _GROWING and name != "cat.default" else [node.args[0]]
-                if all(_fits(operand, found) for operand in operands):
-                    found.add(node)
         stay = [s for s in kept if new[s] in found]
         if len(stay) == len(kept):
             return {node for node in found if is_position(node)}
         kept = stay
 
 
-def _fits(operand: Any, found: set[Node]) -> bool:
+def _fits(operand: Any, found: Collection[Node]) -> bool:
     if isinstance(operand, (list, tuple)):
         return all(_fits(o, found) for o in operand)
     return operand in found if isinstance(operand, Node) else _number(operand) >= 0
@@ -213,6 +219,13 @@ def _sizes(module: GraphModule) -> dict[Node, int]:
     return found
 
 
+def _counted(given: Mapping[str, Any]) -> tuple[None, int, int] | None:
+    """The least and the most of `arange`, by its arguments."""
+    first, end = given.get("start", 0), given["end"]
+    plain = isinstance(first, int) and isinstance(end, int) and given.get("step", 1) == 1 and first < end
+    return (None, first, end - 1) if plain else None
+
+
 def _bounds(module: GraphModule, node: Any) -> tuple[Node | None, int, int] | None:
     """An integer value as an input or a state, and the least and the most that is added to it; None for others."""
     if isinstance(node, int):
@@ -228,10 +241,7 @@ def _bounds(module: GraphModule, node: Any) -> tuple[Node | None, int, int] | No
     if (same := _same(node)) is not None:
         return _bounds(module, same)
     if name.startswith("arange."):
-        given = arguments(node)
-        first, end = given.get("start", 0), given["end"]
-        plain = isinstance(first, int) and isinstance(end, int) and given.get("step", 1) == 1 and first < end
-        return (None, first, end - 1) if plain else None
+        return _counted(arguments(node))
     if name in ("add.Tensor", "add.Scalar", "add_.Tensor") and node.kwargs.get("alpha", 1) == 1 and len(node.args) == 2:
         one, other = (_bounds(module, arg) for arg in node.args)
         if one is not None and other is not None and None in (one[0], other[0]):

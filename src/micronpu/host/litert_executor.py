@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from typing import Any, NamedTuple, Protocol
@@ -293,6 +293,11 @@ def _reference_softmax(x: np.ndarray[Any, Any], detail: dict[str, Any], made: di
     return np.asarray(Softmax().reference(result, Value(x.reshape(shape), given)))
 
 
+def _name_of(code: Any, names: Mapping[int, str]) -> str:
+    number = max(int(code.builtinCode), int(code.deprecatedBuiltinCode))
+    return code.customCode.decode() if code.customCode else names.get(number, f"OPERATOR_{number}")
+
+
 def _cut(model: bytes, mode: Mode) -> list[_Cut]:
     """Single-operator models of a LiteRT program, in program order.
 
@@ -314,10 +319,9 @@ def _cut(model: bytes, mode: Mode) -> list[_Cut]:
         used = list(dict.fromkeys(int(i) for i in touched if i >= 0))
         outputs = [int(i) for i in operator.outputs if i >= 0]
         # Not the intermediates of an LSTM, and each tensor once even if the operator reads it twice.
-        inputs = list(
-            dict.fromkeys(int(i) for i in operator.inputs if i >= 0 and (int(i) in made or not is_constant[int(i)]))
-        )
-        renumbered = {old: new for new, old in enumerate(used)}
+        read = dict.fromkeys(int(i) for i in operator.inputs if i >= 0)
+        inputs = [i for i in read if i in made or not is_constant[i]]
+        renumbered = {-1: -1, **{old: new for new, old in enumerate(used)}}
         code = whole.operatorCodes[operator.opcodeIndex]
 
         part = schema.ModelT()
@@ -325,21 +329,19 @@ def _cut(model: bytes, mode: Mode) -> list[_Cut]:
         part.operatorCodes = [code]
         part.buffers = [schema.BufferT()]
         sub = schema.SubGraphT()
-        sub.tensors = []
-        for old in used:
-            tensor = _copy(graph.tensors[old])
-            if old in inputs or old in outputs or whole.buffers[tensor.buffer].data is None:
-                tensor.buffer = 0
-            else:
-                part.buffers.append(whole.buffers[tensor.buffer])
-                tensor.buffer = len(part.buffers) - 1
-            sub.tensors.append(tensor)
+        sub.tensors = [_copy(graph.tensors[old]) for old in used]
+        for old, tensor in zip(used, sub.tensors, strict=True):
+            data = whole.buffers[tensor.buffer]
+            tensor.buffer = 0
+            if old not in inputs and old not in outputs and data.data is not None:
+                tensor.buffer = len(part.buffers)
+                part.buffers.append(data)
         alone = _copy(operator)
         alone.opcodeIndex = 0
-        alone.inputs = [renumbered[int(i)] if i >= 0 else -1 for i in operator.inputs]
+        alone.inputs = [renumbered[int(i)] for i in operator.inputs]
         alone.outputs = [renumbered[i] for i in outputs]
         if len(_intermediates(operator)):
-            alone.intermediates = [renumbered[int(i)] if i >= 0 else -1 for i in operator.intermediates]
+            alone.intermediates = [renumbered[int(i)] for i in operator.intermediates]
         sub.operators = [alone]
         sub.inputs = [renumbered[i] for i in inputs]
         sub.outputs = list(alone.outputs)
@@ -347,9 +349,7 @@ def _cut(model: bytes, mode: Mode) -> list[_Cut]:
 
         builder = flatbuffers.Builder(1024)
         builder.Finish(part.Pack(builder), b"TFL3")
-        number = max(int(code.builtinCode), int(code.deprecatedBuiltinCode))
-        name = code.customCode.decode() if code.customCode else names.get(number, f"OPERATOR_{number}")
-        cuts.append(_Cut(position, name, bytes(builder.Output()), mode, inputs, outputs))
+        cuts.append(_Cut(position, _name_of(code, names), bytes(builder.Output()), mode, inputs, outputs))
     return cuts
 
 

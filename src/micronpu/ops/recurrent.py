@@ -24,6 +24,12 @@ State = Any
 is."""
 
 
+def _is_trained(write: Writer) -> bool:
+    """Whether weights are still going to change, or values to be dropped."""
+    given = write.given
+    return bool(given["train"] and given["dropout"]) or any(write.is_trained(p) for p in given["params"])
+
+
 @composes(*RECURRENT)
 def _recurrent(write: Writer) -> Float:
     """x [T, B, I] -> T times a step -> cat -> y [T, B, H]; layers one after the other, directions side by side.
@@ -41,11 +47,8 @@ def _recurrent(write: Writer) -> Float:
     if kind == "lstm" and len(params) == (per_cell + 1) * layers * directions:
         per_cell += 1  # and the projection of each state
     regular = len(params) == per_cell * layers * directions and len(shape) == 3
-    trained = any(write.is_trained(p) for p in params)
     read = write.read()
-    if not regular or trained or read is None:
-        return None
-    if given["train"] and given["dropout"]:
+    if not regular or read is None or _is_trained(write):
         return None
     initial = [_first_states(write, s) for s in (given["hx"] if kind == "lstm" else [given["hx"]])]
     rows = write("transpose.int", x, 0, 1) if given["batch_first"] else x
@@ -58,18 +61,16 @@ def _recurrent(write: Writer) -> Float:
             projection = own.pop() if per_cell % 2 else None
             input_weight, weight, input_bias, bias = (*own, None, None)[:4]
             cell = _Cell(write, kind, input_weight, weight, input_bias, bias, projection)
-            first = [states[index] for states in initial]
+            first, reverse = [states[index] for states in initial], direction == 1
             if steps * layers * directions > MAX_STEPS:
-                looped = cell.loop(rows, first, reverse=direction == 1)
-                if looped is None:
-                    return None
-                side, states = looped
-                sides.append(side)
+                made = cell.loop(rows, first, reverse=reverse)
             else:
-                order = range(steps) if direction == 0 else range(steps - 1, -1, -1)
-                outputs, states = cell.run(rows, order, first)
-                sides.append(_stacked(write, outputs))
-            last.append(states)
+                outputs, states = cell.run(rows, range(steps)[:: -1 if reverse else 1], first)
+                made = _stacked(write, outputs), states
+            if made is None:
+                return None
+            sides.append(made[0])
+            last.append(made[1])
         rows = sides[0] if directions == 1 else write("cat.default", sides, -1)
     results = {0: write("transpose.int", rows, 0, 1) if given["batch_first"] else rows}
     for number in range(len(initial)):

@@ -137,8 +137,7 @@ class Decisions:
         is_cut = True
         while waiting:
             joined = waiting.pop()
-            empty = not policy.allow_empty and not any(d.operations for d in joined)
-            if empty or not (policy.allow_no_op_partitions or any(_worth_it(policy, d) for d in joined)):
+            if not _may_stand(policy, joined):
                 continue
             if not is_cut and not calls:
                 order.cut(made[-1].nodes, made[-1].inputs, made[-1].outputs)
@@ -222,6 +221,13 @@ def _decide(policy: Policy, unit: Unit) -> Decision:
         else:
             decision.reasons += [r for r in answer if r not in decision.reasons]
     return decision
+
+
+def _may_stand(policy: Policy, joined: Sequence[Decision]) -> bool:
+    """Whether what is taken computes enough to be a partition."""
+    if not policy.allow_empty and not any(d.operations for d in joined):
+        return False
+    return policy.allow_no_op_partitions or any(_worth_it(policy, d) for d in joined)
 
 
 def _worth_it(policy: Policy, decision: Decision) -> bool:

@@ -8,7 +8,7 @@ are put behind the flatbuffer and pointed to; nothing else of it changes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -134,12 +134,7 @@ def _blocks(plan: Plan) -> list[_Block]:
     """Blocks of tensors, in which each tensor of the planned memory is once."""
     end = len(plan.calls)
     shown = _shown(plan)
-    touched: dict[int, list[int]] = {}
-    for step, call in enumerate(plan.calls):
-        for argument in call.arguments:
-            for index in (argument, *plan.values[argument].items):
-                for value_of in shown.get(index, (index,)) if index >= 0 else ():
-                    touched.setdefault(value_of, []).append(step)
+    touched = _touched(plan, shown)
     inputs = {index for number in plan.inputs for index in shown.get(number, (number,))}
     outputs = {index for number in plan.outputs for index in shown.get(number, (number,))}
     written = _written_first(plan)
@@ -152,24 +147,8 @@ def _blocks(plan: Plan) -> list[_Block]:
         last = end if number in outputs else max(steps)
         made = _Block([number], value.offset, value.offset + sizes[number], first, last, len(steps))
         if number not in written and number not in inputs:
-            # A view without a call of its own: it shows the tensor that was touched last where it stands; where
-            # that is but a part of it, all that were there; where none was, what an earlier run left.
-            before = [
-                (max(step for step in touched[other] if step < first), other)
-                for other, place in planned.items()
-                if min(touched.get(other, [end])) < first
-                and place.offset < made.end
-                and made.begin < place.offset + sizes[other]
-            ]
-            newest = max((step for step, _ in before), default=-1)
-            whole = any(
-                step == newest
-                and planned[other].offset <= made.begin
-                and made.end <= planned[other].offset + sizes[other]
-                for step, other in before
-            )
-            made.first = newest if whole else min((min(touched[other]) for _, other in before), default=-1)
-            made.last = made.last if before else end
+            places = {other: (place.offset, place.offset + sizes[other]) for other, place in planned.items()}
+            made.first, made.last = _life_of_view(made, touched, places, end)
         # What it joins may reach others that it did not: until nothing more is joined.
         while joined := [b for b in blocks if b.lives_with(made) and b.stands_on(made)]:
             for block in joined:
@@ -177,6 +156,43 @@ def _blocks(plan: Plan) -> list[_Block]:
                 blocks.remove(block)
         blocks.append(made)
     return blocks
+
+
+def _touched(plan: Plan, shown: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+    """The steps in which each value is read or written, be it by a view."""
+    touched: dict[int, list[int]] = {}
+    for step, call in enumerate(plan.calls):
+        named = [index for argument in call.arguments for index in (argument, *plan.values[argument].items)]
+        for index in named:
+            for value_of in shown.get(index, (index,)) if index >= 0 else ():
+                touched.setdefault(value_of, []).append(step)
+    return touched
+
+
+def _life_of_view(
+    made: _Block, touched: Mapping[int, Sequence[int]], places: Mapping[int, tuple[int, int]], end: int
+) -> tuple[int, int]:
+    """The first and last step of a view without a call of its own.
+
+    It shows the tensor that was touched last where it stands; where that is but a part of it, all that were there;
+    where none was, what an earlier run left.
+
+    Args:
+        touched: the steps in which each tensor is.
+        places: begin and end of each.
+        end: the step behind the last.
+    """
+    first = made.first
+    before = [
+        (max(step for step in touched[other] if step < first), other)
+        for other, (begin, behind) in places.items()
+        if min(touched.get(other, [end])) < first and begin < made.end and made.begin < behind
+    ]
+    if not before:
+        return -1, end
+    newest = max(step for step, _ in before)
+    whole = any(s == newest and places[o][0] <= made.begin and made.end <= places[o][1] for s, o in before)
+    return newest if whole else min(min(touched[other]) for _, other in before), made.last
 
 
 def _size(value: Value) -> int:

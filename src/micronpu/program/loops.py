@@ -71,6 +71,19 @@ def loops_of(instructions: Sequence[Table], operators: Sequence[str], number: Ca
     return found
 
 
+def _counting(
+    calls: Sequence[tuple[str, tuple[int, ...]]], place: int, condition: int, number: Callable[[int], object]
+) -> tuple[int, int] | None:
+    """(i, n) of `i = i + 1; done = i == n` before a jump and `i = i - n` behind it; None of anything else."""
+    (added, add), (compared, equal) = calls[place - 2], calls[place - 1]
+    if added != _ADD or compared != _EQUAL or len(add) != 3 or len(equal) != 3 or place + 1 >= len(calls):
+        return None
+    counter, size = equal[:2]
+    if equal[2] != condition or add[0] != counter or add[2] != counter or number(add[1]) != 1 or number(counter) != 0:
+        return None
+    return (counter, size) if calls[place + 1] == (_SUBTRACT, (counter, size, counter)) else None
+
+
 def _loop(
     calls: Sequence[tuple[str, tuple[int, ...]]],
     place: int,
@@ -78,20 +91,20 @@ def _loop(
     condition: int,
     number: Callable[[int], object],
 ) -> Loop | None:
-    (added, add), (compared, equal) = calls[place - 2], calls[place - 1]
-    if added != _ADD or compared != _EQUAL or len(add) != 3 or len(equal) != 3 or place + 1 >= len(calls):
+    counting = _counting(calls, place, condition, number)
+    if counting is None:
         return None
-    counter, size = equal[:2]
-    if equal[2] != condition or add[0] != counter or add[2] != counter or number(add[1]) != 1 or number(counter) != 0:
-        return None
-    if calls[place + 1] != (_SUBTRACT, (counter, size, counter)):
-        return None
+    counter, size = counting
     sizes = [args for i, (name, args) in enumerate(calls) if name == _SIZE and args[-1:] == (size,) and i < first]
     if len(sizes) != 1 or len(sizes[0]) != 3:
         return None
     own = {place - 2, place - 1, place + 1}
-    for i, (name, args) in enumerate(calls):
-        others = [a for n, a in enumerate(args) if not (a == counter and _BY_INDEX.get(name) == n)]
-        if i not in own and not (name == _SIZE and args == sizes[0]) and {counter, size, condition} & set(others):
-            return None
+    rest = [call for i, call in enumerate(calls) if i not in own and call != (_SIZE, sizes[0])]
+    if any({counter, size, condition} & set(_read(name, args, counter)) for name, args in rest):
+        return None
     return Loop(first, place, sizes[0][0], sizes[0][1])
+
+
+def _read(name: str, args: tuple[int, ...], counter: int) -> list[int]:
+    """The values that a call has to do with, but the counter where it is the index of a row."""
+    return [a for n, a in enumerate(args) if not (a == counter and _BY_INDEX.get(name) == n)]

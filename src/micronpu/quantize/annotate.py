@@ -95,6 +95,12 @@ def _operands(node: Node, entry: AtenImport, rule: Quantization) -> list[Node] |
     return found if is_whole and all(isinstance(o, Node) and is_float(o) for o in found) else None
 
 
+def _symmetric(operand: Node, config: QuantizationConfig, able: Capabilities) -> Spec:
+    """The spec of an operand whose grid has zero in the middle."""
+    _make_symmetric(operand, config)
+    return kept_grid(operand, config.symmetric_activation, config, able)
+
+
 def _annotate_node(
     node: Node,
     entry: AtenImport,
@@ -105,36 +111,28 @@ def _annotate_node(
 ) -> None:
     rule, activation = rule_of(node, entry), config.activation
     operands, number = _operands(node, entry, rule), node if is_float(node) else _cast_behind(node)
-    if operands is None or number is None:
-        return
-    if operands and constants.issuperset(operands):
-        return  # such as the transpose of a weight, which happens at compile time
+    if operands is None or number is None or (operands and constants.issuperset(operands)):
+        return  # the last is such as the transpose of a weight, which happens at compile time
     inputs: dict[Node, Spec] = {}
     if rule.weight:
         weight = arguments(node)[dict(entry.arguments).get(rule.weight, rule.weight)]
-        if not isinstance(weight, Node) or weight not in constants:
+        if weight not in constants:
             return
         inputs[weight] = config.weight(rule.weight_axis)
     for operand in operands:
         _annotate_input(operand, config.input_activation)
     if rule.symmetric and not able.zero_points:
-        for operand in operands:
-            _make_symmetric(operand, config)
-            inputs[operand] = kept_grid(operand, config.symmetric_activation, config, able)
+        inputs |= {operand: _symmetric(operand, config, able) for operand in operands}
     if KEPT_OR_ZERO.of(node) == node.name and operands[-1] not in constants:
         output = _grid_of(operands[-1], node, activation, inputs)
         inputs.setdefault(operands[0], activation)
     else:
         output = _inputs_and_output(node, operands, rule, config, activation, inputs, constants, able)
-    for operand in operands:
-        if rule.output is not OutputQuantization.SHARED and (given_grid := given_grid_of(operand)) is not None:
-            inputs[operand] = config.fixed_activation(given_grid)
+    given_grids = {x: given_grid_of(x) for x in operands} if rule.output is not OutputQuantization.SHARED else {}
+    inputs |= {x: config.fixed_activation(grid) for x, grid in given_grids.items() if grid is not None}
     if (given_grid := given_grid_of(node, moved=False)) is not None:
         output = config.fixed_activation(given_grid)
-    last = batch_norm_behind(node) or number
-    clamp = _clamp_behind(last, entry)
-    if clamp is not None and config_of(clamp) is not None:
-        last = clamp
+    last = _last_of(node, number, entry, config_of)
     if output is activation and _is_output(last):
         output = config.border_activation
     if last is node:
@@ -142,6 +140,15 @@ def _annotate_node(
     else:
         node.meta[KEY] = QuantizationAnnotation(input_qspec_map=inputs)
         last.meta[KEY] = QuantizationAnnotation(output_qspec=output)
+
+
+def _last_of(
+    node: Node, number: Node, entry: AtenImport, config_of: Callable[[Node], QuantizationConfig | None]
+) -> Node:
+    """The node whose result is that of an operator with what it takes into itself: a batch norm, a clamp."""
+    last = batch_norm_behind(node) or number
+    clamp = _clamp_behind(last, entry)
+    return clamp if clamp is not None and config_of(clamp) is not None else last
 
 
 def _inputs_and_output(

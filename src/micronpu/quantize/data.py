@@ -129,42 +129,50 @@ def _checked(where: str, item: Any, examples: Sequence[torch.Tensor]) -> tuple[t
             f"{where} has {len(values)} inputs, the model has {len(examples)}.",
             hint="give one tuple of inputs per item, without labels",
         )
-    tensors = []
-    for position, (value, example) in enumerate(zip(values, examples, strict=True)):
-        tensor = _from_numpy(value) if isinstance(value, np.ndarray) else value
-        if not isinstance(tensor, torch.Tensor):
-            kind = f"a NumPy array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-            raise ModelError(
-                f"{where}, input {position} is {kind}, not a tensor.",
-                hint="give tensors or NumPy arrays, one per input of the model",
-            )
-        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-            where_it_is = tensor.device if tensor.layout is torch.strided else tensor.layout
-            raise ModelError(
-                f"{where}, input {position} is a tensor on {str(where_it_is).removeprefix('torch.')}, from which no "
-                "range can be learnt.",
-                hint="dense tensors on the CPU",
-            )
-        if tensor.dtype != example.dtype:
-            raise ModelError(
-                f"{where}, input {position} has dtype {_name(tensor.dtype)}, the model takes {_name(example.dtype)}.",
-                hint="convert the data as the model's inputs are converted",
-            )
-        if tensor.dim() == example.dim() - 1 and example.shape[0] == 1 and tensor.shape == example.shape[1:]:
-            tensor = tensor.unsqueeze(0)
-        several = example.dim() > 0 and example.shape[0] == 1 and tensor.dim() == example.dim()
-        if tensor.shape != example.shape and not (several and tensor.shape[1:] == example.shape[1:]):
-            raise ModelError(
-                f"{where}, input {position} has shape {list(tensor.shape)}, the model takes {list(example.shape)}.",
-                hint="shape the data as the example inputs",
-            )
-        if tensor.is_floating_point() and not all_finite(tensor):
-            raise ModelError(
-                f"{where}, input {position} holds NaN or infinity, from which no range can be learnt.",
-                hint="look for missing values or a division by zero in the preprocessing",
-            )
-        tensors.append(tensor.detach())
-    return tuple(tensors)
+    return tuple(
+        _checked_input(f"{where}, input {position}", value, example)
+        for position, (value, example) in enumerate(zip(values, examples, strict=True))
+    )
+
+
+def _checked_input(where: str, value: Any, example: torch.Tensor) -> torch.Tensor:
+    tensor = _tensor(where, value)
+    if tensor.dtype != example.dtype:
+        raise ModelError(
+            f"{where} has dtype {_name(tensor.dtype)}, the model takes {_name(example.dtype)}.",
+            hint="convert the data as the model's inputs are converted",
+        )
+    if tensor.dim() == example.dim() - 1 and example.shape[0] == 1 and tensor.shape == example.shape[1:]:
+        tensor = tensor.unsqueeze(0)
+    several = example.dim() > 0 and example.shape[0] == 1 and tensor.dim() == example.dim()
+    if tensor.shape != example.shape and not (several and tensor.shape[1:] == example.shape[1:]):
+        raise ModelError(
+            f"{where} has shape {list(tensor.shape)}, the model takes {list(example.shape)}.",
+            hint="shape the data as the example inputs",
+        )
+    if tensor.is_floating_point() and not all_finite(tensor):
+        raise ModelError(
+            f"{where} holds NaN or infinity, from which no range can be learnt.",
+            hint="look for missing values or a division by zero in the preprocessing",
+        )
+    return tensor.detach()
+
+
+def _tensor(where: str, value: Any) -> torch.Tensor:
+    """A dense tensor on the CPU, of whatever a user gave as one."""
+    tensor = _from_numpy(value) if isinstance(value, np.ndarray) else value
+    if not isinstance(tensor, torch.Tensor):
+        kind = f"a NumPy array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise ModelError(
+            f"{where} is {kind}, not a tensor.", hint="give tensors or NumPy arrays, one per input of the model"
+        )
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        where_it_is = tensor.device if tensor.layout is torch.strided else tensor.layout
+        raise ModelError(
+            f"{where} is a tensor on {str(where_it_is).removeprefix('torch.')}, from which no range can be learnt.",
+            hint="dense tensors on the CPU",
+        )
+    return tensor
 
 
 def _rows(item: tuple[torch.Tensor, ...], examples: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:

@@ -7,7 +7,7 @@ own grid, and is rounded a second time where it is joined.  Elsewhere one grid s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -88,13 +88,18 @@ def watch_apart(
         if id(whole) not in wholes or not _may_part(whole) or not all(observers[p] is whole for p in places):
             continue
         edges = tuple((v.name, user.name) for v in values for user in v.users if (v, user) in joints)
-        learnt = [spec for spec in map(specs.__getitem__, places) if isinstance(spec, QuantizationSpec)]
-        averages = any(spec.observer == AVERAGES for spec in learnt)
-        if edges and learnt and not averages and any(_reads_alone(places, values, joints)):
+        learnt = _learnt(map(specs.__getitem__, places))
+        if edges and learnt and any(_reads_alone(places, values, joints)):
             own = observer_for(learnt[0])
             assert isinstance(own, RangeObserver)
             part = PartObserver(own, whole, edges)
             observers.update(dict.fromkeys(places, part))
+
+
+def _learnt(specs: Iterable[Spec]) -> list[QuantizationSpec]:
+    """Those whose grids calibration finds; none where one of them is of averages."""
+    found = [spec for spec in specs if isinstance(spec, QuantizationSpec)]
+    return [] if any(spec.observer == AVERAGES for spec in found) else found
 
 
 def _may_part(whole: Any) -> bool:

@@ -173,6 +173,21 @@ def convert_loops(prepared: GraphModule, convert: Callable[[GraphModule], GraphM
         loop.body, loop.prepared = body, None
 
 
+def _as_integers(module: GraphModule, view: ProgramView, loop: Node, source: Any, grid: tuple[Any, ...]) -> Any:
+    """An operand of a loop as the integers of a grid."""
+    assert isinstance(source, Node)
+    if is_dequantize(source) and tuple(source.args[1:]) == grid:
+        return source.args[0]
+    known = view.constant(source)
+    if known is not None:
+        return add_constant(module, loop, _QUANTIZE(known.detach(), *grid), "first_state")
+    with loop.graph.inserting_before(loop):
+        made = loop.graph.call_function(_QUANTIZE, (source, *grid))
+    made.meta = {k: v for k, v in source.meta.items() if k != "val"}
+    made.meta["val"] = source.meta["val"].to(grid[-1])
+    return made
+
+
 def integer_loops(module: GraphModule) -> None:
     """Makes what goes into loops and comes out of them integers, in place.
 
@@ -184,22 +199,7 @@ def integer_loops(module: GraphModule) -> None:
             continue
         changed = True
         graph, grids, view = module.graph, loop.grids, ProgramView(module)
-        given = []
-        for source, grid in zip(node.args, grids, strict=True):
-            assert isinstance(source, Node)
-            if is_dequantize(source) and tuple(source.args[1:]) == grid:
-                given.append(source.args[0])
-                continue
-            known = view.constant(source)
-            if known is not None:
-                given.append(add_constant(module, node, _QUANTIZE(known.detach(), *grid), "first_state"))
-                continue
-            with graph.inserting_before(node):
-                made = graph.call_function(_QUANTIZE, (source, *grid))
-            made.meta = {k: v for k, v in source.meta.items() if k != "val"}
-            made.meta["val"] = source.meta["val"].to(grid[-1])
-            given.append(made)
-        node.args = tuple(given)
+        node.args = tuple(_as_integers(module, view, node, x, grid) for x, grid in zip(node.args, grids, strict=True))
         for reader in [user for user in node.users if _index(user) is not None]:
             grid = grids[max(_index(reader) or 0, 1)]
             value = reader.meta["val"]

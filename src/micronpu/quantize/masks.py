@@ -37,6 +37,12 @@ def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
         places: observer by node or by (operand, reader) edge, as torchao has them while it prepares.
     """
     lifted: set[nn.Module] = set()
+    _observe_scores(model, places, lifted)
+    _observe_extrema(model, places, lifted)
+
+
+def _observe_scores(model: GraphModule, places: Mapping[Any, Any], lifted: set[nn.Module]) -> None:
+    """Of what softmaxes read; the observers that it lifts are added to those that are."""
     for node in model.graph.nodes:
         if overload_name(node) not in SOFTMAX:
             continue
@@ -53,6 +59,10 @@ def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
         keeps = may_hide and not is_average(observer)
         observer.register_forward_pre_hook(functools.partial(_lifted, rows=rows, also_floor=keeps))
         lifted.add(observer)
+
+
+def _observe_extrema(model: GraphModule, places: Mapping[Any, Any], lifted: set[nn.Module]) -> None:
+    """Of what a mask hides from extrema; the observers that it lifts are added to those that are."""
     for node in model.graph.nodes:
         if overload_name(node) not in (*MAXIMA, *MINIMA):
             continue

@@ -102,9 +102,15 @@ def _function(model: GraphModule, node: Node) -> tuple[Node, Node, float, bool] 
     if name == _LOG:
         return (before, node, 1.0, True) if all(_is_inverse(model, user) for user in node.users) else None
     if name == _MUL and _is_inverse(model, node):
-        factor, of = number(model, node.args[1]), _function(model, before) if overload_name(before) == _LOG else None
+        of = _function(model, before) if overload_name(before) == _LOG else None
+        factor = number(model, node.args[1])
         return (of[0], of[1], factor, True) if of is not None and factor else None
-    of = _function(model, before) if name == _EXP and overload_name(before) in (_LOG, _MUL) else None
+    return _exponential(model, before) if name == _EXP and overload_name(before) in (_LOG, _MUL) else None
+
+
+def _exponential(model: GraphModule, logarithm: Node) -> tuple[Node, Node, float, bool] | None:
+    """The same of exp(c * log(z)), a power of z."""
+    of = _function(model, logarithm)
     return (of[0], of[1], of[2], False) if of is not None and of[3] and of[2] < 0 else None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from typing import Any
 
 from torch.fx import GraphModule, Node
 
@@ -90,14 +91,18 @@ def _of_node(write: GraphWriter, node: Node, known: Mapping[Node, Scaled], gain:
     if name == "pow.Tensor_Scalar":
         return again(first), power * float(given["exponent"])
     if name in _LEAST:
-        least = given.get("min", 0.0)
-        if not isinstance(least, (int, float)) or given.get("max") is not None:
-            return None
-        return _with_number(write, "maximum.default", first, power, float(least), gain)
+        least = _least(given)
+        return None if least is None else _with_number(write, "maximum.default", first, power, least, gain)
     if name in _SUMS and not others and isinstance(given["other"], (int, float)) and given.get("alpha", 1) == 1:
         number = float(given["other"]) * (1 if name == "add.Tensor" else -1)
         return _with_number(write, "add.Tensor", first, power, number, gain)
     return _of_two(name, again, first, power, others)
+
+
+def _least(given: Mapping[str, Any]) -> float | None:
+    """The number below which nothing is, by the arguments of a clamp that has no upper end."""
+    least = given.get("min", 0.0)
+    return float(least) if isinstance(least, (int, float)) and given.get("max") is None else None
 
 
 def _of_two(

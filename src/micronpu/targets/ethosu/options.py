@@ -53,6 +53,25 @@ _NO_EFFECT = (
 )
 
 
+def _checked_value(flag: str, value: str) -> str:
+    """The value of one of `VELA_FLAGS`.
+
+    Raises:
+        OptionError: it is none that the flag takes.
+    """
+    allowed = VELA_FLAGS[flag][2]
+    if isinstance(allowed, tuple) and value not in allowed:
+        raise OptionError(f"The Vela flag {flag} is {value!r}.", hint=f"one of {', '.join(allowed)}")
+    if allowed is int and (not value.isdigit() or int(value) == 0):
+        raise OptionError(f"The Vela flag {flag} is {value!r}; it is a positive number.", hint=f"{flag}=65536")
+    if flag == _ALIGNMENT and (int(value) < _LEAST_ALIGNMENT or int(value) & (int(value) - 1)):
+        raise OptionError(
+            f"The Vela flag {flag} is {value!r}; it is a power of two from {_LEAST_ALIGNMENT} on.",
+            hint=f"{flag}={_LEAST_ALIGNMENT}",
+        )
+    return value
+
+
 @dataclass(frozen=True)
 class EthosUOptions(Switches, Options):
     """What a user can choose about an Ethos-U compilation.
@@ -245,17 +264,8 @@ class EthosUOptions(Switches, Options):
                 value = value or "true"
             elif not value and flags and not flags[0].startswith("--"):
                 value = flags.pop(0)
-            section, key, allowed = VELA_FLAGS[flag]
-            if isinstance(allowed, tuple) and value not in allowed:
-                raise OptionError(f"The Vela flag {flag} is {value!r}.", hint=f"one of {', '.join(allowed)}")
-            if allowed is int and (not value.isdigit() or int(value) == 0):
-                raise OptionError(f"The Vela flag {flag} is {value!r}; it is a positive number.", hint=f"{flag}=65536")
-            if flag == _ALIGNMENT and (int(value) < _LEAST_ALIGNMENT or int(value) & (int(value) - 1)):
-                raise OptionError(
-                    f"The Vela flag {flag} is {value!r}; it is a power of two from {_LEAST_ALIGNMENT} on.",
-                    hint=f"{flag}={_LEAST_ALIGNMENT}",
-                )
-            options[section, key] = value
+            section, key, _ = VELA_FLAGS[flag]
+            options[section, key] = _checked_value(flag, value)
         regions, actions = apart
         if regions in options and options.setdefault(actions, "COP2") != "COP2":
             raise OptionError(

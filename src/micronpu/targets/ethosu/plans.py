@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.base.memory import release
 from micronpu.emit.litert import to_litert
-from micronpu.ir.graph import Graph, Node
+from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.pattern import is_two_in_four
 from micronpu.ir.types import DType
 from micronpu.ir.verify import Stage, verify
@@ -286,14 +286,7 @@ def use_cheapest(graph: Graph, chooser: Chooser, but: Collection[Names] = ()) ->
     for node in reversed(graph.nodes):
         if node in gone or len(node.outputs) != 1:
             continue
-        first = producers.get(node.inputs[0]) if node.inputs else None
-        alone = (
-            first is not None
-            and isinstance(first.op, Transpose)
-            and len(users[first.output]) == 1
-            and first.output not in outputs
-        )
-        before = first if alone else None
+        before = _transpose_before(node, producers, users, outputs)
         place = Place(
             read_by_sum=any(isinstance(u.op, Add) for u in users.get(node.output, [])),
             shares=bool(node.inputs) and len(users[node.inputs[0]]) > 1,
@@ -307,22 +300,27 @@ def use_cheapest(graph: Graph, chooser: Chooser, but: Collection[Names] = ()) ->
         replaced[node] = nodes
         if before is not None and nodes[0].inputs[0] is not before.output:
             gone.add(before)
-    used: dict[str, int] = {}
-    kept: list[Node] = []
-    for node in graph.nodes:
-        if node in gone:
-            continue
-        kept += replaced.get(node, [node])
-        if node in replaced:
-            name = replaced[node][0].origin.passes[-1]
-            used[name] = used.get(name, 0) + 1
-    graph.nodes = kept
+    used = Counter(replaced[node][0].origin.passes[-1] for node in graph.nodes if node in replaced)
+    graph.nodes = [new for node in graph.nodes if node not in gone for new in replaced.get(node, [node])]
     for step in (MergeReshapes(), RemoveNoOps(), SplitPads(), CopyOutputs()):
         step.run(graph)
         graph.remove_dead()
     graph.rename()
     verify(graph, Stage.LITERT)
-    return Rewritten(used, offers)
+    return Rewritten(dict(used), offers)
+
+
+def _transpose_before(
+    node: Node,
+    producers: Mapping[Tensor, Node],
+    users: Mapping[Tensor, Sequence[Node]],
+    outputs: Collection[Tensor],
+) -> Node | None:
+    """The transpose that makes the first operand, where nothing else reads that."""
+    before = producers.get(node.inputs[0]) if node.inputs else None
+    if before is None or not isinstance(before.op, Transpose):
+        return None
+    return before if len(users[before.output]) == 1 and before.output not in outputs else None
 
 
 def best_plan(

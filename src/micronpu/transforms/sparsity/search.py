@@ -141,6 +141,25 @@ def listening(progress: Callable[[float], None]) -> Listener:
 Progress = Callable[[float], None]
 
 
+def _check_count(rows: int, columns: int) -> None:
+    if rows < _LEAST_ROWS:
+        raise ModelError(
+            f"There {'is' if rows == 1 else 'are'} {rows} calibration input{'' if rows == 1 else 's'}; to choose "
+            f"weights takes {_LEAST_ROWS} at the very least, and as many inputs of a layer as it has columns, up to "
+            f"{columns:,} here.",
+            hint="some hundred typical inputs, without labels",
+        )
+
+
+def _check_share(max_loss: float | None) -> None:
+    if max_loss is not None and max_loss > 1:
+        raise OptionError(
+            f"`max_loss` is {max_loss:g}; without `score` it is the share of the inputs kept back that may get another "
+            "answer, 0 to 1.",
+            hint="max_loss=0.01 for one in a hundred",
+        )
+
+
 class _Work:
     def __init__(
         self,
@@ -154,20 +173,10 @@ class _Work:
     ) -> None:
         model, rows = network.model, network.rows
         self.layers, self.left = find_layers(model)
-        if len(rows) < _LEAST_ROWS and not device.dense_only:
-            most = max((layer.columns for layer in self.layers), default=0)
-            raise ModelError(
-                f"There {'is' if len(rows) == 1 else 'are'} {len(rows)} calibration "
-                f"input{'' if len(rows) == 1 else 's'}; to choose weights takes {_LEAST_ROWS} at the very least, and "
-                f"as many inputs of a layer as it has columns, up to {most:,} here.",
-                hint="some hundred typical inputs, without labels",
-            )
-        if score is None and options.max_loss is not None and options.max_loss > 1:
-            raise OptionError(
-                f"`max_loss` is {options.max_loss:g}; without `score` it is the share of the inputs kept back that may "
-                "get another answer, 0 to 1.",
-                hint="max_loss=0.01 for one in a hundred",
-            )
+        if not device.dense_only:
+            _check_count(len(rows), max((layer.columns for layer in self.layers), default=0))
+        if score is None:
+            _check_share(options.max_loss)
         self.model, self.examples, self.device = model, network.examples, device.unverified()
         self.options, self.quantizer = options, quantizer
         every = round(1 / options.held_back) if options.held_back else 0
