@@ -9,8 +9,7 @@ import numpy as np
 
 from micronpu.base.errors import MicroNpuError
 from micronpu.ir.graph import Graph
-from micronpu.targets.ethosu.host.proof import Ran, random_integers
-from micronpu.targets.ethosu.host.prove import is_large
+from micronpu.targets.ethosu.host.proof import Ran, is_large, random_integers
 from micronpu.targets.ethosu.host.simulator import WEIGHTS_OF_ONE_RUN, Array, EthosUSimulator, Footprint
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum, content_of

@@ -19,6 +19,7 @@ from micronpu.base.memory import release
 from micronpu.host import tosa_executor
 from micronpu.host.litert_executor import Buffer, LiteRtProgram, Mode, scalar_type_of
 from micronpu.host.tosa_executor import TosaProgram
+from micronpu.ir.graph import Graph
 from micronpu.targets.ethosu.host.simulator import (
     WEIGHTS_OF_ONE_RUN,
     EthosUSimulator,
@@ -36,6 +37,8 @@ Array = np.ndarray[Any, Any]
 ROWS = 2
 """How many random inputs are run at the least: one of the whole range, and one near zero."""
 MOST_ROWS = 16
+_LARGE = 30_000_000
+"""Multiply-accumulates from which one input is run, not two: a tenth of a second in the reference kernels."""
 _TELLING = 8
 """Elements of each output that have to be equal elsewhere than at an end of their range, where wrong sums end, too; for
 an output of a few elements that takes more inputs."""
@@ -110,6 +113,16 @@ def random_integers(shape: Sequence[int], numpy_type: Any, seed: int, *, near: b
     values[ends < _EXTREMES / 2] = limits.min
     values[ends > 1 - _EXTREMES / 2] = limits.max
     return values
+
+
+def is_large(graph: Graph) -> bool:
+    """Whether one run of a graph is all that its proof takes."""
+    return macs_of(graph) > _LARGE
+
+
+def macs_of(graph: Graph) -> int:
+    """Multiply-accumulates of one run of a graph."""
+    return sum(n.op.macs(n.output.type, *n.input_types) for n in graph.nodes if len(n.outputs) == 1)
 
 
 def compare(

@@ -27,8 +27,6 @@ HINT = "another version of Vela, another Ethos-U, or another form of the model"
 
 _MOST_WAITING = 32
 """Operations that are made to wait, each for another run."""
-_LARGE = 30_000_000
-"""Multiply-accumulates from which one input is run, not two: a tenth of a second in the reference kernels."""
 _SMALL = 2_000_000
 """Multiply-accumulates of all further inputs, which outputs of a few elements take."""
 
@@ -60,25 +58,16 @@ Check = Callable[[Graph, Emitted, VelaProgram], Checked]
 """Of a graph, what it was written as, and what Vela made of it."""
 
 
-def is_large(graph: Graph) -> bool:
-    """Whether one run of a graph is all that its proof takes."""
-    return _macs(graph) > _LARGE
-
-
-def _macs(graph: Graph) -> int:
-    return sum(n.op.macs(n.output.type, *n.input_types) for n in graph.nodes if len(n.outputs) == 1)
-
-
 def check_of(spec: EthosUOptions) -> Check:
     """The comparison for an accelerator."""
 
     def check(graph: Graph, emitted: Emitted, program: VelaProgram) -> Checked:
         from micronpu.targets.ethosu.faster import may_pay
-        from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, Outcome, compare
+        from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, Outcome, compare, is_large, macs_of
 
         inputs = [(t.shape, t.type.dtype.numpy) for t in graph.inputs]
         counts = [rows_numbered(graph, t) for t in graph.inputs]
-        macs = _macs(graph)
+        macs = macs_of(graph)
         rows, waiting = 1 if is_large(graph) else ROWS, 0
         most = min(MOST_ROWS, rows + _SMALL // max(macs, 1))
         footprints = spec.prefetch and may_pay(program, spec)
