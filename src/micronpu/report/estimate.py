@@ -41,7 +41,7 @@ class Latency:
     def digits(self) -> int:
         """Decimal places that leave two or three figures."""
         time = self.milliseconds
-        return 0 if time >= 100 else 1 if time >= 10 else 2 if time >= 0.1 else 4
+        return 0 if time >= 100 else 1 if time >= 10 else 2 if time >= 0.1 else 3 if time >= 0.01 else 4
 
     def __str__(self) -> str:
         """``NPU: about 6.3 ms (5.1 to 7.9), 948,100 cycles at 150 MHz, by ...``."""
