@@ -148,12 +148,11 @@ def _prepared(model: Unequal, data: Sequence[Any], held_out: Sequence[Any], quan
 
 
 def _is_left(node: fx.Node) -> bool:
-    """Whether an operator hands a float to another one that is on no grid."""
+    """Whether an operator gives a float that is on no grid."""
     value = node.meta.get("val")
-    if node.op != "call_function" or not isinstance(value, Tensor) or value.dtype != torch.float32:
+    if node.op != "call_function" or not isinstance(value, Tensor) or value.dtype != torch.float32 or not node.users:
         return False
-    readers = [n for n in node.users if n.op == "call_function"]
-    return not is_dequantize(node) and not any(map(is_quantize, readers)) and bool(readers)
+    return not is_dequantize(node) and not any(map(is_quantize, node.users))
 
 
 def _floats(results: Any) -> list[Tensor]:

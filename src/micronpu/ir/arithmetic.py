@@ -34,6 +34,8 @@ def quantize_multiplier(value: float) -> tuple[int, int]:
     """
     if value == 0.0:
         return 0, 0
+    if math.isinf(value):
+        return INT32_MAX, 30
     fraction, shift = math.frexp(value)
     multiplier = round_half_away(fraction * 2**31)
     if multiplier == 2**31:
@@ -110,11 +112,16 @@ def requantize(x: IntArray, real_multiplier: float) -> IntArray:
 
 
 def float32_quotient(divisor: float, *factors: float) -> float:
-    """Product of scales divided by another, every step rounded to float32, as LiteRT computes most multipliers."""
+    """Product of scales divided by another, every step rounded to float32, as LiteRT computes most multipliers.
+
+    In double precision where a step is beyond float32, as the product of two scales of 1e20 is.
+    """
     product = np.float32(factors[0])
-    for factor in factors[1:]:
-        product = np.float32(product * np.float32(factor))
-    return float(np.float32(product / np.float32(divisor)))
+    with np.errstate(over="ignore"):
+        for factor in factors[1:]:
+            product = np.float32(product * np.float32(factor))
+        quotient = float(np.float32(product / np.float32(divisor)))
+    return quotient if math.isfinite(quotient) else math.prod(factors) / divisor
 
 
 def round_scaled(x: IntArray, factor: npt.NDArray[Any] | float) -> IntArray:

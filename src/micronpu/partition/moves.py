@@ -136,6 +136,8 @@ def _moves(node: Node) -> bool:
     entry = ATEN_IMPORTS.get(name)
     if name == "index_put.default" and arguments(node)["accumulate"]:
         return False
+    if any(isinstance(a, torch.dtype) for a in (*node.args, *node.kwargs.values())):
+        return False  # of integers, a cast to float32 would make other numbers
     return entry is not None and entry.moves_only and _is_float(node)
 
 

@@ -293,3 +293,16 @@ def test_channels_that_one_scale_leaves_hardly_a_step_are_named(bits: int) -> No
         )
         notes = " ".join(program.report.notes)
         assert ("no weight above 3 of its steps: `conv2d`. Training does not mend that." in notes) != per_channel
+
+
+# --- casts on the host --------------------------------------------------------------------------------------------
+
+
+def test_a_cast_to_float_between_two_grids_moves_no_integers():
+    """`to(float32)` only moves floats, but of the integers themselves it makes other numbers."""
+    model = Net(lambda m, x: F.hardswish(F.one_hot(x.argmax(1), 8).float()).to(torch.float32))
+    generator = torch.Generator().manual_seed(0)
+    data = [torch.randn(1, 8, 8, generator=generator) for _ in range(8)]
+    program = micronpu.compile(model, data[0], "ethos-u55-128", calibration=data)
+    assert {"to.dtype", "hardswish.default"} <= {v.operator for v in program.report.host}
+    assert float((program.run(data[1]) - model(data[1])).abs().max()) < 0.01

@@ -15,6 +15,7 @@ from micronpu.ir.arithmetic import (
     INT32_MIN,
     doubling_high_multiply,
     exp_on_negative_values,
+    float32_quotient,
     lookup_table,
     multiply_by_quantized_multiplier,
     one_over_one_plus_x,
@@ -81,6 +82,12 @@ def exact_product(x: int, multiplier: int, shift: int) -> int:
 
 
 # ---------------------------------------------------------------- requantization
+
+
+def test_quotients_beyond_float32_are_numbers():
+    assert float32_quotient(1e30, 1e25, 1e25) == pytest.approx(1e20, rel=1e-12)
+    assert float32_quotient(3.0, 0.5, 0.25) == float(np.float32(np.float32(0.125) / np.float32(3.0)))
+    assert quantize_multiplier(math.inf) == quantize_multiplier(1e300) == (2**31 - 1, 30)
 
 
 @given(reals)
