@@ -126,9 +126,7 @@ def export_for_training(model: nn.Module | ExportedProgram, examples: tuple[torc
 def _exported_again(
     model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]
 ) -> ExportedProgram | GraphModule:
-    if isinstance(model, ExportedProgram):
-        return copy.deepcopy(model)
-    if isinstance(model, GraphModule) and is_exported(model):
+    if isinstance(model, ExportedProgram) or (isinstance(model, GraphModule) and is_exported(model)):
         with quiet():
             return copy.deepcopy(model)
     if not isinstance(model, nn.Module):

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.fx import GraphModule, Node
 
+from micronpu.base.quiet import quiet
 from micronpu.frontend.program import aten_overload, is_getitem
 from micronpu.upstream.torch import schema_of, set_graph
 
@@ -42,7 +43,8 @@ def _without_written_inputs(program: ExportedProgram) -> ExportedProgram:
     return y as x, y        ->      return y
     """
     changed = copy.copy(program)
-    module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
+    with quiet():  # torch warns of its own copying
+        module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
     module.meta.update(program.graph_module.meta)
     signature = program.graph_signature
     kept = [i for i, s in enumerate(signature.output_specs) if s.kind is not OutputKind.USER_INPUT_MUTATION]

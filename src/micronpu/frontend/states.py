@@ -16,6 +16,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
+from micronpu.base.quiet import quiet
 from micronpu.frontend.program import (
     overload_name,
 )
@@ -130,7 +131,8 @@ def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
     if not writes and not read:
         return module
     meta, codegen = dict(module.meta), codegen_of(module.graph)
-    module = GraphModule(module, copy.deepcopy(module.graph))
+    with quiet():  # torch warns of its own copying
+        module = GraphModule(module, copy.deepcopy(module.graph))
     module.meta.update(meta)
     graph, names = module.graph, [n.name for n in writes]
     by_name = {n.name: n for n in graph.nodes}
@@ -225,7 +227,8 @@ def held(module: GraphModule) -> GraphModule:
     states = states_of(module)
     if not states:
         return module
-    made = GraphModule(module, copy.deepcopy(module.graph))
+    with quiet():  # torch warns of its own copying
+        made = GraphModule(module, copy.deepcopy(module.graph))
     made.meta.update({k: v for k, v in module.meta.items() if k != KEY})
     return hold(made, states)
 

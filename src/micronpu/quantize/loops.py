@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
+from micronpu.base.quiet import quiet
 from micronpu.frontend.constants import add_constant
 from micronpu.frontend.facts import LOOP_GRIDS
 from micronpu.frontend.integers import integer_borders, integer_states
@@ -126,7 +127,8 @@ def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[Grap
         own = quantizer.settings
         values = {name: getattr(own, name) for name in own.__dataclass_fields__}
         inner.settings = _StepSettings(**(values | {"io": own.default}))
-        step = GraphModule(loop.body, copy.deepcopy(loop.body.graph))
+        with quiet():  # torch warns of its own copying
+            step = GraphModule(loop.body, copy.deepcopy(loop.body.graph))
         step.meta.update(loop.body.meta)
         loop.prepared = prepare(step, inner)
         loop.prepared.meta[KEY] = states_of(loop.body)

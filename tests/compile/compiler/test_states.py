@@ -359,3 +359,8 @@ def test_a_state_that_methods_share() -> None:
         assert found == [2.0, 3.0, 4.0]
         program.reset()
         assert program.run(torch.ones(1, 8))[0][0, 0] == 2.0
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")
+def test_no_warning_of_how_torch_copies_a_graph() -> None:
+    micronpu.compile(Accumulator().eval(), X, "ethos-u55-128", calibration=sequences())
