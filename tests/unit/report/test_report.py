@@ -479,6 +479,18 @@ def test_words_of_a_table_are_explained_where_it_has_them() -> None:
             assert ("share of the multipliers" in words and "looked up" in words) is has_cost
 
 
+@pytest.mark.parametrize(("width", "is_shown"), [(120, True), (50, False)])
+def test_a_column_that_a_narrow_terminal_leaves_out_is_not_explained(width: int, is_shown: bool) -> None:
+    operations = (Operation(0, "conv2d", "conv2d", (1, 8), 10, Origin(("conv2d",)), Cost(100, 100, {}, 64, 0.5)),)
+    report = DelegationReport("chip", (Verdict("conv2d.default", Origin(("conv2d",)), 0),), operations=operations)
+    with (console := Console(width=width)).capture() as capture:
+        console.print(report_view(report))
+    lines = capture.get().splitlines()
+    (head,) = (line for line in lines if line.startswith("NPU operation"))
+    assert head.rstrip().count("use") == is_shown
+    assert any("use: share" in line for line in lines) is is_shown
+
+
 def test_what_takes_the_time_is_named_with_what_to_try() -> None:
     verdicts = (Verdict("conv2d.default", Origin(("conv2d",)), 0),)
     cheap, idle, busy = Cost(100, 100, {}, 64, 0.5), Cost(900, 900, {}, 64, 0.02), Cost(900, 900, {}, 64, 0.6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from micronpu.report.delegation import Cost, DelegationReport, Operation
@@ -223,12 +223,12 @@ def totals(rows: Sequence[Row], kind: str) -> str:
 TRY_ADVISE = "`micronpu advise` compiles what could be written instead, and says what it saves."
 
 
-def explained(rows: Sequence[Row]) -> str:
-    """What the words of a table of these rows mean, as far as it has them; "" for none."""
+def explained(rows: Sequence[Row], columns: Collection[str] = ("bound by", "use")) -> str:
+    """What the words of a table of these rows mean, as far as it has them and shows the column; "" for none."""
     found = []
     if total_cycles(rows):
-        found.append("bound by: what the operation waits for longest")
-        found.append(f"use: share of the multipliers' cycles that do work, {NOTHING} without MACs")
+        found += ["bound by: what the operation waits for longest"] * ("bound by" in columns)
+        found += [f"use: share of the multipliers' cycles that do work, {NOTHING} without MACs"] * ("use" in columns)
     if any(row.title.split(" ")[0] == "table" for row in rows):
         found.append("table: a function of each element by itself, looked up")
     return "; ".join(found)

@@ -57,8 +57,8 @@ def report_view(report: DelegationReport, top: int | None = None, every: bool = 
     partitions = partition_rows(report)
     for number, rows in partitions.items():
         parts += ["", *_partition(number, rows, kind_of_rows(report), top, every)]
-    words = explained([row for rows in partitions.values() for row in rows])
-    parts += [Text(f"{words}.", style="dim")] if words else []
+    tables = [part for part in parts if isinstance(part, _Partition)]
+    parts.append(_Words([row for rows in partitions.values() for row in rows], tables))
     if (spot := idle_hotspot(report)) is not None:
         parts += ["", Text.assemble(("Slow: ", "bold yellow"), f"{spot}. ", ("Try: ", "dim"), TRY_ADVISE)]
     if report.host:
@@ -149,15 +149,20 @@ class _Partition:
         columns["source"] = [short_source(row.source) or NOTHING for row in rows]
         self._columns = columns
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def fitting(self, width: int) -> tuple[dict[str, list[str]], int]:
+        """The columns that are shown in so many characters, and the characters between them."""
         columns, gap = dict(self._columns), 3
-        if _width(columns, gap) > options.max_width:
+        if _width(columns, gap) > width:
             columns["source"] = [file_name(source) for source in columns["source"]]
-        if _width(columns, gap) > options.max_width:
+        if _width(columns, gap) > width:
             gap = 2
         for name in _LEAST_SAYING:
-            if _width(columns, gap) > options.max_width:
+            if _width(columns, gap) > width:
                 columns.pop(name, None)
+        return columns, gap
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns, gap = self.fitting(options.max_width)
         table = Table(
             title=self._title,
             title_style="bold",
@@ -174,6 +179,18 @@ class _Partition:
             # Text, not str: brackets in a name are no markup.
             table.add_row(*map(Text, cells))
         yield table
+
+
+class _Words:
+    """What the words of the tables mean, without those of columns that the terminal has no room for."""
+
+    def __init__(self, rows: list[Row], tables: list[_Partition]) -> None:
+        self._rows, self._tables = rows, tables
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = {name for table in self._tables for name in table.fitting(options.max_width)[0]}
+        if words := explained(self._rows, columns):
+            yield Text(f"{words}.", style="dim")
 
 
 def _width(columns: dict[str, list[str]], gap: int) -> int:
