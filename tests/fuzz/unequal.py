@@ -40,6 +40,7 @@ from micronpu.quantize.switches import check_rewrites, float_rewrites
 from micronpu.targets.registry import device_for
 
 TARGETS = ("imxrt700", "ethos-u55-128", "ethos-u85-256", "cortex-m55")
+_ROOT = Path(__file__).resolve().parents[2]
 _CALIBRATION, _HELD_OUT = 16, 8
 _ALLOWED = 3.0  # dB below the best of the others
 _NEAR = 30.0  # dB, above which nobody asks
@@ -182,7 +183,7 @@ def look(seed: int, target: str) -> Row:
     except MicroNpuError as error:
         return row | {"refused": str(error)}
     row["micronpu"] = _nearness(wanted, given)
-    row["warnings"] = [str(w) for w in program.report.warnings]
+    row["warnings"] = [str(w).replace(f"{_ROOT}/", "") for w in program.report.warnings]
     others: dict[str, Callable[..., list[list[Tensor]]]] = {
         "grids": _on_grids,
         "torchao": _by_torchao,
