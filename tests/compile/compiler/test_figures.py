@@ -56,7 +56,8 @@ def test_digests_and_tools(target):
     assert hashes.pop("program") == hashlib.sha256(program.buffer).hexdigest()
     assert {name: hashes.pop(name) for name in program.basis.hashes()} == program.basis.hashes()
     assert list(hashes.values()) == [hashlib.sha256(p.payload).hexdigest() for p in program.partitions]
-    assert program.report.tools["torch"] == torch.__version__.split("+")[0]  # whatever it was built for
+    # The wheel of PyPI is for CUDA, which the version in its metadata does not say.
+    assert program.report.tools["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert {"python", "micronpu", "executorch", "torchao", "ethos-u-vela"} <= set(program.report.tools)
 
 
