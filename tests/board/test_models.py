@@ -19,6 +19,7 @@ from micronpu.board.session import check_fits
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.vectors import made_up
 from micronpu.ethosu import EthosUOptions
+from micronpu.targets.ethosu.payload import missing_blocks
 from tests.board.needed import need_runners
 from tests.compile.targets.ethosu.test_prefetch import compiled, part_of
 from tests.deploy import programs
@@ -251,3 +252,15 @@ def test_methods_one_by_one(tmp_path: Path) -> None:
         assert np.array_equal(board.run(rows)[0], program.run(torch.from_numpy(rows), method="only").numpy())
     with pytest.raises(MicroNpuError, match="has no method 'nothing'"):
         read_model(program.buffer, method="nothing")
+
+
+def test_weights_of_several_methods() -> None:
+    """They stand beside the payloads, where Arm's runner does not look: it is given them inside."""
+    from tests.compile.targets.ethosu.test_shared_weights import compiled as methods
+
+    program = methods("ethos-u55-128", "int8")
+    assert all(missing_blocks(part.payload) for method in program.methods.values() for part in method.partitions)
+    for method in program.methods:
+        model = read_model(program.buffer, method=method)
+        outcome = check_on_board(model, made_up(model.inputs, reference(model)), "corstone300")
+        assert outcome.equal and outcome.vectors == 4 and outcome.elements >= 16, list(outcome.lines())

@@ -5,7 +5,7 @@ A `.pte`, or the `.tflite` with the operator ``ethos-u`` that `program.save(path
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,13 +18,14 @@ from micronpu.base.arguments import check_bytes
 from micronpu.base.errors import ModelError, PayloadError, UnsupportedError
 from micronpu.program.border import Border, borders_of
 from micronpu.program.first_method import with_method_first
+from micronpu.program.payloads import with_payloads
 from micronpu.program.plan import ELEMENT_BYTES, read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.program.pte import ELEMENT_TYPES, IDENTIFIER, TensorValue, read_pte
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.family import EthosU
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, aligned_bytes
-from micronpu.targets.ethosu.payload import APART, parse
+from micronpu.targets.ethosu.payload import APART, FIRST, inlined, missing_blocks, parse
 from micronpu.targets.ethosu.stream.commands import accelerator_of
 
 Array = npt.NDArray[Any]
@@ -145,7 +146,15 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
     plan, summary = read_plan(data, name=name, method=method)
     if plan.name != next(iter(summary.methods)):
         data = with_method_first(data, plan.name, name)  # the one that Arm's runner takes
-    payloads = [parse(d.payload) for d in plan.delegates if d.backend == EthosU.backend]
+    if (whole := _inside(data, summary.named_data, name)) != data:
+        data, plan = whole, read_plan(whole, name=name, method=plan.name)[0]
+    blobs = [d.payload for d in plan.delegates if d.backend == EthosU.backend]
+    if missing := [block for blob in blobs for block in missing_blocks(blob)]:
+        raise UnsupportedError(
+            f"{name} has its {missing[0]} in a data file, which Arm's runner does not take.",
+            hint="a program without external_weights and external_commands",
+        )
+    payloads = [parse(blob) for blob in blobs]
     others = [d.backend for d in plan.delegates if d.backend != EthosU.backend]
     if others or not payloads:
         what = f"calls the delegate {others[0]}" if others else "has no part for an Ethos-U"
@@ -178,6 +187,15 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
         any(value.initial is not None for value in plan.values),
         plan.name if len(summary.methods) > 1 else "",
     )
+
+
+def _inside(data: bytes, named_data: Mapping[str, bytes], name: str) -> bytes:
+    """The program with all blocks in its payloads: Arm's runner is older than those that stand elsewhere."""
+
+    def change(payload: bytes) -> bytes:
+        return inlined(payload, named_data) if payload.startswith(FIRST.encode()) else payload
+
+    return with_payloads(data, change, name)
 
 
 def _check(name: str, borders: Sequence[Border]) -> None:

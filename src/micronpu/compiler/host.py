@@ -64,6 +64,17 @@ def within(host: HostPart, program: bytes) -> HostPart:
     return replace(host, partitions=tuple(part.within(program) for part in host.partitions))
 
 
+def with_one_copy(hosts: Sequence[HostPart], device: Device) -> list[HostPart]:
+    """The host parts of several methods, of whose partitions those that hold the same have it once."""
+    parts = [part for host in hosts for part in host.partitions]
+    made = {id(old): new for old, new in zip(parts, device.shared(parts), strict=True)}
+    for host in hosts:
+        for call in host.module.modules():
+            if isinstance(call, DelegateCall):
+                call.part = made[id(call.part)]
+    return [replace(host, partitions=tuple(made[id(part)] for part in host.partitions)) for host in hosts]
+
+
 def _with_borders(part: CompiledPartition, borders: IntegerBorders | None, method: str) -> CompiledPartition:
     """A partition with what the program's integers mean, where it takes or gives any."""
     if borders is None:

@@ -19,6 +19,7 @@ from micronpu.compiler.assemble import Staged, programs_of
 from micronpu.compiler.at_sight import of_data
 from micronpu.compiler.basis import Wanted, basis_of
 from micronpu.compiler.clock import Clock, Listener
+from micronpu.compiler.host import with_one_copy
 from micronpu.compiler.methods import CompiledMethods
 from micronpu.compiler.quantized import Quantized
 from micronpu.compiler.verification import Verification
@@ -95,6 +96,9 @@ def compile_methods(
         Staged.of(one, device, clock, checks, may_choose=False, name=name)
         for name, one in sorted(quantized.items())  # the order of methods in the file
     ]
+    with clock.step("compile"):
+        hosts = with_one_copy([one.host for one in staged], device)
+    staged = [replace(one, host=host) for one, host in zip(staged, hosts, strict=True)]
     programs = programs_of(staged, target, checks, clock)
     asked = Wanted(target, how, options, Transforms(passes=pipeline), checks)
     basis = basis_of(asked, {name: one.digests for name, one in quantized.items()})

@@ -330,6 +330,10 @@ class Device(ABC):
         """Why there is no figure of the NPU's time, as a clause; "" where there is one."""
         return "there is no model of it"
 
+    def shared(self, parts: Sequence[CompiledPartition]) -> Sequence[CompiledPartition]:
+        """The finished parts of several methods of a program, in order, with one copy of what several of them hold."""
+        return parts
+
     @abstractmethod
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         """What the report says about the finished parts and the tools that made them."""

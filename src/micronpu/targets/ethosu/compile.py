@@ -37,7 +37,7 @@ from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersErro
 from micronpu.targets.ethosu.kept import entry_of, options_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.parts import in_parts
-from micronpu.targets.ethosu.payload import pack, parse
+from micronpu.targets.ethosu.payload import COMMANDS, CONSTANTS, pack, parse
 from micronpu.targets.ethosu.plans import UNCHAINED, Plan, Planned, Searched, compiled, objections
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.recall import known_plan, simulator_hash
@@ -69,6 +69,8 @@ class EthosUPartition(CompiledPartition):
         trace: where the operations of the stream come from.
         ahead: what bringing weights ahead has done, or None where nothing was.
         searched: what looking for a faster program has found, or None where nobody asked.
+        shares: whether its constants are in the program once for several methods.
+        beside: bytes of constants that are in the program beside the payload, as far as they count for this partition.
     """
 
     spec: EthosUOptions
@@ -82,6 +84,8 @@ class EthosUPartition(CompiledPartition):
     waiting: int = 0
     ahead: Ahead | None = None
     searched: Searched | None = None
+    shares: bool = False
+    beside: int = 0
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -107,9 +111,10 @@ class EthosUPartition(CompiledPartition):
 
     def program_bytes(self) -> Mapping[str, int]:
         """Vela writes weights and tables as one block; what stands outside of the program is no part of it."""
+        inside = len(self.program.constants) if len(self.data) > len(self.program.constants) else 0
         return {
             CODE: min(len(self.program.commands), len(self.data)),
-            WEIGHTS: len(self.program.constants) if len(self.data) > len(self.program.constants) else 0,
+            WEIGHTS: self.beside if self.shares else inside,
         }
 
     def within(self, program: bytes) -> Self:
@@ -291,17 +296,14 @@ def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPart
     # Operations that belong to none have an empty entry: tools take an identifier without one for another.
     joined = _joined_handles(graph, model.nodes, program.sources)
     handles |= {STREAM_IDENTIFIERS + k: joined.get(source, ()) for k, source in enumerate(program.sources)}
-    external = _external(program, spec)
-    payload = pack(program, {block: key for block, (key, _) in external.items()})
-    # What stands in the payload need not stand beside it.
-    constants = bytes(program.constants) if "weight_data" in external else parse(payload).constants
+    external = external_blocks(program, spec)
     operators = tuple(traced(type(n.op).__name__, n.origin.source) for n in (graph.nodes[i] for i in model.nodes))
     trace = StreamTrace(operators, program.sources)
-    packed = trace.pack()
-    named = {**dict(external.values()), key_of(payload, packed): NamedData(packed)}
-    # A host does not find what stands outside of the program, and cannot run what the simulator does not model.
-    if spec.carry_graph or external or best.unproved:
-        named[graph_key(payload)] = NamedData(_host_graph(graph, model))
+    # A host does not find what stands in another file, and cannot run what the simulator does not model.
+    carried = _host_graph(graph, model) if spec.carry_graph or external or best.unproved else b""
+    payload, named = stored(program, external, trace, carried)
+    # What stands in the payload need not stand beside it.
+    constants = bytes(program.constants) if CONSTANTS in external else parse(payload).constants
     if spec.debug_info:
         files.write("debug.json", lambda: _origins(graph, model))
     files.write("payload.bin", lambda: payload)
@@ -330,6 +332,23 @@ def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPart
         cycles=estimate.cycles,
         bus=estimate.bus,
     )
+
+
+def stored(
+    program: VelaProgram, external: Mapping[str, tuple[str, NamedData]], trace: StreamTrace, carried: bytes
+) -> tuple[bytes, dict[str, NamedData]]:
+    """The payload of a program, and what travels beside it.
+
+    Args:
+        external: blocks that stand outside the payload: name of the block to key and data.
+        carried: the integer graph that a host may run in its place, or b"".
+    """
+    payload = pack(program, {block: key for block, (key, _) in external.items()})
+    packed = trace.pack()
+    named = {**dict(external.values()), key_of(payload, packed): NamedData(packed)}
+    if carried:
+        named[graph_key(payload)] = NamedData(carried)
+    return payload, named
 
 
 def _sparse(program: VelaProgram, nodes: Sequence[int]) -> frozenset[int]:
@@ -450,17 +469,18 @@ def _host_graph(graph: Graph, model: LiteRtModel | TosaModel) -> bytes:
     )
 
 
-def _external(program: VelaProgram, spec: EthosUOptions) -> dict[str, tuple[str, NamedData]]:
-    """Blocks that stand outside the payload: name of the block to key and data."""
+def external_blocks(program: VelaProgram, spec: EthosUOptions) -> dict[str, tuple[str, NamedData]]:
+    """Blocks that the user wants in files of their own: name of the block to key and data."""
     wanted = {
-        "cmd_data": (spec.external_commands, program.commands),
-        "weight_data": (spec.external_weights, bytes(program.constants)),
+        COMMANDS: (spec.external_commands, program.commands),
+        CONSTANTS: (spec.external_weights, bytes(program.constants)),
     }
-    return {
-        block: (hashlib.sha256(f"{file}\0".encode() + data).hexdigest(), NamedData(data, file))
-        for block, (file, data) in wanted.items()
-        if file
-    }
+    return {block: named_block(data, file) for block, (file, data) in wanted.items() if file}
+
+
+def named_block(data: bytes, file: str) -> tuple[str, NamedData]:
+    """Key and data of a block outside the payload: in a file of a name, or in the program where that is ""."""
+    return hashlib.sha256(f"{file}\0".encode() + data).hexdigest(), NamedData(data, file)
 
 
 def _describe(program: VelaProgram) -> str:

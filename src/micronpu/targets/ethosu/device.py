@@ -35,6 +35,7 @@ from micronpu.targets.ethosu.plans import Planned
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.rules import capabilities_of
 from micronpu.targets.ethosu.search import search
+from micronpu.targets.ethosu.shared import with_shared_weights
 from micronpu.targets.ethosu.timing import timing_of
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
@@ -128,6 +129,9 @@ class EthosUDevice(Device):
         lacks = self.chip is not None and self.chip.npu is not None and self.chip.npu.clock_mhz is None
         given = any(entry.startswith("core_clock=") for entry in self.spec.system_entries)
         return "the chip's file has no clock_mhz in [npu]" if lacks and not given else ""
+
+    def shared(self, parts: Sequence[CompiledPartition]) -> Sequence[CompiledPartition]:
+        return with_shared_weights(parts)
 
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         own = [p for p in parts if isinstance(p, EthosUPartition)]

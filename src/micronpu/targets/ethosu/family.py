@@ -164,8 +164,9 @@ class EthosU(Family):
     def disassembly(self, payload: bytes, named_data: Mapping[str, bytes]) -> Disassembly:
         from micronpu.container.trace import trace_of
         from micronpu.targets.ethosu.host.disassembly import disassemble
+        from micronpu.targets.ethosu.payload import inlined
 
-        return disassemble(payload, trace_of(payload, named_data))
+        return disassemble(inlined(payload, named_data), trace_of(payload, named_data))
 
     def firmware(self) -> EthosUFirmware:
         from micronpu.targets.ethosu.firmware import EthosUFirmware

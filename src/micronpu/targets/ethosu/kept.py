@@ -21,6 +21,7 @@ _NO_MATTER = (
     "carry_graph",
     "external_commands",
     "external_weights",
+    "shared_weights",
     "search",
 )
 """Options that no plan depends on: what they say stands in the Vela configuration, or in the payload."""

@@ -103,6 +103,8 @@ class EthosUOptions(Switches, Options):
         external_commands: where a runtime finds the command stream, as named data of a file of this name
             (``NAME.ptd``); "" keeps it in the payload.
         external_weights: the same for weights and tables.
+        shared_weights: methods of one program read one copy of their weights, as named data of the program; a firmware
+            with ExecuTorch before 1.5 does not find them there.
         separate_io: inputs and outputs lie in regions of their own, outside the scratch memory, as the driver of Linux
             wants them (`EthosUBackend_Cortex_A`); a target whose core runs Linux brings it along. The flag
             ``--separate-io-regions`` is the same.
@@ -128,6 +130,7 @@ class EthosUOptions(Switches, Options):
         "disabled_passes",
         "prefetch",
         "separate_io",
+        "shared_weights",
         "weights",
         "search",
     )
@@ -151,6 +154,7 @@ class EthosUOptions(Switches, Options):
     verify_streams: bool = True
     external_commands: str = ""
     external_weights: str = ""
+    shared_weights: bool = True
     separate_io: bool = False
     max_sram_bytes: int = 0
     intermediates_dir: str = field(default="", compare=False)
@@ -170,7 +174,7 @@ class EthosUOptions(Switches, Options):
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
             raise OptionError(f"`max_sram_bytes` is {described(given)}; it is a number of bytes.", hint="256 * 1024")
         check_intermediates(self.intermediates_dir)
-        for name in ("carry_graph", "prefetch", "verify_streams", "debug_info", "separate_io"):
+        for name in ("carry_graph", "prefetch", "verify_streams", "debug_info", "separate_io", "shared_weights"):
             check_switch(name, getattr(self, name))
         if self.weights not in _WEIGHTS:
             raise OptionError(f"`weights` is {described(self.weights)}.", hint=f"one of {', '.join(_WEIGHTS)}")

@@ -31,7 +31,8 @@ APART = (3, 4)
 KEY_SIZE = 64
 """Bytes of the key of a block that stands elsewhere."""
 FIRST, LAST = "vela_bin_stream", "vela_end_stream"
-BLOCKS = (FIRST, "cmd_data", "weight_data", "scratch_size", "inputs", "outputs", LAST)
+COMMANDS, CONSTANTS = "cmd_data", "weight_data"
+BLOCKS = (FIRST, COMMANDS, CONSTANTS, "scratch_size", "inputs", "outputs", LAST)
 _PRODUCTS = {0: "U55", 1: "U65", 2: "U85"}
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
 
@@ -82,8 +83,8 @@ def _packed(program: VelaProgram, keys: Mapping[str, str]) -> Iterator[bytes | m
 
     blocks = (
         Block(FIRST, b""),
-        data("cmd_data", program.commands),
-        data("weight_data", program.constants),
+        data(COMMANDS, program.commands),
+        data(CONSTANTS, program.constants),
         Block("scratch_size", struct.pack("<I", program.scratch_size)),
         Block("inputs", _pack_border(program.inputs)),
         Block("outputs", _pack_border(program.outputs)),
@@ -131,6 +132,22 @@ def _blocks(payload: bytes | memoryview) -> Iterator[tuple[str, memoryview, bool
         offset = start + size + (-size % 16)
 
 
+def missing_blocks(payload: bytes | memoryview) -> tuple[str, ...]:
+    """Names of the blocks whose data stand elsewhere."""
+    return tuple(name for name, _, external in _blocks(payload) if external)
+
+
+def inlined(payload: bytes, named_data: Mapping[str, bytes]) -> bytes:
+    """The payload with the blocks inside whose data stand among others; those that do not stay keys."""
+    if not missing_blocks(payload):
+        return payload
+    found: list[bytes | memoryview] = []
+    for name, data, external in _blocks(payload):
+        held = named_data.get(bytes(data).decode("ascii", "replace")) if external else None
+        found += _parts(Block(name, data, external) if held is None else Block(name, held))
+    return b"".join(found)
+
+
 def parse(payload: bytes | memoryview) -> EthosUPayload:
     """Reads a payload as strictly as the board does.
 
@@ -154,15 +171,15 @@ def parse(payload: bytes | memoryview) -> EthosUPayload:
         raise PayloadError(
             f"The Ethos-U payload does not begin with {FIRST!r} and end with {LAST!r}.", hint=_COMPILE_AGAIN
         )
-    for name in ("cmd_data", "weight_data"):
+    for name in (COMMANDS, CONSTANTS):
         if name in elsewhere and len(found[name]) != KEY_SIZE:
             raise PayloadError(
                 f"The block {name!r} of the Ethos-U payload stands elsewhere under a key of {len(found[name])} "
                 f"bytes, not {KEY_SIZE}, and the board refuses it.",
                 hint=_COMPILE_AGAIN,
             )
-    commands = bytes(found["cmd_data"])
-    if "cmd_data" not in elsewhere and commands[:4] not in (b"COP1", b"COP2"):
+    commands = bytes(found[COMMANDS])
+    if COMMANDS not in elsewhere and commands[:4] not in (b"COP1", b"COP2"):
         raise PayloadError(
             f"The Ethos-U command stream begins with {commands[:4]!r}, not with COP1 or COP2.", hint=_COMPILE_AGAIN
         )
@@ -173,7 +190,7 @@ def parse(payload: bytes | memoryview) -> EthosUPayload:
         )
     return EthosUPayload(
         commands,
-        found["weight_data"],
+        found[CONSTANTS],
         struct.unpack("<I", size)[0],
         _parse_border("inputs", found["inputs"]),
         _parse_border("outputs", found["outputs"]),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from micronpu.container.trace import trace_of
 from micronpu.report.inside import Inside, InsideStep, Made
 from micronpu.targets.ethosu.host.disassembly import disassemble
+from micronpu.targets.ethosu.payload import inlined
 
 
 def view(payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
@@ -16,7 +17,7 @@ def view(payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
         PayloadError: it cannot be read.
     """
     trace = trace_of(payload, named_data)
-    stream = disassemble(payload, trace)
+    stream = disassemble(inlined(payload, named_data), trace)
 
     def made(after: Iterable[int]) -> tuple[Made, ...]:
         return tuple((i, 0) for i in after)

@@ -1,0 +1,226 @@
+"""Where a stream reads constants, and the same stream for constants that stand elsewhere.
+
+constants  [ table | bias | weights | table ]     [ .. weights .. table, bias .. table ]
+stream       DMA 0   SCALE   WEIGHT   DMA 1    ->   the same with other addresses
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from micronpu.targets.ethosu.schedule.operations import (
+    CONSTANTS,
+    SCALE_REGION,
+    SOURCE,
+    SOURCE_REGION,
+    Access,
+    Part,
+    is_indexed,
+    parts_of,
+    region_of,
+)
+from micronpu.targets.ethosu.schedule.ranges import Ranges
+from micronpu.targets.ethosu.schedule.stream import CONVOLUTION, DEPTHWISE, Action, large, small
+from micronpu.targets.ethosu.schedule.weights import Weights, weights_of
+
+_ALIGNMENT = 16
+_INTERNAL = 0x100
+"""Of the region of a transfer: the memory inside the NPU."""
+_INDEX_REGION, _INDICES, _LARGEST_INDEX, _SOURCE_STRIDE, _LENGTH = 0x134, 0x37, 0x38, 0x33, 0x32
+_MAPS = ((0x10F, range(0x00, 0x04)), (0x18F, range(0x80, 0x84)))
+"""Codes of the registers of the region of an input, and of the addresses of its tiles."""
+_BLOCK_DEPTH, _OVERLAP = 0x117, 0x12F
+_INPUT, _OUTPUT, _STORAGE, _CHAINED = 0x105, 0x114, 14, 2
+"""Of U85: codes of the registers of the precision of input and output, whose upper bits say where it is."""
+_ORDER = (0x104, 0x105, 0x113, 0x114, 0x120, 0x121, 0x122, 0x124, 0x12E)
+"""Codes of the registers that, beside the depth of a block, the order of weights may depend on: depths, precisions,
+kernel, its stride, accumulators, format."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """Constants that an operation reads from the address in one of its registers.
+
+    Attributes:
+        action: number of the operation among the actions.
+        code: of the register, which has a second word.
+        begin, end: first byte, and the one behind the last.
+    """
+
+    action: int
+    code: int
+    begin: int
+    end: int
+
+
+def reads_of(actions: Sequence[Action], accesses: Sequence[Access], family: str) -> list[Read] | None:
+    """Every address of constants in a stream; None where one is not to be told.
+
+    Args:
+        accesses: of each operation, transfers included.
+    """
+    found: list[Read] = []
+    operations = [number for number, action in enumerate(actions) if action.is_operation]
+    for number, access in zip(operations, accesses, strict=True):
+        own = _reads(number, actions[number], access.reads, family)
+        if own is None:
+            return None
+        found += own
+    return found
+
+
+def _reads(number: int, action: Action, reads: Ranges, family: str) -> list[Read] | None:
+    found = [
+        Read(number, part.base, part.address, part.address + part.length)
+        for part in parts_of(action, family)
+        if region_of(action, part.region) == CONSTANTS
+    ]
+    bases: list[int] = []
+    if action.is_transfer:
+        source = action.number(SOURCE_REGION)
+        if source & (_INTERNAL | 7) == CONSTANTS:
+            if is_indexed(action) and not action.number(0x131) & 1 << 11:  # which rows depends on data: all may be
+                size = action.address(_LARGEST_INDEX) * action.address(_SOURCE_STRIDE) + action.address(_LENGTH)
+                found.append(Read(number, SOURCE, action.address(SOURCE), action.address(SOURCE) + size))
+            else:
+                bases.append(SOURCE)
+        if is_indexed(action) and action.number(_INDEX_REGION) & 7 == CONSTANTS:
+            bases.append(_INDICES)
+    else:
+        bases += [code for region, codes in _MAPS if region_of(action, region) == CONSTANTS for code in codes]
+    rest = reads - Ranges((CONSTANTS, read.begin, read.end) for read in found)
+    for begin, end in rest.of(CONSTANTS):
+        known = [code for code in bases if action.address(code) <= begin]
+        if not known:
+            return None
+        base = max(map(action.address, known))
+        found += [Read(number, code, base, end) for code in known if action.address(code) == base]
+    return found
+
+
+def pieces_of(reads: Iterable[Read]) -> list[tuple[int, int]]:
+    """What has to stay in one piece: first bytes, and those behind the last; in order."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted((read.begin, read.end) for read in reads):
+        if found and begin < found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((begin, end))
+    return found
+
+
+def moved(actions: Sequence[Action], reads: Iterable[Read], places: Mapping[tuple[int, int], int]) -> list[Action]:
+    """A stream whose constants stand elsewhere.
+
+    Args:
+        places: where each piece is now.
+    """
+    made = list(actions)
+    for read in reads:
+        begin, place = next((p[0], to) for p, to in places.items() if p[0] <= read.begin and read.end <= p[1])
+        registers = dict(made[read.action].registers)
+        address = read.begin - begin + place
+        registers[large(read.code)] = address >> 32, address & 0xFFFFFFFF
+        made[read.action] = replace(made[read.action], registers=registers)
+    return made
+
+
+def place_in(data: bytes | bytearray, piece: bytes, begin: int) -> int:
+    """Where a piece stands among other constants, aligned as it was; -1 where it does not."""
+    at = data.find(piece)
+    while at >= 0 and (at - begin) % _ALIGNMENT:
+        at = data.find(piece, at + 1)
+    return at
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """Weights in the order of a block.
+
+    Attributes:
+        weights: the streams.
+        depth: of the block, as its register has it.
+    """
+
+    weights: tuple[bytes, ...]
+    depth: int
+
+
+Layer = tuple[int, int, tuple[int, ...], tuple[bytes, ...], tuple[int, ...]]
+"""Command and parameter, registers of `_ORDER`, scales, and bytes of each stream of weights."""
+
+
+def layers_of(actions: Sequence[Action], constants: bytes, family: str) -> Iterator[tuple[int, Layer, Ordered]]:
+    """The operations with weights: number, what they have in common with those of the same weights, and these."""
+    for number, weights in sorted(weights_of(actions, family).weights.items()):
+        action = actions[number]
+        if action.code in (CONVOLUTION, DEPTHWISE):
+            own = _own(weights)
+            scales = tuple(constants[o : o + p.length] for p, o in weights.origins if p.region == SCALE_REGION)
+            order = tuple(action.number(code) for code in _ORDER)
+            layer = action.code, action.parameter, order, scales, tuple(part.length for part, _ in own)
+            streams = tuple(constants[o : o + p.length] for p, o in own)
+            yield number, layer, Ordered(streams, action.number(_BLOCK_DEPTH))
+
+
+def reordered(
+    actions: Sequence[Action], constants: bytes, orders: Mapping[Layer, Ordered], family: str
+) -> tuple[list[Action], bytes] | None:
+    """A stream with its weights in other orders; None where all are in them already.
+
+    The order of weights follows the depth of the blocks of the output.  An operation takes on the depth of another that
+    has the same weights where that is less: a smaller block fits wherever a larger one did.  Whether the result is the
+    same is for the simulator to say.
+    """
+    made, data, changed = list(actions), bytearray(constants), False
+    found = weights_of(actions, family).weights
+    for number, layer, own in layers_of(actions, constants, family):
+        other = orders.get(layer, own)
+        chain = _chain(made, number, family)
+        if other.weights == own.weights or other.depth >= own.depth or chain is None:
+            continue
+        for (part, origin), weights in zip(_own(found[number]), other.weights, strict=True):
+            data[origin : origin + part.length] = weights
+        for member in chain:
+            made[member] = _with(made[member], _BLOCK_DEPTH, other.depth)
+        # How many blocks operations may overlap was counted in the old ones.
+        behind = next((n for n in range(chain[-1] + 1, len(made)) if made[n].is_kernel), None)
+        for member in chain if behind is None else [*chain, behind]:
+            made[member] = _with(made[member], _OVERLAP, 0)
+        changed = True
+    return (made, bytes(data)) if changed else None
+
+
+def _with(action: Action, code: int, value: int) -> Action:
+    return replace(action, registers={**action.registers, small(code): (value, None)})
+
+
+def _own(weights: Weights) -> list[tuple[Part, int]]:
+    return [(part, origin) for part, origin in weights.origins if part.region != SCALE_REGION]
+
+
+def _chain(actions: Sequence[Action], first: int, family: str) -> list[int] | None:
+    """An operation, and those that take its blocks from it inside the NPU, all of one depth.
+
+    None where it takes blocks itself, or another of them has weights, whose order would have to change as well.
+    """
+    found, depth = [first], actions[first].number(_BLOCK_DEPTH)
+    if family != "u85":
+        return found
+    if _is_inside(actions[first], _INPUT):
+        return None
+    kernels = (n for n in range(first + 1, len(actions)) if actions[n].is_kernel)
+    while _is_inside(actions[found[-1]], _OUTPUT):
+        after = next(kernels, None)
+        if after is None or actions[after].code in (CONVOLUTION, DEPTHWISE):
+            return None
+        if actions[after].number(_BLOCK_DEPTH) != depth:
+            return None
+        found.append(after)
+    return found
+
+
+def _is_inside(action: Action, precision: int) -> bool:
+    """Whether an input or output of U85 stays inside the NPU."""
+    return action.number(precision) >> _STORAGE == _CHAINED

@@ -1,0 +1,176 @@
+"""Methods of one program that read one copy of their weights.
+
+Vela encodes weights for each method by itself, and two methods of one network have nearly the same bytes: at other
+places, and some in another order, because their blocks are of another depth.
+
+    prefill  [ a b c d ]                          [ a b c d e ]   one datum of the program,
+    decode   [ a b' d e ]   b' = b in another order               and two streams that read it
+
+The streams get the addresses, and where need be the depth of blocks, for the one copy.  Each is run beside the one that
+it was, and stays as it was where the results are not the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from micronpu.base.errors import MicroNpuError
+from micronpu.container.trace import graph_key
+from micronpu.ops.tables.lookups import rows_numbered
+from micronpu.partition.device import CompiledPartition
+from micronpu.targets.ethosu.compile import EthosUPartition, external_blocks, named_block, stored
+from micronpu.targets.ethosu.faster import run
+from micronpu.targets.ethosu.host.proof import ROWS, Array, Ran, is_large, random_integers
+from micronpu.targets.ethosu.options import EthosUOptions
+from micronpu.targets.ethosu.payload import CONSTANTS, checksum
+from micronpu.targets.ethosu.schedule.constants import (
+    Layer,
+    Ordered,
+    layers_of,
+    moved,
+    pieces_of,
+    place_in,
+    reads_of,
+    reordered,
+)
+from micronpu.targets.ethosu.schedule.stream import actions_of, with_actions
+from micronpu.targets.ethosu.vela.compiler import VelaProgram
+
+_LEAST = 0.5
+"""Part of a partition's constants that must stand among others."""
+_ALIGNMENT = 16
+
+
+def with_shared_weights(parts: Sequence[CompiledPartition]) -> list[CompiledPartition]:
+    """Partitions of several methods, those of them whose constants are mostly the same with one copy of these."""
+    own = [p for p in parts if isinstance(p, EthosUPartition) and p.spec.shared_weights and p.program.constants]
+    orders = _orders(own)
+    groups: list[_Copy] = []
+    for part in sorted(own, key=lambda p: -p.program.cycles):
+        if not any(group.takes(part) for group in groups):
+            groups.append(_Copy(orders))
+            groups[-1].takes(part)
+    made = {id(old): new for group in groups if len(group.members) > 1 for old, new in group.made()}
+    return [made.get(id(part), part) for part in parts]
+
+
+def _orders(parts: Sequence[EthosUPartition]) -> dict[Layer, Ordered]:
+    """The order of weights for blocks of the least depth, which most other blocks can take on."""
+    found: dict[Layer, Ordered] = {}
+    for part in parts:
+        program, family = part.program, part.spec.accelerator.family
+        for _, layer, own in layers_of(actions_of(program.commands), bytes(program.constants), family):
+            if layer not in found or own.depth < found[layer].depth:
+                found[layer] = own
+    return found
+
+
+@dataclass
+class _Copy:
+    """Constants that several programs read.
+
+    Attributes:
+        orders: in which order weights are to be.
+        data: the constants.
+        members: partitions, each with the program that reads them.
+    """
+
+    orders: Mapping[Layer, Ordered]
+    data: bytes = b""
+    members: list[tuple[EthosUPartition, VelaProgram]] = field(default_factory=list)
+
+    def takes(self, part: EthosUPartition) -> bool:
+        """Adds a partition, if it is the first or most of its constants are here."""
+        first = self.members[0][0] if self.members else part
+        if part.spec.silicon != first.spec.silicon or part.spec.external_weights != first.spec.external_weights:
+            return False
+        for in_order in (True, False):
+            found = self._placed(part, in_order=in_order)
+            if found is not None:
+                program, self.data = found
+                self.members.append((part, program))
+                return True
+        return False
+
+    def _placed(self, part: EthosUPartition, *, in_order: bool) -> tuple[VelaProgram, bytes] | None:
+        """The program of a partition for this copy, and the copy with what it lacks; None where there is none.
+
+        Args:
+            in_order: with its weights in the order in which they are to be.
+        """
+        old, family = part.program, part.spec.accelerator.family
+        actions, constants = actions_of(old.commands), bytes(old.constants)
+        changed = reordered(actions, constants, self.orders, family) if in_order else None
+        if in_order and changed is None:
+            return None
+        if changed is None and not self.members:
+            return old, constants
+        made, constants = changed or (actions, constants)
+        try:
+            before = [run(old, part.spec, row) for row in _rows(part)]
+        except MicroNpuError:  # nobody could say whether the other stream computes the same
+            return None
+        reads = reads_of(actions, before[0].accesses, family)
+        if reads is None:
+            return None
+        data, places, missing = bytearray(self.data), {}, 0
+        for piece in pieces_of(reads):
+            content = constants[slice(*piece)]
+            at = place_in(data, content, piece[0])
+            if at < 0:
+                data += bytes((piece[0] - len(data)) % _ALIGNMENT)
+                at = len(data)
+                data += content
+                missing += len(content)
+            places[piece] = at
+        if self.members and missing > (1 - _LEAST) * len(constants):
+            return None
+        commands = with_actions(old.commands, moved(made, reads, places))
+        program = replace(old, commands=commands, constants=bytes(data))
+        return (program, bytes(data)) if _is_same(before, program, part.spec) else None
+
+    def made(self) -> list[tuple[EthosUPartition, EthosUPartition]]:
+        """Each member, and the same with the copy in the place of its constants."""
+        first = self.members[0][0]
+        block = named_block(self.data, first.spec.external_weights)
+        found = []
+        for number, (part, program) in enumerate(self.members):
+            whole = replace(program, constants=self.data)
+            external = {**external_blocks(program, part.spec), CONSTANTS: block}
+            carried = part.named_data.get(graph_key(part.payload))
+            payload, named = stored(whole, external, part.trace, carried.data if carried is not None else b"")
+            known = stored(part.program, external_blocks(part.program, part.spec), part.trace, b"\0")[1]
+            kept = {key: value for key, value in part.named_data.items() if key not in known}
+            beside = len(self.data) if not number and not first.spec.external_weights else 0
+            new = replace(part, data=payload, named_data={**kept, **named}, program=whole, shares=True, beside=beside)
+            found.append((part, new))
+        return found
+
+
+def _rows(part: EthosUPartition) -> list[list[Array]]:
+    """Integers to run a program on, some of the whole range, some near zero."""
+    seed, graph = checksum(part.program), part.graph
+    return [
+        [
+            random_integers(
+                t.shape, t.type.dtype.numpy, seed + 97 * row + i, near=bool(row % 2), count=rows_numbered(graph, t)
+            )
+            for i, t in enumerate(graph.inputs)
+        ]
+        for row in range(1 if is_large(graph) else ROWS)
+    ]
+
+
+def _is_same(before: Sequence[Ran], made: VelaProgram, spec: EthosUOptions) -> bool:
+    """Whether a program gives what another gave; waits are for what is written, which no constants are."""
+    for old in before:
+        try:
+            new = run(made, spec, old.inputs)
+        except MicroNpuError:
+            return False
+        if not all(np.array_equal(a, b) for a, b in zip(old.outputs, new.outputs, strict=True)):
+            return False
+    return True
