@@ -57,7 +57,7 @@ class Model(nn.Module):
         angle = torch.outer(torch.arange(length).float(), 10000 ** (-torch.arange(0, each, 2).float() / each))
         self.register_buffer("cos", angle.cos(), persistent=False)
         self.register_buffer("sin", angle.sin(), persistent=False)
-        self.register_buffer("mask", torch.full((length, length), -20.0).triu(1), persistent=False)
+        self.register_buffer("mask", torch.full((length, length), float("-inf")).triu(1), persistent=False)
         for p in self.parameters():
             if p.dim() == 2:
                 nn.init.normal_(p, std=0.05)
@@ -74,5 +74,5 @@ class Model(nn.Module):
         n = tokens.shape[1]
         x = self.embedding(tokens)
         for block in self.blocks:
-            x = block(x, self.cos[:n], self.sin[:n], 1e3 * self.mask[:n, :n])
+            x = block(x, self.cos[:n], self.sin[:n], self.mask[:n, :n])
         return F.linear(self.norm(x), self.embedding.weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch
 from tests.deploy.programs import program
 from typer.testing import CliRunner
 
+import micronpu
 from micronpu.base.errors import OptionError, PayloadError
 from micronpu.cli.main import app
 from micronpu.compiler.program import CompiledProgram
-from micronpu.host.proof import GraphReference
+from micronpu.ethosu import EthosUOptions
+from micronpu.host.proof import GraphReference, reference_of
 from micronpu.ops.convolution import Conv2d
 from micronpu.runtime import ArrayProgram, HostProgram, RunOptions
 
@@ -29,6 +32,43 @@ def test_every_operation_is_compared(kind: str, compared: tuple[int, int]) -> No
     (row, *_) = compiled.rows
     assert torch.equal(compiled.run(*row, check=True), compiled.run(*row))
     assert shown(compiled._host[RunOptions(check=True), "forward"]) == [compared]
+
+
+def test_what_vela_was_given_judges() -> None:
+    """TOSA rounds some sums once that micronpu's interpreter, as LiteRT, rounds twice: its model has the last word."""
+    torch.manual_seed(0)
+    rows = [torch.randn(1, 24) for _ in range(4)]
+    compiled = micronpu.compile(
+        torch.nn.Sequential(torch.nn.Linear(24, 40), torch.nn.Softmax(-1)).eval(),
+        rows[0],
+        "ethos-u85-256",
+        calibration=rows,
+        quantization="int16",
+        options=EthosUOptions("ethos-u85-256", via="tosa"),
+    )
+    (part,) = compiled.partitions
+    graph = part.graph.clone()
+    bias = next(t for node in graph.nodes for t in node.inputs if t.data is not None and t.data.dtype == np.int64)
+    assert bias.data is not None
+    bias.data = bias.data + 100_000
+    for reference, refused in (
+        (GraphReference(graph, part.written), True),
+        (reference_of(graph, part.written, part.flatbuffer), False),
+    ):
+        host = HostProgram(compiled.buffer, RunOptions(check=True), references={part.payload: reference})
+        with pytest.raises(PayloadError, match="another result") if refused else nullcontext():
+            host.run(rows[0])
+
+
+def test_methods_with_one_copy_of_weights_are_compared() -> None:
+    from tests.compile.targets.ethosu.test_shared_weights import compiled, rows
+
+    program = compiled("ethos-u55-128", "int8")
+    for name, count in (("many", 16), ("one", 1)):
+        program.reset()
+        program.run(rows(count, 3), method=name, check=True)
+    hosts = [host for options, host in vars(program.methods["one"])["_host"].items() if options[0].check]
+    assert hosts and all(equal > 0 for host in hosts for equal, _ in shown(host))
 
 
 def test_the_carried_graph_is_enough() -> None:

@@ -267,10 +267,10 @@ class CompiledProgram:
 
     def _references(self) -> dict[bytes, Reference]:
         """What the runs of command streams can be compared with, by payload."""
-        from micronpu.host.proof import GraphReference
+        from micronpu.host.proof import reference_of
 
         parts = vars(self).get("_every") or self.partitions
-        return {p.payload: GraphReference(p.graph, p.written) for p in parts if p.written}
+        return {p.payload: reference_of(p.graph, p.written, p.flatbuffer) for p in parts if p.written}
 
     def _runner(self) -> Callable[[Sequence[Any]], list[Any]]:
         """Runs the program on arrays, call by call from the first values of its states, in a copy of its own."""

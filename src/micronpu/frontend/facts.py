@@ -56,8 +56,8 @@ SETTING: Fact[tuple[Any, ...]] = Fact("micronpu_quantization", ())
 GRID: Fact[tuple[str, Any]] = Fact("micronpu_grid", ("", None))
 """Of a value that has a grid of its own, whatever calibration sees of it: its name, and the rule with the grid."""
 KEPT_OR_ZERO: Fact[str] = Fact("micronpu_is_kept_or_zero", "")
-"""The name of a product of 0 or 1 and a value, whose grid it has: calibration has seen only what was kept, and of
-values that are almost equal the NPU may keep another."""
+"""The name of a product of 0 or 1 and a value, or of rows with a single 1 and a matrix, whose grid it has: calibration
+has seen only what was kept, and of values that are almost equal the NPU may keep another."""
 SIGN_COUNTS: Fact[str] = Fact("micronpu_sign_counts", "")
 """The name of a difference of which nobody asks more than whether it is larger than zero."""
 UNEVEN: Fact[float] = Fact("micronpu_uneven", 1.0)

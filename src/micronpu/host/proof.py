@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from micronpu.host.litert_executor import Buffer, LiteRtProgram, OperatorTrace
-from micronpu.host.tosa_executor import TosaProgram
+from micronpu.host.litert_executor import Buffer, LiteRtProgram, Mode, OperatorTrace
+from micronpu.host.tosa_executor import IDENTIFIER, TosaProgram
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
 
@@ -80,6 +80,24 @@ class GraphReference:
 
 
 @dataclass(frozen=True)
+class WrittenReference:
+    """The program that the compiler of the NPU was given, in the reference model of its format.
+
+    micronpu's own interpreter says what the steps are.  Its sums round as LiteRT's do, which TOSA's do but for ties, so
+    that it does not judge the outputs.
+    """
+
+    steps: GraphReference
+    program: CarriedReference
+
+    def compute(self, inputs: Sequence[Array]) -> tuple[Mapping[int, Array], list[Array]]:
+        return self.steps.compute(inputs)[0], self.program.compute(inputs)[1]
+
+    def step(self, operator: int) -> int:
+        return self.steps.step(operator)
+
+
+@dataclass(frozen=True)
 class CarriedReference:
     """The kernels that run the graph which a program carries; of a TOSA program they give the outputs alone."""
 
@@ -105,3 +123,17 @@ class CarriedReference:
 
     def step(self, operator: int) -> int:
         return operator
+
+
+def reference_of(graph: Graph, nodes: Sequence[int], flatbuffer: bytes) -> Reference:
+    """What a program is to compute that a compiler made of a graph.
+
+    Args:
+        nodes: for each operator of the flatbuffer the index of the graph's node.
+        flatbuffer: LiteRT, whose kernels the interpreter equals, or TOSA.
+    """
+    own = GraphReference(graph, nodes)
+    if flatbuffer[4:8] != IDENTIFIER:
+        return own
+    model = TosaProgram(flatbuffer, Mode.REFERENCE, len(graph.inputs), len(graph.outputs))
+    return WrittenReference(own, CarriedReference(model))

@@ -114,6 +114,11 @@ class CompiledPartition:
         """
         return ()
 
+    @property
+    def flatbuffer(self) -> bytes:
+        """What the maker of the command stream was given; b"" where there is none."""
+        return b""
+
     def program_bytes(self) -> Mapping[str, int]:
         """What the payload consists of, by the names of `micronpu.report.memory`."""
         constants = constant_bytes(self.graph)

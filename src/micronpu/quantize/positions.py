@@ -18,6 +18,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import add_constant
+from micronpu.frontend.facts import KEPT_OR_ZERO
 from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
 from micronpu.frontend.program import overload_name
 from micronpu.ir.types import DType
@@ -173,6 +174,7 @@ def _spread(write: GraphWriter, ones: Node, new: Node, axis: int) -> Node:
     if lead:
         places = write("expand.default", places, [*lead, size, shape[axis]])
     made = write("matmul.default", places, new)
+    KEPT_OR_ZERO.say(made, made.name)  # else prefill would keep rows on a grid that decode does not have
     if axis != last:
         back = [order.index(a) for a in range(len(shape))]
         made = write("permute.default", made, back)

@@ -536,7 +536,7 @@ def _proofs(summary: PteSummary, name: str, references: Mapping[bytes, Reference
                 f"{name} carries no integer graph, with which its command stream could be compared.",
                 hint="compile it with carry_graph=True, or CompiledProgram.run(..., check=True)",
             )
-        found[payload] = proof
+        found[family.whole(payload, summary.named_data)] = proof
     if not found:
         raise OptionError(
             f"{name} has no command stream that runs here, so that there is nothing to check.",

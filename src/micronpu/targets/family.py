@@ -171,6 +171,10 @@ class Family(ABC):
         """
         raise NotImplementedError(f"{self.title} has no simulator of its own.")
 
+    def whole(self, payload: bytes, named_data: Mapping[str, bytes]) -> bytes:
+        """A payload as its executor is given it, with what stands elsewhere in the program."""
+        return payload
+
     def proof(self, payload: bytes, named_data: Mapping[str, bytes], reference: Reference | None) -> Proof | None:
         """What compares the runs of a payload with the integer graph that it was made of.
 

@@ -99,6 +99,42 @@ def test_prefill_and_decode_share_a_cache(target: str, activations: Any) -> None
     assert max(float((a - b).abs().max()) for a, b in zip(behind, forgotten, strict=True)) > 8 * step
 
 
+@pytest.mark.parametrize(("target", "activations"), [("ethos-u85-256", "int16"), ("ethos-u85-256", "int8")])
+def test_a_text_read_at_once_and_token_by_token(target: str, activations: Any) -> None:
+    """The same integers, in whatever portions: caches, scores, and what is told next."""
+    from tests.compile.docs.test_examples import example
+
+    torch.manual_seed(1)
+    length, portion = 48, 4  # in int16 shorter rows leave hidden keys a step, see docs/quantization.md
+    own = example("language_model/model").Model(24, 16, 2, heads=4, groups=2, hidden=24, length=length).eval()
+    for p in own.parameters():
+        if p.dim() == 2:
+            nn.init.normal_(p, std=0.4)  # far from the ranges that a fresh model has, each layer in its own way
+    texts = [torch.randint(0, 24, (length,)) for _ in range(4)]
+
+    def calls(text: torch.Tensor, n: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(text[None, i : i + n], torch.arange(i, i + n)) for i in range(0, length, n)]
+
+    program = micronpu.compile(
+        {"prefill": (own, calls(texts[0], portion)[0]), "decode": (own, calls(texts[0], 1)[0])},
+        target,
+        calibration={"prefill": [calls(t, portion) for t in texts[:2]], "decode": [calls(t, 1) for t in texts[1:3]]},
+        quantization=activations,
+    )
+    portions = {"prefill": calls(texts[3], portion), "decode": calls(texts[3], 1)}
+    found = {}
+    for name, rows in portions.items():
+        program.reset()
+        found[name] = torch.cat([program.run(*row, method=name)[0] for row in rows])
+    assert torch.equal(found["prefill"], found["decode"])
+    program.reset()
+    mixed = [program.run(*portions["prefill"][0], method="prefill")[0]]
+    mixed += [program.run(*row, method="decode")[0] for row in portions["decode"][portion : 2 * portion]]
+    mixed += [program.run(*row, method="prefill")[0] for row in portions["prefill"][2:]]
+    assert torch.equal(torch.cat(mixed), found["decode"])
+    assert len(found["decode"].unique()) > 100
+
+
 def test_against_the_float_model_along_a_sequence() -> None:
     program, exact = compiled(quantization="int16"), model()
     program.reset()

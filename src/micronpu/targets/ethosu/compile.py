@@ -97,6 +97,10 @@ class EthosUPartition(CompiledPartition):
         return emitters_of(self.spec)[self.plan.format](self.graph)
 
     @property
+    def flatbuffer(self) -> bytes:
+        return bytes(self.model.data)
+
+    @property
     def litert_operator(self) -> str:
         return OPERATOR
 

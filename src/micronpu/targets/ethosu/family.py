@@ -146,6 +146,11 @@ class EthosU(Family):
         assert proof is None or isinstance(proof, StreamCheck)
         return StreamProgram(payload, mode, num_inputs, num_outputs, graph, proof)
 
+    def whole(self, payload: bytes, named_data: Mapping[str, bytes]) -> bytes:
+        from micronpu.targets.ethosu.payload import inlined
+
+        return inlined(payload, named_data)
+
     def proof(self, payload: bytes, named_data: Mapping[str, bytes], reference: Reference | None) -> Proof | None:
         from micronpu.targets.ethosu.host.check import check_of
 
@@ -164,9 +169,8 @@ class EthosU(Family):
     def disassembly(self, payload: bytes, named_data: Mapping[str, bytes]) -> Disassembly:
         from micronpu.container.trace import trace_of
         from micronpu.targets.ethosu.host.disassembly import disassemble
-        from micronpu.targets.ethosu.payload import inlined
 
-        return disassemble(inlined(payload, named_data), trace_of(payload, named_data))
+        return disassemble(self.whole(payload, named_data), trace_of(payload, named_data))
 
     def firmware(self) -> EthosUFirmware:
         from micronpu.targets.ethosu.firmware import EthosUFirmware

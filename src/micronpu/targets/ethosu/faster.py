@@ -14,7 +14,7 @@ from micronpu.targets.ethosu.host.simulator import WEIGHTS_OF_ONE_RUN, Array, Et
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum, content_of
 from micronpu.targets.ethosu.schedule.hazards import missing_waits
-from micronpu.targets.ethosu.schedule.operations import is_indexed
+from micronpu.targets.ethosu.schedule.operations import CONSTANTS, for_any_data, tables_of
 from micronpu.targets.ethosu.schedule.prefetch import (
     Analysed,
     Prefetched,
@@ -91,15 +91,20 @@ class Candidate:
 def may_pay(program: VelaProgram, spec: EthosUOptions) -> bool:
     """Whether another schedule of a program's weights may save enough, by what no schedule can save."""
     memories = spec.memories
-    # The addresses that a gather reads depend on its data.
     if memories is None or program.commands[:4] != b"COP1" or not program.places:
         return False
     layers = [program.layers[place] for place in {*program.places} if place >= 0]
     if not any(layer.work.weight_bytes for layer in layers):
         return False
     busy = sum(layer.work.direct(memories)[0] for layer in layers)
-    least = max(busy, len(program.constants) / memories.stored_rate)
-    return least <= (1 - LEAST_GAIN) * program.cycles and not any(map(is_indexed, actions_of(program.commands)))
+    least = max(busy, _read_once(program) / memories.stored_rate)
+    return least <= (1 - LEAST_GAIN) * program.cycles
+
+
+def _read_once(program: VelaProgram) -> int:
+    """Bytes of constants that every run reads: all but tables of which indices choose some rows."""
+    tables = tables_of(actions_of(program.commands))
+    return len(program.constants) - sum(end - begin for begin, end in tables.of(CONSTANTS))
 
 
 def candidate(program: VelaProgram, spec: EthosUOptions, before: Ran | None = None) -> Candidate | None:
@@ -154,7 +159,7 @@ def could_be_faster(program: VelaProgram, spec: EthosUOptions) -> bool:
     if memories is None or not program.places:
         return False
     busy = sum(layer.work.near(memories) for layer in program.layers)
-    return program.cycles > _NEAR_BOUND * max(busy, len(program.constants) / memories.stored_rate)
+    return program.cycles > _NEAR_BOUND * max(busy, _read_once(program) / memories.stored_rate)
 
 
 def _limit(program: VelaProgram, spec: EthosUOptions) -> int:
@@ -240,7 +245,8 @@ def _objection(before: Ran, made: VelaProgram, spec: EthosUOptions) -> str:
     for number, (old, new) in enumerate(zip(before.outputs, after.outputs, strict=True)):
         if wrong := int(np.count_nonzero(old != new)):
             return f"{wrong:,} of {old.size:,} values of output {number} differ"
-    accesses = [(access.reads, access.writes) for access in after.accesses]
-    if missing := missing_waits(actions_of(made.commands), accesses, spec.accelerator.family):
+    actions = actions_of(made.commands)
+    accesses = [(access.reads, access.writes) for access in for_any_data(actions, after.accesses)]
+    if missing := missing_waits(actions, accesses, spec.accelerator.family):
         return f"operation {missing[0][0]} may begin before one has ended that it must not overlap"
     return ""

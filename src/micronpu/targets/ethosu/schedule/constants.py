@@ -19,6 +19,7 @@ from micronpu.targets.ethosu.schedule.operations import (
     is_indexed,
     parts_of,
     region_of,
+    with_all_rows,
 )
 from micronpu.targets.ethosu.schedule.ranges import Ranges
 from micronpu.targets.ethosu.schedule.stream import CONVOLUTION, DEPTHWISE, Action, large, small
@@ -27,7 +28,7 @@ from micronpu.targets.ethosu.schedule.weights import Weights, weights_of
 _ALIGNMENT = 16
 _INTERNAL = 0x100
 """Of the region of a transfer: the memory inside the NPU."""
-_INDEX_REGION, _INDICES, _LARGEST_INDEX, _SOURCE_STRIDE, _LENGTH = 0x134, 0x37, 0x38, 0x33, 0x32
+_INDEX_REGION, _INDICES = 0x134, 0x37
 _MAPS = ((0x10F, range(0x00, 0x04)), (0x18F, range(0x80, 0x84)))
 """Codes of the registers of the region of an input, and of the addresses of its tiles."""
 _BLOCK_DEPTH, _OVERLAP = 0x117, 0x12F
@@ -63,7 +64,7 @@ def reads_of(actions: Sequence[Action], accesses: Sequence[Access], family: str)
     found: list[Read] = []
     operations = [number for number, action in enumerate(actions) if action.is_operation]
     for number, access in zip(operations, accesses, strict=True):
-        own = _reads(number, actions[number], access.reads, family)
+        own = _reads(number, actions[number], with_all_rows(actions[number], access).reads, family)
         if own is None:
             return None
         found += own
@@ -80,11 +81,7 @@ def _reads(number: int, action: Action, reads: Ranges, family: str) -> list[Read
     if action.is_transfer:
         source = action.number(SOURCE_REGION)
         if source & (_INTERNAL | 7) == CONSTANTS:
-            if is_indexed(action) and not action.number(0x131) & 1 << 11:  # which rows depends on data: all may be
-                size = action.address(_LARGEST_INDEX) * action.address(_SOURCE_STRIDE) + action.address(_LENGTH)
-                found.append(Read(number, SOURCE, action.address(SOURCE), action.address(SOURCE) + size))
-            else:
-                bases.append(SOURCE)
+            bases.append(SOURCE)
         if is_indexed(action) and action.number(_INDEX_REGION) & 7 == CONSTANTS:
             bases.append(_INDICES)
     else:

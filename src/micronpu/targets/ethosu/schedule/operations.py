@@ -24,6 +24,9 @@ WEIGHT_REGION, SCALE_REGION = 0x128, 0x129
 _REGION = 7
 _INDEXED = 1 << 11
 """Of the region of a transfer of U85: its rows are where a table of indices says."""
+_LARGEST_INDEX, _PLANES = 0x38, 0x133
+_SOURCE_ROWS, _TARGET_ROWS = (SOURCE_REGION, SOURCE, 0x33, 0x34), (TARGET_REGION, TARGET, 0x35, 0x36)
+"""Codes of the registers of region, address, and the bytes from row to row and from plane to plane."""
 _OF_IFM2 = 1
 """Parameter of a convolution of U85 whose weights are its second input."""
 COUNT = 15
@@ -103,6 +106,40 @@ def is_indexed(action: Action) -> bool:
     return action.is_transfer and bool((action.number(SOURCE_REGION) | action.number(TARGET_REGION)) & _INDEXED)
 
 
+def for_any_data(actions: Sequence[Action], accesses: Sequence[Access]) -> list[Access]:
+    """What the operations of a stream may read and write, whatever its inputs.
+
+    Args:
+        accesses: of a run, transfers included.
+    """
+    operations = [action for action in actions if action.is_operation]
+    return [with_all_rows(action, access) for action, access in zip(operations, accesses, strict=True)]
+
+
+def tables_of(actions: Sequence[Action]) -> Ranges:
+    """What a stream looks rows up in."""
+    return Ranges(span for action in actions if is_indexed(action) for span in _rows(action, *_SOURCE_ROWS))
+
+
+def with_all_rows(action: Action, access: Access) -> Access:
+    """What an operation may read and write, whatever its data: a transfer by indices takes any row of its table."""
+    if not is_indexed(action):
+        return access
+    source, target = (_rows(action, *codes) for codes in (_SOURCE_ROWS, _TARGET_ROWS))
+    return Access(access.work, access.reads | source, access.writes | target)
+
+
+def _rows(action: Action, region: int, base: int, stride: int, plane: int) -> Ranges:
+    """Every row that an index may name, where one end of a transfer has indices; nothing otherwise."""
+    number = action.number(region)
+    if not number & _INDEXED:
+        return Ranges()
+    planes = action.number(_PLANES) - 1 if number >> 9 & 3 == 2 else 0
+    size = action.address(_LARGEST_INDEX) * action.address(stride) + planes * action.address(plane)
+    begin = action.address(base)
+    return Ranges([(number & _REGION, begin, begin + size + action.address(LENGTH))])
+
+
 def shares(actions: Sequence[Action], places: Sequence[int], accesses: Sequence[Access]) -> list[float]:
     """Which part of its layer's work each operation does; 0 of a transfer.
 
@@ -172,7 +209,9 @@ def run(engines: Engines, action: Action, work: Work, memories: Memories, family
 
 def cycles_of(action: Action, memories: Memories) -> tuple[int, bool]:
     """Cycles of a transfer, and whether it reads constants."""
-    rows = max(action.number(0x132), 1) * max(action.number(0x133), 1) if action.number(TARGET_REGION) >> 9 else 1
+    dimensions = (action.number(SOURCE_REGION) | action.number(TARGET_REGION)) >> 9 & 3
+    rows = max(action.number(0x132), 1) if dimensions else 1
+    rows *= max(action.number(_PLANES), 1) if dimensions == 2 else 1
     size = action.address(LENGTH) * rows
     if region_of(action, SOURCE_REGION) == CONSTANTS:
         return memories.transfer(size), True

@@ -28,6 +28,7 @@ from micronpu.targets.ethosu.schedule.operations import (
     TARGET_REGION,
     Access,
     Timed,
+    for_any_data,
     part_of,
     shares,
     timed,
@@ -76,6 +77,7 @@ def analysed(program: VelaProgram, accesses: Sequence[Access], family: str, memo
         accesses: what each operation of its stream reads and writes, transfers included.
     """
     actions = actions_of(program.commands)
+    accesses = for_any_data(actions, accesses)
     share = shares(actions, program.places, accesses)
     works = {
         number: part_of(program.layers[place].work, part)
