@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from executorch.exir import (
@@ -15,6 +17,8 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
+from torch.export.graph_signature import ExportGraphSignature
+from torch.fx import GraphModule
 
 from micronpu.container import digest
 from micronpu.frontend.states import PREFIX
@@ -23,6 +27,7 @@ from micronpu.partition.memory import plan
 from micronpu.partition.outline import DelegateCall
 from micronpu.partition.portable import portable_kernels
 from micronpu.upstream.executorch import add_named_data, edge_config, initialized, planning_by
+from micronpu.upstream.idle import WhereNeeded, idle_passes_left_out, take_apart
 from micronpu.upstream.pte import CORE_KERNELS
 
 
@@ -59,11 +64,35 @@ def lower(
     import executorch.kernels.quantized  # noqa: F401  (out variants of quantize and dequantize)
 
     programs = {name: torch.export.export(with_delegates(module), rows) for name, (module, rows) in methods.items()}
-    edge = to_edge(programs, compile_config=edge_config())
-    if finish is not None:
-        finish(edge)
-    add_named_data(edge, digest.KEY, digest.EMPTY)  # once, also where partitions bring it along
-    return edge.to_executorch(config=backend_config(shared=len(methods) > 1))
+    for program in programs.values():
+        take_apart(program)
+    with idle_passes_left_out():
+        edge = to_edge(programs, compile_config=edge_config())
+        if finish is not None:
+            finish(edge)
+        add_named_data(edge, digest.KEY, digest.EMPTY)  # once, also where partitions bring it along
+        return edge.to_executorch(config=backend_config(shared=len(methods) > 1))
+
+
+class _Signature(ExportGraphSignature):
+    """A signature that nobody changes any more: what is read for each tensor is looked for once."""
+
+    @functools.cached_property
+    def inputs_to_buffers(self) -> Mapping[str, str]:
+        return super().inputs_to_buffers
+
+    @functools.cached_property
+    def buffers_to_mutate(self) -> Mapping[str, str]:
+        return super().buffers_to_mutate
+
+
+class _Planning(MemoryPlanningPass):
+    """ExecuTorch's memory planning, which asks for the buffers of the program at every tensor of it."""
+
+    def run(self, graph_module: GraphModule, graph_signature: ExportGraphSignature | None = None) -> Any:
+        if graph_signature is not None:
+            graph_signature = _Signature(graph_signature.input_specs, graph_signature.output_specs)
+        return super().run(graph_module, graph_signature)
 
 
 def backend_config(*, shared: bool = False) -> ExecutorchBackendConfig:
@@ -72,11 +101,12 @@ def backend_config(*, shared: bool = False) -> ExecutorchBackendConfig:
     Args:
         shared: states stand in a memory that all methods have.
     """
-    planning = MemoryPlanningPass(memory_planning_algo=planning_by(plan), share_mutable_buffers=shared)
+    planning = _Planning(memory_planning_algo=planning_by(plan), share_mutable_buffers=shared)
     return ExecutorchBackendConfig(
         extract_delegate_segments=False,
         memory_planning_pass=planning,
-        passes=[initialized(PREFIX)],  # else a state begins with whatever the memory holds
+        # Else a state begins with whatever the memory holds.
+        passes=[WhereNeeded(initialized(PREFIX), lambda n: n.op == "placeholder" and PREFIX in str(n.target))],
     )
 
 

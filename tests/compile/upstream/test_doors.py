@@ -280,6 +280,26 @@ def schema():
     assert pte.differences(pte.schema_text()) == []
 
 
+def idle_passes():
+    """`test_idle.py` lowers with them and without."""
+    import executorch.exir.program._program as compiler
+
+    from micronpu.upstream.idle import idle_passes_left_out
+
+    listed = compiler._get_aten_to_edge_passes
+    with idle_passes_left_out():
+        assert compiler._get_aten_to_edge_passes is not listed
+        assert callable(compiler.LegalizePortableDimOrderPass())
+
+
+def composite():
+    composite = [
+        torch._C._dispatch_has_kernel_for_dispatch_key(o.name(), "CompositeImplicitAutograd")
+        for o in (aten.reshape.default, aten.relu.default)
+    ]
+    assert composite == [True, False]
+
+
 TREES = ("tree_leaves", "tree_map", "tree_structure", "treespec_dumps")
 RECORDS = ("_debug_handle_map", "_delegate_map", "_instruction_id_to_num_outs_map", "_representative_inputs")
 PLANNING = (
@@ -324,6 +344,9 @@ USES = {
     "executorch.exir.dialects._ops:ops.edge.dim_order_ops._empty_dim_order": empty_tensor,
     "executorch.exir:EdgeCompileConfig._check_ir_validity": edge_config,
     **dict.fromkeys(PLANNING, planning),
+    "torch._C:_dispatch_has_kernel_for_dispatch_key": composite,
+    "executorch.exir.program._program:_get_aten_to_edge_passes": idle_passes,
+    "executorch.exir.program._program:LegalizePortableDimOrderPass": idle_passes,
     "executorch.backends.transforms.utils:create_constant_placeholder": constants,
     "executorch.exir.graph_module:get_control_flow_submodules": control_flow,
     "executorch.backends.cortex_m.ops.operators": kernels_of_a_core,

@@ -1,0 +1,203 @@
+"""Passes of ExecuTorch's compiler that have nothing to do on a graph, and are left out.
+
+Each of them traces the whole graph again, operator by operator, to find out, and so does torch where it takes apart
+what is so already: of a transformer with 762 operators on a Cortex-M55 that was half of the time.  What each looks for
+is asked of the nodes first; where one of them has it, the pass runs as ever.  The same bytes come out, which tests
+compare.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.upstream.door import declared, through
+from micronpu.upstream.executorch import decompositions
+from micronpu.upstream.torch import OpOverload, schema_of
+
+_PROGRAM = "executorch.exir.program._program"
+_PASSES = declared(
+    f"{_PROGRAM}:_get_aten_to_edge_passes", "passes with nothing to do are run all the same", parameters=("config",)
+)
+_LEGALIZE = declared(
+    f"{_PROGRAM}:LegalizePortableDimOrderPass", "a pass with nothing to do is run all the same", parameters=()
+)
+_LOCK = threading.RLock()
+_MIXED = ("add.Tensor", "mul.Tensor", "sub.Tensor", "div.Tensor", "div.Tensor_mode", "minimum.default")
+"""Operators of ATen whose operands `RemoveMixedTypeOperators` looks at."""
+
+
+class WhereNeeded:
+    """A pass that runs where a node needs it.
+
+    Args:
+        needed: whether the pass may do something about a node.
+
+    Attributes:
+        made: the pass.
+    """
+
+    def __init__(self, made: Any, needed: Callable[[Node], bool]) -> None:
+        self.made, self._needed = made, needed
+
+    def __call__(self, module: GraphModule) -> Any:
+        graphs = [part.graph for part in module.modules() if isinstance(part, GraphModule)]
+        if any(self._needed(node) for graph in graphs for node in graph.nodes):
+            return self.made(module)
+        from torch.fx.passes.infra.pass_base import PassResult
+
+        return PassResult(module, False)
+
+
+@contextlib.contextmanager
+@through(_PASSES, _LEGALIZE)
+def idle_passes_left_out() -> Iterator[None]:
+    """While it lasts, ExecuTorch's lowering leaves out what has nothing to do."""
+    program: Any = importlib.import_module(_PROGRAM)
+    with _LOCK:
+        listed, legalize = program._get_aten_to_edge_passes, program.LegalizePortableDimOrderPass
+        targets = getattr(legalize, "_target_ops", None)
+
+        def passes(config: Any) -> tuple[list[Any], Any]:
+            before, after = listed(config)
+            return [_guarded(made) for made in before], after
+
+        def legalizing() -> Any:
+            return legalize() if targets is None else WhereNeeded(legalize(), lambda n: _is_permuted(n, targets))
+
+        program._get_aten_to_edge_passes, program.LegalizePortableDimOrderPass = passes, legalizing
+        try:
+            yield
+        finally:
+            program._get_aten_to_edge_passes, program.LegalizePortableDimOrderPass = listed, legalize
+
+
+def _guarded(made: Any) -> Any:
+    # ExecuTorch has them in functions, each called what its pass is as text.
+    name = str(getattr(made, "__name__", type(made).__name__)).rstrip("'>").rpartition(".")[2]
+    needed = _NEEDS.get(name)
+    return made if needed is None else WhereNeeded(made, needed)
+
+
+def _is_called(node: Node) -> bool:
+    return node.op == "call_function" and isinstance(node.target, OpOverload)
+
+
+def _is_transposed(node: Node) -> bool:
+    return node.target is torch.ops.aten.t.default
+
+
+def _is_view(node: Node) -> bool:
+    return _is_called(node) and bool(node.target.is_view)  # type: ignore[union-attr]
+
+
+def _is_mixed(node: Node) -> bool:
+    return _is_called(node) and str(node.target) in {f"aten.{name}" for name in _MIXED}
+
+
+def _reads_number_as_tensor(node: Node) -> bool:
+    """Whether a number stands where the operator takes a tensor."""
+    if not _is_called(node):
+        return node.op == "call_function" and not _is_taken_out(node)
+    declared_ = schema_of(node.target).arguments
+    given = {a.name: value for a, value in zip(declared_, node.args, strict=False)} | dict(node.kwargs)
+    kinds = {a.name: a.type for a in declared_}
+    return any(
+        isinstance(value, (float, int, bool)) and isinstance(kinds.get(name), torch.TensorType)
+        for name, value in given.items()
+    )
+
+
+def _is_taken_out(node: Node) -> bool:
+    return getattr(node.target, "__module__", "") == "_operator"
+
+
+def _is_symbolic(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _is_permuted(node: Node, targets: Any) -> bool:
+    """Whether one of some operators reads a tensor whose axes are not in order in memory."""
+    if node.op != "call_function" or node.target not in targets:
+        return False
+    value = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], Node) else None
+    return not isinstance(value, torch.Tensor) or tuple(value.dim_order()) != tuple(range(value.dim()))
+
+
+_NEEDS: dict[str, Callable[[Node], bool]] = {
+    "NormalizeTransposePass": _is_transposed,
+    "ReplaceBrokenOpsWithFunctionalOpsPass": _is_view,
+    "ScalarToTensorPass": _reads_number_as_tensor,
+    "SymToTensorPass": _is_symbolic,
+    "RemoveMixedTypeOperators": _is_mixed,
+}
+"""By the name of a pass, what it looks for."""
+
+
+# ---------------------------------------------------------------- decompositions
+
+_KERNELS = declared(
+    "torch._C:_dispatch_has_kernel_for_dispatch_key", "programs are traced that torch takes apart no further"
+)
+
+
+@through(_KERNELS)
+def take_apart(program: Any) -> None:
+    """Takes an exported program apart where that is a matter of two operators, so that nobody traces it for that.
+
+    aten::reshape(x)         aten::view(x)
+    aten::expand_copy(x)     aten::clone(aten::expand(x))
+
+    What ExecuTorch asks torch for then has nothing left to do.  A program with anything else is left as it is.
+    """
+    if not _is_nearly_core(program, frozenset(decompositions())):
+        return
+    aten, graph = torch.ops.aten, program.graph
+    for node in graph.nodes:
+        if node.target is aten.reshape.default:
+            node.target = aten.view.default
+        elif node.target is aten.expand_copy.default:
+            with graph.inserting_before(node):
+                expanded = graph.call_function(aten.expand.default, node.args)
+            expanded.meta = {**node.meta, "val": node.args[0].meta["val"].expand(node.args[1])}
+            node.target, node.args = aten.clone.default, (expanded,)
+            node.kwargs = {"memory_format": torch.contiguous_format}
+    graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    vars(program)["run_decompositions"] = lambda table: program
+
+
+def _is_nearly_core(program: Any, table: Collection[Any]) -> bool:
+    """Whether nothing but those two operators of a program is taken apart: plain tensors, no states, no calls."""
+    if program.graph_signature.buffers_to_mutate or program.graph_signature.user_inputs_to_mutate:
+        return False
+    calls = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
+    if not all(node.op == "call_function" and _is_nearly_core_call(node, table) for node in calls):
+        return False
+    results = program.graph.output_node().args[0]
+    return len(set(results)) == len(results) and all(isinstance(r, Node) and r.op == "call_function" for r in results)
+
+
+def _is_nearly_core_call(node: Node, table: Collection[Any]) -> bool:
+    if not _is_called(node) or not _in_order(node):
+        return False
+    target: Any = node.target
+    if target in (torch.ops.aten.reshape.default, torch.ops.aten.expand_copy.default):
+        (source,) = node.all_input_nodes
+        return len(node.args) == 2 and not node.kwargs and _in_order(source)
+    schema = schema_of(target)
+    aliases = any(a.alias_info is not None for a in (*schema.arguments, *schema.returns))
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
+    return target not in table and not aliases and not composite
+
+
+def _in_order(node: Node) -> bool:
+    """Whether a node makes one tensor whose values are in order in memory."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_contiguous()
