@@ -29,6 +29,7 @@ from micronpu.partition.portable import portable_kernels
 from micronpu.upstream.executorch import add_named_data, edge_config, initialized, planning_by
 from micronpu.upstream.idle import WhereNeeded, idle_passes_left_out, take_apart
 from micronpu.upstream.pte import CORE_KERNELS
+from micronpu.upstream.torch import set_graph
 
 
 def delegate(call: DelegateCall) -> LoweredBackendModule:
@@ -64,18 +65,28 @@ def lower(
     import executorch.kernels.quantized  # noqa: F401  (out variants of quantize and dequantize)
 
     programs = {name: torch.export.export(with_delegates(module), rows) for name, (module, rows) in methods.items()}
-    for program in programs.values():
-        take_apart(program)
-    with idle_passes_left_out():
+    plain = [take_apart(program) for program in programs.values()]
+    with idle_passes_left_out(all(plain)):
         edge = to_edge(programs, compile_config=edge_config())
         if finish is not None:
             finish(edge)
         add_named_data(edge, digest.KEY, digest.EMPTY)  # once, also where partitions bring it along
+        for name in edge.methods:
+            program = edge.exported_program(name)
+            set_graph(program, program.graph_module, _settled(program.graph_signature))
         return edge.to_executorch(config=backend_config(shared=len(methods) > 1))
 
 
 class _Signature(ExportGraphSignature):
     """A signature that nobody changes any more: what is read for each tensor is looked for once."""
+
+    @functools.cached_property
+    def inputs_to_parameters(self) -> Mapping[str, str]:
+        return super().inputs_to_parameters
+
+    @functools.cached_property
+    def inputs_to_lifted_tensor_constants(self) -> Mapping[str, str]:
+        return super().inputs_to_lifted_tensor_constants
 
     @functools.cached_property
     def inputs_to_buffers(self) -> Mapping[str, str]:
@@ -86,12 +97,16 @@ class _Signature(ExportGraphSignature):
         return super().buffers_to_mutate
 
 
+def _settled(signature: ExportGraphSignature) -> _Signature:
+    return _Signature(list(signature.input_specs), list(signature.output_specs))
+
+
 class _Planning(MemoryPlanningPass):
     """ExecuTorch's memory planning, which asks for the buffers of the program at every tensor of it."""
 
     def run(self, graph_module: GraphModule, graph_signature: ExportGraphSignature | None = None) -> Any:
         if graph_signature is not None:
-            graph_signature = _Signature(graph_signature.input_specs, graph_signature.output_specs)
+            graph_signature = _settled(graph_signature)
         return super().run(graph_module, graph_signature)
 
 

@@ -9,6 +9,7 @@ compare.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -27,6 +28,23 @@ _PASSES = declared(
 )
 _LEGALIZE = declared(
     f"{_PROGRAM}:LegalizePortableDimOrderPass", "a pass with nothing to do is run all the same", parameters=()
+)
+_VIEWS = declared(f"{_PROGRAM}:ReplaceViewOpsWithViewCopyOpsPass", "views are looked for by a trace", parameters=())
+_REPLACED = declared(f"{_PROGRAM}:OpReplacePass", "operators get their other names by a trace", parameters=())
+_COPY = declared(
+    "torch._export.passes.replace_view_ops_with_view_copy_ops_pass:get_view_copy_of_view_op",
+    "views are looked for by a trace",
+    parameters=("schema",),
+)
+_EDGE = declared(
+    "executorch.exir.passes.replace_aten_with_edge_pass:aten_to_edge",
+    "operators get their other names by a trace",
+    parameters=("aten_op",),
+)
+_LOWERED = declared(
+    "executorch.exir.passes.replace_aten_with_edge_pass:should_lower_to_edge",
+    "operators get their other names by a trace",
+    parameters=("op",),
 )
 _LOCK = threading.RLock()
 _MIXED = ("add.Tensor", "mul.Tensor", "sub.Tensor", "div.Tensor", "div.Tensor_mode", "minimum.default")
@@ -55,12 +73,35 @@ class WhereNeeded:
         return PassResult(module, False)
 
 
+class InPlace:
+    """A pass that gives operators other names, and leaves the rest of a graph as it is.
+
+    Args:
+        other: the operator in the place of one, or None.
+    """
+
+    def __init__(self, other: Callable[[OpOverload], Any]) -> None:
+        self._other = functools.cache(other)
+
+    def __call__(self, module: GraphModule) -> Any:
+        for node in module.graph.nodes:
+            if _is_called(node) and (other := self._other(node.target)) is not None:
+                node.target = other
+        from torch.fx.passes.infra.pass_base import PassResult
+
+        return PassResult(module, True)
+
+
 @contextlib.contextmanager
-@through(_PASSES, _LEGALIZE)
-def idle_passes_left_out() -> Iterator[None]:
-    """While it lasts, ExecuTorch's lowering leaves out what has nothing to do."""
-    program: Any = importlib.import_module(_PROGRAM)
-    with _LOCK:
+@through(_PASSES, _LEGALIZE, _VIEWS, _REPLACED, _COPY, _EDGE, _LOWERED)
+def idle_passes_left_out(plain: bool = False) -> Iterator[None]:
+    """While it lasts, ExecuTorch's lowering leaves out what has nothing to do.
+
+    Args:
+        plain: whether all programs were taken apart by `take_apart`, and nobody else has their graphs.
+    """
+    with _LOCK, contextlib.ExitStack() as stack:
+        program: Any = importlib.import_module(_PROGRAM)
         listed, legalize = program._get_aten_to_edge_passes, program.LegalizePortableDimOrderPass
         targets = getattr(legalize, "_target_ops", None)
 
@@ -71,11 +112,23 @@ def idle_passes_left_out() -> Iterator[None]:
         def legalizing() -> Any:
             return legalize() if targets is None else WhereNeeded(legalize(), lambda n: _is_permuted(n, targets))
 
-        program._get_aten_to_edge_passes, program.LegalizePortableDimOrderPass = passes, legalizing
-        try:
-            yield
-        finally:
-            program._get_aten_to_edge_passes, program.LegalizePortableDimOrderPass = listed, legalize
+        others: dict[str, Any] = {"_get_aten_to_edge_passes": passes, "LegalizePortableDimOrderPass": legalizing}
+        if plain:
+            others |= {"ReplaceViewOpsWithViewCopyOpsPass": _copied_views, "OpReplacePass": _edge_operators}
+        for name, other in others.items():
+            stack.callback(setattr, program, name, getattr(program, name))
+            setattr(program, name, other)
+        yield
+
+
+def _copied_views() -> InPlace:
+    views: Any = importlib.import_module("torch._export.passes.replace_view_ops_with_view_copy_ops_pass")
+    return InPlace(lambda operator: views.get_view_copy_of_view_op(schema_of(operator)))
+
+
+def _edge_operators() -> InPlace:
+    edge: Any = importlib.import_module("executorch.exir.passes.replace_aten_with_edge_pass")
+    return InPlace(lambda operator: edge.aten_to_edge(operator) if edge.should_lower_to_edge(operator) else None)
 
 
 def _guarded(made: Any) -> Any:
@@ -148,16 +201,19 @@ _KERNELS = declared(
 
 
 @through(_KERNELS)
-def take_apart(program: Any) -> None:
+def take_apart(program: Any) -> bool:
     """Takes an exported program apart where that is a matter of two operators, so that nobody traces it for that.
 
     aten::reshape(x)         aten::view(x)
     aten::expand_copy(x)     aten::clone(aten::expand(x))
 
     What ExecuTorch asks torch for then has nothing left to do.  A program with anything else is left as it is.
+
+    Returns:
+        Whether it was.
     """
     if not _is_nearly_core(program, frozenset(decompositions())):
-        return
+        return False
     aten, graph = torch.ops.aten, program.graph
     for node in graph.nodes:
         if node.target is aten.reshape.default:
@@ -171,6 +227,7 @@ def take_apart(program: Any) -> None:
     graph.eliminate_dead_code()
     program.graph_module.recompile()
     vars(program)["run_decompositions"] = lambda table: program
+    return True
 
 
 def _is_nearly_core(program: Any, table: Collection[Any]) -> bool:
@@ -194,7 +251,7 @@ def _is_nearly_core_call(node: Node, table: Collection[Any]) -> bool:
     schema = schema_of(target)
     aliases = any(a.alias_info is not None for a in (*schema.arguments, *schema.returns))
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
-    return target not in table and not aliases and not composite
+    return target not in table and not aliases and not composite and target is not torch.ops.aten._unsafe_view.default
 
 
 def _in_order(node: Node) -> bool:

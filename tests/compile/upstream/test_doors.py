@@ -290,6 +290,10 @@ def idle_passes():
     with idle_passes_left_out():
         assert compiler._get_aten_to_edge_passes is not listed
         assert callable(compiler.LegalizePortableDimOrderPass())
+        assert compiler.OpReplacePass.__module__ != compiler.__name__  # another program's graphs are left alone
+    with idle_passes_left_out(plain=True):
+        made = edge().exported_program().graph  # by names that were exchanged in place
+    assert [n.target.__name__ for n in made.nodes if n.op == "call_function"] == ["aten.relu.default"]
 
 
 def composite():
@@ -308,6 +312,15 @@ PLANNING = (
     "executorch.exir.memory_planning:MemoryAlgoResult",
     "executorch.exir.memory_planning:SpecAllocResult",
     "executorch.exir.passes.init_mutable_pass:InitializedMutableBufferPass",
+)
+LOWERING = (
+    "executorch.exir.program._program:_get_aten_to_edge_passes",
+    "executorch.exir.program._program:LegalizePortableDimOrderPass",
+    "executorch.exir.program._program:ReplaceViewOpsWithViewCopyOpsPass",
+    "executorch.exir.program._program:OpReplacePass",
+    "torch._export.passes.replace_view_ops_with_view_copy_ops_pass:get_view_copy_of_view_op",
+    "executorch.exir.passes.replace_aten_with_edge_pass:aten_to_edge",
+    "executorch.exir.passes.replace_aten_with_edge_pass:should_lower_to_edge",
 )
 USES = {
     "torch._ops:OpOverload": overloads,
@@ -345,8 +358,7 @@ USES = {
     "executorch.exir:EdgeCompileConfig._check_ir_validity": edge_config,
     **dict.fromkeys(PLANNING, planning),
     "torch._C:_dispatch_has_kernel_for_dispatch_key": composite,
-    "executorch.exir.program._program:_get_aten_to_edge_passes": idle_passes,
-    "executorch.exir.program._program:LegalizePortableDimOrderPass": idle_passes,
+    **dict.fromkeys(LOWERING, idle_passes),
     "executorch.backends.transforms.utils:create_constant_placeholder": constants,
     "executorch.exir.graph_module:get_control_flow_submodules": control_flow,
     "executorch.backends.cortex_m.ops.operators": kernels_of_a_core,

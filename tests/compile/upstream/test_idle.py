@@ -118,12 +118,16 @@ def test_the_bytes_of_a_cores_program_are_the_same(model: type[nn.Module], monke
         torch.manual_seed(3)
         return micronpu.compile(model().eval(), (x,), target="cortex-m55", calibration=[(x,)]).buffer
 
+    taken: list[bool] = []
+    take_apart = micronpu.partition.lower.take_apart
+    monkeypatch.setattr(micronpu.partition.lower, "take_apart", lambda p: taken.append(take_apart(p)) or taken[-1])
     shorter = made()
-    monkeypatch.setattr(micronpu.partition.lower, "idle_passes_left_out", contextlib.nullcontext)
-    monkeypatch.setattr(micronpu.partition.lower, "take_apart", lambda program: None)
+    monkeypatch.setattr(micronpu.partition.lower, "idle_passes_left_out", lambda plain: contextlib.nullcontext())
+    monkeypatch.setattr(micronpu.partition.lower, "take_apart", lambda program: False)
     monkeypatch.setattr(idle.WhereNeeded, "__call__", lambda self, module: self.made(module))
     monkeypatch.setattr(micronpu.partition.lower, "_Signature", micronpu.partition.lower.ExportGraphSignature)
     assert shorter == made()
+    assert taken == [model is not Step]
 
 
 def test_what_is_taken_apart_without_a_trace() -> None:
@@ -144,6 +148,7 @@ def test_what_is_taken_apart_without_a_trace() -> None:
         (nn.Linear(3, 4), X),
         (Computes(lambda x: (x, x.relu())), X),
         (Computes(lambda x: aten.reshape(x, [3, 2]).add_(1)), X),
+        (Computes(lambda x: aten._unsafe_view(x, [3, 2])), X),
     ):
         exported = torch.export.export(model.eval(), (x,))
         before = operators(exported)
