@@ -8,7 +8,7 @@ among them: of weights that were fitted with the grid in view it takes out nothi
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch.fx import GraphModule
@@ -46,7 +46,14 @@ class Nearest:
     judgement: Judgement
 
 
-def nearest(model: GraphModule, rows: Sequence[Row], quantizer: StaticQuantizer, judge: Judge, tries: bool) -> Nearest:
+def nearest(
+    model: GraphModule,
+    rows: Sequence[Row],
+    quantizer: StaticQuantizer,
+    judge: Judge,
+    tries: bool,
+    progress: Callable[[float], None] = lambda part: None,
+) -> Nearest:
     """The integer network of a float program that is nearest to the float network.  Each is judged once.
 
     Args:
@@ -56,7 +63,10 @@ def nearest(model: GraphModule, rows: Sequence[Row], quantizer: StaticQuantizer,
 
     def made(names: tuple[str, ...]) -> Nearest:
         network = integers(model, rows, with_corrections(quantizer, names))
-        return Nearest(network, names, judge.judged(network))
+        progress(0.7 if names else 0.2)
+        judged = judge.judged(network)
+        progress(1.0 if names else 0.3)
+        return Nearest(network, names, judged)
 
     plain = made(())
     if not tries or quantizer.settings.corrections != Corrections():

@@ -8,6 +8,7 @@ that gain most for the least harm first; at each step the weights that go are ma
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -141,6 +142,10 @@ def listening(progress: Callable[[float], None]) -> Listener:
 Progress = Callable[[float], None]
 
 
+def _share(progress: Progress, share: float, part: float) -> None:
+    progress(share * part)
+
+
 def _check_count(rows: int, columns: int) -> None:
     if rows < _LEAST_ROWS:
         raise ModelError(
@@ -230,13 +235,15 @@ class _Work:
     def _priced(self, quantized: GraphModule) -> Price:
         return price(quantized, self.examples, [*self.layers, *self.left], self.device)
 
-    def stop(self, layers: Sequence[Layer]) -> _Stop:
+    def stop(self, layers: Sequence[Layer], progress: Progress) -> _Stop:
         """The network as it is now, quantized as well as can be, compiled and judged."""
         tries = self.options.corrections and not self.device.dense_only
-        made = nearest(self.model, self.rows[:_RANGE_ROWS], self.quantizer, self.judge, tries)
+        heard = functools.partial(_share, progress, 0.8)
+        made = nearest(self.model, self.rows[:_RANGE_ROWS], self.quantizer, self.judge, tries, heard)
         cost, judged = self._priced(made.network), made.judgement
         titles = tuple(layer.title for layer in layers)
         point = SparsePoint(titles, cost.cycles, cost.bytes, judged.agreement, judged.loss, made.corrections)
+        progress(1.0)
         return _Stop(self.state(), point, cost)
 
     # -- weights
@@ -303,7 +310,7 @@ class _Work:
 
     def done(self) -> Sparsified:
         self.tell("price", 0.0)
-        stops = [self.stop(self.given)]
+        stops = [self.stop(self.given, lambda part: self.tell("price", 0.5 * part))]
         start, dense = stops[0].state, stops[0].price
         self.tell("price", 0.5)
         candidates = self._possible()
@@ -337,7 +344,7 @@ class _Work:
             # The later a layer comes, the more harm it does.
             steps = 2 * self.options.steps * (number + 1) // (len(stages) * (len(stages) + 1))
             self._learn(chosen, steps, number, len(stages))
-            stops.append(self.stop(chosen))
+            stops.append(self.stop(chosen, self._telling("distill", number, len(stages), 0.9, 0.1)))
             if is_enough(self.options, [stop.point for stop in stops]):
                 break
         best, note = choose(self.options, [stop.point for stop in stops])
@@ -488,7 +495,7 @@ class _Work:
                 told,
                 self.states,
                 course=Course(steps, self.options.rate, self.options.batch, self.options.seed + number),
-                progress=self._telling("distill", number, count, 0.5, 0.5),
+                progress=self._telling("distill", number, count, 0.5, 0.4),
             )
 
     # -- the result
