@@ -21,8 +21,10 @@ from micronpu.frontend.program import (
     value_of,
     written_names,
 )
+from micronpu.ir.op import OutputQuantization
 from micronpu.ir.types import DType
 from micronpu.ops.concat import CONCATENATIONS
+from micronpu.quantize.grids import rule_of
 from micronpu.report.warnings import NOTE, ReportWarning
 from micronpu.upstream.torch import tree_leaves
 
@@ -36,6 +38,10 @@ _FEW_STEPS, _PARTS = 8, 32
 """Steps up to which a part of an output has next to no values, and how much larger another is then."""
 _JUMP, _ROOT_JUMP = 0.2, 0.05
 """Part of a result's range that one step of the operand makes, from which most of the small operands are lost."""
+_TAKES = ("slice", "chunk", "split", "split_with_sizes", "unbind", "select", "narrow", "tensor_split")
+_FINER, _ENOUGH_VALUES = 4.0, 16
+"""How many times finer steps a part of a tensor could have, from which it is said that it has those of the whole;
+fewer values may all be small by chance."""
 
 _FUNCTIONS: dict[str, tuple[Callable[[float], float], Callable[[float, float], float]]] = {
     "log": (math.log, lambda low, high: math.exp(low)),
@@ -89,8 +95,9 @@ def of_graph(module: GraphModule, exact: Sequence[Row], *, may_choose: bool) -> 
     parts = []
     for number, node in enumerate(results):
         values = [row[number] for row in exact if number < len(row)]
-        if values and (warning := _unequal_parts(view, number, node, values)) is not None:
-            parts.append(warning)
+        if values:
+            said = _unequal_parts(view, number, node, values), _small_part(view, number, node, values)
+            parts += [warning for warning in said if warning is not None]
     return (*parts, *lost)
 
 
@@ -276,5 +283,51 @@ def _joint(node: Any) -> Node | None:
         moves = is_quantize(node) or is_dequantize(node) or (entry is not None and entry.moves_only)
         if not moves or not node.all_input_nodes:
             return None
+        node = node.all_input_nodes[0]
+    return None
+
+
+def _small_part(view: ProgramView, number: int, node: Node, values: Sequence[torch.Tensor]) -> ReportWarning | None:
+    """Of an output that is a part of a tensor, on the grid of the whole, whose other parts are far larger."""
+    edge = view.edge(node) if is_dequantize(node) or is_quantize(node) else None
+    taken = _taken(node)
+    if edge is None or taken is None or edge.dtype is not DType.INT8 or not values[0].is_floating_point():
+        return None
+    ends = [float(end) for value in values if value.numel() for end in value.detach().aminmax()]
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    step = edge.qparams.scale[0]
+    whole = step * (edge.limits[1] - edge.limits[0])
+    if sum(value.numel() for value in values) < _ENOUGH_VALUES or not 0 < _FINER * (high - low) <= whole:
+        return None
+    where = origin_of(taken)
+    return ReportWarning(
+        NOTE,
+        "small-part",
+        f"Output {number} is a part of a larger value ({_shown(taken)}) and on its grid: it reaches from {low:.3g} to "
+        f"{high:.3g}, in steps of {step:.3g} that are for a range of {whole:.3g}.",
+        "a layer of its own for each part, or the parts scaled to like sizes",
+        output=number,
+        node=taken.name,
+        operator=overload_name(taken).split(".")[0],
+        module=where.module,
+        source=where.source,
+    )
+
+
+def _taken(node: Any) -> Node | None:
+    """What takes a part of a value whose grid calibration chose, behind what only moves it."""
+    found = None
+    while isinstance(node, Node):
+        if is_quantize(node) or is_dequantize(node) or not is_compute(node):
+            entry = None
+        else:
+            entry = known_import(node)
+            if overload_name(node).split(".")[0].removesuffix("_copy") in _TAKES:
+                found = found or node
+            elif entry is None or not entry.moves_only:
+                learnt = entry is not None and rule_of(node, entry).output is not OutputQuantization.FIXED
+                return found if learnt else None
+        if not node.all_input_nodes:
+            return found
         node = node.all_input_nodes[0]
     return None

@@ -96,6 +96,37 @@ def test_an_output_that_joins_unequal_parts(target):
     assert micronpu.compile(Head(False).eval(), data[0], target, calibration=data).report.warnings == ()
 
 
+class Gate(nn.Module):
+    """Halves of one layer, of which the second may be far smaller; as they are, or behind a sigmoid."""
+
+    def __init__(self, factor: float, *, fixed: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc, self.fixed = nn.Linear(16, 16), fixed
+        with torch.no_grad():
+            self.fc.weight[8:] *= factor
+            self.fc.bias[8:] *= factor
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = self.fc(x)
+        return (torch.sigmoid(x) if self.fixed else x).chunk(2, -1)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_output_that_is_a_small_part(target):
+    data = rows(4, 16)
+
+    def parts(model: nn.Module) -> list[ReportWarning]:
+        found = micronpu.check(model.eval(), data[0], target, calibration=data).report.warnings
+        return [warning for warning in found if warning.rule == "small-part"]
+
+    (warning,) = parts(Gate(0.1))
+    assert (warning.output, warning.operator, warning.level) == (1, "slice", "note")
+    assert "is a part of a larger value" in warning.what and "test_at_sight.py" in warning.source
+    assert parts(Gate(1.0)) == []
+    assert parts(Gate(0.1, fixed=True)) == []  # its grid does not come from the other half
+
+
 def test_features_of_unlike_size_and_a_single_row():
     unlike = [x * torch.logspace(0, 5, 8) for x in rows(1, 8)]
     (warning,) = said(nn.Sequential(nn.Linear(8, 4)), unlike, TARGETS[0])
