@@ -35,10 +35,9 @@ SIZES: dict[str, dict[str, int]] = {
 ROWS = (
     ("260k", TARGET, "int16", "decode"),
     ("260k", TARGET, "int16", "prefill and decode"),
-    ("260k", TARGET, "auto", "decode"),
     ("260k", TARGET, "int8", "decode"),
-    ("260k", TARGET, "int16, 6 bits", "decode"),
-    ("260k", TARGET, "int16, 5 bits", "decode"),
+    ("260k", "alif-e8", "int16", "decode"),
+    ("260k", "alif-e8", "int16, 6 bits", "decode"),
     ("7M", TARGET, "int16", "decode"),
     ("7M", "alif-e8", "int16", "decode"),
     ("7M", "alif-e8", "int16, 6 bits", "decode"),

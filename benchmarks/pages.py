@@ -20,6 +20,7 @@ from benchmarks import results
 
 DOCS = Path(__file__).parents[1] / "docs"
 MOST_STEPS = 4
+PORTION = 64
 _NAMES = {
     "resnet8": "ResNet8",
     "resnet20": "ResNet-20",
@@ -420,6 +421,31 @@ def again(figures: Any) -> str:
 
     runs = [run["run"] for run in figures[0]["runs"]]
     return table(("", *runs), map(row, figures))
+
+
+@on("methods.md")
+def language_model(figures: Any) -> str:
+    """A language model by size, chip and precision: what a token takes, how well it is told, and what compiling takes."""
+
+    def row(found: dict[str, Any]) -> list[str]:
+        step, told = found["decode"], found.get("perplexity")
+        name = f"{found['size']}, {found['precision']}, `{found['target']}`"
+        if "prefill" in found:
+            times = PORTION * step["cycles"] / found["prefill"]["cycles"]
+            name += f", and {PORTION} tokens at once in {found['prefill']['cycles']:,} cycles, {times:.1f} times faster"
+        return [
+            name,
+            f"{step['on_npu']} of {step['operators']}",
+            f"{step['cycles']:,}",
+            f"{1000 / step['milliseconds']:,.0f}",
+            f"{told['here']:.2f} ({told['here'] / told['float'] - 1:+.1%})" if told else "",
+            f"{found['bytes']:,}",
+            f"{found['cpu_seconds']:.1f}",
+            str(found["peak_rss_mib"]),
+        ]
+
+    head = ("model", "on the NPU", "cycles", "tokens/s", "perplexity (float)", "bytes", "compile, CPU s", "MiB")
+    return table(head, map(row, figures))
 
 
 @on("figures.md")

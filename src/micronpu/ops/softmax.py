@@ -27,11 +27,12 @@ from micronpu.ir.op import Op, Permutation, Steps, Value, fixed_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Float, Writer, composes
+from micronpu.ops.convolution import Conv2d
 from micronpu.ops.elementwise import Add, Maximum, Mul, Sub
-from micronpu.ops.linear import FullyConnected
-from micronpu.ops.movement import Reshape, inverse, transposed
+from micronpu.ops.movement import inverse, reshaped, transposed
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.reduction import Amax
+from micronpu.ops.slicing import sliced
 from micronpu.ops.tables.table import look_up
 from micronpu.ops.tosa.softmax import softmax as tosa_softmax
 from micronpu.ops.tosa.softmax import wide_softmax as tosa_wide_softmax
@@ -179,6 +180,8 @@ _FEW = 8
 """Exponentials whose sum has steps that are fine enough beside 1."""
 _ROOM = 1.25
 """Largest reciprocal of a grid for those of sums, which are at least 1: lines of tables to there do not saturate."""
+_MANY, _BRICK = 64, 16
+"""Rows from which on their largest elements are found in halves; channels that lie together in an NPU's memory."""
 _SHORT, _SMALL = 32, 1024
 """Elements of a row, and of all rows, up to which LiteRT's operator takes fewer cycles and is near enough."""
 
@@ -191,40 +194,59 @@ def _pays_in_parts(x: TensorType) -> bool:
 def of_wide_rows(node: AtenNode, x: Tensor) -> Tensor:
     """Softmax of int16 numbers along the last axis, of operators.
 
-    x -> z = x - amax(x) -> e = table(exp) -> fully_connected(ones) -> table(reciprocal) -> r,  y = e * r
+    x -> z = x - amax(x) -> e = table(exp) -> conv2d(ones) -> table(reciprocal) -> r,  y = e * r
 
     LiteRT's own has exp(-10) for whatever is further from the largest, a step and a half for each, and straight lines
     of 20 thousandths for the exponential.  Sums of many elements are on two grids: those that are small beside what
     they could be are as precise as others.
     """
-    count, outer = x.shape[-1], x.type.size // x.shape[-1]
-    largest = node.emit(Amax((len(x.shape) - 1,), True), x)
+    count = x.shape[-1]
+    largest = _largest(node, x)
     grid = QParams.per_tensor(min(2 * x.type.scale, _FURTHEST / 2**15), 0)
     apart = node.emit(Sub(), x, largest, qparams=grid)
     e = look_up(node, apart, np.exp, QParams.per_tensor(1 / DType.INT16.limits[1], 0))
-    ones = node.constant(np.ones((1, count)), TensorType((1, count), DType.INT8, QParams.per_tensor(1.0, 0)))
+    # In the shape that they have, rows are added up where they are: as a matrix the NPU would copy all of them.
+    ones = node.constant(
+        np.ones((1, 1, 1, count)), TensorType((1, 1, 1, count), DType.INT8, QParams.per_tensor(1.0, 0))
+    )
     zero = node.constant(np.zeros(1), TensorType((1,), DType.INT64, QParams.per_tensor(e.type.scale, 0)))
-    matrix = node.emit(Reshape((outer, count)), e)
+    rows = reshaped(node, e, _as_picture(x.shape))
     unit = QParams.per_tensor(_ROOM / DType.INT16.limits[1], 0)
 
     def total(most: float) -> Tensor:
-        return node.emit(
-            FullyConnected(), matrix, ones, zero, qparams=QParams.per_tensor(most / DType.INT16.limits[1], 0)
-        )
+        return node.emit(Conv2d(), rows, ones, zero, qparams=QParams.per_tensor(most / DType.INT16.limits[1], 0))
 
     if count <= _FEW:
         r = look_up(node, total(count), np.reciprocal, unit)
     else:
         bend = math.sqrt(count)
         small, large = total(bend), total(count)
-        scalar = large.type.with_shape((1, 1))
-        least = node.constant(np.full((1, 1), round(bend / large.type.scale)), scalar)
+        scalar = large.type.with_shape((1, 1, 1, 1))
+        least = node.constant(np.full((1, 1, 1, 1), round(bend / large.type.scale)), scalar)
         beyond = node.emit(Maximum(), large, least, qparams=large.type.qparams)
-        offset = node.constant(np.full((1, 1), round(1 / bend / unit.scale[0])), scalar.with_qparams(unit))
+        offset = node.constant(np.full((1, 1, 1, 1), round(1 / bend / unit.scale[0])), scalar.with_qparams(unit))
         rest = node.emit(Sub(), look_up(node, beyond, np.reciprocal, unit), offset, qparams=unit)
         r = node.emit(Add(), look_up(node, small, np.reciprocal, unit), rest, qparams=unit)
-    back = node.emit(Reshape((*x.shape[:-1], 1)), r)
+    back = reshaped(node, r, (*x.shape[:-1], 1))
     return node.emit(Mul(), e, back, qparams=Softmax.quantization.fixed_for(DType.INT16))
+
+
+def _as_picture(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Four axes of which the last is the same, and the one before where there is one."""
+    *outer, width, count = (1, 1, *shape)
+    return 1, math.prod(outer), width, count
+
+
+def _largest(node: AtenNode, x: Tensor) -> Tensor:
+    """The largest of each row; of many rows the larger ones of both halves first, again and again.
+
+    [.., 256] -> [.., 128] -> .. -> [.., 16] -> amax
+    """
+    axis, outer = len(x.shape) - 1, x.type.size // x.shape[-1]
+    while outer >= _MANY and x.shape[axis] % (2 * _BRICK) == 0:
+        half = x.shape[axis] // 2
+        x = node.emit(Maximum(), *(sliced(node, x, axis, at, at + half) for at in (0, half)), qparams=x.type.qparams)
+    return node.emit(Amax((axis,), True), x)
 
 
 @composes("log_softmax.int", "_log_softmax.default")

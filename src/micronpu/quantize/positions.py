@@ -162,17 +162,13 @@ def _one_hot(write: GraphWriter, root: Node, size: int, node: Node) -> Node:
 def _spread(write: GraphWriter, ones: Node, new: Node, axis: int) -> Node:
     """[.., n, ..] with the rows of an axis at their places among zeros: [.., size, ..]"""
     shape = write.shape(new)
-    size, last = write.shape(ones)[1], len(shape) - 2
+    last = len(shape) - 2
     order = list(range(len(shape)))
     if axis != last:
         order = [a for a in range(len(shape)) if a != axis]
         order.insert(last, axis)
         new = write("permute.default", new, order)
     places = write("transpose.int", ones, 0, 1)
-    before = write.shape(new)
-    lead = list(before[:-2])
-    if lead:
-        places = write("expand.default", places, [*lead, size, shape[axis]])
     made = write("matmul.default", places, new)
     KEPT_OR_ZERO.say(made, made.name)  # else prefill would keep rows on a grid that decode does not have
     if axis != last:
