@@ -425,7 +425,7 @@ def again(figures: Any) -> str:
 
 @on("methods.md")
 def language_model(figures: Any) -> str:
-    """A language model by size, chip and precision: what a token takes, how well it is told, and what compiling takes."""
+    """A language model by size, chip and precision: what a token takes, how well it is told, and its compilation."""
 
     def row(found: dict[str, Any]) -> list[str]:
         step, told = found["decode"], found.get("perplexity")
