@@ -4,7 +4,7 @@
 
 The networks of `tests.compile.random_networks`, with inputs and layers whose channels are up to a hundred times larger
 than others, as in trained networks and from sensors.  A program is compared with float on inputs that calibration has
-not seen, beside three others ways to quantize the same network to int8:
+not seen, beside three others ways to quantize the same network to int8, which calibrate with the same rows:
 
 - grids: every value of the float program on a grid of its own, from its smallest to its largest value in calibration;
 - torchao: `prepare_pt2e` with the quantizer of ExecuTorch's XNNPACK back end, where it leaves nothing in float;
@@ -37,6 +37,7 @@ import micronpu
 from micronpu.base.errors import MicroNpuError
 from micronpu.frontend.program import is_dequantize, is_quantize
 from micronpu.quantize.switches import check_rewrites, float_rewrites
+from micronpu.quantize.trial import rows_kept_back
 from micronpu.targets.registry import device_for
 
 TARGETS = ("imxrt700", "ethos-u55-128", "ethos-u85-256", "cortex-m55")
@@ -189,9 +190,11 @@ def look(seed: int, target: str) -> Row:
         "torchao": _by_torchao,
         "plain": partial(_plain, target=target),
     }
+    kept_back = rows_kept_back(len(data), None)  # by which the program was judged: others see as little
+    seen = [inputs for number, inputs in enumerate(data) if number not in kept_back]
     for name, other in others.items():
         try:
-            row[name] = _nearness(wanted, other(model, data, held_out))
+            row[name] = _nearness(wanted, other(model, seen, held_out))
         except Exception as error:  # a way of others that cannot is none to compare with
             row[name] = f"{type(error).__name__}: {error}"[:100]
     return row | {"wrong": list(_wrong(row))}
