@@ -1,7 +1,8 @@
 """Norms over rows of unequal size, whose squares no grid of int8 holds.
 
 Rows that differ 10 times have squares that differ 100 times: on one grid of 255 steps those of the small rows are few.
-Which norms have such rows is seen in a few calibration rows, before the model is rewritten.
+It takes no more than one such row in a hundred, where the others are what counts.  Which norms have such rows is seen
+in a few calibration rows, before the model is rewritten.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ _POWERS = ("rsqrt.default", "reciprocal.default", "pow.Tensor_Scalar")
 _UNEQUAL = 1.5
 """How many times larger, of 100 rows, the 95th is than the 5th, from which a norm is computed in int16; beyond what so
 many normal numbers differ by."""
+_COARSE = 0.04
+"""Error of the mean of a row's squares on a grid for all of them, in those of the mean, from which on single large rows
+count, too."""
+_STEPS = 255
 _NORMAL = 1.65
 """Standard deviations from the middle to the 95th of 100 normal numbers."""
 _ROWS = 8
@@ -85,6 +90,7 @@ class _Sizes(Interpreter):
         self._norms = norms
         self._found: dict[Node, list[torch.Tensor]] = {}
         self._counts: dict[Node, int] = {}
+        self._squares: dict[Node, list[torch.Tensor]] = {}
 
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
@@ -93,6 +99,8 @@ class _Sizes(Interpreter):
             sizes = _sizes(n, args[0], result).flatten()
             self._found.setdefault(n, []).append(sizes)
             self._counts[n] = args[0].numel() // max(1, sizes.numel())
+            if (squares := _squares(n, args[0])) is not None:
+                self._squares.setdefault(n, []).append(squares)
         return result
 
     def ratio(self, norm: Node) -> float:
@@ -101,9 +109,23 @@ class _Sizes(Interpreter):
         sizes = sizes[sizes.isfinite() & (sizes > 1e-3 * sizes.nan_to_num(posinf=0.0).max())]
         if sizes.numel() < 2:
             return 1.0
-        small, large = torch.quantile(sizes, torch.tensor([0.05, 0.95], dtype=torch.float64))
+        most = 1.0 if self._coarseness(norm) > _COARSE else 0.95
+        small, large = torch.quantile(sizes, torch.tensor([0.05, most], dtype=torch.float64))
         spread = min(0.9, _NORMAL / math.sqrt(2 * self._counts[norm]))
         return float(large / small) * (1 - spread) / (1 + spread)
+
+    def _coarseness(self, norm: Node) -> float:
+        """How far the means of squares are off that are rounded to a grid for all of them, in those of the means."""
+        if not self._squares.get(norm):
+            return 0.0
+        squares = torch.cat(self._squares[norm]).double()
+        squares = squares[squares.isfinite().all(-1) & (squares.amax(-1) > 0)]
+        if not squares.numel():
+            return 0.0
+        step = squares.max() / _STEPS
+        exact = squares.mean(-1)
+        off = ((squares / step).round() * step).mean(-1) / exact - 1
+        return float(off.square().mean().sqrt())
 
     def largest(self, norm: Node) -> float:
         """The size of the largest row."""
@@ -123,6 +145,24 @@ def _sizes(node: Node, x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     else:
         rows = x.reshape(x.shape[0], int(given.get("num_groups", x.shape[1])), -1)
     return rows.square().mean(-1).sqrt() if name.startswith("rms") else rows.std(-1, correction=0)
+
+
+def _squares(node: Node, x: torch.Tensor) -> torch.Tensor | None:
+    """What a norm takes the mean of, [rows, values of a row]; None where that is not known."""
+    name, given = overload_name(node), arguments(node)
+    if name in ("layer_norm.default", "rms_norm.default"):
+        rows = x.flatten(-len(given["normalized_shape"]))
+    elif name in _WHOLE:
+        rows = x.reshape(x.shape[0], int(given.get("num_groups", x.shape[1])), -1)
+    elif name in ("mean.dim", "sum.dim_IntList") and given["dim"] and x.dim():
+        axes = [axis % x.dim() for axis in given["dim"]]
+        return x.permute(*(a for a in range(x.dim()) if a not in axes), *axes).reshape(
+            -1, math.prod(x.shape[a] for a in axes)
+        )
+    else:
+        return None
+    centred = rows if name.startswith("rms") else rows - rows.mean(-1, keepdim=True)
+    return centred.square().reshape(-1, rows.shape[-1])
 
 
 def measured(node: Node) -> bool:

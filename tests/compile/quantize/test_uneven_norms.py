@@ -88,6 +88,21 @@ def test_rows_of_one_size_stay_in_int8(name: str):
     assert all(t.type.dtype is not DType.INT16 for p in program.partitions for n in p.graph.nodes for t in n.outputs)
 
 
+def one_in_thirty(random: torch.Generator) -> Tensors:
+    """Rows of one size but for a few that are eight times larger, and of no weight in what comes out."""
+    x = torch.randn(1, 16, 32, generator=random)
+    if float(torch.rand(1, generator=random)) < 0.5:
+        x[:, int(torch.randint(0, 16, (1,), generator=random))] *= 8
+    return (x / 8,)
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("name", ["layer", "group", "rms by hand"])
+def test_a_few_large_rows_leave_the_others_their_squares(name: str, target: str):
+    (found,) = decibels(NORMS[name], one_in_thirty, target)
+    assert found >= with_int8_border(NORMS[name], one_in_thirty) - 1.5
+
+
 def test_a_setting_goes_before_what_is_seen():
     random = torch.Generator().manual_seed(0)
     data = [rows(30.0)(random) for _ in range(8)]
