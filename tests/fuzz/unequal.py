@@ -1,6 +1,6 @@
 """Random networks whose values are of unequal size: is a program far from float where others are not, without a word?
 
-    python -m tests.fuzz.unequal --networks 60 --out benchmarks/results/unequal.json
+    python -m tests.fuzz.unequal --networks 300 --targets imxrt700 ethos-u55-128 --out benchmarks/results/unequal.json
 
 The networks of `tests.compile.random_networks`, with inputs and layers whose channels are up to a hundred times larger
 than others, as in trained networks and from sensors.  A program is compared with float on inputs that calibration has
