@@ -12,14 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import sys
 import tempfile
-import time
 from typing import Any
 
 from benchmarks import results
-from benchmarks.peers.child import json_row
+from benchmarks.peers.child import json_row, processor_seconds
 from benchmarks.peers.ethosu import ROOT, network
 
 NETWORKS = ("mbv2_224", "trained:resnet8")
@@ -45,19 +43,15 @@ def measure_here(name: str, target: str, run: str, what: str) -> Row:
         weights = [p for p in module.parameters() if p.dim() > 1]
         with torch.no_grad():
             weights[len(weights) // 2].mul_(1.1)
-    before = _processor_seconds()
+    before = processor_seconds()
     if what == "check":
         micronpu.check(module, example, target=target)
         size = 0
     else:
         size = len(micronpu.compile(module, example, target=target, calibration=calibration).buffer)
     VELA.end()
-    seconds = _processor_seconds() - before
+    seconds = processor_seconds() - before
     return {"run": run, "cpu_seconds": round(seconds, 3), "bytes": size, "hits": CACHE.hits, "misses": CACHE.misses}
-
-
-def _processor_seconds() -> float:
-    return time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
 
 
 def measure(name: str, target: str, what: str, time_limit: float) -> Row:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results
-from benchmarks.peers.child import ChildError, json_row
+from benchmarks.peers.child import ChildError, json_row, peak_mib, processor_seconds
 from benchmarks.peers.ethosu import ROOT, TRAINED, network
 from benchmarks.peers.ethosu import measure as measure_peer
 
@@ -56,11 +56,11 @@ def compile_here(name: str, target: str, samples: int) -> Row:
 
     torch.export.export(torch.nn.ReLU(), (torch.zeros(1),))  # imports a compiler, as importing the peer does
     module, example, calibration = network(name, samples)
-    wall, cpu = time.perf_counter(), _processor_seconds()
+    wall, cpu = time.perf_counter(), processor_seconds()
     program = micronpu.compile(module, example, target=target, calibration=calibration)
-    wall, vela_mib = time.perf_counter() - wall, _peak_mib(VELA.pid)
+    wall, vela_mib = time.perf_counter() - wall, peak_mib(VELA.pid)
     VELA.end()  # the time of a child counts once it has ended
-    cpu = _processor_seconds() - cpu
+    cpu = processor_seconds() - cpu
     parts = [part.program for part in program.partitions]
     report = program.report
     return {
@@ -80,19 +80,6 @@ def compile_here(name: str, target: str, samples: int) -> Row:
         "sram_kib": max((part.memory.get("Sram", 0) / 1024 for part in parts), default=0.0),
         "notes": list(report.notes),
     }
-
-
-def _processor_seconds() -> float:
-    """Processor time of this process and of its children that have ended."""
-    return time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-
-
-def _peak_mib(pid: int | None) -> int:
-    """Peak memory of a process that runs; what the kernel says of children includes their parent's, from the fork."""
-    if pid is None:
-        return 0
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) // 1024
 
 
 def measure_own(name: str, target: str, *, samples: int = 1, time_limit: float = 900.0) -> Row:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results
-from benchmarks.peers.child import ChildError, json_row
+from benchmarks.peers.child import ChildError, json_row, processor_seconds
 from benchmarks.peers.ethosu import ROOT
 
 BLOCKS = {
@@ -63,11 +63,11 @@ def compile_here(name: str, blocks: int, target: str) -> Row:
         steps[step] = steps.get(step, 0.0) + (now - since[0] if part else 0.0)
         since[0] = now
 
-    before, own = _processor_seconds(), time.process_time()
+    before, own = processor_seconds(), time.process_time()
     program = micronpu.compile(module, examples, target=target, calibration=[examples], listener=listen)
     own = time.process_time() - own
     VELA.end()  # the time of a child counts once it has ended
-    total = _processor_seconds() - before
+    total = processor_seconds() - before
     steps["Vela"] = max(total - own, 0.0)
     return {
         "network": name,
@@ -79,10 +79,6 @@ def compile_here(name: str, blocks: int, target: str) -> Row:
         "steps": {step: round(seconds, 3) for step, seconds in steps.items()},
         "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
-
-
-def _processor_seconds() -> float:
-    return time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
 
 
 def exponent(few: float, many: float, operators: tuple[int, int]) -> float:

@@ -16,13 +16,12 @@ import math
 import resource
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks import results
-from benchmarks.peers.child import json_row
+from benchmarks.peers.child import json_row, peak_mib, processor_seconds
 
 ROOT = Path(__file__).parents[1]
 TARGET = "ethos-u85-256"
@@ -70,7 +69,7 @@ def measure_here(size: str, target: str, precision: str, methods: str, folder: P
         if bits
         else activations
     )
-    before = _processor_seconds()
+    before = processor_seconds()
     program: Any
     if methods == "decode":
         program = micronpu.compile(
@@ -83,9 +82,9 @@ def measure_here(size: str, target: str, precision: str, methods: str, folder: P
     row: Row = {"size": size, "target": target, "precision": precision, "methods": methods}
     row["parameters"] = sum(p.numel() for p in model.parameters())
     row["bytes"] = len(program.buffer)
-    row["peak_rss_mib"] = _peak_mib(VELA.pid)
+    row["peak_rss_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 + peak_mib(VELA.pid)
     VELA.end()
-    row["cpu_seconds"] = round(_processor_seconds() - before, 2)
+    row["cpu_seconds"] = round(processor_seconds() - before, 2)
     for name, part in parts.items():
         latency = part.report.latency
         row[name] = {
@@ -150,19 +149,6 @@ def _along(program: Any, model: Any, texts: list[Any], methods: str) -> Row:
         losses["here"].append(float(F.cross_entropy(found["decode"], wanted)))
     perplexity = {name: round(math.exp(sum(all_) / len(all_)), 4) for name, all_ in losses.items()}
     return {"perplexity": perplexity, "tokens": sum(len(t) - 1 for t in texts), "equal": same}
-
-
-def _processor_seconds() -> float:
-    return time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-
-
-def _peak_mib(pid: int | None) -> int:
-    """Of this process and Vela's."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    if pid is None:
-        return own
-    status = Path(f"/proc/{pid}/status").read_text()
-    return own + int(status.split("VmHWM:")[1].split()[0]) // 1024
 
 
 def train(text: Path, folder: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,19 @@ _SET_PARENT_DEATH_SIGNAL = 1  # prctl, Linux
 
 class ChildError(RuntimeError):
     """The process failed or took too long; the message says which, and what to try."""
+
+
+def processor_seconds() -> float:
+    """Processor time of this process and of its children that have ended."""
+    return time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+
+
+def peak_mib(pid: int | None) -> int:
+    """Peak memory of a process that runs; what the kernel says of children includes their parent's, from the fork."""
+    if pid is None:
+        return 0
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) // 1024
 
 
 def json_row(
