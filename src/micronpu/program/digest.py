@@ -80,6 +80,17 @@ def seal(data: bytes) -> bytes:
     return data + _SEAL + hashlib.sha256(data).digest()
 
 
+def with_digest_of(original: bytes, made: bytes, name: str = "The program") -> bytes:
+    """A program made of another, with a right digest in the place where the other has one, or as it is.
+
+    Args:
+        made: the original with bytes changed before what a seal has put behind its end.
+    """
+    if state_of(original, name) is not Digest.RIGHT:
+        return made
+    return stamp(made) if _sealed(original) is None else seal(made[:-_SEAL_SIZE])
+
+
 def unsealed(data: bytes) -> bytes:
     """What `seal` was given, or a program without such a digest as it is."""
     return data if _sealed(data) is None else data[:-_SEAL_SIZE]

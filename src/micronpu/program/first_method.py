@@ -6,7 +6,7 @@ import struct
 
 from micronpu.base import flatbuffer
 from micronpu.base.errors import PayloadError
-from micronpu.program.digest import Digest, seal, stamp, state_of, unsealed
+from micronpu.program.digest import with_digest_of
 from micronpu.program.pte import IDENTIFIER, read_pte
 from micronpu.upstream.pte import ExecutionPlan, Program
 
@@ -31,8 +31,4 @@ def with_method_first(data: bytes, method: str, name: str = "The program") -> by
     image = bytearray(data)
     for place, table in zip(places, reversed(tables), strict=True):
         struct.pack_into("<I", image, place, table - place)  # counted from where it stands
-    made = bytes(image)
-    if state_of(data, name) is not Digest.RIGHT:
-        return made
-    bare = unsealed(data)
-    return stamp(made) if bare == data else seal(made[: len(bare)])
+    return with_digest_of(data, bytes(image), name)

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Callable
 
 from micronpu.base import flatbuffer
-from micronpu.program.digest import Digest, seal, stamp, state_of, unsealed
-from micronpu.program.pte import IDENTIFIER, read_pte
+from micronpu.program.digest import with_digest_of
+from micronpu.program.pte import IDENTIFIER, extents, read_pte
 from micronpu.upstream.pte import BackendDelegateInlineData, Program
 
 _ALIGNMENT, _SEGMENTS = 16, 128
@@ -36,12 +36,9 @@ def with_payloads(data: bytes, change: Callable[[bytes], bytes], name: str = "Th
             image += struct.pack("<I", len(new)) + new
     if len(image) == size:
         return data
-    base, behind = struct.unpack_from("<Q", data, _SIZES + 8)[0], b""
+    (_, base, _), behind = extents(data, name), data[size:]
     if base:
         moved = len(image) + -len(image) % _SEGMENTS
         struct.pack_into("<QQ", image, _SIZES, len(image), moved)
-        behind = bytes(moved - len(image)) + unsealed(data)[base:]
-    made = bytes(image) + behind
-    if state_of(data, name) is not Digest.RIGHT:
-        return made
-    return stamp(made) if unsealed(data) == data else seal(made)
+        behind = bytes(moved - len(image)) + data[base:]
+    return with_digest_of(data, bytes(image) + behind, name)
