@@ -139,30 +139,31 @@ def _sizes(node: Node, x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     name = overload_name(node)
     if name not in _WHOLE:
         return result if name.startswith(("linalg_vector_norm", "std")) else result.clamp(min=0.0).sqrt()
-    given = arguments(node)
-    if name in ("layer_norm.default", "rms_norm.default"):
-        rows = x.flatten(-len(given["normalized_shape"]))
-    else:
-        rows = x.reshape(x.shape[0], int(given.get("num_groups", x.shape[1])), -1)
+    rows = _rows(node, x)
     return rows.square().mean(-1).sqrt() if name.startswith("rms") else rows.std(-1, correction=0)
 
 
 def _squares(node: Node, x: torch.Tensor) -> torch.Tensor | None:
     """What a norm takes the mean of, [rows, values of a row]; None where that is not known."""
     name, given = overload_name(node), arguments(node)
-    if name in ("layer_norm.default", "rms_norm.default"):
-        rows = x.flatten(-len(given["normalized_shape"]))
-    elif name in _WHOLE:
-        rows = x.reshape(x.shape[0], int(given.get("num_groups", x.shape[1])), -1)
-    elif name in ("mean.dim", "sum.dim_IntList") and given["dim"] and x.dim():
+    if name in _WHOLE:
+        rows = _rows(node, x)
+        centred = rows if name.startswith("rms") else rows - rows.mean(-1, keepdim=True)
+        return centred.square().reshape(-1, rows.shape[-1])
+    if name in ("mean.dim", "sum.dim_IntList") and given["dim"] and x.dim():
         axes = [axis % x.dim() for axis in given["dim"]]
         return x.permute(*(a for a in range(x.dim()) if a not in axes), *axes).reshape(
             -1, math.prod(x.shape[a] for a in axes)
         )
-    else:
-        return None
-    centred = rows if name.startswith("rms") else rows - rows.mean(-1, keepdim=True)
-    return centred.square().reshape(-1, rows.shape[-1])
+    return None
+
+
+def _rows(node: Node, x: torch.Tensor) -> torch.Tensor:
+    """What a norm that is one operator divides, a row on the last axis."""
+    given = arguments(node)
+    if overload_name(node) in ("layer_norm.default", "rms_norm.default"):
+        return x.flatten(-len(given["normalized_shape"]))
+    return x.reshape(x.shape[0], int(given.get("num_groups", x.shape[1])), -1)
 
 
 def measured(node: Node) -> bool:

@@ -23,7 +23,7 @@ from micronpu.targets.ethosu.schedule.prefetch import (
     prefetched,
     space_of,
 )
-from micronpu.targets.ethosu.schedule.stream import actions_of
+from micronpu.targets.ethosu.schedule.stream import actions_of, can_be_rewritten
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 LEAST_GAIN = 0.03
@@ -91,7 +91,7 @@ class Candidate:
 def may_pay(program: VelaProgram, spec: EthosUOptions) -> bool:
     """Whether another schedule of a program's weights may save enough, by what no schedule can save."""
     memories = spec.memories
-    if memories is None or program.commands[:4] != b"COP1" or not program.places:
+    if memories is None or not can_be_rewritten(program.commands) or not program.places:
         return False
     layers = [program.layers[place] for place in {*program.places} if place >= 0]
     if not any(layer.work.weight_bytes for layer in layers):
@@ -228,9 +228,14 @@ def proved_by(before: Ran | None, program: VelaProgram, graph: Graph, spec: Etho
     """
     if before is None or not is_large(graph):
         return None
+    return same_as(before, program, spec)
+
+
+def same_as(before: Ran, program: VelaProgram, spec: EthosUOptions) -> Ran | None:
+    """A program's run on the inputs of another's, where it gives the same; else None."""
     try:
         ran = run(program, spec, before.inputs)
-    except MicroNpuError:  # it begins too early, perhaps, which the comparison mends
+    except MicroNpuError:  # it begins too early, perhaps, which a comparison with the graph mends
         return None
     same = all(np.array_equal(old, new) for old, new in zip(before.outputs, ran.outputs, strict=True))
     return ran if same else None

@@ -116,8 +116,8 @@ def test_orders_of_weights() -> None:
         changed += 1
         assert len(made[1]) == len(constants) and made[1] != constants
         assert reordered(*made, orders, family) is None
-        depths = [w.depth for _, _, w in layers_of(made[0], made[1], family)]
-        assert depths != [w.depth for _, _, w in layers_of(actions, constants, family)]
+        depths = [w.depth for _, _, w, _ in layers_of(made[0], made[1], family)]
+        assert depths != [w.depth for _, _, w, _ in layers_of(actions, constants, family)]
     assert changed
 
 
@@ -140,6 +140,14 @@ def test_unlike_weights_stay_apart() -> None:
         program = micronpu.compile(nn.Linear(64, 64).eval(), rows(1, 0), "ethos-u55-128", calibration=[rows(1, 1)])
         parts += [part for part in program.partitions if isinstance(part, EthosUPartition)]
     assert shared.with_shared_weights(parts) == parts
+
+
+def test_driver_actions_that_cannot_be_written_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Linux: the length of their stream stands elsewhere, and the word in front of it is something else."""
+    own = apart("ethos-u55-128", "int8")
+    other = [replace(p, program=replace(p.program, commands=b"COP2" + p.program.commands[4:])) for p in own]
+    monkeypatch.setattr(shared, "with_actions", lambda *_: pytest.fail("a stream was written"))
+    assert shared.with_shared_weights(other) == other
 
 
 def test_without_the_copy_a_program_says_so() -> None:

@@ -115,6 +115,21 @@ def random_integers(shape: Sequence[int], numpy_type: Any, seed: int, *, near: b
     return values
 
 
+def integers_for(
+    inputs: Sequence[tuple[Sequence[int], Any]], counts: Sequence[int], seed: int, row: int
+) -> list[Array]:
+    """Integers to run a program on; every second row of them is near zero.
+
+    Args:
+        inputs: shape and NumPy type of each.
+        counts: of the things that each input numbers, if it does; else 1.
+    """
+    return [
+        random_integers(shape, kind, seed + 97 * row + i, near=bool(row % 2), count=counts[i])
+        for i, (shape, kind) in enumerate(inputs)
+    ]
+
+
 def is_large(graph: Graph) -> bool:
     """Whether one run of a graph is all that its proof takes."""
     return macs_of(graph) > _LARGE
@@ -154,18 +169,12 @@ def compare(
     refused: SimulationError | None = None
     telling = np.zeros(len(content.outputs), np.int64)
 
-    def row_of(number: int) -> list[Any]:
-        return [
-            random_integers(shape, kind, seed + 97 * number + i, near=bool(number % 2), count=numbered[i])
-            for i, (shape, kind) in enumerate(inputs)
-        ]
-
     try:
         simulator = EthosUSimulator(accelerator, weight_limit=WEIGHTS_OF_ONE_RUN)
         for row in range(max(rows, most)):
             if row >= rows and telling.min(initial=_TELLING) >= _TELLING:
                 break
-            given = row_of(row)
+            given = integers_for(inputs, numbered, seed, row)
             seen: list[Footprint] | None = [] if footprints and not row else None
             ran.append(Ran(given, simulator.run(content, given, footprints=seen), seen or []))
             telling += [_inside(array) for array in ran[-1].outputs]

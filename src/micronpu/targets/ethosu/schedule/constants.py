@@ -23,7 +23,7 @@ from micronpu.targets.ethosu.schedule.operations import (
 )
 from micronpu.targets.ethosu.schedule.ranges import Ranges
 from micronpu.targets.ethosu.schedule.stream import CONVOLUTION, DEPTHWISE, Action, large, small
-from micronpu.targets.ethosu.schedule.weights import Weights, weights_of
+from micronpu.targets.ethosu.schedule.weights import weights_of
 
 _ALIGNMENT = 16
 _INTERNAL = 0x100
@@ -123,11 +123,15 @@ def moved(actions: Sequence[Action], reads: Iterable[Read], places: Mapping[tupl
     return made
 
 
-def place_in(data: bytes | bytearray, piece: bytes, begin: int) -> int:
-    """Where a piece stands among other constants, aligned as it was; -1 where it does not."""
+def place_in(data: bytearray, piece: bytes, begin: int) -> int:
+    """Where a piece stands among other constants, aligned as it was; where it does not it is put behind them."""
     at = data.find(piece)
     while at >= 0 and (at - begin) % _ALIGNMENT:
         at = data.find(piece, at + 1)
+    if at < 0:
+        data += bytes((begin - len(data)) % _ALIGNMENT)
+        at = len(data)
+        data += piece
     return at
 
 
@@ -148,17 +152,19 @@ Layer = tuple[int, int, tuple[int, ...], tuple[bytes, ...], tuple[int, ...]]
 """Command and parameter, registers of `_ORDER`, scales, and bytes of each stream of weights."""
 
 
-def layers_of(actions: Sequence[Action], constants: bytes, family: str) -> Iterator[tuple[int, Layer, Ordered]]:
-    """The operations with weights: number, what they have in common with those of the same weights, and these."""
+def layers_of(
+    actions: Sequence[Action], constants: bytes, family: str
+) -> Iterator[tuple[int, Layer, Ordered, list[tuple[Part, int]]]]:
+    """The operations with weights: number, what those of the same weights have in common, the weights, and where."""
     for number, weights in sorted(weights_of(actions, family).weights.items()):
         action = actions[number]
         if action.code in (CONVOLUTION, DEPTHWISE):
-            own = _own(weights)
+            own = [(part, origin) for part, origin in weights.origins if part.region != SCALE_REGION]
             scales = tuple(constants[o : o + p.length] for p, o in weights.origins if p.region == SCALE_REGION)
             order = tuple(action.number(code) for code in _ORDER)
             layer = action.code, action.parameter, order, scales, tuple(part.length for part, _ in own)
             streams = tuple(constants[o : o + p.length] for p, o in own)
-            yield number, layer, Ordered(streams, action.number(_BLOCK_DEPTH))
+            yield number, layer, Ordered(streams, action.number(_BLOCK_DEPTH)), own
 
 
 def reordered(
@@ -171,13 +177,12 @@ def reordered(
     same is for the simulator to say.
     """
     made, data, changed = list(actions), bytearray(constants), False
-    found = weights_of(actions, family).weights
-    for number, layer, own in layers_of(actions, constants, family):
+    for number, layer, own, places in layers_of(actions, constants, family):
         other = orders.get(layer, own)
         chain = _chain(made, number, family)
         if other.weights == own.weights or other.depth >= own.depth or chain is None:
             continue
-        for (part, origin), weights in zip(_own(found[number]), other.weights, strict=True):
+        for (part, origin), weights in zip(places, other.weights, strict=True):
             data[origin : origin + part.length] = weights
         for member in chain:
             made[member] = _with(made[member], _BLOCK_DEPTH, other.depth)
@@ -191,10 +196,6 @@ def reordered(
 
 def _with(action: Action, code: int, value: int) -> Action:
     return replace(action, registers={**action.registers, small(code): (value, None)})
-
-
-def _own(weights: Weights) -> list[tuple[Part, int]]:
-    return [(part, origin) for part, origin in weights.origins if part.region != SCALE_REGION]
 
 
 def _chain(actions: Sequence[Action], first: int, family: str) -> list[int] | None:

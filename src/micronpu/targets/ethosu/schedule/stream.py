@@ -121,6 +121,11 @@ def _words(actions: Sequence[Action]) -> Iterator[int]:
         yield action.parameter << 16 | action.code
 
 
+def can_be_rewritten(commands: bytes) -> bool:
+    """Whether `with_actions` knows the driver actions of a stream."""
+    return commands[:4] == b"COP1"
+
+
 def with_actions(commands: bytes, actions: Sequence[Action]) -> bytes:
     """The driver actions of a stream (``COP1``) round another.
 
