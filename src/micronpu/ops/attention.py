@@ -109,8 +109,8 @@ def _repeated_heads(write: Writer, x: Float, heads: int) -> Float:
 
 @composes("masked_fill.Scalar", "masked_fill_.Scalar")
 def _masked_scores(write: Writer) -> Float:
-    """softmax(masked_fill(x, mask, -inf)) -> softmax(x + mask'), where nothing but attention, a softmax or a maximum
-    reads it
+    """softmax(masked_fill(x, mask, -inf)) -> softmax(x + mask'), where nothing but attention, a softmax, a logsumexp
+    or a maximum reads it
 
     A mask that the program is given or computes becomes `MASKED` times its truth values.  It may be moved, and added
     to others, on its way: `torch.nn.MultiheadAttention` makes zeros with infinities of its `key_padding_mask`.  The
@@ -180,7 +180,7 @@ MINIMA = ("amin.default", "argmin.default", "min.default", "min.dim")
 
 
 def _is_for_softmax(write: Writer) -> bool:
-    return write.ends() <= {*SOFTMAX, _ATTENTION}
+    return write.ends() <= {*SOFTMAX, _ATTENTION, "logsumexp.default"}
 
 
 def _hides(write: Writer, least: float, most: float | None = None) -> int:

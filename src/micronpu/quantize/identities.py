@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.program import arguments, overload_name, value_of
+from micronpu.frontend.program import arguments, is_getitem, overload_name, value_of
 from micronpu.ir.way import Capabilities
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.attributes import is_trained, number
@@ -26,7 +26,7 @@ def spelled_out(model: GraphModule, able: Capabilities) -> bool:
     """1 / (1 + exp(-x)) -> sigmoid(x), log(1 + exp(x)) -> softplus(x), log(softmax(x)) -> log_softmax(x) and the like
 
     Exact up to float rounding: 1 / exp(x) and z / exp(x) as exp(-x), exp(x) / sum(exp(x)) as softmax(x),
-    log(sigmoid(x)) as log_sigmoid(x), sqrt(x * x) as abs(x).
+    log(sigmoid(x)) as log_sigmoid(x), sqrt(x * x) as abs(x), max(x) + log(sum(exp(x - max(x)))) as logsumexp(x).
     """
     changed = False
     for node in list(model.graph.nodes):
@@ -82,6 +82,36 @@ def _of_division(model: GraphModule, node: Node, write: GraphWriter) -> Node | N
     return inverse if _fixed(model, x) == 1 else write("mul.Tensor", inverse, x)
 
 
+def _of_sum(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
+    """Of the largest of a row and the logarithm of the sum beside it, both kept as an axis of 1 or neither."""
+    if arguments(node)["alpha"] != 1:
+        return None
+    for largest, log in (node.args[:2], node.args[1::-1]):
+        total: Any = log.args[0] if isinstance(log, Node) and _name(log) == "log.default" else None
+        power: Any = total.args[0] if _name(total) == "sum.dim_IntList" else None
+        z: Any = power.args[0] if _name(power) == "exp.default" else None
+        if _name(z) != "sub.Tensor" or arguments(z)["alpha"] != 1:
+            continue
+        x, top = z.args
+        axis = _axis_of_largest(top)
+        if axis is None or not _is_largest_of(top, x, axis):
+            continue
+        rank = value_of(top).dim()
+        keeps = bool(arguments(total)["keepdim"])
+        summed = [a % rank for a in arguments(total)["dim"] or ()]
+        if summed == [axis % rank] and _is_same(largest if keeps else _before_squeeze(largest, axis % rank), top):
+            return write("logsumexp.default", x, [axis], keeps)
+    return None
+
+
+def _before_squeeze(x: Any, axis: int) -> Any:
+    """What a value is without an axis of; the value itself where it is nothing of the kind."""
+    if _name(x) != "squeeze.dim":
+        return x
+    before = x.args[0]
+    return before if x.args[1] % value_of(before).dim() == axis else x
+
+
 def _of_root(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
     x: Any = node.args[0]
     given = arguments(x) if isinstance(x, Node) and x.op == "call_function" else {}
@@ -100,6 +130,7 @@ _IDENTITIES: dict[str, Identity] = {
     "reciprocal.default": _of_reciprocal,
     "div.Tensor": _of_division,
     "sqrt.default": _of_root,
+    "add.Tensor": _of_sum,
 }
 
 
@@ -139,7 +170,15 @@ def _is_sum_of(x: Any, terms: Node) -> int | None:
 
 def _is_largest_of(x: Any, of: Any, axis: int) -> bool:
     """Whether x is the largest of a value along an axis."""
-    return _name(x) == "amax.default" and _is_same(x.args[0], of) and _only_axis(x) == axis
+    return _axis_of_largest(x) == axis and _is_same((x.args[0] if is_getitem(x) else x).args[0], of)
+
+
+def _axis_of_largest(x: Any) -> int | None:
+    """The axis along which x is the largest of a value, kept as one of size 1; None where it is not."""
+    if isinstance(x, Node) and is_getitem(x) and x.args[1] == 0 and _name(x.args[0]) == "max.dim":
+        given = arguments(cast(Node, x.args[0]))
+        return int(given["dim"]) % value_of(x).dim() - value_of(x).dim() if given["keepdim"] else None
+    return _only_axis(x) if _name(x) == "amax.default" else None
 
 
 _DEPTH = 4

@@ -44,9 +44,16 @@ def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
 def _observe_scores(model: GraphModule, places: Mapping[Any, Any], lifted: set[nn.Module]) -> None:
     """Of what softmaxes read; the observers that it lifts are added to those that are."""
     for node in model.graph.nodes:
-        if overload_name(node) not in SOFTMAX:
+        if overload_name(node) in SOFTMAX:
+            scores = arguments(node)["self"]
+        elif _distance_axis(node) is not None:
+            scores = node.args[0]
+            distances = places.get(node)
+            if distances is not None and is_observer(distances) and distances not in lifted:
+                distances.register_forward_pre_hook(_near_the_largest)
+                lifted.add(distances)
+        else:
             continue
-        scores = arguments(node)["self"]
         observer = places.get((scores, node), places.get(scores))
         if observer is None or is_fixed(observer) or observer in lifted:
             continue
@@ -144,6 +151,12 @@ def _lifted(
     return x.clamp(min=float(floor)), *others
 
 
+def _near_the_largest(observer: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Distances to the largest of a row without those of which the exponential is zero beside one."""
+    x, *others = given
+    return x.clamp(min=-FLOOR), *others
+
+
 def _without_hidden(observer: nn.Module, given: tuple[Any, ...], *, lowest: bool) -> tuple[Any, ...]:
     """Values of which those that a mask hides from a maximum are like the lowest of the others, and from a minimum like
     the highest.
@@ -182,15 +195,44 @@ def _rows(value: Node) -> frozenset[int | None]:
     if not isinstance(known, torch.Tensor) or known.dim() == 0:
         return frozenset()
     found: set[int | None] = set()
-    for user in value.users:
+    axes = [_distance_axis(user) for user in value.users]
+    if overload_name(value) == "amax.default" and any(axis is not None for axis in axes):
+        return frozenset(axes) - {None}
+    for user, axis in zip(value.users, axes, strict=True):
         entry = known_import(user)
         if overload_name(user) in SOFTMAX:
             found.add(int(arguments(user)["dim"]) % known.dim())
+        elif axis is not None:
+            found.add(axis)
+        elif overload_name(user) == "amax.default" and any(u.args[:1] == (value,) for u in _distances(user)):
+            pass
         elif entry is not None and entry.moves_only and (behind := _rows(user)):
             found |= {None if axis is None else _axis_before(user, value, axis) for axis in behind}
         else:
             return frozenset()
     return frozenset(found)
+
+
+def _distances(largest: Node) -> list[Node]:
+    """What tells how far values are below the largest of their row."""
+    return [user for user in largest.users if _distance_axis(user) is not None and user.args[1] is largest]
+
+
+def _distance_axis(node: Node) -> int | None:
+    """The axis of x - amax(x), of which exponentials are all that is read, as in a logsumexp; None of other nodes."""
+    if overload_name(node) != "sub.Tensor" or arguments(node)["alpha"] != 1:
+        return None
+    x, largest = node.args
+    if not isinstance(largest, Node) or overload_name(largest) != "amax.default" or largest.args[0] is not x:
+        return None
+    given, rank = arguments(largest), int(largest.meta["val"].dim())
+    if (
+        not given["keepdim"]
+        or len(given["dim"]) != 1
+        or {overload_name(user) for user in node.users} != {"exp.default"}
+    ):
+        return None
+    return int(given["dim"][0]) % rank
 
 
 def _axis_before(move: Node, value: Node, axis: int) -> int | None:

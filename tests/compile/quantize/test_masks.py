@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from tests.compile.nearness import FAMILIES, decibels
 from torch import nn
 
 import micronpu
@@ -54,3 +57,80 @@ def test_choices_and_masks_train_and_mean_the_same_on_the_npu(target):
         assert float((shares * mask).max()) == 0.0 and float((causal * torch.ones(4, 4).triu(1)).max()) == 0.0
         for found, wanted in zip((shares, causal), module(x, mask), strict=True):
             assert float((found - wanted).abs().max()) <= 2.5 / 256
+
+
+def _softmax(x, axis):
+    """A softmax as a model writes it."""
+    parts = torch.exp(x - x.amax(axis, keepdim=True))
+    return parts / parts.sum(axis, keepdim=True)
+
+
+def _softmax_of_pairs(x, axis):
+    """The same by the maximum that also has positions."""
+    parts = (x - x.max(axis, keepdim=True)[0]).exp()
+    return parts / parts.sum(axis, keepdim=True)
+
+
+def _logsumexp(x, axis):
+    """A logsumexp as a model writes it."""
+    largest = x.amax(axis, keepdim=True)
+    return largest + torch.log(torch.exp(x - largest).sum(axis, keepdim=True))
+
+
+def _logsumexp_of_rows(x, axis):
+    """The same without the axis in its result."""
+    largest = x.max(axis, keepdim=True).values
+    return (x - largest).exp().sum(axis).log() + largest.squeeze(axis)
+
+
+class ByHand(nn.Module):
+    """What reads scores behind masks: filled or chosen, given or constant, along the last axis and another."""
+
+    def forward(self, x, hidden):
+        constant = torch.ones(8, 8).triu(5).bool()
+        results = []
+        for number, axis in enumerate((-1, 1)):
+            y = x * (1 + number)
+            results += [
+                _softmax(y.masked_fill(hidden, -math.inf), axis),
+                _softmax(y.masked_fill(constant.mT if axis == 1 else constant, -1e4), axis),
+                _softmax_of_pairs(y.masked_fill(hidden, -math.inf), axis),
+                torch.logsumexp(torch.where(hidden, -1e4, y), axis),
+                torch.logsumexp(y.masked_fill(constant.mT if axis == 1 else constant, -math.inf), axis),
+                _logsumexp(y.masked_fill(hidden, -math.inf), axis),
+                _logsumexp(y + hidden.float() * -1e4, axis),
+                _logsumexp_of_rows(y.masked_fill(hidden, -1e4), axis),
+            ]
+        return results
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_what_is_written_by_hand_behind_a_mask_is_near_float(target):
+    shown = torch.eye(8).bool() | torch.eye(8).bool().roll(1, 0) | torch.eye(8).bool().roll(2, 0)
+
+    def draw(random):  # no rare values and no rows of one, whose range calibration may miss
+        hidden = (torch.rand(1, 8, 8, generator=random) < 0.4) & ~shown
+        return torch.rand(1, 8, 8, generator=random) * 8 - 4, hidden
+
+    found = decibels(ByHand().eval(), draw, target)
+    assert min(found) >= 30, [round(f, 1) for f in found]
+
+
+class Spread(nn.Module):
+    """Sums of exponentials of rows that are far from each other, of which only the largest count."""
+
+    def forward(self, x):
+        return torch.logsumexp(x, -1)
+
+
+def test_distances_that_weigh_nothing_cost_a_logsumexp_no_steps():
+    def draw(random):
+        x = torch.randn(1, 8, 8, generator=random)
+        x[..., 0] -= 500
+        return (x,)
+
+    random = torch.Generator().manual_seed(0)
+    rows = [draw(random) for _ in range(8)]
+    module = micronpu.compile(Spread().eval(), rows[0], "imxrt700", calibration=rows, verify=False).quantized
+    (exponential,) = (n for n in module.graph.nodes if "aten.exp" in str(n.target))
+    assert exponential.args[0].args[1] <= 16 / 255 + 1e-6
