@@ -23,6 +23,8 @@ STATED: dict[Pair, str] = {
     ("narrow.default", "std.correction"): INSIDE,
     ("sgn.default", "std.correction"): INSIDE,
     ("avg_pool2d.default", "__and__.Tensor"): "compares with 0, which is a step of every grid",
+    ("_adaptive_avg_pool2d.default", "__and__.Tensor"): "as after avg_pool2d",
+    ("index_select.default", "addmv.default"): "a result beyond all that calibrated, which product and sum both clip",
     ("upsample_bilinear2d.vec", "masked_fill.Tensor"): "compares what lies on both sides of a step",
     ("remainder.Scalar", "glu.default"): "reads what has jumped",
 }
