@@ -93,17 +93,21 @@ def arena_of(plan: Plan, number: int, region: str) -> Arena:
         names.setdefault(index, f"output {i}")
         used.setdefault(index, []).append(last_step)
     found: list[Life] = []
+    begins: dict[int, list[int]] = {}  # by offset, which of them
     for index, at in sorted(used.items(), key=lambda entry: (min(entry[1]), entry[0])):
         value = plan.values[index]
         if value.planned != number or value.tensor is None:
             continue
         own = Life(names[index], _bytes(value), value.offset, min(at), max(at))
-        same = next((t for t in found if _is_view(own, t)), None)
-        if same is None:
+        here = begins.setdefault(own.offset, [])
+        number_of = next((i for i in here if _is_view(own, found[i])), None)
+        if number_of is None:
+            here.append(len(found))
             found.append(own)
         else:
+            same = found[number_of]
             joined = Life(same.name, max(same.bytes, own.bytes), same.offset, same.first, max(same.last, own.last))
-            found[found.index(same)] = joined
+            found[number_of] = joined
     bound = lower_bound([Lifetime(t.bytes, t.first, t.last) for t in found])
     return Arena(f"planned memory {number}", region, plan.memories[number - 1], bound, tuple(steps), tuple(found))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,7 +28,7 @@ from micronpu.partition.memory import plan
 from micronpu.partition.outline import DelegateCall
 from micronpu.partition.portable import portable_kernels
 from micronpu.upstream.executorch import add_named_data, edge_config, initialized, planning_by
-from micronpu.upstream.idle import WhereNeeded, idle_passes_left_out, take_apart
+from micronpu.upstream.idle import WhereNeeded, graphs_left_unwritten, idle_passes_left_out, take_apart
 from micronpu.upstream.pte import CORE_KERNELS
 from micronpu.upstream.torch import set_graph
 
@@ -64,9 +65,11 @@ def lower(
     """
     import executorch.kernels.quantized  # noqa: F401  (out variants of quantize and dequantize)
 
-    programs = {name: torch.export.export(with_delegates(module), rows) for name, (module, rows) in methods.items()}
-    plain = [take_apart(program) for program in programs.values()]
-    with idle_passes_left_out(all(plain)):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(graphs_left_unwritten())
+        programs = {name: torch.export.export(with_delegates(module), rows) for name, (module, rows) in methods.items()}
+        plain = [take_apart(program) for program in programs.values()]
+        stack.enter_context(idle_passes_left_out(all(plain)))
         edge = to_edge(programs, compile_config=edge_config())
         if finish is not None:
             finish(edge)

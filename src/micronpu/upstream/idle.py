@@ -16,11 +16,11 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from micronpu.upstream.door import declared, through
 from micronpu.upstream.executorch import decompositions
-from micronpu.upstream.torch import OpOverload, schema_of
+from micronpu.upstream.torch import OpOverload, codegen_of, schema_of
 
 _PROGRAM = "executorch.exir.program._program"
 _PASSES = declared(
@@ -45,6 +45,17 @@ _LOWERED = declared(
     "executorch.exir.passes.replace_aten_with_edge_pass:should_lower_to_edge",
     "operators get their other names by a trace",
     parameters=("op",),
+)
+_ORDERS = declared(f"{_PROGRAM}:MemoryFormatOpsPass", "orders of axes are written by a trace", parameters=())
+_ORDERED = declared(
+    "executorch.exir.passes.dim_order_ops_registry:DimOrderOpsMap", "orders of axes are written by a trace"
+)
+_SOURCE = declared("torch.fx.traceback:NodeSource", "operators of a lowered program have no debug handles")
+_SPECS = declared(
+    "executorch.exir.passes.spec_prop_pass:ExportPass", "shapes are found again by a trace", parameters=()
+)
+_RECOMPILE = declared(
+    "torch.fx:GraphModule.recompile", "graphs that nobody calls are written as Python", parameters=("self",)
 )
 _LOCK = threading.RLock()
 _MIXED = ("add.Tensor", "mul.Tensor", "sub.Tensor", "div.Tensor", "div.Tensor_mode", "minimum.default")
@@ -92,8 +103,74 @@ class InPlace:
         return PassResult(module, True)
 
 
+class InOrder:
+    """Gives operators that take an order in memory those that take an order of axes, of tensors that are in order.
+
+    What is kept of a tensor's order is its own, which is that of its axes; `take_apart` has seen to that.
+    """
+
+    def __call__(self, module: GraphModule) -> Any:
+        registry: Any = importlib.import_module("executorch.exir.passes.dim_order_ops_registry")
+        traced: Any = importlib.import_module("torch.fx.traceback")
+        for node in module.graph.nodes:
+            if "from_node" not in node.meta and node.op != "output":  # which handles are counted by
+                node.meta["from_node"] = [traced.NodeSource(node)]
+            if node.op == "call_function" and node.target in registry.DimOrderOpsMap:
+                node.target = registry.DimOrderOpsMap[node.target]
+                others = {name: value for name, value in node.kwargs.items() if name != "memory_format"}
+                node.kwargs = {**others, "dim_order": list(range(node.meta["val"].dim()))}
+        from torch.fx.passes.infra.pass_base import PassResult
+
+        return PassResult(module, True)
+
+
+class Copied:
+    """A pass that finds the values of a graph by a trace, left out where every node has its own; the graph is copied.
+
+    Attributes:
+        made: the pass.
+    """
+
+    def __init__(self, made: Any) -> None:
+        self.made = made
+
+    def __call__(self, module: GraphModule) -> Any:
+        if any("val" not in node.meta for node in module.graph.nodes if node.op != "output"):
+            return self.made(module)
+        from torch.fx.passes.infra.pass_base import PassResult
+
+        graph = Graph()
+        graph.output(graph.graph_copy(module.graph, {}))
+        graph.output_node().meta = dict(module.graph.output_node().meta)
+        return PassResult(GraphModule(module, graph), True)
+
+
 @contextlib.contextmanager
-@through(_PASSES, _LEGALIZE, _VIEWS, _REPLACED, _COPY, _EDGE, _LOWERED)
+@through(_RECOMPILE)
+def graphs_left_unwritten() -> Iterator[None]:
+    """While it lasts, a graph is written as Python when it is called, and not with every change of it."""
+    with _LOCK:
+        written: Any = GraphModule.recompile
+
+        def recompile(self: Any) -> None:
+            def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+                written(self)
+                return self.forward(*args, **kwargs)
+
+            codegen = codegen_of(self.graph)
+            if hasattr(codegen, "pytree_info"):
+                self._in_spec, self._out_spec = codegen.pytree_info.in_spec, codegen.pytree_info.out_spec
+            type(self).forward = forward
+
+        GraphModule.recompile = recompile  # type: ignore[assignment, method-assign]
+        try:
+            yield
+        finally:
+            GraphModule.recompile = written  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+@through(_PASSES, _LEGALIZE, _VIEWS, _REPLACED, _COPY, _EDGE, _LOWERED, _ORDERS, _ORDERED, _SOURCE, _SPECS)
 def idle_passes_left_out(plain: bool = False) -> Iterator[None]:
     """While it lasts, ExecuTorch's lowering leaves out what has nothing to do.
 
@@ -115,6 +192,11 @@ def idle_passes_left_out(plain: bool = False) -> Iterator[None]:
         others: dict[str, Any] = {"_get_aten_to_edge_passes": passes, "LegalizePortableDimOrderPass": legalizing}
         if plain:
             others |= {"ReplaceViewOpsWithViewCopyOpsPass": _copied_views, "OpReplacePass": _edge_operators}
+            others |= {"MemoryFormatOpsPass": InOrder}
+            specs: Any = importlib.import_module("executorch.exir.passes.spec_prop_pass")
+            traced = specs.ExportPass
+            stack.callback(setattr, specs, "ExportPass", traced)
+            specs.ExportPass = lambda: Copied(traced())
         for name, other in others.items():
             stack.callback(setattr, program, name, getattr(program, name))
             setattr(program, name, other)
@@ -221,7 +303,7 @@ def take_apart(program: Any) -> bool:
         elif node.target is aten.expand_copy.default:
             with graph.inserting_before(node):
                 expanded = graph.call_function(aten.expand.default, node.args)
-            expanded.meta = {**node.meta, "val": node.args[0].meta["val"].expand(node.args[1])}
+            expanded.meta = dict(node.meta)  # the edge operator is a copy, whose values are in order in memory
             node.target, node.args = aten.clone.default, (expanded,)
             node.kwargs = {"memory_format": torch.contiguous_format}
     graph.eliminate_dead_code()

@@ -296,6 +296,17 @@ def idle_passes():
     assert [n.target.__name__ for n in made.nodes if n.op == "call_function"] == ["aten.relu.default"]
 
 
+def unwritten():
+    """What a graph computes is still asked of `recompile`."""
+    from micronpu.upstream.idle import graphs_left_unwritten
+
+    with graphs_left_unwritten():
+        module = torch.fx.symbolic_trace(nn.ReLU())
+        assert not hasattr(module, "_code")
+        assert module(torch.tensor(-1.0)) == 0
+    assert "relu" in module.code
+
+
 def composite():
     composite = [
         torch._C._dispatch_has_kernel_for_dispatch_key(o.name(), "CompositeImplicitAutograd")
@@ -321,6 +332,10 @@ LOWERING = (
     "torch._export.passes.replace_view_ops_with_view_copy_ops_pass:get_view_copy_of_view_op",
     "executorch.exir.passes.replace_aten_with_edge_pass:aten_to_edge",
     "executorch.exir.passes.replace_aten_with_edge_pass:should_lower_to_edge",
+    "executorch.exir.program._program:MemoryFormatOpsPass",
+    "executorch.exir.passes.dim_order_ops_registry:DimOrderOpsMap",
+    "executorch.exir.passes.spec_prop_pass:ExportPass",
+    "torch.fx.traceback:NodeSource",
 )
 USES = {
     "torch._ops:OpOverload": overloads,
@@ -359,6 +374,7 @@ USES = {
     **dict.fromkeys(PLANNING, planning),
     "torch._C:_dispatch_has_kernel_for_dispatch_key": composite,
     **dict.fromkeys(LOWERING, idle_passes),
+    "torch.fx:GraphModule.recompile": unwritten,
     "executorch.backends.transforms.utils:create_constant_placeholder": constants,
     "executorch.exir.graph_module:get_control_flow_submodules": control_flow,
     "executorch.backends.cortex_m.ops.operators": kernels_of_a_core,

@@ -124,6 +124,7 @@ def test_the_bytes_of_a_cores_program_are_the_same(model: type[nn.Module], monke
     shorter = made()
     monkeypatch.setattr(micronpu.partition.lower, "idle_passes_left_out", lambda plain: contextlib.nullcontext())
     monkeypatch.setattr(micronpu.partition.lower, "take_apart", lambda program: False)
+    monkeypatch.setattr(micronpu.partition.lower, "graphs_left_unwritten", contextlib.nullcontext)
     monkeypatch.setattr(idle.WhereNeeded, "__call__", lambda self, module: self.made(module))
     monkeypatch.setattr(micronpu.partition.lower, "_Signature", micronpu.partition.lower.ExportGraphSignature)
     assert shorter == made()
@@ -165,6 +166,59 @@ def test_the_compiler_is_as_before_when_the_lowering_ends() -> None:
         assert compiler._get_aten_to_edge_passes is not before[0]
         raise ZeroDivisionError
     assert (compiler._get_aten_to_edge_passes, compiler.LegalizePortableDimOrderPass) == before
+
+
+def test_a_graph_that_was_left_unwritten_is_written_when_it_is_called() -> None:
+    def module() -> torch.fx.GraphModule:
+        graph = torch.fx.Graph()
+        graph.output(graph.call_function(torch.neg, (graph.placeholder("x"),)))
+        return torch.fx.GraphModule(nn.Module(), graph)
+
+    recompile = torch.fx.GraphModule.recompile
+    with pytest.raises(ZeroDivisionError), idle.graphs_left_unwritten():
+        new, known = module(), module()
+        assert not hasattr(new, "_code")
+        assert torch.equal(known(X), -X)
+        for made in (new, known):
+            next(n for n in made.graph.nodes if n.op == "call_function").target = torch.exp
+            made.recompile()
+        raise ZeroDivisionError
+    assert torch.fx.GraphModule.recompile is recompile
+    assert torch.equal(new(X), X.exp())
+    assert torch.equal(known(X), X.exp())
+    assert "exp" in new.code
+
+
+def test_what_a_plain_program_is_traced_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders of axes and shapes: the graph, with its handles and specs, is the one of the traces."""
+    from executorch.exir.pass_base import ExportPass
+
+    traces: list[str] = []
+    call = ExportPass.call
+
+    def noted(self: Any, module: Any) -> Any:
+        traces.append(type(self).__name__)
+        return call(self, module)
+
+    monkeypatch.setattr(ExportPass, "call", noted)
+    aten = torch.ops.aten
+
+    def made(plain: bool) -> tuple[bytes, list[tuple[Any, ...]]]:
+        function = Computes(lambda x: aten.expand_copy(aten.clone(x).relu(), [4, 2, 3]) + aten._to_copy(x))
+        exported = torch.export.export(function, (X,))
+        assert idle.take_apart(exported)
+        with idle.idle_passes_left_out(plain):
+            done = to_edge(exported, compile_config=edge_config()).to_executorch()
+        nodes = done.exported_program().graph.nodes
+        return bytes(done.buffer), [(str(n.target), n.meta.get("debug_handle"), str(n.meta["spec"])) for n in nodes]
+
+    expected = made(False)
+    assert {"MemoryFormatOpsPass", "ExportPass"} <= set(traces)
+    traces.clear()
+    found = made(True)
+    assert not {"MemoryFormatOpsPass", "ExportPass"} & set(traces)
+    assert found[0] == expected[0]
+    assert [row[:2] for row in found[1]] == [row[:2] for row in expected[1]]
 
 
 def test_a_transpose_that_is_left_is_found() -> None:

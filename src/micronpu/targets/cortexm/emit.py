@@ -78,6 +78,7 @@ class Emitter:
         self._values: dict[Tensor, fx.Node] = {}
         self._tables: dict[Tensor, tuple[Tensor, npt.NDArray[np.int8]]] = {}
         self._handles: tuple[int, ...] = ()
+        self._constants = 0
 
     def module(self) -> fx.GraphModule:
         for index, tensor in enumerate(self.graph.inputs):
@@ -136,7 +137,8 @@ class Emitter:
         return made
 
     def constant(self, data: npt.NDArray[Any]) -> fx.Node:
-        name = f"constant_{sum(1 for _ in self._root.buffers())}"
+        name = f"constant_{self._constants}"
+        self._constants += 1
         self._root.register_buffer(name, torch.from_numpy(np.array(data, order="C")))
         return self._calls.get_attr(name)
 
