@@ -29,6 +29,7 @@ from micronpu.quantize.kept import calibration_entry, pack_observers, unpack_obs
 from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops, unobserved
 from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_observer
+from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.ranges import fit_ranges
 from micronpu.quantize.running import one_thread, run_sequence, seen_calls
 from micronpu.quantize.states import check_stateless
@@ -115,7 +116,7 @@ def calibrated(
     entry = calibration_entry(prepared, states, sequences)
     if entry is not None and (known := entry.read()) is not None:
         unpack_observers(prepared, known)
-        settle_joints(prepared)
+        _end(prepared)
         if progress is not None:
             progress(sum(map(len, sequences)))
         return prepared
@@ -132,8 +133,16 @@ def calibrated(
                         progress(number)
     if entry is not None:
         entry.write(pack_observers(prepared))
-    settle_joints(prepared)
+    _end(prepared)
     return prepared
+
+
+def _end(prepared: GraphModule) -> None:
+    """Ends calibration, in place: corrections run the same rows once more."""
+    for module in prepared.modules():
+        if isinstance(module, RangeObserver):
+            module.is_calibrated = True
+    settle_joints(prepared)
 
 
 def observed(

@@ -146,10 +146,12 @@ def test_sequences() -> None:
 
 def test_states_begin_anew_with_each_sequence() -> None:
     """A sum that grows with every call: its range is that of the longest sequence, not of all calls together."""
-    model = Keeps(lambda self, x: self.total.add_(x).clone(), {"total": zeros(1, 8)})
-    ones = [torch.ones(1, 8)] * 4
+    model = Keeps(lambda self, x: self.total.add_(x).clone(), {"total": zeros(1, 800)})
+    ones = [torch.ones(1, 800)] * 4
     together, apart = (
-        micronpu.compile(model, X, "imxrt700-neutron", calibration=data, verify=False).states[0].scale
+        micronpu.compile(model, (torch.ones(1, 800),), "imxrt700-neutron", calibration=data, verify=False)
+        .states[0]
+        .scale
         for data in ([ones * 3], [ones, ones, ones])
     )
     assert together == pytest.approx(3 * apart, rel=1e-3)

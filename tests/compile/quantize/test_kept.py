@@ -12,6 +12,7 @@ from torch import nn
 import micronpu
 from micronpu.base.cache import FOLDER
 from micronpu.quantize import calibrate
+from micronpu.quantize.observing import RangeObserver
 
 ROWS = [(torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)),) for i in range(3)]
 
@@ -72,6 +73,17 @@ def test_the_second_time_runs_no_row_and_finds_the_same_grids(runs: list[int], h
     assert len(runs) == 6
     assert quantized(**how) == without
     assert len(runs) == 6
+
+
+def test_what_few_values_tell_of_others_is_kept(runs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)),) for i in range(9)]
+    first = quantized(rows)
+    done = len(runs)
+    assert quantized(rows) == first
+    assert len(runs) == done
+    monkeypatch.setattr(RangeObserver, "widens", False)
+    with micronpu.no_cache():
+        assert quantized(rows) != first, "the last layers have few values"
 
 
 def test_what_differs_is_calibrated_anew(runs: list[int]) -> None:

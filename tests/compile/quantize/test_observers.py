@@ -86,6 +86,52 @@ def test_rare_values_are_clipped_and_common_ones_are_not():
     assert zero_point.item() == pytest.approx(-128 + 255 / 4, abs=2)
 
 
+def _of_rows(rows, made):
+    for row in rows:
+        made(row)
+    return made
+
+
+def _int8(search, **more):
+    return search(dtype=torch.int8, quant_min=-128, quant_max=127, qscheme=torch.per_tensor_affine, **more)
+
+
+@pytest.mark.parametrize("search", [SpreadErrorObserver, LeastErrorObserver, MinMaxObserver])
+@pytest.mark.parametrize("name", ["normal", "laplace", "uniform", "heavy tails"])
+def test_few_values_do_not_show_how_far_others_reach(name, search, monkeypatch):
+    """14 rows of 6 values, as a step of a small recurrent layer has: other rows are nearer with the wider range."""
+    gain = 0.0
+    for seed in range(40):
+        x = random(seed, 400, 6)
+        x = {"normal": x, "laplace": x * random(seed + 99, 400, 6).abs().sqrt(), "uniform": torch.erf(x)}.get(
+            name, x**3
+        )
+        made = _of_rows(x[:14], _int8(search))
+        grids = [[float(v) for v in made.calculate_qparams()]]
+        with monkeypatch.context() as context:
+            context.setattr(search, "widens", False)
+            grids.append([float(v) for v in made.calculate_qparams()])
+        wide, narrow = (squared_error(x[14:].numpy(), *grid) for grid in grids)
+        gain += 10 * np.log10(narrow / wide) / 40
+    assert gain > {"uniform": -2.0}.get(name, 2.0)  # nothing tells that a range ends where it was seen to end
+
+
+def test_a_range_is_widened_for_few_values_only():
+    rows = random(0, 100, 7)
+    low, high = _of_rows(rows[:14], _int8(MinMaxObserver)).beyond()
+    least, most = float(rows[:14].min()), float(rows[:14].max())
+    assert 0 < low <= -least and 0 < high <= most
+    for number in (5, 100):  # too few calls to tell, and values enough
+        assert _of_rows(rows[:number], _int8(MinMaxObserver)).beyond() == (0.0, 0.0)
+    assert _of_rows(rows[:14].abs(), _int8(MinMaxObserver)).beyond()[0] == 0.0
+    assert _of_rows(rows[:14].clamp(-0.1, 0.1), _int8(MinMaxObserver)).beyond() == (0.0, 0.0)
+    for search in (MovingAverageObserver, PercentileObserver):  # who asks for these says how much is left out
+        assert _of_rows(rows[:14], _int8(search)).beyond() == (0.0, 0.0)
+    chosen = _of_rows(rows[:14], _int8(SpreadErrorObserver))
+    chosen.settle(torch.tensor(-1.0), torch.tensor(1.55))
+    assert float(chosen.calculate_qparams()[0]) == pytest.approx(0.01)
+
+
 def test_symmetric_ranges_pay_for_both_sides():
     x = DISTRIBUTIONS["after relu"]
     scale, zero_point = observer(x, qscheme=torch.per_tensor_symmetric).calculate_qparams()

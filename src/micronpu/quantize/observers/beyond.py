@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 
 from micronpu.quantize.observing import Observer, RangeObserver
@@ -12,6 +14,8 @@ _REACH = 4.0
 
 class BeyondObserver(RangeObserver):
     """Four times as far as calibration has seen, for which int16 has the steps."""
+
+    widens: ClassVar[bool] = False
 
     def found(self) -> tuple[torch.Tensor, torch.Tensor]:
         return _REACH * self.min_val, _REACH * self.max_val

@@ -14,6 +14,7 @@ class MovingAverageObserver(RangeObserver):
 
     SHARE: ClassVar[float] = 0.01
     averages: ClassVar[bool] = True
+    widens: ClassVar[bool] = False
 
     def see(self, x: torch.Tensor) -> None:
         low, high = torch.aminmax(x.to(self.min_val.dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -15,6 +15,8 @@ class PercentileObserver(HistogramObserver):
     Args:
         percentile: of the values that are in the range at either end, such as 99.99.
     """
+
+    widens: ClassVar[bool] = False
 
     def __init__(self, *grid: Any, percentile: float = 99.99, **more: Any) -> None:
         super().__init__(*grid, **more)

@@ -19,6 +19,7 @@ class SharesObserver(RangeObserver):
     """
 
     of_extremes: ClassVar[bool] = False
+    widens: ClassVar[bool] = False
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         highest = 1.0 if self.is_empty else 2.0 * float(self.max_val)
