@@ -151,8 +151,12 @@ def graphs_left_unwritten() -> Iterator[None]:
     """While it lasts, a graph is written as Python when it is called, and not with every change of it."""
     with _LOCK:
         written: Any = GraphModule.recompile
+        own = threading.get_ident()
 
-        def recompile(self: Any) -> None:
+        def recompile(self: Any) -> Any:
+            if threading.get_ident() != own:  # others may ask for the Python of theirs
+                return written(self)
+
             def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
                 written(self)
                 return self.forward(*args, **kwargs)
@@ -161,6 +165,7 @@ def graphs_left_unwritten() -> Iterator[None]:
             if hasattr(codegen, "pytree_info"):
                 self._in_spec, self._out_spec = codegen.pytree_info.in_spec, codegen.pytree_info.out_spec
             type(self).forward = forward
+            return None
 
         GraphModule.recompile = recompile  # type: ignore[assignment, method-assign]
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -178,6 +179,8 @@ def test_a_graph_that_was_left_unwritten_is_written_when_it_is_called() -> None:
     with pytest.raises(ZeroDivisionError), idle.graphs_left_unwritten():
         new, known = module(), module()
         assert not hasattr(new, "_code")
+        with ThreadPoolExecutor(1) as others:
+            assert "neg" in others.submit(module).result().code
         assert torch.equal(known(X), -X)
         for made in (new, known):
             next(n for n in made.graph.nodes if n.op == "call_function").target = torch.exp
