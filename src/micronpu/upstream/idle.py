@@ -167,7 +167,7 @@ def graphs_left_unwritten() -> Iterator[None]:
             type(self).forward = forward
             return None
 
-        GraphModule.recompile = recompile  # type: ignore[assignment, method-assign]
+        GraphModule.recompile = recompile  # type: ignore[method-assign]
         try:
             yield
         finally:
