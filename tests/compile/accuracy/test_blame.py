@@ -43,12 +43,10 @@ X = torch.randn(24, 6, generator=torch.Generator().manual_seed(1))
 MODEL = Net().eval()
 
 
-def rounded(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    """On the int8 grid of a range that holds zero, as PT2E makes it."""
-    low, high = min(low, 0.0), max(high, 0.0)
-    scale = (high - low) / 255
-    zero = round(-128 - low / scale)
-    return (torch.clamp(torch.round(x / scale) + zero, -128, 127) - zero) * scale
+def rounded(x: torch.Tensor, quantize: torch.fx.Node) -> torch.Tensor:
+    """On the grid of a quantize node."""
+    step, zero, low, high = quantize.args[1:5]
+    return (torch.clamp(torch.round(x / step) + zero, low, high) - zero) * step
 
 
 def test_each_error_is_what_it_says():
@@ -61,12 +59,10 @@ def test_each_error_is_what_it_says():
         weight = MODEL.first.weight
         scale = weight.abs().amax(1, keepdim=True) / 127
         quantized = torch.clamp(torch.round(weight / scale), -127, 127) * scale
-        operand = rounded(X, float(X.min()), float(X.max()))
+        operand = rounded(X, layers["x"].quantize)
         own = torch.relu(operand @ quantized.T + MODEL.first.bias)
         weights = torch.relu(X @ quantized.T + MODEL.first.bias) - exact
-        quantizer = layers["linear"].quantize
-        step, zero, low, high = quantizer.args[1:5]
-        result = (torch.clamp(torch.round(own / step) + zero, low, high) - zero) * step
+        result = rounded(own, layers["linear"].quantize)
     layer = layers["linear"]
     assert layer.signal == pytest.approx(float(exact.square().sum()), rel=1e-5)
     assert layer.own == pytest.approx(float((result - exact).square().sum()), rel=0.01)
