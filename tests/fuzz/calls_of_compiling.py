@@ -26,7 +26,7 @@ import micronpu
 from micronpu import ethosu, neutron
 from micronpu.report.delegation import DelegationReport
 
-_TYPES: list[Any] = ["int4", "uint8", "INT8", torch.int8, torch.int16, 8]
+_TYPES: list[Any] = ["int4", "INT8", torch.int8, torch.int16, 8]
 _COMPILE_WRONG: dict[str, Any] = {
     "model": MODELS,
     "example_inputs": INPUTS,
@@ -142,7 +142,7 @@ CALLS: tuple[Call, ...] = (
         "Quantization",
         micronpu.Quantization,
         dict,
-        {"activations": _TYPES, "io": _TYPES, "quantizer": [neutron.NeutronQuantizer]},
+        {"activations": [*_TYPES, "uint8"], "io": _TYPES, "quantizer": [neutron.NeutronQuantizer]},
         further={"settings": "str | Path | Mapping[str, Any] | None"},
         any=("settings",),
     ),

@@ -131,6 +131,8 @@ _FINE = {
     ("compile", "quantization", "/dev/null"),
     ("blame", "quantization", "/dev/null"),
     ("advise", "quantization", "/dev/null"),
+    ("reproduce", "calibration", ""),
+    ("reproduce", "target", ""),
 }
 """What is unusual and does no harm; empty settings are none."""
 
@@ -151,7 +153,7 @@ def lines() -> Iterator[Line]:
             values = NUMBERS if kind in (int, float) else FILES if is_file else NAMES
             if command == "compare" and (is_file or name in ("activations", "folder")):
                 continue  # it starts processes, and what is wrong there is a row of its table
-            if name in ("output", "report_html", "report_json", "deploy_to", "profile", "etrecord"):
+            if name in ("output", "report_html", "report_json", "deploy_to", "profile", "etrecord", "trace"):
                 is_folder = name == "deploy_to" or (name == "output" and command in _FOLDERS)
                 values = UNWRITABLE[1:2] + UNWRITABLE[4:5] + UNWRITABLE[6:] if is_folder else UNWRITABLE
             for value in values:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from micronpu.base import timing
 from micronpu.base.errors import OptionError
+from micronpu.base.files import check_name
 from micronpu.cli.named_models import is_named
 from micronpu.report.manifest import Sources
 
@@ -69,6 +70,7 @@ def found_sources(
 
     Raises:
         OptionError: it names Python files that nobody has asked to run, or no model at all.
+        FileError: what it names can be no path.
     """
 
     def seen(text: str) -> str:
@@ -110,7 +112,7 @@ def _parts(text: str) -> tuple[str, str, str]:
 
 
 def _file(text: str) -> str:
-    return os.path.realpath(_parts(text)[0]) if text else ""
+    return os.path.realpath(check_name(_parts(text)[0])) if text else ""
 
 
 def _is_python(text: str) -> bool:

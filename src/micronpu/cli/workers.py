@@ -14,7 +14,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError
+from micronpu.base.cluster import cluster
+from micronpu.base.errors import MicroNpuError
 from micronpu.report.candidates import Candidate
 from micronpu.report.texts import plural
 
@@ -182,38 +183,36 @@ def on_ray(task: Task, jobs: Sequence[Job], count: int, seconds: float = math.in
     Raises:
         RuntimeUnavailableError: Ray is not installed.
     """
-    try:
-        import ray
-    except ImportError as error:
-        hint = 'pip install "micronpu[ray]"'
-        raise RuntimeUnavailableError(f"Ray cannot be imported: {error}.", hint=hint) from error
-    ray.init(ignore_reinit_error=True, log_to_driver=False, include_dashboard=False)
+    with cluster() as ray:
+        yield from _on_cluster(ray, task, jobs, count, seconds)
+
+
+def _on_cluster(
+    ray: Any, task: Task, jobs: Sequence[Job], count: int, seconds: float
+) -> Iterator[tuple[Job, Candidate]]:
     remote = ray.remote(num_cpus=1)(Worker)
     workers = [remote.remote(task) for _ in range(min(count, len(jobs)))]
     waiting = list(jobs)
     running: dict[Any, tuple[Job, Any, float]] = {}
-    try:
-        while waiting or running:
-            while workers and waiting:
-                worker, job = workers.pop(), waiting.pop(0)
-                running[worker.run.remote(job)] = (job, worker, time.monotonic())
-            left = min(begun for _, _, begun in running.values()) + seconds - time.monotonic()
-            ready, _ = ray.wait(list(running), num_returns=1, timeout=None if math.isinf(seconds) else max(left, 0.0))
-            done = ready[0] if ready else min(running, key=lambda ref: running[ref][2])
-            job, worker, _ = running.pop(done)
-            if not ready:
-                ray.kill(worker)
-                workers.append(remote.remote(task))
-                yield job, failed(job, _late(seconds))
-                continue
-            try:
-                yield job, ray.get(done)
-                workers.append(worker)
-            except ray.exceptions.RayActorError:
-                yield job, failed(job, "The process that compiled it has ended.")
-                workers.append(remote.remote(task))
-    finally:
-        ray.shutdown()
+    while waiting or running:
+        while workers and waiting:
+            worker, job = workers.pop(), waiting.pop(0)
+            running[worker.run.remote(job)] = (job, worker, time.monotonic())
+        left = min(begun for _, _, begun in running.values()) + seconds - time.monotonic()
+        ready, _ = ray.wait(list(running), num_returns=1, timeout=None if math.isinf(seconds) else max(left, 0.0))
+        done = ready[0] if ready else min(running, key=lambda ref: running[ref][2])
+        job, worker, _ = running.pop(done)
+        if not ready:
+            ray.kill(worker)
+            workers.append(remote.remote(task))
+            yield job, failed(job, _late(seconds))
+            continue
+        try:
+            yield job, ray.get(done)
+            workers.append(worker)
+        except ray.exceptions.RayActorError:
+            yield job, failed(job, "The process that compiled it has ended.")
+            workers.append(remote.remote(task))
 
 
 def _late(seconds: float) -> str:

@@ -184,6 +184,8 @@ def deploy_together(
     check_target(path, force=force)
     notes: list[str] = []
     programs, called, missing = [], {}, []
+    for source in sources:
+        check_text("name", source.name)
     check_file_names([source.name for source in sources])
     for source in sources:
         methods, own = _facts(source, target, section, notes)
@@ -232,7 +234,6 @@ def _facts(
     source: Source, target: str | None, section: str, notes: list[str]
 ) -> tuple[list[Facts], tuple[kernels.Kernel, ...]]:
     """All that the file says of each method of a program, and the kernels that they call."""
-    check_text("name", source.name)
     check_c_name(source.name)
     plans, summary = opened(source.program, source.source)
     several = len(plans) > 1

@@ -23,6 +23,7 @@ _NO_MATTER = (
     "external_weights",
     "shared_weights",
     "search",
+    "ray",
 )
 """Options that no plan depends on: what they say stands in the Vela configuration, or in the payload."""
 

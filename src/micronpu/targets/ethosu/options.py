@@ -99,6 +99,7 @@ class EthosUOptions(Switches, Options):
             arena, Vela's own switches, formats, each with its weights brought ahead. The programs of two searches may
             differ; what was tried is kept on disk, and the next search goes on behind it. An interrupt ends it with the
             best so far.
+        ray: a search works on a Ray cluster (`micronpu[ray]`): the one that the environment names, else this machine.
         verify_streams: run what Vela makes in the simulator, beside the graph that it was made of, before it is used.
         external_commands: where a runtime finds the command stream, as named data of a file of this name
             (``NAME.ptd``); "" keeps it in the payload.
@@ -122,7 +123,7 @@ class EthosUOptions(Switches, Options):
 
     of_this_machine: ClassVar[tuple[str, ...]] = (
         *("intermediates_dir", "debug_info", "config_ini", "verify_streams"),
-        "search",
+        *("search", "ray"),
     )
     files: ClassVar[tuple[str, ...]] = ("config_ini",)
     only_where_given: ClassVar[tuple[str, ...]] = (
@@ -133,6 +134,7 @@ class EthosUOptions(Switches, Options):
         "shared_weights",
         "weights",
         "search",
+        "ray",
     )
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = (*REWRITES, *core.REWRITES)
     needed_rewrites: ClassVar[tuple[Rewrite, ...]] = TO_BE_SOUND
@@ -151,6 +153,7 @@ class EthosUOptions(Switches, Options):
     prefetch: bool = True
     weights: str = "flash"
     search: float | None = None
+    ray: bool = False
     verify_streams: bool = True
     external_commands: str = ""
     external_weights: str = ""
@@ -174,11 +177,11 @@ class EthosUOptions(Switches, Options):
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
             raise OptionError(f"`max_sram_bytes` is {described(given)}; it is a number of bytes.", hint="256 * 1024")
         check_intermediates(self.intermediates_dir)
-        for name in ("carry_graph", "prefetch", "verify_streams", "debug_info", "separate_io", "shared_weights"):
+        for name in ("carry_graph", "prefetch", "verify_streams", "debug_info", "separate_io", "shared_weights", "ray"):
             check_switch(name, getattr(self, name))
         if self.weights not in _WEIGHTS:
             raise OptionError(f"`weights` is {described(self.weights)}.", hint=f"one of {', '.join(_WEIGHTS)}")
-        _check_search(self.search)
+        _check_search(self.search, self.ray)
         if self.weights in (_IN_SRAM, WHERE_IT_PAYS):
             if self.memory_mode not in ("", _SHARED, _RESIDENT):
                 raise OptionError(
@@ -283,7 +286,7 @@ class EthosUOptions(Switches, Options):
         return ("scheduler", "separate_io_regions") in self.vela_options()
 
 
-def _check_search(seconds: Any) -> None:
+def _check_search(seconds: Any, ray: bool) -> None:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and 0 < seconds < math.inf):
         told = f"{seconds:g}" if is_number else described(seconds)
@@ -291,6 +294,8 @@ def _check_search(seconds: Any) -> None:
             f"`search` is {told}; it is a number of seconds in which a faster program is looked for.",
             hint="search=60, or none",
         )
+    if ray and seconds is None:
+        raise OptionError("`ray` is for a search, which nothing asks for.", hint="search=60 as well")
 
 
 def _default(kind: str, preferred: str, offered: tuple[str, ...]) -> str:

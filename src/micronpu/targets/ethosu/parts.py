@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from micronpu.ir.graph import Graph, Node
+from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.ethosu.options import EthosUOptions
-from micronpu.targets.ethosu.rewrites import TO_COME_EARLIER
+from micronpu.targets.ethosu.rewrites import PARTS, TO_COME_EARLIER, SplitChannels
 
 
-def in_parts(graph: Graph, spec: EthosUOptions) -> dict[str, int]:
-    """Rewrites every operator that is large enough, in place; how many, by which rewrite."""
-    rewrites = [rewrite for rewrite in TO_COME_EARLIER if rewrite.name not in spec.disabled_passes]
+def in_parts(graph: Graph, spec: EthosUOptions, most: int = PARTS) -> dict[str, int]:
+    """Rewrites every operator that is large enough, in place; how many, by which rewrite.
+
+    Args:
+        most: bytes of weights of a part.
+    """
+    offered: Sequence[Rewrite] = TO_COME_EARLIER if most == PARTS else (SplitChannels(most),)
+    rewrites = [rewrite for rewrite in offered if rewrite.name not in spec.disabled_passes]
     used: Counter[str] = Counter()
     nodes: list[Node] = []
     for node in graph.nodes:

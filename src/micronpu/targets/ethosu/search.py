@@ -2,20 +2,21 @@
 
 The usual plans are those that mostly pay.  Whether others do nobody knows before: a smaller arena leaves room for
 weights that come early, layers in parts need less of it, and a cascade less makes a program that waits less.  So ways
-are tried one by one, those with the fewest departures from the usual plan first, each with its weights brought ahead,
-and compared by the estimate that reports give.  The best is proved as any program is.
+are tried, those with the fewest departures from the usual plan first, each with its weights brought ahead, and compared
+by the estimate that reports give.  The best is proved as any program is.  The order of branches is no way: Vela chooses
+it itself, whatever the order is in which it is given operators.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import replace
 
-from micronpu.base.cache import in_short
+from micronpu.base.cache import Entry, in_short
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.parsing import parse_json
 from micronpu.ir.graph import Graph
@@ -27,78 +28,20 @@ from micronpu.targets.ethosu.host.prove import Check, Checked, check_of
 from micronpu.targets.ethosu.kept import entry_of, options_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.parts import in_parts
-from micronpu.targets.ethosu.plans import (
-    Bench,
-    Plan,
-    Planned,
-    Searched,
-    compiled,
-    plan_name,
-    use_cheapest,
-)
+from micronpu.targets.ethosu.plans import Bench, Plan, Planned, Searched, use_cheapest
 from micronpu.targets.ethosu.recall import Told, described
-from micronpu.targets.ethosu.rewrites import TO_COME_EARLIER
-from micronpu.targets.ethosu.vela.compiler import VelaEndedError, VelaProgram
+from micronpu.targets.ethosu.rewrites import PARTS, TO_COME_EARLIER
+from micronpu.targets.ethosu.trials import Maker, Run, Trial, Way, on_ray, one_by_one
 
 _LEAST_GAIN = 0.005
 """Part of the cycles that another way must save to be used."""
 _ARENAS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 _FEATURES = ("Cascading", "Grouping", "WeightBuffering")
-_SCHEDULER = "scheduler"
+_PARTS = (PARTS // 2, PARTS, 2 * PARTS)
 
 INTERRUPTED = "it was interrupted"
 
 Tell = Callable[[float], None]
-
-
-@dataclass(frozen=True)
-class Way:
-    """How a program of a partition can be made.
-
-    Attributes:
-        format: that Vela is given.
-        rewrites: operators are what costs the least alone.
-        parts: large layers are several.
-        size: Vela looks for little memory.
-        arena: limit of the scratch memory, as a part of the usual program's; 0 for none.
-        without: a feature of Vela that is switched off, or "".
-    """
-
-    format: str
-    rewrites: bool
-    parts: bool
-    size: bool = False
-    arena: float = 0.0
-    without: str = ""
-
-    def __str__(self) -> str:
-        told = [plan_name(self.format, self.rewrites)]
-        told += ["large layers in parts"] if self.parts else []
-        told += ["optimised for size"] if self.size else []
-        told += [f"an arena of {self.arena:.0%}"] if self.arena else []
-        told += [f"without {self.without}"] if self.without else []
-        return ", ".join(told)
-
-    def departures(self, usual: Way) -> int:
-        """In how much it differs from another."""
-        return sum(getattr(self, f.name) != getattr(usual, f.name) for f in fields(self))
-
-    def options(self, scratch: int) -> dict[tuple[str, str], str]:
-        """What Vela is told."""
-        found = {(_SCHEDULER, "optimize"): "Size"} if self.size else {}
-        if self.arena:
-            found[_SCHEDULER, "arena_size_limit"] = str(max(int(scratch * self.arena) // 16 * 16, 16))
-        if self.without:
-            found[_SCHEDULER, "disable_feature"] = self.without
-        return found
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What a way gives: cycles of the estimate, or why there is no program."""
-
-    cycles: int | None
-    why: str = ""
 
 
 def search(parts: Sequence[Partition], spec: EthosUOptions, tell: Tell) -> None:
@@ -132,26 +75,30 @@ class _Search:
         self._spec, self._usual, self._check = spec, usual, check
         self._emitters = emitters_of(spec)
         self._scratch = usual.program.scratch_size - (usual.ahead.scratch if usual.ahead is not None else 0)
-        self._graphs: dict[tuple[bool, bool], tuple[Graph, dict[str, int]]] = {(False, False): (graph, {})}
-        self._emitted: dict[tuple[str, bool, bool], Any] = {}
+        self._used: dict[tuple[bool, int], dict[str, int]] = {(False, 0): {}}
         names = {rewrite.name for rewrite in TO_COME_EARLIER}
-        parts = not names.isdisjoint(usual.rewrites)
-        self._own = Way(usual.plan.format, usual.plan.rewrites, parts)
-        self._add_graphs(graph, usual)
+        self._own = Way(usual.plan.format, usual.plan.rewrites, 0 if names.isdisjoint(usual.rewrites) else PARTS)
+        self._maker = Maker(spec, self._graphs_of(graph, usual), self._scratch)
         self._key = in_short(described(graph))
 
-    def _add_graphs(self, graph: Graph, usual: Planned) -> None:
+    def _graphs_of(self, graph: Graph, usual: Planned) -> dict[tuple[bool, int], Graph]:
+        graphs = {(False, 0): graph}
         cheapest = graph.clone()
         chooser = (
             Told(list(usual.offers)) if usual.plan.rewrites else Bench(self._spec, self._emitters[self._own.format])
         )
-        rewritten = use_cheapest(cheapest, chooser)
-        if rewritten.used:
-            self._graphs[True, False] = cheapest, dict(rewritten.used)
-        for (rewrites, _), (made, used) in list(self._graphs.items()):
-            divided = made.clone()
-            if more := in_parts(divided, self._spec):
-                self._graphs[rewrites, True] = divided, {**used, **more}
+        if used := dict(use_cheapest(cheapest, chooser).used):
+            graphs[True, 0], self._used[True, 0] = cheapest, used
+        for (rewrites, _), made in list(graphs.items()):
+            counts = set[tuple[int, ...]]()
+            for most in sorted(_PARTS, key=lambda most: most != self._own.parts):
+                divided = made.clone()
+                more = in_parts(divided, self._spec, most)
+                sizes = tuple(t.data.nbytes for t in divided.constants() if t.data is not None)
+                if more and sizes not in counts:
+                    counts.add(sizes)
+                    graphs[rewrites, most], self._used[rewrites, most] = divided, {**self._used[rewrites, 0], **more}
+        return graphs
 
     def run(self, until: float, tell: Callable[[], None]) -> Planned:
         """The best program that is found before a time, by `time.monotonic`, or the usual one."""
@@ -161,15 +108,12 @@ class _Search:
         known: dict[Way, int] = {}
         tried, ended, made = 0, "", self._usual
         try:
-            for way in ways:
-                if time.monotonic() >= until:
-                    ended = "the time was over"
-                    break
-                trial = self._trial(way)
+            for way, trial in self._trials(ways, until):
                 if trial.cycles is not None and trial.cycles < (1 - _LEAST_GAIN) * before:
                     known[way] = trial.cycles
                 tried += 1
                 tell()
+            ended = "the time was over" if tried < len(ways) else ""
         except KeyboardInterrupt:
             ended = INTERRUPTED
         best, cycles = "", before
@@ -184,52 +128,41 @@ class _Search:
     def _ways(self) -> Iterator[Way]:
         formats = [f for f in self._emitters if self._spec.via in ("auto", f)]
         refused = {(p.format, p.rewrites) for p in self._usual.plans if p.cycles is None and not p.options}
-        rest = itertools.product(formats, self._graphs, (False, True), (0.0, *_ARENAS), ("", *_FEATURES))
+        rest = itertools.product(formats, self._used, (False, True), (0.0, *_ARENAS), ("", *_FEATURES))
         for format, (rewrites, parts), size, arena, without in rest:
             way = Way(format, rewrites, parts, size, arena, without)
             if (format, rewrites) not in refused and way != self._own:
                 yield way
 
-    def _program(self, way: Way) -> tuple[Graph, Any, VelaProgram]:
-        graph, _ = self._graphs[way.rewrites, way.parts]
-        key = way.format, way.rewrites, way.parts
-        if key not in self._emitted:
-            self._emitted[key] = self._emitters[way.format](graph)
-        emitted = self._emitted[key]
-        return graph, emitted, compiled(graph, emitted, self._spec, way.options(self._scratch))
+    def _trials(self, ways: Sequence[Way], until: float) -> Iterator[tuple[Way, Trial]]:
+        """What ways give: those that are known from before, then others as long as there is time."""
+        entries = {way: self._entry(way) for way in ways}
+        rest = []
+        for way in ways:
+            data = entries[way].read()
+            if data is None:
+                rest.append(way)
+            else:
+                yield way, Trial(*parse_json(data))
+        run: Run = on_ray if self._spec.ray else one_by_one
+        for way, trial in run(self._maker, rest, until):
+            if trial.is_lasting:
+                entries[way].write(json.dumps(dataclasses.astuple(trial)).encode())
+            yield way, trial
 
-    def _trial(self, way: Way) -> Trial:
-        """What a way gives, as far as that is known without a proof."""
-        entry = entry_of("search", options_of(self._spec), self._key, self._scratch, way)
-        if (data := entry.read()) is not None:
-            return Trial(*parse_json(data))
-        try:
-            _, _, program = self._program(way)
-            made = candidate(program, self._spec) if self._spec.prefetch else None
-            program = program if made is None else made.made.program
-            trial = Trial(estimated(program, self._spec).cycles)
-            if not self._fits(program):
-                trial = Trial(None, f"it needs {program.sram_bytes:,} bytes of SRAM")
-        except VelaEndedError as error:
-            return Trial(None, error.what)  # which it need not do the next time
-        except UnsupportedError as error:
-            trial = Trial(None, error.what)
-        entry.write(json.dumps([trial.cycles, trial.why]).encode())
-        return trial
-
-    def _fits(self, program: VelaProgram) -> bool:
-        return not self._spec.max_sram_bytes or program.sram_bytes <= self._spec.max_sram_bytes
+    def _entry(self, way: Way) -> Entry:
+        return entry_of("search", options_of(self._spec), self._key, self._scratch, way)
 
     def _carried_out(self, way: Way) -> Planned | None:
         """The program of a way, proved; None where it is not what the trial promised."""
         try:
-            graph, emitted, program = self._program(way)
+            graph, emitted, program = self._maker.program(way)
             checked = Checked(program)
             if self._check is not None:
                 checked = self._check(graph, emitted, program)
         except UnsupportedError:
             return None
-        if checked.objection or checked.unproved or not self._fits(checked.program):
+        if checked.objection or checked.unproved or not self._maker.fits(checked.program):
             return None
         program, ahead = checked.program, None
         if self._spec.prefetch and (found := candidate(program, self._spec, checked.ran)) is not None:
@@ -238,7 +171,7 @@ class _Search:
                 return None
         options = tuple(way.options(self._scratch).items())
         plan = Plan(str(way), way.format, way.rewrites, options, program.cycles, program.sram_bytes)
-        used = self._graphs[way.rewrites, way.parts][1]
+        used = self._used[way.rewrites, way.parts]
         others: Sequence[Plan] = self._usual.plans
         return Planned(
             *(graph, emitted, program, plan, (*others, plan), used),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -12,13 +16,13 @@ from tests.compile.targets.ethosu.test_prefetch import Deep, compiled, part_of
 
 import micronpu
 from micronpu.base.cache import FOLDER
-from micronpu.base.errors import OptionError
+from micronpu.base.errors import OptionError, RuntimeUnavailableError
 from micronpu.compiler.program import CompiledProgram
 from micronpu.ethosu import EthosUOptions
 from micronpu.report.candidates import Candidate
 from micronpu.report.views.tables import candidate_rows
 from micronpu.targets.ethosu import search
-from micronpu.targets.ethosu.search import Trial, Way
+from micronpu.targets.ethosu.trials import Maker, Trial, Way
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +53,7 @@ def test_a_bad_plan_is_left_for_a_better_one(monkeypatch: pytest.MonkeyPatch) ->
     mine = part_of(better)
     assert mine.searched is not None and mine.searched.cycles < 0.97 * mine.searched.before
     assert mine.searched.before == part_of(usual).cycles and mine.searched.cycles == mine.cycles
-    assert "large layers in parts" in mine.searched.way and mine.rewrites.get("split_channels")
+    assert "layers in parts of " in mine.searched.way and mine.rewrites.get("split_channels")
     assert mine.program.sram_bytes <= 120_000
     assert mine.searched.tried == mine.searched.ways and not mine.searched.ended
     assert same_results(usual, better)
@@ -61,7 +65,7 @@ def test_a_search_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(search, "_ARENAS", ())
     monkeypatch.setattr(search, "_FEATURES", ())
     asked: list[Way] = []
-    real = search._Search._program
+    real = Maker.program
 
     def noted(self: Any, way: Way) -> Any:
         asked.append(way)
@@ -69,7 +73,7 @@ def test_a_search_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> N
             raise KeyboardInterrupt
         return real(self, way)
 
-    monkeypatch.setattr(search._Search, "_program", noted)
+    monkeypatch.setattr(Maker, "program", noted)
     first = part_of(found(search=60.0)).searched
     assert first is not None and first.ended == "it was interrupted" and first.tried == 2
     second = part_of(found(search=60.0)).searched
@@ -78,7 +82,7 @@ def test_a_search_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_only_promised_to_be_better_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search._Search, "_trial", lambda self, way: Trial(1))
+    monkeypatch.setattr(Maker, "trial", lambda self, way: Trial(1))
     monkeypatch.setattr(search, "_ARENAS", ())
     monkeypatch.setattr(search, "_FEATURES", ())
     usual, after = found(classes=40), found(classes=40, search=60.0)
@@ -119,3 +123,91 @@ def test_weights_stay_where_there_is_no_room(options: dict[str, Any], why: str) 
     assert auto.buffer == usual.buffer
     (note,) = (n for n in auto.report.notes if "they are in flash" in n)
     assert why in note
+
+
+class _Cluster(ModuleType):
+    """Ray's calls that a search makes; every task goes through a pickle, as on its way to another machine."""
+
+    def __init__(self, crashing: int = 0) -> None:
+        super().__init__("ray")
+        crashed = type("WorkerCrashedError", (Exception,), {})
+        self.exceptions = SimpleNamespace(WorkerCrashedError=crashed)
+        self.tasks: list[bytes] = []
+        self.most, self.inside, self.crashing = 0, 0, crashing
+
+    def init(self, **options: Any) -> None:
+        self.inside += 1
+
+    def shutdown(self) -> None:
+        self.inside -= 1
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 3.0}
+
+    def put(self, value: Any) -> bytes:
+        return pickle.dumps(value)
+
+    def remote(self, num_cpus: int) -> Any:
+        def task(function: Any) -> Any:
+            def begin(maker: bytes, way: Way) -> bytes:
+                assert self.inside == 1
+                self.tasks.append(pickle.dumps((function, maker, way, len(self.tasks))))
+                return self.tasks[-1]
+
+            return SimpleNamespace(remote=begin)
+
+        return task
+
+    def wait(self, running: list[bytes], num_returns: int, timeout: float | None) -> tuple[list[bytes], list[bytes]]:
+        self.most = max(self.most, len(running))
+        return ([], running) if timeout == 0.0 else (running[-1:], running[:-1])  # the last is ready first
+
+    def get(self, reference: bytes) -> Trial:
+        function, maker, way, number = pickle.loads(reference)
+        if number < self.crashing:
+            raise self.exceptions.WorkerCrashedError
+        trial: Trial = function(pickle.loads(maker), way)
+        return trial
+
+
+@pytest.fixture
+def few_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_ARENAS", ())
+    monkeypatch.setattr(search, "_FEATURES", ())
+    monkeypatch.setattr("micronpu.targets.ethosu.compile.in_parts", lambda graph, spec: {})
+
+
+def test_a_cluster_finds_the_same(few_ways: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = _Cluster()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with micronpu.no_cache():
+        here, there = found(search=60.0), found(search=60.0, ray=True)
+    mine = part_of(here).searched
+    assert mine is not None and mine.way and part_of(there).searched == replace(mine, seconds=ANY)
+    assert there.buffer == here.buffer
+    assert len(ray.tasks) == mine.ways and ray.most == 3 and ray.inside == 0
+
+
+def test_what_a_cluster_did_not_tell_is_asked_again(few_ways: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for crashing in (2, 0):
+        ray = _Cluster(crashing)
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        mine = part_of(found(search=60.0, ray=True)).searched
+        assert mine is not None and mine.tried == mine.ways and not mine.ended
+        assert len(ray.tasks) == (mine.ways if crashing else 2)
+
+
+def test_the_time_of_a_cluster_ends(few_ways: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = _Cluster()
+    monkeypatch.setattr(ray, "wait", lambda running, num_returns, timeout: ([], running))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    mine = part_of(found(search=60.0, ray=True)).searched
+    assert mine is not None and mine.tried == 0 and mine.ended == "the time was over" and ray.inside == 0
+
+
+def test_a_cluster_needs_ray_and_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OptionError, match="`ray` is for a search"):
+        EthosUOptions("ethos-u55-128", ray=True)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RuntimeUnavailableError, match=r"Ray cannot be imported.*micronpu\[ray\]"):
+        found(search=60.0, ray=True)

@@ -7,9 +7,18 @@ from micronpu.targets.ethosu.rewrites.cheaper import TO_COST_LESS
 from micronpu.targets.ethosu.rewrites.fit import TO_FIT
 from micronpu.targets.ethosu.rewrites.sound import TO_BE_SOUND
 from micronpu.targets.ethosu.rewrites.spare import TO_SPARE
-from micronpu.targets.ethosu.rewrites.split import TO_COME_EARLIER
+from micronpu.targets.ethosu.rewrites.split import PARTS, TO_COME_EARLIER, SplitChannels
 
-__all__ = ["REWRITES", "TO_BE_SOUND", "TO_COME_EARLIER", "TO_COST_LESS", "TO_FIT", "TO_SPARE"]
+__all__ = [
+    "PARTS",
+    "REWRITES",
+    "TO_BE_SOUND",
+    "TO_COME_EARLIER",
+    "TO_COST_LESS",
+    "TO_FIT",
+    "TO_SPARE",
+    "SplitChannels",
+]
 
 REWRITES: tuple[Rewrite, ...] = (*TO_FIT, *TO_SPARE, *TO_COST_LESS, *TO_COME_EARLIER)
 """Those that can be left out."""

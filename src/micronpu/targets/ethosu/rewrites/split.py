@@ -15,6 +15,8 @@ from micronpu.passes.rewrite import Chain, Rewrite
 
 _LANES = 16
 """Channels that stand together in memory, which a part has a multiple of."""
+PARTS = 64 * 1024
+"""Bytes of weights of a part, as a rule."""
 
 
 class SplitChannels(Rewrite):
@@ -31,7 +33,7 @@ class SplitChannels(Rewrite):
 
     name = "split_channels"
 
-    def __init__(self, most: int = 64 * 1024) -> None:
+    def __init__(self, most: int = PARTS) -> None:
         self.most = most
 
     def apply(self, node: Node) -> list[Node] | None:
