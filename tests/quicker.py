@@ -2,14 +2,16 @@
 
 Nothing here changes what torch computes: the list of composite operators is kept, as long as none is registered,
 instead of being made anew for each export, the kernels that stand in for them during an export are put in place in one
-step instead of thirty, and where a node comes from is shared, not copied.  The comparisons of programs with those of
-another process, which does without this, would show it (`digests_of_another_process`, `same_bytes_in_two_processes`).
+step instead of thirty, and where a node comes from is shared, not copied.  Torch's trace of itself writes no texts for
+the handlers that pytest gives to every logger that keeps to itself.  The comparisons of programs with those of another
+process, which does without this, would show it (`digests_of_another_process`, `same_bytes_in_two_processes`).
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -88,6 +90,9 @@ def quicker() -> None:
         (NodeSource, "__deepcopy__", lambda self, memo: self),  # nobody writes into one
     ):
         setattr(module, name, own)
+    trace = logging.getLogger("torch.__trace")  # writes the text of each graph, but for no handler of its own
+    trace.propagate = True
+    trace.handlers.clear()
 
 
 def keep_what_is_there() -> None:

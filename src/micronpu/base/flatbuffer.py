@@ -19,15 +19,18 @@ class CorruptFlatbufferError(ValueError):
 
 
 _FORMATS = {f"<{code}": struct.Struct(f"<{code}") for code in "bBhHiIqQfd"}
+_READERS = {format_: form.unpack_from for format_, form in _FORMATS.items()}
+_OFFSET, _ENTRY = _READERS["<i"], _READERS["<H"]
 
 
 def _read(format_: str, data: Buffer, position: int) -> int:
-    # unpack_from counts a negative position from the end, so it alone is not a bounds check.
-    form = _FORMATS[format_]
-    if position < 0 or position + form.size > len(data):
-        raise CorruptFlatbufferError(f"offset {position} is outside the {len(data)} bytes")
-    value: int = form.unpack_from(data, position)[0]
-    return value
+    if position >= 0:  # a negative position would count from the end
+        try:
+            value: int = _READERS[format_](data, position)[0]
+            return value
+        except struct.error:
+            pass
+    raise CorruptFlatbufferError(f"offset {position} is outside the {len(data)} bytes")
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,19 @@ class Table:
 
     def _field(self, number: int) -> int:
         """Byte position of a field, 0 when it is absent and has its default."""
-        vtable = self.position - _read("<i", self.data, self.position)
-        entry = 4 + 2 * number
-        if entry + 2 > _read("<H", self.data, vtable):
-            return 0
-        offset = _read("<H", self.data, vtable + entry)
-        return self.position + offset if offset else 0
+        data, position, vtable = self.data, self.position, -1
+        try:  # as `_read` does it: a program is read by millions of these
+            if position >= 0:
+                vtable = position - _OFFSET(data, position)[0]
+            if vtable >= 0:
+                entry = 4 + 2 * number
+                if entry + 2 > _ENTRY(data, vtable)[0]:
+                    return 0
+                offset: int = _ENTRY(data, vtable + entry)[0]
+                return position + offset if offset else 0
+        except struct.error:
+            pass
+        raise CorruptFlatbufferError(f"a table at {position} is outside the {len(data)} bytes")
 
     def offset(self, number: int) -> int:
         """Byte position of a field, 0 when it is absent and has its default."""

@@ -27,7 +27,8 @@ from micronpu.frontend.states import State, held, hold, states_of
 from micronpu.partition.device import Device, constant_bytes
 from micronpu.partition.kernels import kernel_handles
 from micronpu.program.digest import stamp
-from micronpu.program.plan import read_plan
+from micronpu.program.plan import Plan, read_plan
+from micronpu.program.strip import strip
 from micronpu.report.budgets import check_budgets
 from micronpu.report.delegation import DelegationReport, StateRow
 from micronpu.report.memory import MemoryReport
@@ -102,14 +103,13 @@ def programs_of(staged: Sequence[Staged], target: str, checks: Verification, clo
     several = len(hosts) > 1
     every = tuple(part for host in hosts for part in host.partitions) if several else ()
     loaded: dict[Any, Any] = {}  # methods that share a state are loaded together
-    untried = [
-        replace(
-            _untried(own, host, buffer, made, memory_of(buffer, target, consists, host.partitions, own.name), clock),
-            _every=every,
-            _host=loaded if several else {},
-        )
-        for own, host in zip(staged, hosts, strict=True)
-    ]
+    stripped, untried = strip(buffer), []
+    for own, host in zip(staged, hosts, strict=True):
+        plan, _ = read_plan(stripped, method=own.name)
+        memory = memory_of(plan, len(stripped), target, consists, host.partitions)
+        program = _untried(own, host, buffer, made, plan, memory, clock)
+        untried.append(replace(program, _every=every, _host=loaded if several else {}))
+    del stripped
     release()
     programs = []
     for own, host, program in zip(staged, hosts, untried, strict=True):
@@ -120,9 +120,13 @@ def programs_of(staged: Sequence[Staged], target: str, checks: Verification, clo
 
 
 def _untried(
-    own: Staged, host: HostPart, buffer: bytes, made: Lowered, memory: MemoryReport, clock: Clock
+    own: Staged, host: HostPart, buffer: bytes, made: Lowered, plan: Plan, memory: MemoryReport, clock: Clock
 ) -> CompiledProgram:
-    """The program of a method, with what its report says before it is run."""
+    """The program of a method, with what its report says before it is run.
+
+    Args:
+        plan: of the method.
+    """
     quantized, borders = own.quantized, own.quantized.borders
     inputs, outputs = border_tensors(own.whole, borders)
     report = replace(
@@ -138,8 +142,7 @@ def _untried(
     )
     kernels: Mapping[int, tuple[int, ...]] = {}
     if host.core_graphs:
-        operators = [call.operator for call in read_plan(buffer, method=own.name)[0].calls]
-        kernels = kernel_handles(host.module, operators)
+        kernels = kernel_handles(host.module, [call.operator for call in plan.calls])
     return CompiledProgram(
         buffer,
         report,

@@ -14,8 +14,7 @@ from micronpu.deploy.pools import pools_of
 from micronpu.ir.graph import Graph, Tensor
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.memory import Lifetime, lower_bound, place
-from micronpu.program.plan import ELEMENT_BYTES, Call, Plan, Value, read_plan
-from micronpu.program.strip import strip
+from micronpu.program.plan import ELEMENT_BYTES, Call, Plan, Value
 from micronpu.report.memory import PROGRAM, REST, Arena, Item, Life, MemoryReport, PartitionMemory
 from micronpu.report.texts import file_name
 
@@ -27,27 +26,26 @@ _HIDDEN = (
 
 
 def memory_of(
-    program: bytes,
+    plan: Plan,
+    size: int,
     target: str,
     consists_of: Sequence[Mapping[str, int]],
     parts: Sequence[CompiledPartition],
-    method: str = "",
 ) -> MemoryReport:
     """The memory of a program.
 
     Args:
+        plan: of the method, of the program as the board has it.
+        size: bytes of that.
         target: what it was compiled for.
         consists_of: bytes of the program's file by what they are, of `PROGRAM`; what is not named is `REST`.
         parts: what the NPU computes.
-        method: which one of the program's, where it has several.
     """
-    stripped = strip(program)
-    plan, _ = read_plan(stripped, method=method)
     pools = pools_of(plan)
     board = board_of(plan, target)
     sums = {what: sum(own.get(what, 0) for own in consists_of) for what in PROGRAM}
     items = [Item(what, size) for what, size in sums.items() if size]
-    items.append(Item(REST, max(len(stripped) - sum(item.bytes for item in items), 0)))
+    items.append(Item(REST, max(size - sum(item.bytes for item in items), 0)))
     arenas = [arena_of(plan, i, board.sram) for i, size in enumerate(plan.memories, 1) if size]
     known = [part.npu_sram for part in parts if part.npu_sram is not None]
     inside = [graph_arena(f"inside partition {i}", p.graph) for i, p in enumerate(parts) if p.npu_sram is None]

@@ -252,7 +252,13 @@ _ONE, _ONE_AND_A_HALF, _HALF_ROOT_OF_TWO = 1 << 28, 3 << 27, 1518500250
 _NEWTON_STEPS = 5
 
 
-@functools.cache  # of 255 values that every table of the function reads
+@functools.cache  # every table of the function reads them
+def _inverse_roots() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Multipliers and shifts of `_inverse_root` for 1 to 255."""
+    pairs = np.array([_inverse_root(value) for value in range(1, 256)], np.int64)
+    return pairs[:, 0], pairs[:, 1]
+
+
 def _inverse_root(value: int) -> tuple[int, int]:
     """1 / sqrt(value) for a positive integer up to 255, as Q31 multiplier and shift.
 
@@ -286,11 +292,10 @@ class Rsqrt(Elementwise):
             return wide_lookup(self.wide_table(x.type, y), np.maximum(x.data, 0)).astype(np.int16)
         root_and_scale = np.float32(np.sqrt(np.float32(x.scale))) * np.float32(y.scale)
         multiplier, shift = quantize_multiplier(1.0 / float(root_and_scale))
-        table = np.full(256, y.dtype.limits[1], np.int64)
-        for value in range(1, 256):
-            root, root_shift = _inverse_root(value)
-            scaled = multiply_by_quantized_multiplier(np.array(1), root, root_shift + _RSQRT_SHIFT)
-            table[value] = multiply_by_quantized_multiplier(scaled, multiplier, shift - _RSQRT_SHIFT) + y.zero_point
+        roots, shifts = _inverse_roots()
+        scaled = multiply_by_quantized_multiplier(np.array(1), roots, shifts + _RSQRT_SHIFT)
+        results = multiply_by_quantized_multiplier(scaled, multiplier, shift - _RSQRT_SHIFT) + y.zero_point
+        table = np.concatenate([[y.dtype.limits[1]], results])
         return saturate(table[np.maximum(x.centered, 0)], *y.dtype.limits, y.dtype.value)
 
     def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:

@@ -18,6 +18,7 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
+from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature
 from torch.fx import GraphModule
 
@@ -27,6 +28,7 @@ from micronpu.partition.entry import named_data
 from micronpu.partition.memory import plan
 from micronpu.partition.outline import DelegateCall
 from micronpu.partition.portable import portable_kernels
+from micronpu.partition.untraced import untraced
 from micronpu.upstream.executorch import add_named_data, edge_config, initialized, planning_by
 from micronpu.upstream.idle import WhereNeeded, graphs_left_unwritten, idle_passes_left_out, take_apart
 from micronpu.upstream.pte import CORE_KERNELS
@@ -67,9 +69,9 @@ def lower(
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(graphs_left_unwritten())
-        programs = {name: torch.export.export(with_delegates(module), rows) for name, (module, rows) in methods.items()}
-        plain = [take_apart(program) for program in programs.values()]
-        stack.enter_context(idle_passes_left_out(all(plain)))
+        made = {name: _exported(module, rows) for name, (module, rows) in methods.items()}
+        programs = {name: program for name, (program, _) in made.items()}
+        stack.enter_context(idle_passes_left_out(all(plain for _, plain in made.values())))
         edge = to_edge(programs, compile_config=edge_config())
         if finish is not None:
             finish(edge)
@@ -78,6 +80,15 @@ def lower(
             program = edge.exported_program(name)
             set_graph(program, program.graph_module, _settled(program.graph_signature))
         return edge.to_executorch(config=backend_config(shared=len(methods) > 1))
+
+
+def _exported(module: nn.Module, rows: tuple[torch.Tensor, ...]) -> tuple[ExportedProgram, bool]:
+    """A host part as torch exports it, and whether nothing of it is left to take apart."""
+    program = untraced(module, rows)
+    if program is not None and take_apart(program):
+        return program, True
+    program = torch.export.export(with_delegates(module), rows)
+    return program, take_apart(program)
 
 
 class _Signature(ExportGraphSignature):

@@ -54,6 +54,11 @@ _SOURCE = declared("torch.fx.traceback:NodeSource", "operators of a lowered prog
 _SPECS = declared(
     "executorch.exir.passes.spec_prop_pass:ExportPass", "shapes are found again by a trace", parameters=()
 )
+_AXES = declared(
+    "executorch.exir.tensor:dim_order_from_stride",
+    "a class is made for each tensor of a program, to sort its axes",
+    parameters=("stride",),
+)
 _RECOMPILE = declared(
     "torch.fx:GraphModule.recompile", "graphs that nobody calls are written as Python", parameters=("self",)
 )
@@ -175,7 +180,7 @@ def graphs_left_unwritten() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-@through(_PASSES, _LEGALIZE, _VIEWS, _REPLACED, _COPY, _EDGE, _LOWERED, _ORDERS, _ORDERED, _SOURCE, _SPECS)
+@through(_PASSES, _LEGALIZE, _VIEWS, _REPLACED, _COPY, _EDGE, _LOWERED, _ORDERS, _ORDERED, _SOURCE, _SPECS, _AXES)
 def idle_passes_left_out(plain: bool = False) -> Iterator[None]:
     """While it lasts, ExecuTorch's lowering leaves out what has nothing to do.
 
@@ -202,10 +207,29 @@ def idle_passes_left_out(plain: bool = False) -> Iterator[None]:
             traced = specs.ExportPass
             stack.callback(setattr, specs, "ExportPass", traced)
             specs.ExportPass = lambda: Copied(traced())
+        for home in ("executorch.exir.tensor", "executorch.exir.passes.replace_view_copy_with_view_pass"):
+            module: Any = importlib.import_module(home)
+            stack.callback(setattr, module, "dim_order_from_stride", module.dim_order_from_stride)
+            module.dim_order_from_stride = _sorted_once(module.dim_order_from_stride)
         for name, other in others.items():
             stack.callback(setattr, program, name, getattr(program, name))
             setattr(program, name, other)
         yield
+
+
+def _sorted_once(sort: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The order of axes by strides, kept where those are numbers."""
+    kept: dict[tuple[int, ...], Any] = {}
+
+    def order(stride: Any) -> Any:
+        key = tuple(stride)
+        if not all(type(step) is int for step in key):
+            return sort(stride)
+        if key not in kept:
+            kept[key] = sort(stride)
+        return kept[key]
+
+    return order
 
 
 def _copied_views() -> InPlace:

@@ -145,6 +145,11 @@ _CODEGEN = declared(
     "a rewritten model forgets which tuples it takes and gives",
     probe=lambda: Graph()._codegen,
 )
+_METADATA = declared(
+    "torch.fx.passes.shape_prop:_extract_tensor_metadata",
+    "host parts of a core cannot be written without a trace",
+    parameters=("result", "include_contiguity"),
+)
 _MODULE = declared(
     "torch.export:ExportedProgram._graph_module",
     "the graph of an exported program cannot be exchanged",
@@ -173,6 +178,12 @@ def buffers_of(module: nn.Module) -> dict[str, torch.Tensor | None]:
 def codegen_of(graph: Graph) -> Any:
     """What packs and unpacks the tuples of a graph, for `torch.fx.Graph.set_codegen`."""
     return graph._codegen
+
+
+@through(_METADATA)
+def metadata_of(value: torch.Tensor) -> Any:
+    """What `torch.export` says of a node's tensor beside its value, as ``tensor_meta``."""
+    return importlib.import_module("torch.fx.passes.shape_prop")._extract_tensor_metadata(value)
 
 
 @through(_MODULE, _SIGNATURE)

@@ -111,6 +111,11 @@ def codegen_of():
     assert torch.equal(torch.fx.GraphModule(module, graph)(X)[0]["y"], X.relu())
 
 
+def metadata_of():
+    exported = next(n for n in program().graph.nodes if n.name == "relu").meta
+    assert upstream.metadata_of(exported["val"]) == exported["tensor_meta"]
+
+
 def set_graph():
     changed, other = program(), torch.export.export(nn.Tanh(), (X,))
     upstream.set_graph(changed, other.graph_module, other.graph_signature)
@@ -283,6 +288,7 @@ def schema():
 def idle_passes():
     """`test_idle.py` lowers with them and without."""
     import executorch.exir.program._program as compiler
+    import executorch.exir.tensor as tensors
 
     from micronpu.upstream.idle import idle_passes_left_out
 
@@ -291,9 +297,13 @@ def idle_passes():
         assert compiler._get_aten_to_edge_passes is not listed
         assert callable(compiler.LegalizePortableDimOrderPass())
         assert compiler.OpReplacePass.__module__ != compiler.__name__  # another program's graphs are left alone
+    sort = tensors.dim_order_from_stride
     with idle_passes_left_out(plain=True):
+        once = tensors.dim_order_from_stride
+        assert once is not sort and once((4, 1, 12)) is once((4, 1, 12)) == (2, 0, 1)
         made = edge().exported_program().graph  # by names that were exchanged in place
     assert [n.target.__name__ for n in made.nodes if n.op == "call_function"] == ["aten.relu.default"]
+    assert tensors.dim_order_from_stride is sort
 
 
 def unwritten():
@@ -336,6 +346,7 @@ LOWERING = (
     "executorch.exir.passes.dim_order_ops_registry:DimOrderOpsMap",
     "executorch.exir.passes.spec_prop_pass:ExportPass",
     "torch.fx.traceback:NodeSource",
+    "executorch.exir.tensor:dim_order_from_stride",
 )
 USES = {
     "torch._ops:OpOverload": overloads,
@@ -355,6 +366,7 @@ USES = {
     "torch:Tensor._version": version_of,
     "torch.nn:Module._buffers": buffers_of,
     "torch.fx:Graph._codegen": codegen_of,
+    "torch.fx.passes.shape_prop:_extract_tensor_metadata": metadata_of,
     "torch.export:ExportedProgram._graph_module": set_graph,
     "torch.export:ExportedProgram._graph_signature": set_graph,
     "torch.export.pt2_archive._package:PT2ArchiveReader": archive,

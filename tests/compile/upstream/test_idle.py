@@ -125,6 +125,7 @@ def test_the_bytes_of_a_cores_program_are_the_same(model: type[nn.Module], monke
     shorter = made()
     monkeypatch.setattr(micronpu.partition.lower, "idle_passes_left_out", lambda plain: contextlib.nullcontext())
     monkeypatch.setattr(micronpu.partition.lower, "take_apart", lambda program: False)
+    monkeypatch.setattr(micronpu.partition.lower, "untraced", lambda module, rows: None)
     monkeypatch.setattr(micronpu.partition.lower, "graphs_left_unwritten", contextlib.nullcontext)
     monkeypatch.setattr(idle.WhereNeeded, "__call__", lambda self, module: self.made(module))
     monkeypatch.setattr(micronpu.partition.lower, "_Signature", micronpu.partition.lower.ExportGraphSignature)
