@@ -6,6 +6,7 @@ python -m tests.rooms      # writes the table anew
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -44,10 +45,16 @@ ROOMS = (
 """From the ground up; those on one floor import nothing of each other."""
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    """What a file of the package says; nobody changes it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def sentence(room: str) -> str:
     """What a room says of itself, in its first sentence."""
     path = SOURCE / room / "__init__.py" if (SOURCE / room).is_dir() else SOURCE / f"{room}.py"
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    text = ast.get_docstring(tree(path)) or ""
     return " ".join(text.split("\n\n")[0].split()).replace("``", "`")
 
 

@@ -124,7 +124,8 @@ def test_kernels_of_others_stay() -> None:
         with tempfile.TemporaryDirectory() as folder:
             file, library = pathlib.Path(folder, "other.cpp"), pathlib.Path(folder, "other.so")
             file.write_text(source)
-            command = [*find_compiler(), *build._FLAGS, *wheel.include_flags, "-shared", str(file), "-o", str(library)]
+            command = [*find_compiler(), *build._FLAGS, "-O0", *wheel.include_flags, "-shared"]
+            command += [str(file), "-o", str(library)]
             subprocess.run([*command, f"-L{wheel.library_directory}", "-lexecutorch"], check=True)
             ctypes.CDLL(str(library))
         from micronpu.runtime.plugin import load_plugin

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import ast
-import functools
 import graphlib
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.rooms import PAGE, ROOMS, SOURCE, page_with_table
+from tests.rooms import PAGE, ROOMS, SOURCE, page_with_table, tree
 
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Upward imports that stay, (module, module) with the reason; at most three."""
-
-
-@functools.cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imports(path: Path) -> list[tuple[str, int]]:

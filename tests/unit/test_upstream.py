@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src" / "micronpu"
+from tests.rooms import SOURCE, tree
+
 PACKAGES = ("torch", "torchao", "executorch")
 
 PUBLIC = {
@@ -47,11 +48,6 @@ DOCUMENTED = {
 
 def is_private(name: str) -> bool:
     return any(part.startswith("_") and not part.endswith("__") for part in name.split("."))
-
-
-@functools.cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def files() -> list[Path]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
-import micronpu
+from tests.rooms import SOURCE, tree
+
 from micronpu.base import errors
 from micronpu.base.errors import MicroNpuError
 
@@ -23,13 +23,12 @@ CLAUSES = {"cli/explorer/delegates.py", "host/container_view.py", "targets/famil
 def test_every_error_has_a_hint() -> None:
     kinds = {n for n, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, MicroNpuError)}
     assert kinds > set(ELSEWHERE)
-    package = Path(micronpu.__file__).parent
     found: dict[str, list[int]] = {}
-    for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(tree(path)):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue
             hinted = any(keyword.arg in ("hint", None) for keyword in node.keywords)
             if node.func.id in kinds - set(ELSEWHERE) and not hinted:
-                found.setdefault(str(path.relative_to(package)), []).append(node.lineno)
+                found.setdefault(str(path.relative_to(SOURCE)), []).append(node.lineno)
     assert set(found) == CLAUSES, found

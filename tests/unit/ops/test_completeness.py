@@ -17,8 +17,8 @@ import pytest
 import torch
 from executorch.exir.dialects._ops import ops as _edge_ops  # noqa: F401  (registers dim_order_ops)
 from tests.cases import Case, all_cases, case, i8, q, w8
+from tests.rooms import SOURCE, tree
 
-import micronpu
 from micronpu.ir.op import Op, OutputQuantization, Quantization, own_qparams, weighted
 from micronpu.ir.registry import AtenImport, from_aten, operator
 from micronpu.ir.way import WAYS, add_way
@@ -27,7 +27,6 @@ from micronpu.ops import ATEN_IMPORTS, OPERATORS, Work, all_operators
 FEWEST_ROWS = 3
 # Rooms that make operators: importers, passes, cures, and the operators' own modules.
 MAKERS = ("ops", "passes", "frontend", "quantize", "targets")
-PACKAGE = Path(micronpu.__file__).parent
 NAMESPACES = ("aten", "dim_order_ops")
 
 
@@ -91,8 +90,8 @@ def made_somewhere() -> set[str]:
     """Names of classes that some function of the package uses otherwise than to ask about a type."""
     names: set[str] = set()
     for room in MAKERS:
-        for path in sorted((PACKAGE / room).rglob("*.py")):
-            names |= _used(ast.parse(path.read_text()), "")
+        for path in sorted((SOURCE / room).rglob("*.py")):
+            names |= _used(tree(path), "")
     return names
 
 
