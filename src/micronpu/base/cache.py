@@ -380,7 +380,9 @@ def _feed(digest: Any, value: Any) -> None:
         for field in fields(value):
             _feed(digest, getattr(value, field.name))
     elif hasattr(value, "dtype") and hasattr(value, "tobytes") and value.dtype.kind in "biuf":  # NumPy's
-        _add(digest, f"{value.dtype.str}{value.shape}", value.tobytes())
+        as_it_lies = value.flags.c_contiguous and value.size  # without a copy
+        data = value.reshape(-1).view("u1") if as_it_lies else value.tobytes()
+        _add(digest, f"{value.dtype.str}{value.shape}", data)
     else:
         raise _NoKeyError
 
@@ -412,7 +414,7 @@ def _named(value: Enum) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}.{value.name}"
 
 
-def _add(digest: Any, kind: str, data: bytes | memoryview) -> None:
+def _add(digest: Any, kind: str, data: Any) -> None:
     text = kind.encode()
     digest.update(len(text).to_bytes(4, "little") + text + len(data).to_bytes(8, "little"))
     digest.update(data)

@@ -36,6 +36,7 @@ from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 from micronpu.transforms.sparsity.options import SparsityOptions
 from micronpu.transforms.wanted import Transforms
+from micronpu.upstream.idle import graphs_left_unwritten
 
 
 @overload
@@ -79,6 +80,7 @@ def compile_model(
     etrecord="program.save_etrecord(path)",
 )
 @few_collections()
+@graphs_left_unwritten()
 def compile_model(
     model: nn.Module | ExportedProgram | Methods,
     example_inputs: Any = None,
@@ -176,6 +178,7 @@ def compile_model(
 
 @moved(**QUANTIZATION_NOW)
 @few_collections()
+@graphs_left_unwritten()
 def check_model(
     model: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] | torch.Tensor,

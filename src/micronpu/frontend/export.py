@@ -18,7 +18,8 @@ from torch.overrides import TorchFunctionMode
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.checks import check_control_flow, check_evaluation_mode, check_names, check_tensors
-from micronpu.upstream.torch import OpOverload, buffers_of, schema_of
+from micronpu.upstream.sight import exports_at_sight
+from micronpu.upstream.torch import OpOverload, buffers_of, is_view, schema_of
 
 
 def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
@@ -44,7 +45,7 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
     check_evaluation_mode(model)
     check_names(name for name, _ in (*model.named_modules(), *model.named_parameters(), *model.named_buffers()))
     # On some errors torch prints the graph that it has so far, on others it logs the traceback of what it then raises.
-    with quiet(logging.ERROR), torch.no_grad(), redirect_stderr(io.StringIO()):
+    with quiet(logging.ERROR), torch.no_grad(), redirect_stderr(io.StringIO()), exports_at_sight():
         try:
             # A mode is asked about every attribute of a tensor that torch looks at, a tenth of the time of an export.
             recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
@@ -76,6 +77,7 @@ def _traced(model: nn.Module, examples: tuple[torch.Tensor, ...]) -> ExportedPro
     It hands the branches of `torch.cond` that read parameters to Dynamo, which takes their sizes for symbols and fails
     on the strides; where it has the whole model it sees the sizes.
     """
+    examples = _standing_alone(examples)
     try:
         return torch.export.export(model, examples)
     except Exception as error:
@@ -85,6 +87,22 @@ def _traced(model: nn.Module, examples: tuple[torch.Tensor, ...]) -> ExportedPro
             return torch.export.export(model, examples, strict=True)
         except Exception:
             raise error from None
+
+
+def _standing_alone(examples: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Example inputs that are no views, such as a row of a data set.
+
+    torch.export looks at what a view is of, and takes its sizes for symbols; the first symbol of a process takes 0.1 s.
+    """
+    storages = [example.untyped_storage().data_ptr() for example in examples]
+
+    def alone(example: torch.Tensor) -> torch.Tensor:
+        if not is_view(example) or example.requires_grad or storages.count(example.untyped_storage().data_ptr()) > 1:
+            return example
+        copied = example.clone()
+        return copied if copied.stride() == example.stride() else example
+
+    return tuple(map(alone, examples))
 
 
 @contextmanager

@@ -23,7 +23,8 @@ def is_two_in_four(weights: npt.NDArray[Any]) -> bool:
     """
     if weights.ndim < 2 or not weights.size:
         return False
-    return int(_counts(weights != 0).max()) <= KEPT
+    # Weights without the pattern lack it in the first output, as a rule.
+    return all(int(_counts(part != 0).max()) <= KEPT for part in (weights[:1], weights))
 
 
 def is_made_two_in_four(weights: npt.NDArray[Any]) -> bool:
@@ -31,7 +32,7 @@ def is_made_two_in_four(weights: npt.NDArray[Any]) -> bool:
 
     A layer of zeros, or of one or two input channels, has the pattern without anyone's doing.
     """
-    return weights.ndim >= 2 and weights.shape[-1] > KEPT and bool(weights.any()) and is_two_in_four(weights)
+    return weights.ndim >= 2 and weights.shape[-1] > KEPT and is_two_in_four(weights) and bool(weights.any())
 
 
 def _counts(used: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -74,7 +74,7 @@ def _of_tensors(tensors: Iterable[torch.Tensor]) -> str:
     for tensor in tensors:
         own = tensor.detach()
         digest.update(f"{own.dtype}{list(own.shape)}".encode())
-        digest.update(own.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(own.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:_DIGITS]
 
 

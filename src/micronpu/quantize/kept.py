@@ -25,6 +25,7 @@ from micronpu.upstream.torch import OpOverload
 _TOOLS = ("torch", "torchao", "numpy")
 _NAMESPACES = ("aten", "prims", "quantized_decomposed")
 _MODULES = ("_operator", "math")
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
 
 Row = tuple[torch.Tensor, ...]
@@ -94,7 +95,7 @@ def _numbers(observer: nn.Module) -> dict[str, int | float]:
 
 def _settings(observer: nn.Module) -> list[tuple[str, str]]:
     """All that an observer was made with, as text; of functions their names."""
-    values = {key: value for key, value in vars(observer).items() if key not in vars(nn.Module())}
+    values = {key: value for key, value in vars(observer).items() if key not in _OF_EVERY_MODULE}
     return [(k, getattr(v, "__qualname__", "") or ("" if k == "operands" else repr(v))) for k, v in values.items()]
 
 
@@ -115,6 +116,6 @@ def _value(prepared: GraphModule, node: Node) -> Any:
     return functools.reduce(getattr, str(node.target).split("."), prepared)
 
 
-def _bytes(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], tuple[int, ...], bytes]:
-    layout = tuple(tensor.stride())
-    return str(tensor.dtype), tuple(tensor.shape), layout, tensor.detach().contiguous().numpy().tobytes()
+def _bytes(tensor: torch.Tensor) -> tuple[tuple[int, ...], Any]:
+    """Layout and values, which say their shape and dtype."""
+    return tuple(tensor.stride()), tensor.detach().contiguous().numpy()

@@ -135,6 +135,7 @@ def register_quantized_operators() -> None:
 # ---------------------------------------------------------------- tensors, graphs, programs
 
 _VERSION = declared("torch:Tensor._version", "weights that training changes keep their first grid")
+_VIEW = declared("torch:Tensor._is_view", "torch.export takes the sizes of what an example is part of for symbols")
 _BUFFERS = declared(
     "torch.nn:Module._buffers",
     "what a model assigns to its buffers is lost",
@@ -166,6 +167,12 @@ _SIGNATURE = declared(
 def version_of(tensor: torch.Tensor) -> int:
     """Another number where a tensor was written into since."""
     return tensor._version
+
+
+@through(_VIEW)
+def is_view(tensor: torch.Tensor) -> bool:
+    """Whether autograd knows a tensor as a part, or as another form, of one that is there."""
+    return tensor._is_view()
 
 
 @through(_BUFFERS)

@@ -312,9 +312,28 @@ def unwritten():
 
     with graphs_left_unwritten():
         module = torch.fx.symbolic_trace(nn.ReLU())
-        assert not hasattr(module, "_code")
+        assert "_code" not in vars(module)
         assert module(torch.tensor(-1.0)) == 0
-    assert "relu" in module.code
+        read = torch.fx.symbolic_trace(nn.ReLU())
+    assert "relu" in module.code and "relu" in read.code
+
+
+def sights():
+    """`test_sight.py` compares programs."""
+    import torch.fx.proxy
+
+    from micronpu.upstream.sight import exports_at_sight
+
+    usual = torch.fx.proxy.CapturedTraceback
+    with exports_at_sight():
+        assert torch.fx.proxy.CapturedTraceback is not usual
+        made = torch.export.export(Net(), (X,)).graph
+    assert torch.fx.proxy.CapturedTraceback is usual
+    assert "in forward" in next(n for n in made.nodes if n.op == "call_function").stack_trace
+
+
+def is_view():
+    assert upstream.is_view(X[:1]) and not upstream.is_view(X)
 
 
 def composite():
@@ -347,6 +366,14 @@ LOWERING = (
     "executorch.exir.passes.spec_prop_pass:ExportPass",
     "torch.fx.traceback:NodeSource",
     "executorch.exir.tensor:dim_order_from_stride",
+)
+SIGHTS = (
+    "torch._subclasses.fake_tensor:FakeTensorMode._dispatch_impl",
+    "torch:Tensor._has_symbolic_sizes_strides",
+    "torch._subclasses.fake_tensor:in_kernel_invocation_manager",
+    "torch.fx.proxy:CapturedTraceback",
+    "torch.fx.proxy:_STACK_TRACE_ANCHORS",
+    "torch.fx.passes.shape_prop:is_contiguous_for_memory_format_or_false",
 )
 USES = {
     "torch._ops:OpOverload": overloads,
@@ -387,6 +414,8 @@ USES = {
     "torch._C:_dispatch_has_kernel_for_dispatch_key": composite,
     **dict.fromkeys(LOWERING, idle_passes),
     "torch.fx:GraphModule.recompile": unwritten,
+    **dict.fromkeys(SIGHTS, sights),
+    "torch:Tensor._is_view": is_view,
     "executorch.backends.transforms.utils:create_constant_placeholder": constants,
     "executorch.exir.graph_module:get_control_flow_submodules": control_flow,
     "executorch.backends.cortex_m.ops.operators": kernels_of_a_core,
