@@ -87,6 +87,9 @@ _WIDER = 1.25
 """By how much steps may become wider for a number to lie between two of them."""
 _PLACES = 512
 """Widths of steps that are tried."""
+_NOTHING = 2**-16
+"""Smallest scale of what has been 0 throughout.  Other rows may have more, whose sums would leave int32 where they are
+multiplied to a finer grid."""
 
 _ENOUGH = 600
 """So many values have shown how far others reach. Of 98 random networks 1,000 made more worse, 300 fewer better."""
@@ -221,7 +224,9 @@ class RangeObserver(nn.Module):
             low, high = low.clamp(min=least), high.clamp(max=most)
         grid = self.quant_min, self.quant_max
         symmetric = self.qscheme in _SYMMETRIC
-        scale, zero_point = grid_of(low, high, *grid, self.eps, symmetric=symmetric)
+        something = symmetric | (low < 0.0) | (high > 0.0)
+        eps = torch.where(something, self.eps, self.eps.clamp(min=_NOTHING))
+        scale, zero_point = grid_of(low, high, *grid, eps, symmetric=symmetric)
         if low.numel() == 1 and grid[1] - grid[0] < 256:
             between = self.borders.within(float(low), float(high))
             if between:

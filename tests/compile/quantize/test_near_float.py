@@ -304,7 +304,7 @@ def test_what_is_joined_with_larger_values_keeps_its_own_grid_for_others(target)
 
 
 def test_a_small_constant_has_a_grid_that_holds_it():
-    """1 / 7.68e6 is less than the smallest step of a value that is computed, 2 ** -16."""
+    """1 / 7.68e6 is two of the smallest steps of a value that is computed, 2 ** -24."""
     model = Small(lambda _, x: (x * 3e4).sum(3) * (1.0 / 7.68e6))
     assert min(decibels(model, _noise, "imxrt700")) >= 35.0
 
