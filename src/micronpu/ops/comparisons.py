@@ -101,10 +101,11 @@ def _decisions_to_numbers(write: Writer) -> Float:
 
     def above(strictly: bool) -> Float:
         """x > z, or z > x the other way round."""
-        difference = write("sub.Tensor", x, z)
-        if name not in ("eq", "ne"):  # which would find no two numbers equal on a fine grid
-            difference = write.only_sign(difference)
-        steep = write("mul.Tensor", difference, STEEPNESS if strictly else -STEEPNESS)
+        difference, steepness = write("sub.Tensor", x, z), STEEPNESS if strictly else -STEEPNESS
+        if name in ("eq", "ne"):  # which would find no two numbers equal on a fine grid
+            steep = write("mul.Tensor", difference, steepness)
+        else:  # a step of the difference is one of the product, too
+            steep = write.only_sign(write("mul.Tensor", write.only_sign(difference), steepness))
         return write.on_grid(write("clamp.default", steep, 0.0, 1.0), MASK)
 
     if name in ("gt", "lt"):
