@@ -71,3 +71,21 @@ def test_a_count_is_a_whole_number(target: str) -> None:
         for got, expected in zip(program.run(x), Counts()(x), strict=True):
             assert got.dtype == expected.dtype
             torch.testing.assert_close(got, expected, atol=0.02 if got.is_floating_point() else 0, rtol=0)
+
+
+class Rounded(nn.Module):
+    """Whole numbers of other kinds, as integers."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.round(3 * x).int(), torch.floor(7 * x).long(), torch.ceil(x).int() + 1, torch.trunc(4 * x) * 0.5
+
+
+@pytest.mark.parametrize("target", ["imxrt700", "ethos-u55-128", "cortex-m55"])
+def test_what_is_rounded_is_a_whole_number(target: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    data = [(torch.randint(-9, 10, SHAPE, generator=generator) * 21 + 9) / 84 for _ in range(24)]
+    program = micronpu.compile(Rounded().eval(), data[0], target, calibration=data)
+    for x in data:
+        for got, expected in zip(program.run(x), Rounded()(x), strict=True):
+            assert got.dtype == expected.dtype
+            torch.testing.assert_close(got, expected, atol=0.02 if got.is_floating_point() else 0, rtol=0)
