@@ -90,6 +90,7 @@ class _Ranges(fx.Interpreter):
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.ends: dict[str, tuple[float, float]] = {}
+        self.endless: set[str] = set()
         self.rounds = False
 
     def run_node(self, n: fx.Node) -> Any:
@@ -100,12 +101,16 @@ class _Ranges(fx.Interpreter):
             return self._weight(value) if self.rounds and value.dim() > 1 else value
         if not self.rounds:
             low, high = self.ends.get(n.name, (0.0, 0.0))
-            self.ends[n.name] = min(low, float(value.min())), max(high, float(value.max()))
+            known = torch.cat([value.new_zeros(1), value[value.isfinite()]])
+            if len(known) <= value.numel():
+                self.endless.add(n.name)  # a mask, say
+            self.ends[n.name] = min(low, float(known.min())), max(high, float(known.max()))
             return value
         low, high = self.ends[n.name]
         scale = max((high - low) / 255, 1e-12)
         zero = round(-128 - low / scale)
-        return torch.fake_quantize_per_tensor_affine(value, scale, max(-128, min(127, zero)), -128, 127)
+        on_grid = torch.fake_quantize_per_tensor_affine(value, scale, max(-128, min(127, zero)), -128, 127)
+        return torch.where(value.isfinite(), on_grid, value) if n.name in self.endless else on_grid
 
     @staticmethod
     def _weight(value: Tensor) -> Tensor:
@@ -121,7 +126,12 @@ def _exported(model: Unequal) -> fx.GraphModule:
 
 
 def _on_grids(model: Unequal, data: Sequence[Any], held_out: Sequence[Any]) -> list[list[Tensor]]:
-    ranges = _Ranges(_exported(model))
+    return on_grids(_exported(model), data, held_out)
+
+
+def on_grids(module: fx.GraphModule, data: Sequence[Any], held_out: Sequence[Any]) -> list[list[Tensor]]:
+    """What a float program gives for some inputs with every value on a grid of its own, which others have chosen."""
+    ranges = _Ranges(module)
     for inputs in data:
         ranges.run(*inputs)
     ranges.rounds = True

@@ -21,6 +21,7 @@ from micronpu.base.files import check_name, read_file
 from micronpu.base.quiet import quiet
 from micronpu.compiler.program import CompiledProgram
 from micronpu.frontend.checks import check_listener, check_parameters
+from micronpu.frontend.taken import without_taken_names
 from micronpu.program.border import Border, borders_of
 from micronpu.program.plan import read_plan
 from micronpu.quantize.data import calibration_batches
@@ -274,7 +275,7 @@ def checked_module(model: Any) -> Callable[..., Any]:
         ModelError: it is none, in training mode, or without its weights.
     """
     if isinstance(model, ExportedProgram):
-        module: Callable[..., Any] = model.module(check_guards=False)
+        module: Callable[..., Any] = without_taken_names(model).module(check_guards=False)
         return module
     if not isinstance(model, nn.Module):
         raise ModelError(

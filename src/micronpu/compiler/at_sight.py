@@ -25,6 +25,7 @@ from micronpu.ir.op import OutputQuantization
 from micronpu.ir.types import DType
 from micronpu.ops.concat import CONCATENATIONS
 from micronpu.quantize.grids import rule_of
+from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.warnings import NOTE, ReportWarning
 from micronpu.upstream.torch import tree_leaves
 
@@ -38,6 +39,8 @@ _FEW_STEPS, _PARTS = 8, 32
 """Steps up to which a part of an output has next to no values, and how much larger another is then."""
 _JUMP, _ROOT_JUMP = 0.2, 0.05
 """Part of a result's range that one step of the operand makes, from which most of the small operands are lost."""
+_SURE = 30.0
+"""dB of all outputs on rows kept back, from which no operator has lost what counts."""
 _TAKES = ("slice", "chunk", "split", "split_with_sizes", "unbind", "select", "narrow", "tensor_split")
 _FINER, _ENOUGH_VALUES = 4.0, 16
 """How many times finer steps a part of a tensor could have, from which it is said that it has those of the whole;
@@ -49,10 +52,13 @@ _FUNCTIONS: dict[str, tuple[Callable[[float], float], Callable[[float, float], f
     "log10": (math.log10, lambda low, high: 10.0**low),
     "log1p": (math.log1p, lambda low, high: math.expm1(low)),
     "reciprocal": (lambda x: 1 / x, lambda low, high: 1 / high),
+    "div": (lambda x: 1 / x, lambda low, high: 1 / high),
     "rsqrt": (lambda x: x**-0.5, lambda low, high: high**-2),
     "sqrt": (math.sqrt, lambda low, high: max(low, 0.0) ** 2),
 }
-"""Functions that spread small operands over much of their range, with the smallest operand that a range tells of."""
+"""Functions that spread small operands over much of their range, with the smallest operand that a range tells of; `div`
+as one of its divisor, which it is computed by."""
+_DIVISIONS = ("reciprocal", "rsqrt", "div")
 
 
 def of_data(rows: Sequence[Row], names: Sequence[str], calibrating: int) -> tuple[ReportWarning, ...]:
@@ -82,15 +88,20 @@ def of_data(rows: Sequence[Row], names: Sequence[str], calibrating: int) -> tupl
     return tuple(found)
 
 
-def of_graph(module: GraphModule, exact: Sequence[Row], *, may_choose: bool) -> tuple[ReportWarning, ...]:
+def of_graph(
+    module: GraphModule, exact: Sequence[Row], *, may_choose: bool, accuracy: ProgramAccuracy | None = None
+) -> tuple[ReportWarning, ...]:
     """What a quantized module shows.
 
     Args:
         exact: what the float model gives for some rows.
         may_choose: whether `quantization="auto"` could have been asked for, and was not.
+        accuracy: of the program where it has been run: what may cost accuracy is nothing to tell of where it did not.
     """
     view = ProgramView(module)
-    lost = [w for node in module.graph.nodes if (w := _small_operands(view, node, may_choose)) is not None]
+    lost: list[ReportWarning] = []
+    if accuracy is None or not accuracy.held_out or (accuracy.sqnr or -math.inf) < _SURE:
+        lost = [w for node in module.graph.nodes if (w := _small_operands(view, node, may_choose)) is not None]
     results = [n for n in tree_leaves(module.graph.output_node().args[0]) if isinstance(n, Node)]
     parts = []
     for number, node in enumerate(results):
@@ -186,7 +197,8 @@ def _small_operands(view: ProgramView, node: Node, may_choose: bool) -> ReportWa
     if edges is None:
         return None
     given, made = edges
-    written = next((k for n in written_names(node) if (k := n.split(".")[0]) in _FUNCTIONS and k != kind), kind)
+    names = sorted(name.split(".")[0] for name in written_names(node))
+    written = next((name for name in names if name in _FUNCTIONS and name != kind), kind)
     if "sqrt" in (kind, written) and not _is_power(operand):
         return None
     step = given.qparams.scale[0]
@@ -198,13 +210,17 @@ def _small_operands(view: ProgramView, node: Node, may_choose: bool) -> ReportWa
         return None
     least, jump = found
     where = origin_of(node)
+    what = _shown(node) if written != "div" else f"The division{f' at {where.source}' if where.source else ''}"
+    if written in _DIVISIONS:
+        hint = "divisors that stay away from zero, as with clamp(min=...)"
+    else:
+        hint = "magnitudes in the place of powers (half the range in decibels)"
     return ReportWarning(
         NOTE,
         "int8-power",
-        f"{_shown(node)} reads int8 in steps of {step:.3g}, and values down to {least:.3g} count: the first step is "
+        f"{what} reads int8 in steps of {step:.3g}, and values down to {least:.3g} count: the first step is "
         f"{min(jump, 1.0):.0%} of the range of its result.",
-        ('quantization="auto", or ' if may_choose else "")
-        + "magnitudes in the place of powers (half the range in decibels), or that part in front of the model",
+        ('quantization="auto", or ' if may_choose else "") + f"{hint}, or that part in front of the model",
         node=node.name,
         operator=written,
         module=where.module,

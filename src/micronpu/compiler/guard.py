@@ -112,7 +112,8 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
             f"{told} In float it is {peak:.3g} at most, where the finest steps of int8 are "
             f"{ACTIVATION_EPS['int8']:.3g}, as with fresh weights: this says nothing of a trained network."
         )
-        return ReportWarning(NOTE, "fresh-weights", what, "the trained weights", **known)
+        hint = "the trained weights, or larger units where values of that size are meant"
+        return ReportWarning(NOTE, "fresh-weights", what, hint, **known)
     level = WARNING if against.sqnr < FAR else NOTE
     cause = search.cause(number)
     what, hint = _told(cause, search.ran)
@@ -300,7 +301,8 @@ def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
             "what operators are written as."
         )
         tries = 'one scale per channel, weights of 8 bits, weight_observer="mse", quantization-aware training'
-        return what, f"{tries}; `micronpu passes` lists what may be left out"
+        chosen = 'quantization="auto", ' if ran.may_choose else ""
+        return what, f"{chosen}{tries}; `micronpu passes` lists what may be left out"
     if cause.layer is None:
         return "No operator costs much of it by itself.", ", ".join(look)
     where = origin_of(cause.layer.first)

@@ -23,6 +23,7 @@ from micronpu.frontend.functional import functional
 from micronpu.frontend.loops import write_out_loops
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
 from micronpu.frontend.states import States, lift, states_of
+from micronpu.frontend.taken import without_taken_names
 from micronpu.frontend.training import set_training
 from micronpu.upstream.torch import FakeTensorMode
 
@@ -160,7 +161,7 @@ def graph_module(program: Any) -> GraphModule:
         check_names((*program.state_dict, *program.constants, *(entry.fqn for entry in program.module_call_graph)))
         # Guards would be calls of a module in the middle of the graph, and shapes are checked by us.
         with quiet():
-            module = functional(program).module(check_guards=False)
+            module = functional(without_taken_names(program)).module(check_guards=False)
         assert isinstance(module, GraphModule)
         return module
     raise ModelError(

@@ -6,6 +6,7 @@ program does with it becomes arithmetic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from micronpu.ir.way import Float, Writer, add_way, composes
 from micronpu.ops import attention  # masks of attention are tried before other choices
 from micronpu.ops.elementwise import Sub, emit_binary
 from micronpu.ops.tables.table import RealFunction, in_lines, in_steps, unary
-from micronpu.ops.truths import CASTS, GIVEN, LOGIC, TRUTH, is_made_of_others, number_of, opposite
+from micronpu.ops.truths import CASTS, GIVEN, LOGIC, TRUTH, WHOLE, is_made_of_others, number_of, opposite
 
 if TYPE_CHECKING:
     from micronpu.ir.aten import AtenArguments, AtenNode
@@ -47,6 +48,9 @@ STEEPNESS = 4096.0
 
 MASK = TRUTH
 """A truth value as the number 0 or 1; the program makes a float of it (`decisions_to_numbers`)."""
+
+_MOST_COUNTED = 255
+"""Truth values that the grid of whole numbers can count; of a number just below a whole one the integer is one less."""
 
 _FINER = 4
 """Steps of a difference per step of the finer operand.  It may saturate, since nobody asks how large it is."""
@@ -97,10 +101,11 @@ def _decisions_to_numbers(write: Writer) -> Float:
 
     def above(strictly: bool) -> Float:
         """x > z, or z > x the other way round."""
-        difference = write("sub.Tensor", x, z)
-        if name not in ("eq", "ne"):  # which would find no two numbers equal on a fine grid
-            difference = write.only_sign(difference)
-        steep = write("mul.Tensor", difference, STEEPNESS if strictly else -STEEPNESS)
+        difference, steepness = write("sub.Tensor", x, z), STEEPNESS if strictly else -STEEPNESS
+        if name in ("eq", "ne"):  # which would find no two numbers equal on a fine grid
+            steep = write("mul.Tensor", difference, steepness)
+        else:  # a step of the difference is one of the product, too
+            steep = write.only_sign(write("mul.Tensor", write.only_sign(difference), steepness))
         return write.on_grid(write("clamp.default", steep, 0.0, 1.0), MASK)
 
     if name in ("gt", "lt"):
@@ -165,9 +170,15 @@ def _any_or_all(write: Writer) -> Float:
 
 @composes(*_SUMS, decides=True)
 def _count(write: Writer) -> Float:
-    """sum(x > z) -> the sum of the numbers 0 and 1"""
+    """sum(x > z) -> the sum of the numbers 0 and 1, of up to 255 of them on a grid of whole numbers"""
     number = write.number(write.given["self"])
-    return None if number is None else write.decided(write("sum.dim_IntList", number, *_axes(write, number)))
+    if number is None:
+        return None
+    axes, keeps = _axes(write, number)
+    count = write("sum.dim_IntList", number, axes, keeps)
+    if math.prod(write.shape(number)[axis] for axis in axes) <= _MOST_COUNTED:
+        count = write.on_grid(count, WHOLE)
+    return write.decided(count)
 
 
 def _axes(write: Writer, number: Float) -> tuple[list[int], bool]:

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.ir.op import Op, Permutation, Quantization, Value, fixed_qparams, shares_qparams
+from micronpu.ir.op import Op, Permutation, Quantization, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.adaptive import MAX_PARTS
 from micronpu.ops.movement import behind_copies, reshaped, transposed
-from micronpu.ops.truths import TRUTH
+from micronpu.ops.truths import TRUTH, WHOLE
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -30,8 +30,7 @@ LOWEST = -128
 LOOKUP_HINT = "an NPU that looks rows up, see the support table, or positions that are constants"
 MOST_POSITIONS = 256
 """A position is an int8 number."""
-_POSITION = fixed_qparams(1.0, LOWEST, int16_scale=1.0)
-"""Its grid, whatever positions calibration has seen."""
+_POSITION = WHOLE
 
 
 @operator("argmax")

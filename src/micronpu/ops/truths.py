@@ -13,6 +13,9 @@ TRUTH = fixed_qparams(1.0, 0, limits=(0.0, 1.0))
 GIVEN = fixed_qparams(1.0, 0, int16_scale=2.0**-14, limits=(0.0, 1.0))
 """The same of one that the host casts: on the first grid products with int16 numbers other than 0 and 1 leave int32."""
 
+WHOLE = fixed_qparams(1.0, -128, int16_scale=1.0)
+"""Whole numbers from 0 to 255: positions and counts, whatever calibration has seen of them."""
+
 CASTS = ("to.dtype", "_to_copy.default", "to.dtype_layout")
 LOGIC = {
     **dict.fromkeys(("__and__.Tensor", "bitwise_and.Tensor", "logical_and.default"), "and"),

@@ -23,6 +23,8 @@ from micronpu.quantize.observing import Borders, RangeObserver
 _SCALARS = {f"{name}.Scalar" for name in COMPARISONS if name not in ("eq", "ne")}
 _THRESHOLDS = {"threshold.default", "threshold_.default"}
 _ROUNDING = {"round.default", "round_.default"}
+_WHOLE = {f"{name}{form}.default" for name in ("round", "floor", "ceil", "trunc") for form in ("", "_")}
+"""Operators whose results are whole numbers, of which the grid has every one: an integer made of 2.98 would be 2."""
 _LINEAR = {"mul.Tensor", "div.Tensor", "add.Tensor", "sub.Tensor", "rsub.Scalar", "neg.default"}
 _PART = 0.125
 """Of the range of a difference that is asked for its sign alone: with steps finer than those of what it is of."""
@@ -42,10 +44,13 @@ def observe_borders(model: GraphModule, places: Mapping[Any, Any]) -> None:
         if borders is not None and isinstance(node.args[0], Node):  # also of what stays in float
             _tell(model, places, node.args[0], borders)
         observer = places.get(node)
-        if SIGN_COUNTS.of(node) == node.name and isinstance(observer, RangeObserver):
-            if sum(other is observer for key, other in places.items() if not isinstance(key, tuple)) == 1:
-                observer.part = _PART
+        if not isinstance(observer, RangeObserver):
+            continue
+        is_alone = sum(other is observer for key, other in places.items() if not isinstance(key, tuple)) == 1
+        if SIGN_COUNTS.of(node) == node.name:
+            observer.part = _PART if is_alone else observer.part
             _tell(model, places, node, _AT_ZERO)
+        observer.is_whole |= is_alone and overload_name(node) in _WHOLE
 
 
 def _tell(model: GraphModule, places: Mapping[Any, Any], value: Node, borders: Borders) -> None:

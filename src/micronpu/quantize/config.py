@@ -24,9 +24,9 @@ from micronpu.quantize.own_specs import check_specs, with_spec
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec
 from micronpu.upstream.torch import OpOverload, OpOverloadPacket, overload_part, packet_name, schema_of
 
-# Smaller scales than this carry no information in a network whose values are around 1, and keep products of scales
-# well inside float32.
-ACTIVATION_EPS = {"int8": 2**-16, "int16": 2**-24}
+# Small enough for values in amperes or seconds; a softmax, whose exponents have 26 bits behind the point, reads no grid
+# that is four times as fine.
+ACTIVATION_EPS = {"int8": 2**-24, "int16": 2**-24}
 # Small enough for a channel with tiny weights to keep its own grid.
 WEIGHT_EPS = 2**-24
 _CONSTANT_EPS = 2**-30
@@ -369,7 +369,7 @@ def get_symmetric_quantization_config(
         is_dynamic: False, as ranges of an NPU are fixed.
         act_qmin, act_qmax: -128 and 127.
         weight_qmin, weight_qmax: -127 and 127, or -7 and 7 for weights of four bits.
-        eps: taken and not looked at; the smallest scale is 2^-16.
+        eps: taken and not looked at; the smallest scale is 2^-24.
 
     Raises:
         OptionError: a range or kind of quantization that no NPU here has.

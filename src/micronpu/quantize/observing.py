@@ -87,6 +87,9 @@ _WIDER = 1.25
 """By how much steps may become wider for a number to lie between two of them."""
 _PLACES = 512
 """Widths of steps that are tried."""
+_NOTHING = 2**-16
+"""Smallest scale of what has been 0 throughout.  Other rows may have more, whose sums would leave int32 where they are
+multiplied to a finer grid."""
 
 _ENOUGH = 600
 """So many values have shown how far others reach. Of 98 random networks 1,000 made more worse, 300 fewer better."""
@@ -113,6 +116,7 @@ class RangeObserver(nn.Module):
         borders: numbers that shall lie between two steps, of a grid of 256.
         pole: a `micronpu.quantize.poles.Pole`, where there is one.
         part: of the range that was found, on which the grid is; what is beyond saturates.
+        is_whole: whether the values are whole numbers, of which a grid of 256 shall have every one.
     """
 
     min_val: torch.Tensor
@@ -124,6 +128,7 @@ class RangeObserver(nn.Module):
     farthest: torch.Tensor
     borders: Borders = Borders()
     part: float = 1.0
+    is_whole: bool = False
     pole: Any = None
 
     def __init__(
@@ -221,7 +226,11 @@ class RangeObserver(nn.Module):
             low, high = low.clamp(min=least), high.clamp(max=most)
         grid = self.quant_min, self.quant_max
         symmetric = self.qscheme in _SYMMETRIC
-        scale, zero_point = grid_of(low, high, *grid, self.eps, symmetric=symmetric)
+        something = symmetric | (low < 0.0) | (high > 0.0)
+        eps = torch.where(something, self.eps, self.eps.clamp(min=_NOTHING))
+        scale, zero_point = grid_of(low, high, *grid, eps, symmetric=symmetric)
+        if self.is_whole and grid[1] - grid[0] < 256:
+            return grid_of(low, high, *grid, _with_whole_numbers(scale), symmetric=symmetric)
         if low.numel() == 1 and grid[1] - grid[0] < 256:
             between = self.borders.within(float(low), float(high))
             if between:
@@ -258,6 +267,13 @@ def _logarithm(number: float) -> float:
     """The natural logarithm of a number, 0.06 off at most: by straight lines, so that all machines have the same."""
     mantissa, exponent = math.frexp(number)
     return (2.0 * mantissa - 2.0 + exponent) * 0.6931471805599453
+
+
+def _with_whole_numbers(scale: torch.Tensor) -> torch.Tensor:
+    """The next scale of which whole numbers are exact multiples; or, above 1, which is one itself."""
+    part, exponent = torch.frexp(scale)  # scale = part * 2 ** exponent, and part from 0.5 to below 1
+    power = torch.ldexp(torch.ones_like(scale), exponent - (part == 0.5).to(exponent.dtype))
+    return torch.where(scale > 1.0, scale.ceil(), power)
 
 
 def _between_steps(scale: float, borders: list[float]) -> float:

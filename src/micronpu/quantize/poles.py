@@ -21,13 +21,14 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.attributes import number
-from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.observing import RangeObserver
 
 _OF_POSITIVE = ("log.default", "log2.default", "log10.default", "sqrt.default", "rsqrt.default")
 _OF_EITHER_SIGN = ("reciprocal.default",)
 _POWER = "pow.Tensor_Scalar"
 _ENDLESS = {"rsqrt.default": -0.5, "reciprocal.default": -1.0}
+_STEP = 2**-16
+"""Of a value that is on no grid: what is nearer to zero counts as half as far away."""
 _LOG, _EXP, _MUL = "log.default", "exp.default", "mul.Tensor"
 
 
@@ -170,7 +171,7 @@ def _away_from_zero(function: Callable[..., Any], grid: nn.Module | None, positi
     """The function with finite values and gradients; exact wherever it has a value."""
 
     def computed(x: torch.Tensor, *arguments: Any) -> torch.Tensor:
-        step: Any = ACTIVATION_EPS["int8"] if grid is None else grid.scale
+        step: Any = _STEP if grid is None else grid.scale
         half = (torch.as_tensor(step, dtype=x.dtype, device=x.device) / 2).max()
         near = torch.maximum(x, half) if positive else torch.where(x.abs() < half, half.copysign(x), x)
         result: torch.Tensor = function(near, *arguments)

@@ -23,6 +23,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name
+from micronpu.frontend.taken import without_taken_names
 from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.movement import VIEWS
@@ -120,7 +121,7 @@ def streaming(model: nn.Module, example_inputs: Any, *, dim: int = -1, step: int
         )
     program = export(_without_training(model), examples)
     with quiet():
-        module = functional(program).module(check_guards=False)
+        module = functional(without_taken_names(program)).module(check_guards=False)
     assert isinstance(module, GraphModule)
     check_static(module)
     rewriter = _Rewriter(module, axis, step)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.compile.idioms.networks import network
 from torch import nn
 
 import micronpu
@@ -73,6 +74,28 @@ def test_a_function_of_an_int8_power(function, target):
 @pytest.mark.parametrize("function", [torch.log1p, torch.sigmoid, torch.exp, functools.partial(torch.clamp, min=0.5)])
 def test_functions_that_int8_has_steps_for(function):
     assert said(Spectrum(function), rows(1, 64), TARGETS[0]) == []
+
+
+def test_a_program_that_is_near_has_no_such_note():
+    """The distance between two places: its root has a first step of 6 % of its range, which costs next to nothing."""
+    random = torch.Generator().manual_seed(0)
+    model, data = network("Haversine"), [network("Haversine").draw(random) for _ in range(24)]
+    options = {"target": "ethos-u55-128", "calibration": data}
+    at_sight = micronpu.compile(model, data[0], verify=False, **options).report
+    assert [(w.rule, w.operator) for w in at_sight.warnings] == [("int8-power", "sqrt")]
+    seen = micronpu.compile(model, data[0], **options).report
+    assert seen.accuracy.sqnr >= 30.0 and seen.warnings == ()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_division_is_called_one(target):
+    class Ratio(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[:, :4] / (x[:, 4:].square() + 1e-3)
+
+    (warning,) = said(Ratio(), rows(4, 8), target)
+    assert warning.rule == "int8-power" and warning.what.startswith(f"The division at {__file__}")
+    assert "clamp(min=...)" in warning.hint and "magnitudes" not in warning.hint
 
 
 def test_the_cure_takes_the_note_away():

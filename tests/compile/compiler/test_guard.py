@@ -120,7 +120,7 @@ def test_fresh_weights_are_said_as_such():
     net = Net()
     with torch.no_grad():
         for parameter in net.parameters():
-            parameter.mul_(1e-4)
+            parameter.mul_(1e-7)
     (warning,) = compiled(net, rows(1, 3, 8, 8)).report.warnings
     assert (warning.level, warning.rule) == ("note", "fresh-weights") and "as with fresh weights" in warning.what
 

@@ -50,3 +50,42 @@ def test_a_mask_that_calibration_has_not_seen(target: str, activations: Activati
     for mask in (shown, torch.tensor([[True, False, False, True]]), torch.zeros(1, 4, dtype=torch.bool)):
         got, expected = program.run(x, z, mask, i), Choices()(x, z, mask, i)
         torch.testing.assert_close(got, expected, atol=step / 2 if activations == "int8" else 2 * step, rtol=0)
+
+
+class Counts(nn.Module):
+    """How many are above a number: as integers, as numbers of a product, and compared with a number."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        above = x > 0.3
+        band = above & (x < 1.0)
+        return above.sum(1), band.sum(), above[..., :5].sum((1, 2)).float() * 0.5, (above.sum(2) > 3).float()
+
+
+@pytest.mark.parametrize("target", ["imxrt700", "ethos-u55-128", "cortex-m55"])
+def test_a_count_is_a_whole_number(target: str) -> None:
+    """On a grid of 0.031 seven are 6.98, of which the integer is 6."""
+    generator = torch.Generator().manual_seed(0)
+    data = [(torch.randn(SHAPE, generator=generator) * 3).round() / 3 + 0.1 for _ in range(24)]
+    program = micronpu.compile(Counts().eval(), data[0], target, calibration=data)
+    for x in data:
+        for got, expected in zip(program.run(x), Counts()(x), strict=True):
+            assert got.dtype == expected.dtype
+            torch.testing.assert_close(got, expected, atol=0.02 if got.is_floating_point() else 0, rtol=0)
+
+
+class Rounded(nn.Module):
+    """Whole numbers of other kinds, as integers."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.round(3 * x).int(), torch.floor(7 * x).long(), torch.ceil(x).int() + 1, torch.trunc(4 * x) * 0.5
+
+
+@pytest.mark.parametrize("target", ["imxrt700", "ethos-u55-128", "cortex-m55"])
+def test_what_is_rounded_is_a_whole_number(target: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    data = [(torch.randint(-9, 10, SHAPE, generator=generator) * 21 + 9) / 84 for _ in range(24)]
+    program = micronpu.compile(Rounded().eval(), data[0], target, calibration=data)
+    for x in data:
+        for got, expected in zip(program.run(x), Rounded()(x), strict=True):
+            assert got.dtype == expected.dtype
+            torch.testing.assert_close(got, expected, atol=0.02 if got.is_floating_point() else 0, rtol=0)

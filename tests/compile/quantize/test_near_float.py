@@ -222,6 +222,26 @@ def test_jumps_are_as_near_as_steps_of_int8_allow(function, target):
     assert all(o >= b - 1.5 for o, b in zip(own, best, strict=True)), (own, best)
 
 
+_STEP = 0.03
+
+
+def _on_a_grid(random: torch.Generator) -> Tensors:
+    """Numbers that int8 has, and the ends of its grid."""
+    x = torch.randint(-128, 128, (1, 4, 64), generator=random)
+    x[0, :, :2] = torch.tensor([-128, 127])
+    return (x * _STEP,)
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_numbers_that_differ_by_a_third_of_a_step_are_compared(target):
+    bounds = torch.tensor([3.3, 7.3, 11.3, 15.3, 16.3]) * _STEP
+
+    def forward(_: Small, x: torch.Tensor) -> Tensors:
+        return (x[..., None] < bounds).sum(-1).float(), (x[..., None] >= bounds).float().sum(-1)
+
+    assert min(decibels(Small(forward), _on_a_grid, target)) >= 45.0
+
+
 # --- functions that are endless where rows are zero ----------------------------------------------------------------
 
 
@@ -304,7 +324,7 @@ def test_what_is_joined_with_larger_values_keeps_its_own_grid_for_others(target)
 
 
 def test_a_small_constant_has_a_grid_that_holds_it():
-    """1 / 7.68e6 is less than the smallest step of a value that is computed, 2 ** -16."""
+    """1 / 7.68e6 is two of the smallest steps of a value that is computed, 2 ** -24."""
     model = Small(lambda _, x: (x * 3e4).sum(3) * (1.0 / 7.68e6))
     assert min(decibels(model, _noise, "imxrt700")) >= 35.0
 

@@ -44,7 +44,7 @@ class AverageObserver(RangeObserver):
             shared = self.operands[0].calculate_qparams()
         else:
             return own
-        seen = float(own[0]) > float(self.eps)
+        seen = float(self.min_val) < 0.0 or float(self.max_val) > 0.0
         return own if seen and _FEW * float(own[0]) < float(shared[0]) else shared
 
 
