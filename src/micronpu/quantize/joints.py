@@ -3,6 +3,7 @@
 Operands of a concatenation share a grid.  Where a value of 0..1 is joined with one of 0..64 that grid has four steps
 for it, which is what the concatenation asks for, and too few for anything else that reads the value: it then keeps its
 own grid, and is rounded a second time where it is joined.  Elsewhere one grid saves that operator and that rounding.
+What is joined and joined again with larger values, as in a dense block, is such a part, and so is what it is made of.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ def watch_apart(
 ) -> None:
     """Puts observers of parts in the place of those of a whole, for parts that are read elsewhere, in place.
 
+    y = cat(x, a); z = cat(y, b), and y is read elsewhere        a is on the grid of y, be it that of z or its own
+
     Args:
         observers: of all places.
         apart: for each place the one that stands for its group, were nothing joined.
@@ -82,18 +85,37 @@ def watch_apart(
     for place, first in apart.items():
         groups.setdefault(first, []).append(place)
     wholes = {id(observers[edge]): observers[edge] for edge in joints}
+    only_joined: list[tuple[list[Place], list[Place]]] = []
     for places in groups.values():
         whole = observers[places[0]]
         values = [place for place in places if isinstance(place, Node)]
         if id(whole) not in wholes or not _may_part(whole) or not all(observers[p] is whole for p in places):
             continue
-        edges = tuple((v.name, user.name) for v in values for user in v.users if (v, user) in joints)
-        learnt = _learnt(map(specs.__getitem__, places))
-        if edges and learnt and any(_reads_alone(places, values, joints)):
-            own = observer_for(learnt[0])
-            assert isinstance(own, RangeObserver)
-            part = PartObserver(own, whole, edges)
-            observers.update(dict.fromkeys(places, part))
+        edges: list[Place] = [(v, user) for v in values for user in v.users if (v, user) in joints]
+        if edges and any(_reads_alone(places, values, joints)):
+            _part(observers, specs, places, edges)
+        elif edges:
+            only_joined.append((places, edges))
+    for places, edges in reversed(only_joined):
+        # Nothing but what is made of it reads it, which may itself be a part by now, of a finer grid than the whole.
+        made = {observers[edge] for edge in edges}
+        if len(made) == 1:
+            observers.update(dict.fromkeys(places, made.pop()))
+        else:
+            _part(observers, specs, places, edges)
+
+
+def _part(
+    observers: dict[Place, Any], specs: Mapping[Place, Spec], places: Collection[Place], edges: Collection[Place]
+) -> None:
+    """Watches a group of places apart, in place, where calibration finds its grid."""
+    learnt = _learnt(map(specs.__getitem__, places))
+    if learnt:
+        own = observer_for(learnt[0])
+        assert isinstance(own, RangeObserver)
+        names = tuple((edge[0].name, edge[1].name) for edge in edges if isinstance(edge, tuple))
+        part = PartObserver(own, observers[next(iter(places))], names)
+        observers.update(dict.fromkeys(places, part))
 
 
 def _learnt(specs: Iterable[Spec]) -> list[QuantizationSpec]:

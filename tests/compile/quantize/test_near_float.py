@@ -244,6 +244,25 @@ def test_a_row_of_zeros_takes_no_steps_from_the_others(target):
     assert min(decibels(Small(_over_their_size), _some_rows_of_zeros, target)) >= 25.0
 
 
+def _equal(_: Small, x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    """Numbers of two tensors, that are on two grids, and constants; and the largest of a row, which is on its own."""
+    labels = torch.arange(-8, 9) / 3 + 0.1
+    return (
+        (x == y).float() * 2,
+        torch.where(x != y, x, 2 * y),
+        (x[..., :1] == labels).float(),
+        (x == x.amax(-1, keepdim=True)).float() * y,
+    )
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_equal_numbers_are_equal_on_grids_of_their_own(target):
+    def numbers(random: torch.Generator) -> Tensors:
+        return tuple(torch.randint(-n, n + 1, (1, 4, 16, 16), generator=random) / 3 + 0.1 for n in (9, 14))
+
+    assert min(decibels(Small(_equal), numbers, target)) >= 30.0
+
+
 # --- what is joined with others, for a while or for good ----------------------------------------------------------
 
 
@@ -301,6 +320,41 @@ def _joined_and_read(_: Small, x: torch.Tensor) -> Tensors:
 @pytest.mark.parametrize("target", FAMILIES)
 def test_what_is_joined_with_larger_values_keeps_its_own_grid_for_others(target):
     assert min(decibels(Small(_joined_and_read), _noise, target)) >= 35.0
+
+
+class Dense(nn.Module):
+    """A dense block, of which each layer's values are some ten times as large as those before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Conv2d(4 * n, 4, 3, padding=1) for n in (1, 2, 3))
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> Tensors:
+        first, second, third = self.layers
+        one = torch.cat([x, first(x)], 1)
+        two = torch.cat([one, second(one) * 30], 1)
+        return one.mean((2, 3)), torch.cat([two, third(two) * 30], 1)
+
+
+class JoinedTwice(Dense):
+    """A layer's values are joined with others and read, joined with large ones, and joined with what is joined."""
+
+    def forward(self, x: torch.Tensor) -> Tensors:
+        first, second, third = self.layers
+        small = first(x) * 0.1
+        one = torch.cat([x * 0.1, small], 1)
+        large = torch.cat([small, second(one) * 30], 1)
+        nested = torch.cat([torch.cat([small * 2, x * 0.5], 1), small], 1)
+        return one.mean((2, 3)), nested, third(nested), torch.cat([large, one], 1), torch.cat([nested, x * 30], 1)
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_what_is_joined_again_and_again_is_on_the_grid_of_where_it_is_read(target):
+    means, whole = decibels(Dense(), _noise, target)
+    assert means >= 30.0 and whole >= 24.0
+    assert min(decibels(JoinedTwice(), _noise, target)[:3]) >= 30.0
 
 
 def test_a_small_constant_has_a_grid_that_holds_it():
