@@ -15,6 +15,7 @@ from micronpu.ir.registry import AtenImport
 from micronpu.ir.way import Capabilities
 from micronpu.ops.softmax import LONG, SOFTMAX
 from micronpu.quantize.config import QuantizationConfig
+from micronpu.quantize.joints import PartObserver
 from micronpu.quantize.masks import given_grid_of
 from micronpu.quantize.observers.averages import AverageObserver
 from micronpu.quantize.specs import KEY, QuantizationSpec, Spec
@@ -85,6 +86,7 @@ def observe_operands(places: Mapping[Any, Any]) -> None:
         places: observer by node or by (operand, reader) edge, as torchao has them while it prepares.
     """
     for node, observer in places.items():
+        observer = observer.own if isinstance(observer, PartObserver) else observer
         if not isinstance(node, Node) or not isinstance(observer, AverageObserver):
             continue
         entry = known_import(node)

@@ -3,19 +3,22 @@
 Operands of a concatenation share a grid.  Where a value of 0..1 is joined with one of 0..64 that grid has four steps
 for it, which is what the concatenation asks for, and too few for anything else that reads the value: it then keeps its
 own grid, and is rounded a second time where it is joined.  Elsewhere one grid saves that operator and that rounding.
-What is joined and joined again with larger values, as in a dense block, is such a part, and so is what it is made of.
+What is joined and joined again with larger values, as in a dense block, is such a part, and so is what it is made of;
+and so is the lesser of a small value and a large one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from micronpu.quantize.config import AVERAGES
+from micronpu.frontend.program import overload_name
+from micronpu.quantize.config import OF_RESULTS
 from micronpu.quantize.observers import is_average, observer_for
 from micronpu.quantize.observers.averages import AverageObserver
 from micronpu.quantize.observing import Borders, RangeObserver
@@ -25,6 +28,9 @@ _FINER = 4.0
 """How many times finer a value's own steps are where it keeps them: what two bits are worth is worth an operator."""
 
 
+_EXTREMA = ("maximum.default", "minimum.default", "max.other", "min.other")
+
+
 class PartObserver(RangeObserver):
     """Sees a part of what one grid is for, and hands it on to the observer of the whole, whose grid it has until then.
 
@@ -32,19 +38,24 @@ class PartObserver(RangeObserver):
         own: of the part alone.
         whole: of all that is joined.
         edges: names of (value, reader) where the part is joined.
+        learns: whether the part alone is learnt here, too.
     """
 
-    def __init__(self, own: RangeObserver, whole: RangeObserver, edges: tuple[tuple[str, str], ...]) -> None:
+    def __init__(
+        self, own: RangeObserver, whole: RangeObserver, edges: tuple[tuple[str, str], ...], *, learns: bool = True
+    ) -> None:
         super().__init__(whole.dtype, whole.quant_min, whole.quant_max, whole.qscheme)
         self.own, self.whole = own, whole
         self.edges = edges
+        self.learns = learns
 
     def heed(self, borders: Borders) -> None:
         self.own.heed(borders)
         self.whole.heed(borders)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.own.forward(x)
+        if self.learns:
+            self.own.forward(x)
         return self.whole.forward(x)
 
     @property
@@ -70,11 +81,13 @@ def joined_places(notes: Mapping[Node, QuantizationAnnotation]) -> set[Place]:
 
 
 def watch_apart(
-    observers: dict[Place, Any], specs: Mapping[Place, Spec], apart: Mapping[Place, Place], joints: Collection[Place]
+    observers: dict[Place, Any], specs: Mapping[Place, Spec], apart: Mapping[Place, Place], joints: Set[Place]
 ) -> None:
     """Puts observers of parts in the place of those of a whole, for parts that are read elsewhere, in place.
 
     y = cat(x, a); z = cat(y, b), and y is read elsewhere        a is on the grid of y, be it that of z or its own
+    y = cat(x, a); z = cat(x, b)                                 y and z may each be on their own
+    y = minimum(x, a)                                            x and a on that of y, beyond which they may saturate
 
     Args:
         observers: of all places.
@@ -85,6 +98,7 @@ def watch_apart(
     for place, first in apart.items():
         groups.setdefault(first, []).append(place)
     wholes = {id(observers[edge]): observers[edge] for edge in joints}
+    results = Counter(id(observers[first]) for first in {apart[edge] for edge in joints})
     only_joined: list[tuple[list[Place], list[Place]]] = []
     for places in groups.values():
         whole = observers[places[0]]
@@ -96,13 +110,19 @@ def watch_apart(
             _part(observers, specs, places, edges)
         elif edges:
             only_joined.append((places, edges))
+        elif not joints.isdisjoint(places) and (results[id(whole)] > 1 or any(map(_is_extremum, values))):
+            _part(observers, specs, places, edges)
     for places, edges in reversed(only_joined):
         # Nothing but what is made of it reads it, which may itself be a part by now, of a finer grid than the whole.
         made = {observers[edge] for edge in edges}
-        if len(made) == 1:
-            observers.update(dict.fromkeys(places, made.pop()))
-        else:
+        if len(made) > 1 or any(_is_extremum(edge[1]) for edge in edges if isinstance(edge, tuple)):
             _part(observers, specs, places, edges)
+        else:
+            observers.update(dict.fromkeys(places, made.pop()))
+    for edge in joints:
+        part = observers[edge]
+        if isinstance(edge, tuple) and _is_extremum(edge[1]) and isinstance(part, PartObserver):
+            observers[edge] = PartObserver(part.own, part.whole, (), learns=False)
 
 
 def _part(
@@ -118,10 +138,15 @@ def _part(
         observers.update(dict.fromkeys(places, part))
 
 
+def _is_extremum(node: Node) -> bool:
+    """Whether the result is one of two operands, which may saturate on its grid where they are not chosen."""
+    return overload_name(node) in _EXTREMA
+
+
 def _learnt(specs: Iterable[Spec]) -> list[QuantizationSpec]:
-    """Those whose grids calibration finds; none where one of them is of averages."""
+    """Those whose grids calibration finds; first those that know what the value is, as of averages."""
     found = [spec for spec in specs if isinstance(spec, QuantizationSpec)]
-    return [] if any(spec.observer == AVERAGES for spec in found) else found
+    return sorted(found, key=lambda spec: spec.observer not in OF_RESULTS)
 
 
 def _may_part(whole: Any) -> bool:
@@ -149,6 +174,20 @@ def settle_joints(prepared: GraphModule) -> None:
             setattr(prepared, name, kept)
         if kept is part.own:
             _join_again(prepared, part, nodes)
+    if parts:
+        _drop_repeated(prepared)
+
+
+def _drop_repeated(prepared: GraphModule) -> None:
+    """x -> whole -> whole -> cat        x -> whole -> cat"""
+    modules = dict(prepared.named_modules(remove_duplicate=False))
+    for node in list(prepared.graph.find_nodes(op="call_module")):
+        source = node.args[0]
+        assert isinstance(source, Node)
+        if source.op == "call_module" and modules[str(source.target)] is modules[str(node.target)]:
+            node.replace_all_uses_with(source)
+            prepared.graph.erase_node(node)
+    prepared.recompile()
 
 
 def _join_again(prepared: GraphModule, part: PartObserver, nodes: Collection[Node]) -> None:

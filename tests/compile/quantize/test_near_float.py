@@ -357,6 +357,45 @@ def test_what_is_joined_again_and_again_is_on_the_grid_of_where_it_is_read(targe
     assert min(decibels(JoinedTwice(), _noise, target)[:3]) >= 30.0
 
 
+def _averages_joined(_: Small, x: torch.Tensor) -> Tensors:
+    """Averages and the shares of a softmax beside values of 60, some of which something else reads as well."""
+    large, shares = torch.exp(x * 0.5) * 6, torch.sigmoid(x).flatten(2)
+    size, mean, pooled = x.abs().mean(-1), x.mean(-1, keepdim=True).expand_as(x) + 0.0, F.avg_pool2d(x, 4)
+    return (
+        torch.cat([size, large.mean(-1)], 1),
+        size * 0.7,
+        torch.stack([pooled, F.max_pool2d(x * 20, 4)], 1),
+        torch.cat([mean, large], 1),
+        torch.cat([F.softmax(shares, -1), large.flatten(2)], 1),
+        large - 1.0,
+    )
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_what_is_joined_is_not_on_the_grid_of_an_average_or_a_softmax(target):
+    assert min(decibels(Small(_averages_joined), _noise, target)) >= 28.0
+
+
+def _extrema(_: Small, x: torch.Tensor) -> Tensors:
+    """The lesser of a small value and a large one, and the other way round."""
+    small, large = torch.sigmoid(x) * 0.5, torch.exp(x) * 5 + 0.2
+    least = torch.minimum(small, large)
+    return (
+        torch.minimum(torch.sigmoid(x) * 0.5, torch.exp(x) * 5 + 0.2),
+        torch.maximum(-torch.relu(x) * 40, torch.tanh(x) * 0.3),
+        torch.minimum(x, torch.full((1, 4, 1, 1), 50.0)),
+        least,
+        torch.cat([least, small], 1),
+        small * 3,
+        torch.maximum(x, 0.1 * x),
+    )
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_an_extremum_is_on_a_grid_of_its_results_where_its_operands_are_much_larger(target):
+    assert min(decibels(Small(_extrema), _noise, target)) >= 30.0
+
+
 def test_a_small_constant_has_a_grid_that_holds_it():
     """1 / 7.68e6 is less than the smallest step of a value that is computed, 2 ** -16."""
     model = Small(lambda _, x: (x * 3e4).sum(3) * (1.0 / 7.68e6))
