@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.compile.nearness import FAMILIES
-from tests.compile.quantize.pairs import AT_ONCE, Pair, far, handing_on, pairs, reading, sample
+from collections.abc import Iterator
 
+import pytest
+import torch
+from tests.compile.nearness import FAMILIES
+from tests.compile.quantize.chains import TARGETS, Chain, Far, Refused, Whole, judged, quantized, rows, stitched
+from tests.compile.quantize.joins import TARGETS as TARGETS_OF_JOINS
+from tests.compile.quantize.joins import wrong
+from tests.compile.quantize.pairs import AT_ONCE, Pair, far, handing_on, pairs, reading, sample, triples
+
+from micronpu.base.garbage import few_collections
+from micronpu.frontend.exported import exported
+
+INEXACT = {
+    "prod.default": "a product of 64 numbers, of whose partial products int8 keeps those near the largest",
+}
+"""Why some readers of the quantized modules may be further off than the plain reference."""
 JUMPS = {
     "fmod.Scalar": "a step moves a quotient to the other side of a whole number",
     "remainder.Scalar": "as fmod",
@@ -37,6 +50,68 @@ def test_the_lists_hold_what_the_declarations_say() -> None:
     assert len(pairs()) == len(handing_on()) * len(reading())
 
 
+@pytest.fixture(autouse=True)
+def _less_garbage() -> Iterator[None]:
+    with few_collections():
+        yield
+
+
+def test_a_chain_of_parts_is_as_if_it_were_exported_as_a_whole() -> None:
+    for chain in [("sum.default", "cumprod.default"), ("softmax.int", "where.self"), ("roll.default", "gru.input")]:
+        given, inputs = stitched(chain)
+        whole = exported(Whole(chain), rows()[0])
+        assert torch.equal(quantized(given, inputs, TARGETS[1])[0][0], quantized(whole, rows(), TARGETS[1])[0][0])
+
+
+# ---------------------------------------------------------------- as the quantizers make them
+
+
+def check_quantized(chosen: list[Chain]) -> None:
+    found = [each for each in map(judged, chosen) if each is not None]
+    wrong = [
+        str(f) for f in found if isinstance(f, Refused) or (isinstance(f, Far) and f.wrong and not reason(f.chain))
+    ]
+    assert not wrong, wrong
+
+
+def reason(chain: Chain) -> str:
+    """Why a chain may be further off than the plain reference; "" where there is no reason."""
+    return INEXACT.get(chain[-1], "")
+
+
+def test_some_quantized() -> None:
+    check_quantized([*sample(30), *triples(6)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(16))
+def test_all_quantized(group: int) -> None:
+    """Every pair on every family."""
+    givers = handing_on()[group::16]
+    check_quantized([(first, second) for first in givers for second in reading()])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(8))
+def test_triples_quantized(group: int) -> None:
+    check_quantized(triples(250, seed=1 + group))
+
+
+@pytest.mark.parametrize("target", TARGETS_OF_JOINS)
+def test_some_joins(target: str) -> None:
+    assert not [said for seed in range(8) for said in wrong(seed, target)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(6))
+@pytest.mark.parametrize("target", TARGETS_OF_JOINS)
+def test_more_joins(target: str, group: int) -> None:
+    assert not [said for seed in range(50 * group, 50 * (group + 1)) for said in wrong(100 + seed, target)]
+
+
+# ---------------------------------------------------------------- as finished programs
+
+
 def check(chosen: list[Pair], target: str) -> None:
     wrong = [
         found
@@ -55,5 +130,5 @@ def test_some_pairs(target: str) -> None:
 @pytest.mark.parametrize("group", range(10))
 @pytest.mark.parametrize("target", FAMILIES)
 def test_more_pairs(target: str, group: int) -> None:
-    """120 on each family; `python -m tests.compile.quantize.pairs` runs all of them."""
+    """120 on each family."""
     check(sample(10 * AT_ONCE, seed=1)[group * AT_ONCE :][:AT_ONCE], target)
