@@ -38,30 +38,38 @@ class PartObserver(RangeObserver):
         own: of the part alone.
         whole: of all that is joined.
         edges: names of (value, reader) where the part is joined.
-        learns: whether the part alone is learnt here, too.
+        fed: which of both learn from what is seen here.
+        follows: of a part that nothing else reads, what is made of it: it keeps its own grid where one of these does.
     """
 
     def __init__(
-        self, own: RangeObserver, whole: RangeObserver, edges: tuple[tuple[str, str], ...], *, learns: bool = True
+        self,
+        own: RangeObserver,
+        whole: RangeObserver,
+        edges: tuple[tuple[str, str], ...] = (),
+        *,
+        fed: tuple[RangeObserver, ...] | None = None,
+        follows: tuple[PartObserver, ...] = (),
     ) -> None:
         super().__init__(whole.dtype, whole.quant_min, whole.quant_max, whole.qscheme)
         self.own, self.whole = own, whole
         self.edges = edges
-        self.learns = learns
+        self.fed, self.follows = (own, whole) if fed is None else fed, follows
 
     def heed(self, borders: Borders) -> None:
         self.own.heed(borders)
         self.whole.heed(borders)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.learns:
-            self.own.forward(x)
-        return self.whole.forward(x)
+        for observer in self.fed:
+            observer.forward(x)
+        self.min_val, self.max_val = self.own.min_val, self.own.max_val  # which poles look at
+        return x
 
     @property
     def is_fine(self) -> bool:
         """Whether the part alone has much finer steps."""
-        if self.own.is_empty or self.whole.is_empty:
+        if self.own.is_empty or self.whole.is_empty or (self.follows and not any(p.is_fine for p in self.follows)):
             return False
         return _FINER * float(self.own.calculate_qparams()[0]) <= float(self.whole.calculate_qparams()[0])
 
@@ -77,6 +85,21 @@ def joined_places(notes: Mapping[Node, QuantizationAnnotation]) -> set[Place]:
         edges = [(operand, node) for operand in note.input_qspec_map]
         if len(edges) > 1 and isinstance(shared, SharedQuantizationSpec) and shared.edge_or_node in edges:
             found.update(edges)
+    return found
+
+
+def joined_results(notes: Mapping[Node, QuantizationAnnotation]) -> dict[Node, QuantizationSpec]:
+    """Values whose spec knows what they are, as of averages, and that are joined, be they moved before: with what the
+    joint asks for, which is the spec of all that is on its grid.
+    """
+    found: dict[Node, QuantizationSpec] = {}
+    for value, reader in (place for place in joined_places(notes) if isinstance(place, tuple)):
+        asked = [spec for spec in notes[reader].input_qspec_map.values() if isinstance(spec, QuantizationSpec)]
+        while value in notes and isinstance(spec := notes[value].output_qspec, SharedQuantizationSpec):
+            value = spec.edge_or_node[0] if isinstance(spec.edge_or_node, tuple) else spec.edge_or_node
+        spec = notes[value].output_qspec if value in notes else None
+        if asked and isinstance(spec, QuantizationSpec) and spec.observer in OF_RESULTS:
+            found[value] = asked[0]
     return found
 
 
@@ -114,19 +137,29 @@ def watch_apart(
             _part(observers, specs, places, edges)
     for places, edges in reversed(only_joined):
         # Nothing but what is made of it reads it, which may itself be a part by now, of a finer grid than the whole.
-        made = {observers[edge] for edge in edges}
+        made = list(dict.fromkeys(observers[edge] for edge in edges))
         if len(made) > 1 or any(_is_extremum(edge[1]) for edge in edges if isinstance(edge, tuple)):
-            _part(observers, specs, places, edges)
+            _part(observers, specs, places, edges, tuple(part for part in made if isinstance(part, PartObserver)))
         else:
             observers.update(dict.fromkeys(places, made.pop()))
     for edge in joints:
         part = observers[edge]
-        if isinstance(edge, tuple) and _is_extremum(edge[1]) and isinstance(part, PartObserver):
-            observers[edge] = PartObserver(part.own, part.whole, (), learns=False)
+        if (
+            isinstance(edge, tuple)
+            and isinstance(part, PartObserver)
+            and (before := observers.get(edge[0])) is not part
+        ):
+            # The result tells what the part is, and the operand has told the whole where it is on its grid.
+            told = before is part.whole or (isinstance(before, PartObserver) and before.whole is part.whole)
+            observers[edge] = PartObserver(part.own, part.whole, fed=() if told else (part.whole,))
 
 
 def _part(
-    observers: dict[Place, Any], specs: Mapping[Place, Spec], places: Collection[Place], edges: Collection[Place]
+    observers: dict[Place, Any],
+    specs: Mapping[Place, Spec],
+    places: Collection[Place],
+    edges: Collection[Place],
+    follows: tuple[PartObserver, ...] = (),
 ) -> None:
     """Watches a group of places apart, in place, where calibration finds its grid."""
     learnt = _learnt(map(specs.__getitem__, places))
@@ -134,7 +167,7 @@ def _part(
         own = observer_for(learnt[0])
         assert isinstance(own, RangeObserver)
         names = tuple((edge[0].name, edge[1].name) for edge in edges if isinstance(edge, tuple))
-        part = PartObserver(own, observers[next(iter(places))], names)
+        part = PartObserver(own, observers[next(iter(places))], names, follows=follows)
         observers.update(dict.fromkeys(places, part))
 
 

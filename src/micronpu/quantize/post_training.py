@@ -106,7 +106,7 @@ def prepared(
     observers: Observers = {}
     by_group: Observers = {}
     joints = joined_places(notes)
-    wholes = {groups[edge]: specs[edge] for edge in joints if isinstance(specs[edge], QuantizationSpec)}
+    wholes = {groups[place]: s for place, s in specs.items() if place in joints and isinstance(s, QuantizationSpec)}
     for place, spec in specs.items():
         if groups[place] not in by_group:
             is_of_one = isinstance(spec, QuantizationSpec) and spec.observer in OF_RESULTS

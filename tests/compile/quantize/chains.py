@@ -215,10 +215,16 @@ def results(run: Callable[..., Any], inputs: Sequence[Draw]) -> list[Tensor]:
     return [torch.cat(each) for each in zip(*made, strict=True)]
 
 
-def plain_decibels(given: Exported, inputs: Sequence[Draw], wanted: Sequence[Tensor]) -> list[float]:
-    """Of each result of the plain reference: the least of several widths of steps, each as if it were that needed."""
-    plain, found = Plain(given.module), []
-    results(plain.run, inputs)
+def plain_decibels(
+    module: GraphModule, seen: Sequence[Draw], inputs: Sequence[Draw], wanted: Sequence[Tensor]
+) -> list[float]:
+    """Of each result of the plain reference: the least of several widths of steps, each as if it were that needed.
+
+    Args:
+        seen: the inputs from which ranges are learnt.
+    """
+    plain, found = Plain(module), []
+    results(plain.run, seen)
     plain.rounds = True
     for plain.wider in WIDER:
         coarser = 20 * math.log10(plain.wider)
@@ -226,6 +232,12 @@ def plain_decibels(given: Exported, inputs: Sequence[Draw], wanted: Sequence[Ten
             [decibels_of(w, made) + coarser for w, made in zip(wanted, results(plain.run, inputs), strict=True)]
         )
     return [min(each) for each in zip(*found, strict=True)]
+
+
+def says_nothing(wanted: Tensor) -> bool:
+    """Whether values are as good as nothing, or the same everywhere."""
+    counts = wanted[wanted.isfinite()]
+    return not len(counts) or not bool(counts.abs().max() > 1e-3) or bool((counts == counts[0]).all())
 
 
 def decibels_of(wanted: Tensor, made: Tensor) -> float:
@@ -289,9 +301,8 @@ def judged(chain: Chain, targets: Sequence[str] = TARGETS) -> Far | Refused | No
     """What is to be said of a chain: None where it is near float everywhere, or says nothing."""
     given, inputs = stitched(chain)
     wanted = results(given.module, inputs)[0]
-    counts = wanted[wanted.isfinite()]
-    if not len(counts) or not bool(counts.abs().max() > 1e-3) or bool((counts == counts[0]).all()):
-        return None  # nothing, or the same everywhere
+    if says_nothing(wanted):
+        return None
     found: dict[str, float] = {}
     known: list[tuple[dict[str, Any], float]] = []
     for target in targets:
@@ -302,12 +313,11 @@ def judged(chain: Chain, targets: Sequence[str] = TARGETS) -> Far | Refused | No
                 made, read = quantized(given, inputs, target)
             except MicroNpuError as error:
                 return Refused(chain, target, str(error))
-            finite = wanted.isfinite()
-            same = [sqnr_of(counts, made[0][finite])]
+            same = [decibels_of(wanted, made[0])]
             known.append((read, same[0]))
         found[target] = same[0]
     decibels = {target: value for target, value in found.items() if not value >= ENOUGH}
-    return Far(chain, decibels, plain_decibels(given, inputs, [wanted])[0]) if decibels else None
+    return Far(chain, decibels, plain_decibels(given.module, inputs, inputs, [wanted])[0]) if decibels else None
 
 
 def quantized(given: Exported, inputs: Sequence[Draw], target: str) -> tuple[list[Tensor], dict[str, Any]]:

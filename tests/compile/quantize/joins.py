@@ -96,7 +96,7 @@ def wrong(seed: int, target: str) -> list[str]:
     found = [decibels_of(w, made) for w, made in zip(wanted, quantized(given, _rows(), target)[0], strict=True)]
     if min(found) >= ENOUGH:
         return []
-    plain = plain_decibels(exported(model, _rows()[0]), _rows(), wanted)
+    plain = plain_decibels(exported(model, _rows()[0]).module, _rows(), _rows(), wanted)
     return [
         f"{seed} on {target}: result {number} at {own:.1f} dB, plain {best:.1f}: {model}"
         for number, (own, best) in enumerate(zip(found, plain, strict=True))

@@ -23,21 +23,22 @@ from typing import Any
 
 import torch
 from executorch.exir.dialects._ops import ops as _edge_ops  # noqa: F401  (registers dim_order_ops)
-from tests.compile.nearness import sqnr_of
 from tests.compile.quantize.chains import (
     BESIDE,
     ENOUGH,
     Chain,
     Far,
-    Plain,
     Refused,
+    decibels_of,
     draw,
     judged,
     links_of,
+    plain_decibels,
+    results,
+    says_nothing,
 )
 from tests.support_rows import is_in_place, overloads
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 import micronpu
 from micronpu.base.errors import MicroNpuError
@@ -145,24 +146,15 @@ def far(chosen: Sequence[Pair], target: str) -> list[FarProgram]:
     """The pairs of one program that are below `ENOUGH`."""
     generator = torch.Generator().manual_seed(0)
     model = Pairs(chosen)
-    calibration = [draw(generator) for _ in range(8)]
+    calibration = [draw(generator) for _ in range(24)]
     held_out = [draw(generator) for _ in range(6)]
     program = micronpu.compile(model, calibration[0], target, calibration=calibration)
-    plain = Plain(torch.export.export(model, calibration[0]).module())
-    with torch.no_grad():
-        for row in calibration:
-            plain.run(*row)
-        plain.rounds = True
-        rows = [tuple(map(tree_leaves, (model(*row), program.run(*row), plain.run(*row)))) for row in held_out]
+    wanted, given = results(model, held_out), results(program.run, held_out)
+    plain = plain_decibels(torch.export.export(model, calibration[0]).module(), calibration, held_out, wanted)
     found = []
-    for number, pair in enumerate(chosen):
-        wanted, given, rounded = (torch.cat([row[k][number].flatten() for row in rows]) for k in range(3))
-        finite = wanted.isfinite() & rounded.isfinite()
-        if not bool(wanted[finite].abs().max() > 1e-3) or bool((wanted[finite] == wanted[finite][0]).all()):
-            continue  # nothing, or the same everywhere
-        own = sqnr_of(wanted[finite], given[finite])
-        if own < ENOUGH:
-            found.append(FarProgram(pair, own, sqnr_of(wanted[finite], rounded[finite])))
+    for pair, exact, made, best in zip(chosen, wanted, given, plain, strict=True):
+        if (own := decibels_of(exact, made)) < ENOUGH and not says_nothing(exact):
+            found.append(FarProgram(pair, own, best))
     return found
 
 
