@@ -58,6 +58,10 @@ _READERS: tuple[Callable[[Tensor], Tensor], ...] = (
 )
 
 
+STATED = {(2, 2): "a part of stacked values that were flattened has their grid: a part is looked for without reshapes"}
+"""Why a reader of a join, by their places in the lists above, may be far from float."""
+
+
 class Joins(nn.Module):
     """Four values, three joins of what there is until then, and a reader of each join and of some more."""
 
@@ -68,6 +72,8 @@ class Joins(nn.Module):
         self.values = [(draw.choice(makers), draw.choice(SIZES)) for _ in range(4)]
         self.joins = [(draw.choice(_JOINS), draw.sample(range(4 + n), draw.choice((2, 2, 3)))) for n in range(3)]
         self.read = [(draw.choice(_READERS), n) for n in (*range(4, 7), *draw.sample(range(7), 3))]
+        kinds = [-1] * 4 + [_JOINS.index(join) for join, _ in self.joins]
+        self.kinds = [(kinds[n], _READERS.index(reader)) for reader, n in self.read]
         self.eval()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -100,7 +106,7 @@ def wrong(seed: int, target: str) -> list[str]:
     return [
         f"{seed} on {target}: result {number} at {own:.1f} dB, plain {best:.1f}: {model}"
         for number, (own, best) in enumerate(zip(found, plain, strict=True))
-        if own < min(ENOUGH, best - BESIDE)
+        if own < min(ENOUGH, best - BESIDE) and model.kinds[number] not in STATED
     ]
 
 
