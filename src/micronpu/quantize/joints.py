@@ -212,13 +212,16 @@ def settle_joints(prepared: GraphModule) -> None:
 
 
 def _drop_repeated(prepared: GraphModule) -> None:
-    """x -> whole -> whole -> cat        x -> whole -> cat"""
+    """x -> whole -> whole -> cat        x -> whole -> cat, and so for two that read the same value"""
     modules = dict(prepared.named_modules(remove_duplicate=False))
-    for node in list(prepared.graph.find_nodes(op="call_module")):
-        source = node.args[0]
+    known: dict[tuple[Node, int], Node] = {}
+    for node in reversed([n for n in prepared.graph.nodes if n.op == "call_module"]):  # the first reader's is last
+        source, observer = node.args[0], modules[str(node.target)]
         assert isinstance(source, Node)
-        if source.op == "call_module" and modules[str(source.target)] is modules[str(node.target)]:
-            node.replace_all_uses_with(source)
+        same = source.op == "call_module" and modules[str(source.target)] is observer
+        first = source if same else known.setdefault((source, id(observer)), node)
+        if first is not node:
+            node.replace_all_uses_with(first)
             prepared.graph.erase_node(node)
     prepared.recompile()
 
