@@ -36,6 +36,7 @@ JUMPS = {
 STATED: dict[Chain, str] = {
     ("avg_pool2d.default", "__and__.Tensor"): "compares with 0, which is a step of every grid",
     ("_adaptive_avg_pool2d.default", "__and__.Tensor"): "as after avg_pool2d",
+    ("mean.default", "cosine_similarity.default"): "rows of one number, whose square is below a step where it is small",
 }
 """Why some pairs may be."""
 
