@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.ir.registry import AtenImport
+from micronpu.ir.op import NewValues, OutputQuantization
+from micronpu.ir.registry import ATEN_IMPORTS, AtenImport
 from micronpu.ir.types import DType, QParams
 from micronpu.ir.way import Float, Writer, add_way, composes
 from micronpu.ops import attention  # masks of attention are tried before other choices
@@ -86,6 +87,7 @@ def _decisions_to_numbers(write: Writer) -> Float:
     """x > z -> the number 0 or 1: of a table, or clamp(steep * (x - z), 0, 1) where somebody chooses by it
 
     x, z -> gt -> y         x, z -> gt -> to(float32) -> to(bool) -> y
+    x, z -> eq -> y         x, z -> sub -> eq(0) -> to(float32) -> to(bool) -> y
 
     Without a table, numbers that differ by less than 1 / `STEEPNESS` are neither.
     """
@@ -94,7 +96,12 @@ def _decisions_to_numbers(write: Writer) -> Float:
         return None
     readers = [call.overload for call in map(write.call, write.readers()) if call is not None]
     if write.capabilities.computes(write.overload):
-        return write.decided(write.on_grid(write("to.dtype", write.kept(), DType.FLOAT32), MASK))
+        if write.overload in ("eq.Tensor", "ne.Tensor") and not _selects(write, x, z) and not _selects(write, z, x):
+            # On two grids equal numbers are up to half a step of each apart: nothing, on the grid of the difference.
+            compared = write(f"{write.overload.split('.')[0]}.Scalar", write("sub.Tensor", x, z), 0.0)
+        else:
+            compared = write.kept()
+        return write.decided(write.on_grid(write("to.dtype", compared, DType.FLOAT32), MASK))
     if not any(name in (*_CHOICES, *_FILLS, *CASTS, *LOGIC, *_ANY_ALL, *_SUMS, *_ARITHMETIC) for name in readers):
         return None
     name = write.overload.split(".")[0]
@@ -116,6 +123,19 @@ def _decisions_to_numbers(write: Writer) -> Float:
         number = write.on_grid(write("add.Tensor", above(True), above(False)), MASK)
         number = number if name == "ne" else write("rsub.Scalar", number, 1.0)
     return write.decided(write.on_grid(number, MASK))
+
+
+def _selects(write: Writer, x: Float, z: Float) -> bool:
+    """Whether x is some of the values of z, on its grid: the largest of a row."""
+    while x is not z:
+        made = write.call(x)
+        entry = None if made is None else ATEN_IMPORTS.get(made.overload)
+        if made is None or entry is None or callable(entry.quantization) or "self" not in made.given:
+            return False
+        if (entry.quantization.output, entry.quantization.new_values) != (OutputQuantization.SHARED, NewValues.NONE):
+            return False
+        x = made.given["self"]
+    return True
 
 
 @composes(*CASTS)

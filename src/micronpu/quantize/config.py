@@ -34,6 +34,8 @@ SHARES, _SHARES_EPS = "shares", 2**-30
 """Name of the observer of what a softmax gives to the values of long rows, and the smallest scale of that."""
 AVERAGES = "averages"
 _BEYOND = "beyond"
+OF_RESULTS = (SHARES, AVERAGES, _BEYOND)
+"""Observers that know what the value is, and give it a grid that no other value asks for."""
 """Name of the observer of averages, which may have the grid of what they are averages of."""
 
 Activations = Literal["int8", "int16"]

@@ -15,6 +15,7 @@ from micronpu.ir.registry import AtenImport
 from micronpu.ir.way import Capabilities
 from micronpu.ops.softmax import LONG, SOFTMAX
 from micronpu.quantize.config import QuantizationConfig
+from micronpu.quantize.joints import PartObserver
 from micronpu.quantize.masks import given_grid_of
 from micronpu.quantize.observers.averages import AverageObserver
 from micronpu.quantize.specs import KEY, QuantizationSpec, Spec
@@ -84,13 +85,16 @@ def observe_operands(places: Mapping[Any, Any]) -> None:
     Args:
         places: observer by node or by (operand, reader) edge, as torchao has them while it prepares.
     """
-    for node, observer in places.items():
+    for node, seen in places.items():
+        observer = seen.own if isinstance(seen, PartObserver) else seen
         if not isinstance(node, Node) or not isinstance(observer, AverageObserver):
             continue
         entry = known_import(node)
         if entry is not None and rule_of(node, entry).new_values is NewValues.AVERAGES:
             operand = node.all_input_nodes[0]
-            observer.observe_operand(places.get((operand, node), places.get(operand)))
+            of = places.get((operand, node), places.get(operand))
+            both = isinstance(seen, PartObserver) and isinstance(of, PartObserver) and of.whole is seen.whole
+            observer.observe_operand(of.own if both else of)  # which then tells the whole once
 
 
 def is_float(node: Node) -> bool:

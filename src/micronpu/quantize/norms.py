@@ -62,11 +62,12 @@ def mark_uneven(module: GraphModule, sequences: Sequence[Sequence[Row]], states:
 
 def widen(model: GraphModule, default: QuantizationConfig | None, able: Capabilities) -> None:
     """Stamps the operators of such norms with int16, where the device has it and no setting is about them, in place."""
-    if default is None or default.activations != "int8" or default.is_qat or not able.has_int16:
+    if default is None or default.activations != "int8" or default.is_qat:
         return
-    wide = default.widened()
-    for node in model.graph.nodes:
-        if _is_uneven(node) and SETTING.of(node) == (default,):
+    uneven = [node for node in model.graph.nodes if _is_uneven(node) and SETTING.of(node) == (default,)]
+    if uneven and able.has_int16:
+        wide = default.widened()
+        for node in uneven:
             SETTING.say(node, (wide,))
 
 

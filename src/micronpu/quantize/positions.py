@@ -42,6 +42,7 @@ _MOVES = (
     "permute.default", "transpose.int", "repeat.default", "contiguous.default", "clone.default", "alias.default",
 )  # fmt: skip
 _RANDOM = ("rand", "randn", "randint", "randperm", "bernoulli", "normal", "multinomial", "empty", "dropout")
+_REPLACING = ("index_put.default", "index_copy.default")
 _TRIES = 3
 """Lists of positions on which rows are compared with what the program computes."""
 
@@ -54,10 +55,11 @@ def tables_by_position(model: GraphModule, capabilities: Capabilities, shared: S
 
     The longest axis that the position is of says how many rows there are.  Exact.
     """
-    if not capabilities.lookups:
+    found = list(roots(model))
+    if not found or not capabilities.lookups:
         return False
     changed, known = False, dict[bytes, Node]()
-    for root in list(roots(model)):
+    for root in found:
         changed |= _Tables(model, root, capabilities, known, shared).replace()
     if changed:
         model.graph.eliminate_dead_code()
@@ -92,10 +94,11 @@ def blend_at_positions(model: GraphModule, capabilities: Capabilities, shared: S
 
     For positions of one axis that are never negative, no two of which are equal.
     """
-    if not capabilities.lookups:
+    replacing = [node for node in model.graph.nodes if overload_name(node) in _REPLACING]
+    if not replacing or not capabilities.lookups:
         return False
     changed, known = False, roots(model)
-    for node in list(model.graph.nodes):
+    for node in replacing:
         made = _blended(GraphWriter(model, node, capabilities, shared), known)
         if made is not None:
             node.replace_all_uses_with(made)
@@ -108,7 +111,7 @@ def blend_at_positions(model: GraphModule, capabilities: Capabilities, shared: S
 
 def _blended(write: GraphWriter, known: dict[Node, int]) -> Node | None:
     name, node = overload_name(write.node), write.node
-    if name not in ("index_put.default", "index_copy.default") or write.dtype() is not DType.FLOAT32:
+    if write.dtype() is not DType.FLOAT32:
         return None
     given = write.given
     if name == "index_copy.default":

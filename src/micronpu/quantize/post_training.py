@@ -18,6 +18,7 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 from micronpu.base.errors import InternalError
 from micronpu.frontend.facts import SCOPES
 from micronpu.quantize.attributes import constant_nodes
+from micronpu.quantize.config import OF_RESULTS
 from micronpu.quantize.joints import PartObserver, joined_places, watch_apart
 from micronpu.quantize.observers import observer_for
 from micronpu.quantize.observing import FixedObserver, RangeObserver
@@ -104,11 +105,13 @@ def prepared(
     groups = _groups(specs)
     observers: Observers = {}
     by_group: Observers = {}
+    joints = joined_places(notes)
+    wholes = {groups[place]: s for place, s in specs.items() if place in joints and isinstance(s, QuantizationSpec)}
     for place, spec in specs.items():
         if groups[place] not in by_group:
-            by_group[groups[place]] = _observer(spec, observers)
+            is_of_one = isinstance(spec, QuantizationSpec) and spec.observer in OF_RESULTS
+            by_group[groups[place]] = _observer(wholes.get(groups[place], spec) if is_of_one else spec, observers)
         observers[place] = by_group[groups[place]]
-    joints = joined_places(notes)
     if joints:
         watch_apart(observers, specs, _groups(specs, joints), joints)
     if settle is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
+from micronpu.quantize.joints import joined_results
 from micronpu.quantize.observers import observer_for
 from micronpu.quantize.observing import FixedObserver, RangeObserver
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec, SharedQuantizationSpec, noted
@@ -55,9 +56,12 @@ def annotated_by_others(model: GraphModule) -> list[Node]:
 
 def hand_over(model: GraphModule) -> None:
     """Writes the annotations of a model as torchao reads them, in place."""
-    for node, own in noted(model.graph.nodes).items():
+    notes = noted(model.graph.nodes)
+    joined = joined_results(notes)
+    for node, own in notes.items():
         inputs = {operand: _spec(spec) for operand, spec in own.input_qspec_map.items()}
-        node.meta["quantization_annotation"] = upstream.annotation(inputs, _spec(own.output_qspec))
+        output = joined.get(node, own.output_qspec)
+        node.meta["quantization_annotation"] = upstream.annotation(inputs, _spec(output))
 
 
 def _spec(spec: Any) -> Any:

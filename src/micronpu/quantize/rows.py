@@ -37,7 +37,8 @@ Scaled = tuple[Node, float]
 @switchable
 def scale_rows(model: GraphModule, able: Capabilities) -> bool:
     """x / norm(x) -> x * g / norm(x * g), g = 1 / (max(|x|) + e) of each row, where rows are of unequal size in int8"""
-    norms = [] if able.has_int16 else [n for n in model.graph.nodes if UNEVEN.of(n) >= UNEQUAL and measured(n)]
+    norms = [n for n in model.graph.nodes if UNEVEN.of(n) >= UNEQUAL and measured(n)]
+    norms = [] if norms and able.has_int16 else norms
     changed = False
     for node in norms:
         changed |= SETTING.of(node) != (None,) and _scaled(model, node, able)

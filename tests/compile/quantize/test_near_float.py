@@ -264,6 +264,25 @@ def test_a_row_of_zeros_takes_no_steps_from_the_others(target):
     assert min(decibels(Small(_over_their_size), _some_rows_of_zeros, target)) >= 25.0
 
 
+def _equal(_: Small, x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    """Numbers of two tensors, that are on two grids, and constants; and the largest of a row, which is on its own."""
+    labels = torch.arange(-8, 9) / 3 + 0.1
+    return (
+        (x == y).float() * 2,
+        torch.where(x != y, x, 2 * y),
+        (x[..., :1] == labels).float(),
+        (x == x.amax(-1, keepdim=True)).float() * y,
+    )
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_equal_numbers_are_equal_on_grids_of_their_own(target):
+    def numbers(random: torch.Generator) -> Tensors:
+        return tuple(torch.randint(-n, n + 1, (1, 4, 16, 16), generator=random) / 3 + 0.1 for n in (9, 14))
+
+    assert min(decibels(Small(_equal), numbers, target)) >= 30.0
+
+
 # --- what is joined with others, for a while or for good ----------------------------------------------------------
 
 
@@ -321,6 +340,80 @@ def _joined_and_read(_: Small, x: torch.Tensor) -> Tensors:
 @pytest.mark.parametrize("target", FAMILIES)
 def test_what_is_joined_with_larger_values_keeps_its_own_grid_for_others(target):
     assert min(decibels(Small(_joined_and_read), _noise, target)) >= 35.0
+
+
+class Dense(nn.Module):
+    """A dense block, of which each layer's values are some ten times as large as those before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Conv2d(4 * n, 4, 3, padding=1) for n in (1, 2, 3))
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> Tensors:
+        first, second, third = self.layers
+        one = torch.cat([x, first(x)], 1)
+        two = torch.cat([one, second(one) * 30], 1)
+        return one.mean((2, 3)), torch.cat([two, third(two) * 30], 1)
+
+
+class JoinedTwice(Dense):
+    """A layer's values are joined with others and read, joined with large ones, and joined with what is joined."""
+
+    def forward(self, x: torch.Tensor) -> Tensors:
+        first, second, third = self.layers
+        small = first(x) * 0.1
+        one = torch.cat([x * 0.1, small], 1)
+        large = torch.cat([small, second(one) * 30], 1)
+        nested = torch.cat([torch.cat([small * 2, x * 0.5], 1), small], 1)
+        return one.mean((2, 3)), nested, third(nested), torch.cat([large, one], 1), torch.cat([nested, x * 30], 1)
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_what_is_joined_again_and_again_is_on_the_grid_of_where_it_is_read(target):
+    means, whole = decibels(Dense(), _noise, target)
+    assert means >= 30.0 and whole >= 24.0
+    assert min(decibels(JoinedTwice(), _noise, target)[:3]) >= 30.0
+
+
+def _averages_joined(_: Small, x: torch.Tensor) -> Tensors:
+    """Averages and the shares of a softmax beside values of 60, some of which something else reads as well."""
+    large, shares = torch.exp(x * 0.5) * 6, torch.sigmoid(x).flatten(2)
+    size, mean, pooled = x.abs().mean(-1), x.mean(-1, keepdim=True).expand_as(x) + 0.0, F.avg_pool2d(x, 4)
+    return (
+        torch.cat([size, large.mean(-1)], 1),
+        size * 0.7,
+        torch.stack([pooled, F.max_pool2d(x * 20, 4)], 1),
+        torch.cat([mean, large], 1),
+        torch.cat([F.softmax(shares, -1), large.flatten(2)], 1),
+        large - 1.0,
+    )
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_what_is_joined_is_not_on_the_grid_of_an_average_or_a_softmax(target):
+    assert min(decibels(Small(_averages_joined), _noise, target)) >= 28.0
+
+
+def _extrema(_: Small, x: torch.Tensor) -> Tensors:
+    """The lesser of a small value and a large one, and the other way round."""
+    small, large = torch.sigmoid(x) * 0.5, torch.exp(x) * 5 + 0.2
+    least = torch.minimum(small, large)
+    return (
+        torch.minimum(torch.sigmoid(x) * 0.5, torch.exp(x) * 5 + 0.2),
+        torch.maximum(-torch.relu(x) * 40, torch.tanh(x) * 0.3),
+        torch.minimum(x, torch.full((1, 4, 1, 1), 50.0)),
+        least,
+        torch.cat([least, small], 1),
+        small * 3,
+        torch.maximum(x, 0.1 * x),
+    )
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+def test_an_extremum_is_on_a_grid_of_its_results_where_its_operands_are_much_larger(target):
+    assert min(decibels(Small(_extrema), _noise, target)) >= 30.0
 
 
 def test_a_small_constant_has_a_grid_that_holds_it():
