@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.ir.op import NewValues, Op, Quantization, shares_qparams
+from micronpu.ir.op import Quantization, shares_qparams
 from micronpu.ir.registry import imports
 from micronpu.ir.way import Float, Results, Writer, composes
-from micronpu.ops.averages import averaged, is_finer
+from micronpu.ir.window import NO_PADDING
+from micronpu.ops.averages import AVERAGE, WINDOWS, averaged, is_finer, windows_averaged
 from micronpu.ops.concat import Concat
 from micronpu.ops.movement import from_image, reshaped, to_image
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
@@ -18,9 +19,11 @@ from micronpu.ops.slicing import Slice
 if TYPE_CHECKING:
     from micronpu.ir.aten import AtenArguments, AtenNode
     from micronpu.ir.graph import Tensor
+    from micronpu.ir.window import Size2d
 
 Window = tuple[int, int]
 """First element of a window along one axis, and the one behind its last."""
+Pool: TypeAlias = "Callable[[Tensor, Size2d, Size2d], Tensor]"
 
 MAX_PARTS = 64
 """Pools that one pool may be cut into."""
@@ -73,7 +76,7 @@ def runs(windows: Sequence[Window]) -> list[Run]:
 
 
 def by_parts(
-    emit: Callable[..., Tensor], x: Tensor, rows: Sequence[Window], columns: Sequence[Window], pool: type[Op]
+    emit: Callable[..., Tensor], x: Tensor, rows: Sequence[Window], columns: Sequence[Window], pool: Pool
 ) -> Tensor:
     """A pool over any windows: one pool for each run of rows and run of columns, joined.
 
@@ -82,7 +85,7 @@ def by_parts(
 
     Args:
         emit: appends an operator to the graph.
-        pool: `AvgPool2d` or `MaxPool2d`.
+        pool: appends the pool of a part with a kernel and a stride; see `pools`.
     """
     bands, pieces = runs(rows), runs(columns)
     if len(bands) * len(pieces) > MAX_PARTS:
@@ -97,9 +100,14 @@ def by_parts(
         for piece in pieces:
             size = (x.shape[0], band.stop - band.start, piece.stop - piece.start, x.shape[3])
             part = x if size == x.shape else emit(Slice((0, band.start, piece.start, 0), size), x)
-            parts.append(emit(pool((band.size, piece.size), (band.stride, piece.stride)), part))  # type: ignore[call-arg]
+            parts.append(pool(part, (band.size, piece.size), (band.stride, piece.stride)))
         joined.append(emit(Concat(2), *parts) if len(parts) > 1 else parts[0])
     return emit(Concat(1), *joined) if len(joined) > 1 else joined[0]
+
+
+def pools(emit: Callable[..., Tensor], kind: type[AvgPool2d] | type[MaxPool2d]) -> Pool:
+    """What appends pools on the grid of what they read, for `by_parts`."""
+    return lambda part, kernel, stride: emit(kind(kernel, stride), part)
 
 
 def _quantization(node: AtenArguments) -> Quantization:
@@ -107,7 +115,7 @@ def _quantization(node: AtenArguments) -> Quantization:
         return shares_qparams()
     sizes = node.value("output_size")
     whole = all(n == 1 for n in (sizes if isinstance(sizes, (list, tuple)) else [sizes]))
-    return shares_qparams(new_values=NewValues.AVERAGES if whole else NewValues.BETWEEN)
+    return AVERAGE if whole else WINDOWS
 
 
 @imports(
@@ -122,12 +130,19 @@ def _quantization(node: AtenArguments) -> Quantization:
 def build_adaptive(node: AtenNode) -> Tensor:
     """Pools with an output size: element i of n covers the input from i / n to (i + 1) / n, rounded outwards."""
     spatial = 1 if "pool1d" in node.overload else 2
-    pool = MaxPool2d if "max" in node.overload else AvgPool2d
     x = to_image(node, node.tensor("x"), spatial)
     counts = (1, *node.shape[-spatial:])[-2:]
-    if pool is AvgPool2d and counts == (1, 1) and is_finer(node, x):
+    finer = "max" not in node.overload and is_finer(node, x)
+    if finer and counts == (1, 1):
         return reshaped(node, averaged(node, x, (1, 2)), node.shape)
+
     rows, columns = (adaptive_windows(n, m) for n, m in zip(x.shape[1:3], counts, strict=True))
+    pool = pools(node.emit, MaxPool2d if "max" in node.overload else AvgPool2d)
+    if finer:
+
+        def pool(part: Tensor, kernel: Size2d, stride: Size2d) -> Tensor:
+            return windows_averaged(node, part, kernel, stride, NO_PADDING)
+
     return from_image(node, by_parts(node.emit, x, rows, columns, pool))
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from micronpu.quantize.config import AVERAGES
+from micronpu.quantize.config import FINER
 from micronpu.quantize.observers import is_average, observer_for
-from micronpu.quantize.observers.averages import AverageObserver
+from micronpu.quantize.observers.finer import FinerObserver
 from micronpu.quantize.observing import Borders, RangeObserver
 from micronpu.quantize.specs import Place, QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
 
@@ -97,13 +97,13 @@ def watch_apart(
 
 
 def _learnt(specs: Iterable[Spec]) -> list[QuantizationSpec]:
-    """Those whose grids calibration finds; none where one of them is of averages."""
+    """Those whose grids calibration finds; none where one of them may have that of its operand."""
     found = [spec for spec in specs if isinstance(spec, QuantizationSpec)]
-    return [] if any(spec.observer == AVERAGES for spec in found) else found
+    return [] if any(spec.observer == FINER for spec in found) else found
 
 
 def _may_part(whole: Any) -> bool:
-    return isinstance(whole, RangeObserver) and not isinstance(whole, AverageObserver) and not is_average(whole)
+    return isinstance(whole, RangeObserver) and not isinstance(whole, FinerObserver) and not is_average(whole)
 
 
 def _reads_alone(places: Collection[Place], values: Collection[Node], joints: Collection[Place]) -> Iterator[bool]:

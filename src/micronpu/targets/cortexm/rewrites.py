@@ -19,7 +19,7 @@ from micronpu.ir.op import Op
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d
 from micronpu.ops.activation import Prelu
-from micronpu.ops.adaptive import by_parts, clipped_windows
+from micronpu.ops.adaptive import by_parts, clipped_windows, pools
 from micronpu.ops.clamps import Relu
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
@@ -181,7 +181,7 @@ class AverageByParts(Rewrite):
             return chain.add(part, *inputs, qparams=y.type.qparams)
 
         try:
-            return chain.result(by_parts(emit, x, rows, columns, AvgPool2d), y)
+            return chain.result(by_parts(emit, x, rows, columns, pools(emit, AvgPool2d)), y)
         except UnsupportedError:  # too many parts
             return None
 
