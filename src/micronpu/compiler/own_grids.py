@@ -57,7 +57,9 @@ def beside_own_grids(
         values = unrounded.exact(row)
         wanted.append(unrounded.outputs(values))
         for node in _ends(unrounded):
-            low, high = values[node].nan_to_num(posinf=0.0, neginf=0.0).aminmax() if values[node].numel() else (0, 0)
+            if not values[node].is_floating_point() or not values[node].numel():
+                continue
+            low, high = values[node].nan_to_num(posinf=0.0, neginf=0.0).aminmax()
             least, most = first.get(node, (0.0, 0.0))
             first[node] = min(least, float(low)), max(most, float(high))
     grids = {node: _grid(*ends) for node, ends in first.items()}
