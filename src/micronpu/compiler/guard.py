@@ -155,7 +155,7 @@ def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarni
     """Of an output that is farther from float than int8 asks for."""
     if against.sqnr >= _SURE + _MARGIN or (beside := search.beside(number)) is None:
         return None
-    if beside.sqnr >= _SURE or beside.lost < _AVOIDABLE:
+    if min(against.sqnr, beside.sqnr) >= _SURE or beside.lost < _AVOIDABLE:
         return None
     cause = search.cause(number)
     what, hint = _told(cause, search.ran)

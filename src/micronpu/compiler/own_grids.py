@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch.fx import Node
 
 from micronpu.frontend.states import held
@@ -45,7 +44,7 @@ class Beside:
 def beside_own_grids(
     unrounded: Unrounded, tried: Sequence[Row], exact: Sequence[Row], results: Sequence[Row], seen: Sequence[Row]
 ) -> list[Beside]:
-    """For each float output, on all rows or on those that were tried alone, where more is lost.
+    """For each float output.
 
     Args:
         tried: rows that the program ran, with the results of the float model and its own.
@@ -67,21 +66,11 @@ def beside_own_grids(
     ours = [float_leaves(r) for r in results] + [float_leaves(tensors_of(eager.run(*row))) for row in seen]
     floats = [float_leaves(r) for r in exact] + wanted
     best = [unrounded.on_grids(row, grids) for row in (*tried, *seen)]
-    counts = len(tried), len(floats)
-    return [
-        max(of, key=lambda b: b.lost) for of in zip(*(_compared(ours, best, floats, n) for n in counts), strict=True)
-    ]
-
-
-def _compared(
-    ours: Sequence[list[torch.Tensor]], best: Sequence[list[torch.Tensor]], floats: Sequence[list[torch.Tensor]], n: int
-) -> list[Beside]:
-    """Each output over the first so many rows."""
     sums = []
-    for given in (ours[:n], best[:n]):
-        by_row = [noise(y, x) for y, x in zip(given, floats[:n], strict=True)]
+    for given in (ours, best):
+        by_row = [noise(y, x) for y, x in zip(given, floats, strict=True)]
         sums.append([decibels(sum(s for s, _ in of), sum(e for _, e in of)) for of in zip(*by_row, strict=True)])
-    return [Beside(own, possible, n) for own, possible in zip(*sums, strict=True)]
+    return [Beside(own, possible, len(floats)) for own, possible in zip(*sums, strict=True)]
 
 
 def _grid(low: float, high: float) -> Grid:
