@@ -224,12 +224,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", type=int, default=60)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, nargs="*", help="these seeds alone")
     parser.add_argument("--targets", nargs="*", default=TARGETS, choices=TARGETS)
     parser.add_argument("--out", type=Path, help="a JSON file for the rows")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     rows = []
-    for seed in range(options.first, options.first + options.networks):
+    for seed in options.seeds or range(options.first, options.first + options.networks):
         for target in options.targets:
             row = look(seed, target)
             rows.append(row)

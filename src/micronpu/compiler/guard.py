@@ -16,6 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.quiet import quiet
+from micronpu.compiler.own_grids import Beside, beside_own_grids
 from micronpu.frontend.program import arguments, is_compute, origin_of, overload_name
 from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.running import one_thread
@@ -37,6 +38,12 @@ _MOST = 0.25
 """Share of the noise at an output from which one operator is said to cost it."""
 _BEYOND = 0.1
 """Part of a grid by which values are beyond it, from which they were clipped and not only rounded."""
+_MARGIN = 3.0
+"""dB by which other rows may be farther than those that were kept back."""
+_AVOIDABLE = 3.0
+"""dB between a program and what int8 alone asks for, from which something else costs as much."""
+_LOOKS, _FEWEST = 3, 4
+"""Runs that a look at a row takes, and rows of which ranges tell nothing."""
 _FRESH = 16
 """Steps of the finest grid that there is, below which an output is nothing that training has made."""
 
@@ -54,6 +61,7 @@ class Ran:
         macs: of a run.
         has_states: whether the module has states, so that a row depends on those before it.
         may_choose: whether `quantization="auto"` could have been asked for, and was not.
+        seen: rows that calibrated, to be looked at once more; () where they cannot.
     """
 
     module: GraphModule
@@ -64,6 +72,7 @@ class Ran:
     macs: int
     has_states: bool
     may_choose: bool
+    seen: Sequence[Row] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +107,8 @@ def warnings_of(accuracy: ProgramAccuracy | None, ran: Ran) -> tuple[ReportWarni
         if output.float_model is not None and output.float_model.sqnr < NEAR:
             found.append(_far(output.output, output.float_model, accuracy, search))
         elif output.float_model is not None:
-            found.append(_other_answers(output.output, output.float_model, accuracy))
+            told = _other_answers(output.output, output.float_model, accuracy)
+            found.append(told or _avoidable(output.output, output.float_model, search))
     found.append(_other_integers(accuracy))
     return tuple(sorted(filter(None, found), key=lambda w: (w.level != WARNING, w.output or 0)))
 
@@ -139,6 +149,29 @@ def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) 
         output=number,
         sqnr=against.sqnr,
         agreement=share,
+    )
+
+
+def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarning | None:
+    """Of an output that is farther from float than int8 asks for."""
+    if against.sqnr >= _SURE + _MARGIN or (beside := search.beside(number)) is None:
+        return None
+    if min(against.sqnr, beside.sqnr) >= _SURE or beside.lost < _AVOIDABLE:
+        return None
+    cause = search.cause(number)
+    what, hint = _told(cause, search.ran)
+    known: dict[str, Any] = {"output": number, "sqnr": beside.sqnr}
+    if cause.layer is not None:
+        where = origin_of(cause.layer.first)
+        known |= {"node": cause.layer.first.name, "operator": _operator(cause.layer)}
+        known |= {"module": where.module, "source": where.source}
+    return ReportWarning(
+        NOTE,
+        "avoidable-noise",
+        f"Output {number} is {decibel_text(beside.sqnr)} against float on {beside.rows} calibration rows, and would be "
+        f"{decibel_text(beside.possible)} with the result of every operator on an int8 grid of its own range. {what}",
+        hint,
+        **known,
     )
 
 
@@ -228,6 +261,21 @@ class _Search:
             if bare >= total / 2:
                 return _Cause(written=decibels(signal, bare), share=bare / max(total, 1e-30))
             return self._costliest(place, signal, total)
+
+    def beside(self, output: int) -> Beside | None:
+        """How near it could be; None where that would take long, or cannot be told."""
+        if self._beside is None:
+            return None
+        return self._beside[sum(v.is_floating_point() for v in self.ran.exact[0][:output])]
+
+    @cached_property
+    def _beside(self) -> list[Beside] | None:
+        ran = self.ran
+        most = _WORK // max(1, _LOOKS * ran.macs) - len(ran.rows)
+        if ran.has_states or min(len(ran.seen), most) < _FEWEST:
+            return None
+        with torch.no_grad(), quiet(), one_thread():
+            return beside_own_grids(self._unrounded, ran.rows, ran.exact, ran.results, ran.seen[:most])
 
     def first_not_finite(self, row: int, nan: bool) -> Node | None:
         """The operator that is the first to compute NaN, or infinity, in float."""

@@ -142,6 +142,7 @@ def verified(
         macs=program.report.macs,
         has_states=bool(program.states),
         may_choose=may_choose,
+        seen=trial.seen if program.borders is None else (),
     )
     return Verified(agreement, accuracy, warnings_of(accuracy, ran))
 

@@ -70,14 +70,11 @@ class NewValues(Enum):
     Attributes:
         NONE: it moves or selects.
         BETWEEN: values between those of the operand, as a mean or an interpolation.
-        AVERAGES: the same of so many that their range may be a small part of the operand's; the operator has a form
-            whose result has a grid of its own.
         ANY: values that the operator brings along, such as a bound or what it pads with.
     """
 
     NONE = "none"
     BETWEEN = "between"
-    AVERAGES = "averages"
     ANY = "any"
 
 
@@ -96,6 +93,9 @@ class Quantization:
         symmetric: the activations have zero point 0.
         new_values: of a result that shares its operand's grid.
         limits: lowest and highest value of a result on a fixed grid of whole numbers, where both are known.
+        finer: of a result that shares its operand's grid: how many times finer the steps of its own range have to be
+            for it to have a grid of its own, for which the operator has another form, where the operand is small and
+            where it is large; None where it has none.
     """
 
     activations: tuple[str, ...] = ("x",)
@@ -108,6 +108,7 @@ class Quantization:
     symmetric: bool = False
     new_values: NewValues = NewValues.NONE
     limits: tuple[float, float] | None = None
+    finer: tuple[float, float] | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -129,13 +130,16 @@ def symmetric_operands(*activations: str) -> Quantization:
     return Quantization(activations, symmetric=True)
 
 
-def shares_qparams(of: str = "x", new_values: NewValues = NewValues.NONE) -> Quantization:
+def shares_qparams(
+    of: str = "x", new_values: NewValues = NewValues.NONE, finer: tuple[float, float] | None = None
+) -> Quantization:
     """The result has the scale and zero point of the operand: the operator only moves or selects values.
 
     Args:
         new_values: those that it has nevertheless; an operand on a grid of whole numbers gets a finer one for them.
+        finer: see `Quantization`.
     """
-    return Quantization((of,), OutputQuantization.SHARED, new_values=new_values)
+    return Quantization((of,), OutputQuantization.SHARED, new_values=new_values, finer=finer)
 
 
 def fixed_qparams(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.ir.op import NewValues, shares_qparams
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Padding2d, Size2d
 from micronpu.ops.constants import BIAS_TYPE
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
 
+AVERAGE = shares_qparams(new_values=NewValues.BETWEEN, finer=(5.0, 8.0))
+"""Of the average of a whole picture, which is turned for the product: on its operand's grid it has 32 steps or more.
+Peaks of what a ReLU has cut are three to five times as high as the averages."""
+WINDOWS = shares_qparams(new_values=NewValues.BETWEEN, finer=(3.0, 3.0))
+"""Of averages of windows, whose products with ones take no longer than a pool."""
+UNEVEN = shares_qparams(new_values=NewValues.BETWEEN, finer=(3.0, 8.0))
+"""Of averages of windows of several sizes, each of which takes a product."""
 _TALLEST, _WIDEST = 64, 64
 """Rows that a kernel adds, which is what every NPU has, and channels of the picture."""
 
@@ -26,7 +34,7 @@ _TALLEST, _WIDEST = 64, 64
 def is_finer(node: AtenNode, x: Tensor) -> bool:
     """Whether the result of an average has a grid of its own with at least twice the steps of its operand's.
 
-    An average on its operand's grid has few steps where the values cancel out; see `NewValues.AVERAGES`.
+    An average on its operand's grid has few steps where the values cancel out; see `AVERAGE`.
     """
     return 2 * node.output.scale[0] <= x.type.scale
 

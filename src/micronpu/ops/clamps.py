@@ -36,7 +36,8 @@ def clamp_bounds(node: AtenArguments) -> tuple[float | None, float | None]:
     return low, high
 
 
-_BOUNDED = shares_qparams(new_values=NewValues.ANY)
+_BOUNDED = shares_qparams(new_values=NewValues.ANY, finer=(2.0, 2.0))
+"""Bounds near each other leave few steps of the operand's grid, and are themselves none of them."""
 
 
 def _clamp_quantization(node: AtenArguments) -> Quantization:
@@ -79,11 +80,11 @@ class Relu(Elementwise):
         wide = x.type.dtype is DType.INT16
         if kind is not None and not (wide and kind in (Activation.RELU_N1_TO_1, Activation.RELU_0_TO_1)):
             return node.emit(cls(kind), x, qparams=node.output)
-        if wide and x.type.qparams != node.output:  # LiteRT has these two for int8 only, and they saturate either way
-            # Not at the top, where the support tables would find it: it widens another operator's result.
+        if x.type.qparams != node.output:  # of int16, LiteRT has not two of its names; they saturate either way
+            # Not at the top, where the support tables would find it: it changes another operator's result.
             from micronpu.ops.quantization import Requantize
 
-            x = node.emit(Requantize(DType.INT16), x, qparams=node.output)
+            x = node.emit(Requantize(x.type.dtype), x, qparams=node.output)
         clamp = Clamp(low, high)
         return x if clamp.integer_limits(x.type) == x.type.dtype.limits else node.emit(clamp, x)
 

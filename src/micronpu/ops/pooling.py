@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.aten import spatial_pair
-from micronpu.ir.op import NewValues, Op, Quantization, Value, shares_qparams
+from micronpu.ir.op import Op, Quantization, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
 from micronpu.ir.window import NO_PADDING, Padding2d, Size2d, litert_padding, windows
-from micronpu.ops.averages import is_finer, windows_averaged
+from micronpu.ops.averages import AVERAGE, UNEVEN, WINDOWS, is_finer, windows_averaged
 from micronpu.ops.movement import Pad, from_image, to_image
 from micronpu.ops.tosa.windows import fitted
 
@@ -163,17 +163,34 @@ class MaxPool2d(_Pool):
         return emit.max_pool(w.x, emit.output_type.shape, self.kernel, w.stride, w.padding)
 
 
-_MANY = 16
-"""Elements of a window from which on their mean may have a much smaller range than they."""
+_MANY = 9
+"""Elements from which on a window is likely to be the whole picture."""
 
 
 def _averages(node: AtenArguments) -> Quantization:
-    """The mean of many elements may have a grid of its own, where all windows have as many."""
+    """One product with ones does where all windows have as many elements; otherwise it takes several."""
     spatial = 1 if "pool1d" in node.overload else 2
     many = math.prod(spatial_pair(node, "kernel_size", spatial, 1)) >= _MANY
     padded = any(spatial_pair(node, "padding", spatial, 0)) and not node.value("count_include_pad")
-    alike = not padded and not node.value("ceil_mode")
-    return shares_qparams(new_values=NewValues.AVERAGES if many and alike else NewValues.BETWEEN)
+    if padded or node.value("ceil_mode"):
+        return UNEVEN
+    return AVERAGE if many else WINDOWS
+
+
+def _averaged_by_parts(node: AtenNode, x: Tensor, window: _Window, padding: Padding2d) -> Tensor | None:
+    """The means of windows of unequal size, padding not counted, on a grid of their own; None of too many sizes."""
+    # Not at the top: adaptive pools are made of these.
+    from micronpu.ops.adaptive import MAX_PARTS, by_parts, clipped_windows, runs
+
+    sizes = zip(x.shape[1:3], window.kernel, window.stride, (padding.rows, padding.columns), strict=True)
+    rows, columns = (clipped_windows(n, k, s, p) for n, k, s, p in sizes)
+    if len(runs(rows)) * len(runs(columns)) > MAX_PARTS:
+        return None
+
+    def pool(part: Tensor, kernel: Size2d, stride: Size2d) -> Tensor:
+        return windows_averaged(node, part, kernel, stride, NO_PADDING)
+
+    return by_parts(node.emit, x, rows, columns, pool)
 
 
 @operator("avg_pool2d")
@@ -186,7 +203,7 @@ class AvgPool2d(_Pool):
 
     count_padding: bool = False
 
-    quantization = shares_qparams(new_values=NewValues.AVERAGES)
+    quantization = AVERAGE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "count_padding", self.count_padding and bool(self.padding))
@@ -221,9 +238,13 @@ class AvgPool2d(_Pool):
                 x = node.emit(Pad((0, p.top, p.left, 0), (0, p.bottom, p.right, 0)), x)
                 padding, count_padding = NO_PADDING, False
             padding += Padding2d(0, window.overhang[0], 0, window.overhang[1])
-        alike = not any(window.overhang) and (count_padding or not padding)
-        if alike and is_finer(node, x):
-            return from_image(node, windows_averaged(node, x, window.kernel, window.stride, padding))
+        if is_finer(node, x):
+            alike = not any(window.overhang) and (count_padding or not padding)
+            if alike:
+                return from_image(node, windows_averaged(node, x, window.kernel, window.stride, padding))
+            made = _averaged_by_parts(node, x, window, padding)
+            if made is not None:
+                return from_image(node, made)
         y = node.emit(cls(window.kernel, window.stride, padding, count_padding), x)
         return from_image(node, y)
 

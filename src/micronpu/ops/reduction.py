@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier, saturate
-from micronpu.ir.op import NewValues, Op, Permutation, Value, own_qparams, shares_qparams
+from micronpu.ir.op import Op, Permutation, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import AtenImport, from_aten, imports, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.way import Float, Results, Writer, add_way, composes
-from micronpu.ops.averages import averaged, is_finer, weighted_sum, weights
+from micronpu.ops.averages import AVERAGE, averaged, is_finer, weighted_sum, weights
 from micronpu.ops.elementwise import power, scaled
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, inverse, transposed
@@ -89,7 +89,7 @@ class Mean(Reduction):
     axes: tuple[int, ...]
     keep: bool = False
 
-    quantization = shares_qparams(new_values=NewValues.AVERAGES)
+    quantization = AVERAGE
     litert = "MEAN"
 
     def macs(self, y: TensorType, *operands: TensorType) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 from micronpu.ir.graph import Graph, Tensor
 from micronpu.ir.op import Op
 from micronpu.ir.window import litert_padding
-from micronpu.ops.adaptive import by_parts, clipped_windows
+from micronpu.ops.adaptive import pools
+from micronpu.ops.parts import by_parts, clipped_windows
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.passes.base import Pass, Walk
 
@@ -67,7 +68,7 @@ class SplitAveragePools(Pass):
             def emit(part: Op, *inputs: Tensor, origin: Any = origin) -> Tensor:
                 return walk.insert(self.make(part, list(inputs), origin))
 
-            walk.replace(node.output, by_parts(emit, x, rows, columns, AvgPool2d))
+            walk.replace(node.output, by_parts(emit, x, rows, columns, pools(emit, AvgPool2d)))
         if walk.changed:
             graph.remove_dead()
         return walk.changed

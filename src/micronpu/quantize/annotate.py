@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from micronpu.ir.op import NewValues, OutputQuantization, Quantization
 from micronpu.ir.registry import AtenImport
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.attributes import constant_nodes
-from micronpu.quantize.config import AVERAGES, SHARES, QuantizationConfig
+from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
 from micronpu.quantize.grids import common_grid_of, dictated, dictated_grid, is_float, kept_grid, rule_of, whole_grid_of
 from micronpu.quantize.hidden import batch_norm_behind
 from micronpu.quantize.masks import give_grids_to_sums, given_grid_of
@@ -31,6 +32,11 @@ from micronpu.quantize.specs import (
     Spec,
 )
 from micronpu.quantize.states import annotate_new_values, annotate_states
+
+_SMALL = 4000
+"""Elements of an operand up to which another form of an operator takes next to no time."""
+_ROOM = 1.25
+"""How much farther than what was seen a finer grid of averages reaches."""
 
 
 def annotate(
@@ -195,7 +201,7 @@ def _shared(
     able: Capabilities,
 ) -> Spec:
     """The spec of a result that is on its operand's grid if that has steps for it; fills in that of the operand."""
-    whole, averages = whole_grid_of(operand, able), rule.new_values is NewValues.AVERAGES and not config.is_qat
+    whole, may_be_finer = whole_grid_of(operand, able), rule.finer is not None and not config.is_qat
     if rule.new_values is not NewValues.NONE and _is_coarser(operand, config):
         inputs[operand] = config.activation
         return SharedQuantizationSpec((operand, node))
@@ -203,14 +209,22 @@ def _shared(
         output = _grid_of(operand, node, config.activation, inputs)
         if (given_grid := given_grid_of(operand)) is not None:
             inputs[operand] = config.fixed_activation(given_grid)
-        return config.average if averages and config.activations == "int8" else output
+        return _finer(operand, rule, config) if may_be_finer and config.activations == "int8" else output
     finer = config.between(whole) if rule.new_values is not NewValues.ANY else None
-    if averages:
+    if may_be_finer and rule.new_values is NewValues.BETWEEN:
         inputs[operand] = config.fixed_activation(whole)
         grid = None if finer is None else (finer.scale, finer.zero_point)
-        return replace(config.average, options=(("operand_grid", grid),))
+        own = _finer(operand, rule, config)
+        return replace(own, options=(*own.options, ("operand_grid", grid)))
     inputs[operand] = config.activation if finer is None else finer
     return SharedQuantizationSpec((operand, node))
+
+
+def _finer(operand: Node, rule: Quantization, config: QuantizationConfig) -> QuantizationSpec:
+    """The spec of a result that has a grid of its own where that is much finer."""
+    assert rule.finer is not None
+    times = rule.finer[math.prod(n for n in operand.meta["val"].shape if isinstance(n, int)) > _SMALL]
+    return config.finer(times, _ROOM if rule.new_values is NewValues.BETWEEN else 1.0)
 
 
 def _is_coarser(operand: Node, config: QuantizationConfig) -> bool:
@@ -258,7 +272,7 @@ def _make_symmetric(operand: Node, config: QuantizationConfig) -> None:
         spec = annotation.output_qspec
         if not (isinstance(spec, SharedQuantizationSpec) and isinstance(spec.edge_or_node, Node)):
             affine = isinstance(spec, QuantizationSpec) and spec.qscheme == torch.per_tensor_affine
-            if affine and spec.dtype is config.dtype and spec.observer not in (SHARES, AVERAGES):
+            if affine and spec.dtype is config.dtype and spec.observer not in (SHARES, FINER):
                 annotation.output_qspec = config.symmetric_activation
             return
         node = spec.edge_or_node

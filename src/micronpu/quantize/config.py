@@ -32,11 +32,11 @@ WEIGHT_EPS = 2**-24
 _CONSTANT_EPS = 2**-30
 SHARES, _SHARES_EPS = "shares", 2**-30
 """Name of the observer of what a softmax gives to the values of long rows, and the smallest scale of that."""
-AVERAGES = "averages"
+FINER = "finer"
+"""Name of the observer of results that have the grid of their operand unless their own is much finer."""
 _BEYOND = "beyond"
-OF_RESULTS = (SHARES, AVERAGES, _BEYOND)
+OF_RESULTS = (SHARES, FINER, _BEYOND)
 """Observers that know what the value is, and give it a grid that no other value asks for."""
-"""Name of the observer of averages, which may have the grid of what they are averages of."""
 
 Activations = Literal["int8", "int16"]
 Borders = Literal["int8", "uint8", "int16"]
@@ -233,10 +233,9 @@ class QuantizationConfig:
         """Of what other data may have more of than calibration has seen."""
         return replace(self._activation, observer=_BEYOND, options=())
 
-    @property
-    def average(self) -> QuantizationSpec:
-        """Of an average, which has a grid of its own where that of its operand would leave few steps to it."""
-        return replace(self._activation, observer=AVERAGES, options=())
+    def finer(self, times: float, room: float) -> QuantizationSpec:
+        """Of an average or a clamp, which has a grid of its own where the steps of that are so much finer."""
+        return replace(self._activation, observer=FINER, options=(("times", times), ("room", room)))
 
     def between(self, rule: Quantization) -> FixedQParamsQuantizationSpec | None:
         """Of values between those of a fixed grid of whole numbers; None where its limits are not known."""

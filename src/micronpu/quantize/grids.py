@@ -14,10 +14,10 @@ from micronpu.ir.op import NewValues, OutputQuantization, Quantization
 from micronpu.ir.registry import AtenImport
 from micronpu.ir.way import Capabilities
 from micronpu.ops.softmax import LONG, SOFTMAX
-from micronpu.quantize.config import QuantizationConfig
+from micronpu.quantize.config import FINER, QuantizationConfig
 from micronpu.quantize.joints import PartObserver
 from micronpu.quantize.masks import given_grid_of
-from micronpu.quantize.observers.averages import AverageObserver
+from micronpu.quantize.observers.finer import FinerObserver
 from micronpu.quantize.specs import KEY, QuantizationSpec, Spec
 
 
@@ -38,6 +38,8 @@ def dictated(node: Node, able: Capabilities) -> tuple[Node, Quantization] | None
             return None
         if rule.new_values is not NewValues.NONE and whole_grid_of(operands[0], able) is not None:
             return None  # it was given another one
+        if (note := node.meta.get(KEY)) is not None and getattr(note.output_qspec, "observer", "") == FINER:
+            return None  # it may have another one
         (node,) = operands
     return None
 
@@ -80,17 +82,17 @@ def common_grid_of(operands: list[Node]) -> Quantization | None:
 
 
 def observe_operands(places: Mapping[Any, Any]) -> None:
-    """Tells the observers of averages which of them observe what they are averages of.
+    """Tells the observers of averages and clamps which of them observe what these are made of.
 
     Args:
         places: observer by node or by (operand, reader) edge, as torchao has them while it prepares.
     """
     for node, seen in places.items():
         observer = seen.own if isinstance(seen, PartObserver) else seen
-        if not isinstance(node, Node) or not isinstance(observer, AverageObserver):
+        if not isinstance(node, Node) or not isinstance(observer, FinerObserver):
             continue
         entry = known_import(node)
-        if entry is not None and rule_of(node, entry).new_values is NewValues.AVERAGES:
+        if entry is not None and rule_of(node, entry).finer is not None:
             operand = node.all_input_nodes[0]
             of = places.get((operand, node), places.get(operand))
             both = isinstance(seen, PartObserver) and isinstance(of, PartObserver) and of.whole is seen.whole

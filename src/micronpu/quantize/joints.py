@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.program import overload_name
 from micronpu.quantize.config import OF_RESULTS
 from micronpu.quantize.observers import is_average, observer_for
-from micronpu.quantize.observers.averages import AverageObserver
+from micronpu.quantize.observers.finer import FinerObserver
 from micronpu.quantize.observing import Borders, RangeObserver
 from micronpu.quantize.specs import Place, QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
 
@@ -183,7 +183,7 @@ def _learnt(specs: Iterable[Spec]) -> list[QuantizationSpec]:
 
 
 def _may_part(whole: Any) -> bool:
-    return isinstance(whole, RangeObserver) and not isinstance(whole, AverageObserver) and not is_average(whole)
+    return isinstance(whole, RangeObserver) and not isinstance(whole, FinerObserver) and not is_average(whole)
 
 
 def _reads_alone(places: Collection[Place], values: Collection[Node], joints: Collection[Place]) -> Iterator[bool]:

@@ -19,6 +19,7 @@ from micronpu.frontend.loops import write_out_loops
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.annotate import annotate
 from micronpu.quantize.borders import observe_borders
+from micronpu.quantize.clamped import observe_clamped
 from micronpu.quantize.config import (
     Activations,
     Borders,
@@ -331,13 +332,14 @@ class StaticQuantizer:
                 validate(model)
 
     def prepare_obs_or_fq_callback(self, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
-        """Scores are observed as far as they count, averages beside their operands, jumps fall between two steps, and
-        states get one grid.
+        """Scores are observed as far as they count, what is clamped as far as it is let through, averages and clamps
+        beside their operands, jumps fall between two steps, and states get one grid.
 
         QAT: tensors on one grid share its range.
         """
         observe_what_counts(model, edge_or_node_to_obs_or_fq)
         observe_operands(edge_or_node_to_obs_or_fq)
+        observe_clamped(model, edge_or_node_to_obs_or_fq)
         observe_borders(model, edge_or_node_to_obs_or_fq)
         observe_poles(model, edge_or_node_to_obs_or_fq)
         if self.is_qat:

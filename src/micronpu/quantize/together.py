@@ -8,8 +8,9 @@ other reads, and that the same tokens give the same numbers whichever method com
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -27,6 +28,7 @@ from micronpu.quantize.double import runnable
 from micronpu.quantize.joints import settle_joints
 from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_fixed, is_observer
+from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.running import one_thread
 
 Key: TypeAlias = tuple[Any, ...]
@@ -187,10 +189,20 @@ def _join(members: Sequence[Member], prepared: Mapping[str, GraphModule]) -> Non
                 unite(seen[key], place, place.state if key[0] == "state" else "")
             else:
                 seen[key] = place
+    _see_alike(groups.values())
     kept = {observer: _kept(group) for group in {id(g): g for g in groups.values()}.values() for observer in group}
     for place in places:
         if kept[place.observer] is not place.observer:
             place.prepared.add_module(place.target, kept[place.observer])
+
+
+def _see_alike(groups: Iterable[Sequence[Any]]) -> None:
+    """What one method clamps another may read as it is, in place."""
+    for group in groups:
+        ranges = [getattr(observer, "within", (-math.inf, math.inf)) for observer in group]
+        for observer in group:
+            if isinstance(observer, RangeObserver):
+                observer.within = min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 def _kept(group: Sequence[Any]) -> Any:

@@ -24,6 +24,8 @@ INPUTS = 2
 """How many inputs are run where they calibrated, too."""
 _LARGE = 30_000_000
 """Multiply-accumulates of all inputs, from which one is run: a tenth of a second in LiteRT's reference kernels."""
+SEEN = 16
+"""How many of the rows that calibrated can be looked at once more, at most."""
 HELD_OUT = 8
 """How many rows are kept back from calibration, at most: one in eight, where there are sixteen or more."""
 
@@ -38,6 +40,7 @@ class Trial:
         of: how many rows the calibration data has.
         held_out: whether the rows were kept back from calibration.
         exact: what the float model gives for each, where that is known.
+        seen: inputs that calibrated, evenly spread, few; () where the model has states.
     """
 
     rows: tuple[Row, ...]
@@ -45,6 +48,7 @@ class Trial:
     of: int = 0
     held_out: bool = False
     exact: Sequence[Row] = ()
+    seen: Sequence[Row] = ()
 
 
 def check_held_out(wanted: Any) -> None:
@@ -139,9 +143,12 @@ class CalibrationData:
         places = places[: rows_run(exported.module, most)]
         rows = [row for sequence in everything for row in sequence]
         tried = tuple(rows[i] for i in places)
-        trial = Trial(tried, tuple(places), len(rows), bool(kept), float_results(exported, tried) if float_too else ())
+        exact = float_results(exported, tried) if float_too else ()
+        used = [sequence for i, sequence in enumerate(everything) if i not in kept]
+        seen = [] if states else [sequence[0] for sequence in used[:: max(1, len(used) // SEEN)][:SEEN] if sequence]
+        trial = Trial(tried, tuple(places), len(rows), bool(kept), exact, seen)
         return cls(
-            [sequence for i, sequence in enumerate(everything) if i not in kept],
+            used,
             tuple(everything[0] if states else rows),
             trial,
             of_rows(everything),

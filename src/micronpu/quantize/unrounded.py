@@ -28,6 +28,8 @@ from micronpu.upstream.torch import tree_leaves
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
 Values: TypeAlias = dict[Node, Any]
+Grid: TypeAlias = tuple[float, int]
+"""Step and zero point."""
 _NOTHING: Mapping[Node, float] = MappingProxyType({})
 _ROUNDING = ("quantized_decomposed::quantize_", "quantized_decomposed::dequantize_")
 
@@ -116,6 +118,21 @@ class Unrounded:
         output = self.module.graph.output_node()
         return float_leaves(changed.get(output, exact[output]))
 
+    def on_grids(self, row: Row, grids: Mapping[Node, Grid]) -> list[torch.Tensor]:
+        """The float outputs of a row when some quantize nodes round, each on another grid than its own."""
+        values: Values = {}
+        given = iter(row)
+        for node in self.module.graph.nodes:
+            if node in self._constant:
+                values[node] = self._constant_value(node, in_float=True)
+            elif node.op == "placeholder":
+                values[node] = next(given)
+            else:
+                values[node] = computed(self.module, node, values, in_float=True)
+                if node in grids:
+                    values[node] = _on_int8(values[node], *grids[node])
+        return self.outputs(values)
+
     def outputs(self, exact: Values) -> list[torch.Tensor]:
         """The float outputs among all values."""
         return float_leaves(exact[self.module.graph.output_node()])
@@ -175,6 +192,11 @@ def _ended(node: Node, value: torch.Tensor) -> torch.Tensor:
     """What is endless, such as the logarithm of 0, is the end of the grid that it comes to."""
     endless = value.isinf()
     return torch.where(endless, value.clamp(*grid_limits(node)), value) if bool(endless.any()) else value
+
+
+def _on_int8(value: torch.Tensor, step: float, zero: int) -> torch.Tensor:
+    limits = torch.iinfo(torch.int8)
+    return (torch.round(value / step + zero).clamp(limits.min, limits.max) - zero) * step
 
 
 def _on_int16(value: torch.Tensor, step: float) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import micronpu
-from micronpu.base.errors import BudgetError, OptionError
+from micronpu.base.errors import BudgetError, InternalError, OptionError
 from micronpu.cli.main import app
 from micronpu.compiler import guard
 from micronpu.quantize.unrounded import Unrounded, noise
@@ -288,3 +289,59 @@ def test_a_model_with_a_state_is_looked_at_in_its_first_call():
     bad = {"modules": {"fc": {"activation_observer": "percentile", "percentile": 51.0}}}
     report = compiled(Running(), [x for s in data for x in s], quantization=bad).report
     assert all(w.rule == "far-from-float" and "With nothing rounded" not in w.what for w in report.warnings)
+
+
+# ---------------------------------------------------------------- what int8 need not cost
+
+
+class Softmax(nn.Module):
+    """Shares of many that are alike: on the grid of a softmax, 256 steps from 0 to 1, they have a few."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(0.3 * x, -1)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_farther_from_float_than_int8_asks_for_is_said(target):
+    data = rows(1, 4, 40)
+    (note,) = compiled(Softmax(), data, target).report.warnings
+    assert (note.level, note.rule, note.output, note.operator) == ("note", "avoidable-noise", 0, "softmax")
+    assert guard.NEAR < note.sqnr < 30
+    possible = float(re.search(r"would be ([\d.]+) dB", note.what)[1])
+    assert possible > note.sqnr + guard._AVOIDABLE
+    assert possible == pytest.approx(on_own_grid(Softmax(), data), abs=3)
+    assert "its own result is at" in note.what and "Try: " in str(note)
+
+
+def on_own_grid(model: nn.Module, data: list[torch.Tensor]) -> float:
+    """dB of the results, rounded to 256 steps from 0 to the largest."""
+    exact = torch.cat([model(x) for x in data])
+    step = float(exact.max()) / 255
+    ((signal, error),) = noise([torch.round(exact / step) * step], [exact])
+    return 10 * math.log10(signal / error)
+
+
+def test_what_is_as_near_as_int8_comes_has_no_such_note():
+    """However far from float: where the rounding of results alone makes the noise, nothing could be better."""
+
+    class Double(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    data = [0.2 * x for x in rows(1, 4, 40)]
+    data[5][0, 0, 0] = 10.0
+    report = compiled(Double(), data).report
+    assert guard.NEAR < report.accuracy.sqnr < 30
+    assert report.warnings == ()
+
+
+def test_networks_that_are_large_or_near_are_not_looked_at(monkeypatch):
+    def looked(*_: Any) -> None:
+        raise AssertionError("looked at")
+
+    monkeypatch.setattr(guard, "beside_own_grids", looked)
+    assert compiled(Net(), rows(1, 3, 8, 8)).report.accuracy.sqnr > 33
+    with pytest.raises(InternalError, match="looked at"):
+        compiled(Softmax(), rows(1, 4, 40))
+    monkeypatch.setattr(guard, "_WORK", 10)
+    assert compiled(Softmax(), rows(1, 4, 40)).report.warnings == ()

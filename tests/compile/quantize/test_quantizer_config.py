@@ -269,8 +269,8 @@ def test_a_float_clamp_is_not_fused():
 
 
 OBSERVERS = {
-    "histogram": {"SpreadErrorObserver", "AverageObserver", "MinMaxObserver"},
-    "minmax": {"AverageObserver", "MinMaxObserver"},
+    "histogram": {"SpreadErrorObserver", "FinerObserver", "MinMaxObserver"},
+    "minmax": {"FinerObserver", "MinMaxObserver"},
 }
 
 
