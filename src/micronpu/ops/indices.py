@@ -15,12 +15,8 @@ from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.movement import behind_copies, reshaped, transposed
-<<<<<<< HEAD
-from micronpu.ops.truths import TRUTH, WHOLE
-=======
 from micronpu.ops.parts import MAX_PARTS
-from micronpu.ops.truths import TRUTH
->>>>>>> unequal
+from micronpu.ops.truths import TRUTH, WHOLE
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter

@@ -219,6 +219,19 @@ class RangeObserver(nn.Module):
             found.append(min(excess * _logarithm(_ENOUGH / self.values), most) if most > 0 else 0.0)
         return found[0], found[1]
 
+    def _ends(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """From where to where the grid reaches, before anything but the range has a say."""
+        low, high = self.found()
+        if low.numel() == 1:
+            less, more = self.beyond()
+            low, high = low - less, high + more
+            reach = self.within[1] - self.within[0]
+            if max(-self.lowest, self.highest) > _FARTHEST_BEYOND * reach:
+                low, high = torch.full_like(low, self.lowest), torch.full_like(high, self.highest)
+            elif math.isfinite(reach):
+                return low, high  # beyond these ends values saturate already, and up to them they count
+        return low * self.part, high * self.part
+
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and zero point, of shape [1] or [channels]."""
         if self.is_empty:
@@ -227,13 +240,7 @@ class RangeObserver(nn.Module):
                 stacklevel=2,
             )
             return torch.tensor([1.0]), torch.tensor([0])
-        low, high = self.found()
-        if low.numel() == 1:
-            less, more = self.beyond()
-            low, high = low - less, high + more
-            if max(-self.lowest, self.highest) > _FARTHEST_BEYOND * (self.within[1] - self.within[0]):
-                low, high = torch.full_like(low, self.lowest), torch.full_like(high, self.highest)
-        low, high = low * self.part, high * self.part
+        low, high = self._ends()
         if self.pole is not None and low.numel() == 1:
             least, most = self.pole.ends()
             low, high = low.clamp(min=least), high.clamp(max=most)

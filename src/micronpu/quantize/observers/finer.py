@@ -50,7 +50,7 @@ class FinerObserver(RangeObserver):
             shared = self.operands[0].calculate_qparams()
         else:
             return own
-        seen = float(own[0]) > float(self.eps)
+        seen = float(self.min_val) < 0.0 or float(self.max_val) > 0.0
         # What was seen tells how small the results are; how far a grid of their own has to reach is another question.
         low, high = self.found()
         steps = float(high.clamp(min=0.0) - low.clamp(max=0.0)) / (self.quant_max - self.quant_min)
