@@ -14,8 +14,8 @@ from micronpu.ir.op import Op, Permutation, Quantization, Value, fixed_qparams, 
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Float, Writer, composes
-from micronpu.ops.adaptive import MAX_PARTS
 from micronpu.ops.movement import behind_copies, reshaped, transposed
+from micronpu.ops.parts import MAX_PARTS
 from micronpu.ops.truths import TRUTH
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.ir.way import Float, Writer, composes
-from micronpu.ops.adaptive import MAX_PARTS, adaptive_windows, runs
 from micronpu.ops.indices import slices
+from micronpu.ops.parts import MAX_PARTS, adaptive_windows, runs
 
 _NATIVE = (1, 2, 4, 8)
 """Factors that NPUs resize by, both axes alike."""
