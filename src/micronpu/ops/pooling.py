@@ -17,6 +17,7 @@ from micronpu.ir.types import TensorType
 from micronpu.ir.window import NO_PADDING, Padding2d, Size2d, litert_padding, windows
 from micronpu.ops.averages import AVERAGE, UNEVEN, WINDOWS, is_finer, windows_averaged
 from micronpu.ops.movement import Pad, from_image, to_image
+from micronpu.ops.parts import MAX_PARTS, by_parts, clipped_windows, runs
 from micronpu.ops.tosa.windows import fitted
 
 if TYPE_CHECKING:
@@ -179,9 +180,6 @@ def _averages(node: AtenArguments) -> Quantization:
 
 def _averaged_by_parts(node: AtenNode, x: Tensor, window: _Window, padding: Padding2d) -> Tensor | None:
     """The means of windows of unequal size, padding not counted, on a grid of their own; None of too many sizes."""
-    # Not at the top: adaptive pools are made of these.
-    from micronpu.ops.adaptive import MAX_PARTS, by_parts, clipped_windows, runs
-
     sizes = zip(x.shape[1:3], window.kernel, window.stride, (padding.rows, padding.columns), strict=True)
     rows, columns = (clipped_windows(n, k, s, p) for n, k, s, p in sizes)
     if len(runs(rows)) * len(runs(columns)) > MAX_PARTS:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from micronpu.ir.types import TensorType
 from micronpu.ir.window import litert_padding
-from micronpu.ops.adaptive import MAX_PARTS, clipped_windows, runs
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
+from micronpu.ops.parts import MAX_PARTS, clipped_windows, runs
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.softmax import Softmax
