@@ -25,8 +25,9 @@ def shown(host: HostProgram) -> list[tuple[int, int]]:
     return [(c.equal, c.steps) for c in host.checks.values()]
 
 
+# In int8 the average of the picture is a transposition and a product, whose result has finer steps than the pool's.
 # Of the int16 program Vela makes the transposition in seven parts that are no slices of the result.
-@pytest.mark.parametrize(("kind", "compared"), [("ethosu", (4, 4)), ("ethosu_int8", (4, 4)), ("ethosu_int16", (3, 4))])
+@pytest.mark.parametrize(("kind", "compared"), [("ethosu", (5, 5)), ("ethosu_int8", (5, 5)), ("ethosu_int16", (3, 4))])
 def test_every_operation_is_compared(kind: str, compared: tuple[int, int]) -> None:
     compiled = program(kind)
     (row, *_) = compiled.rows

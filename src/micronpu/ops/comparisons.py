@@ -98,7 +98,8 @@ def _decisions_to_numbers(write: Writer) -> Float:
     if write.capabilities.computes(write.overload):
         if write.overload in ("eq.Tensor", "ne.Tensor") and not _selects(write, x, z) and not _selects(write, z, x):
             # On two grids equal numbers are up to half a step of each apart: nothing, on the grid of the difference.
-            compared = write(f"{write.overload.split('.')[0]}.Scalar", write("sub.Tensor", x, z), 0.0)
+            is_equality = write.overload == "eq.Tensor"
+            compared = write("eq.Scalar" if is_equality else "ne.Scalar", write("sub.Tensor", x, z), 0.0)
         else:
             compared = write.kept()
         return write.decided(write.on_grid(write("to.dtype", compared, DType.FLOAT32), MASK))

@@ -14,6 +14,7 @@ import importlib
 import threading
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -166,6 +167,7 @@ def _leave_unwritten(written: Any, module: Any) -> None:
     if hasattr(codegen, "pytree_info"):
         module._in_spec, module._out_spec = codegen.pytree_info.in_spec, codegen.pytree_info.out_spec
     vars(module).pop("_code", None)
+    _LEFT.modules.add(module)
     kind: Any = type(module)  # which every module has to itself
     kind.forward, kind._code = _written_forward, _Written()
 
@@ -176,6 +178,8 @@ def _written_forward(module: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 _write: Any = GraphModule.recompile
+_LEFT = threading.local()
+"""Of a thread, as ``modules``, those that were left unwritten."""
 _UNWRITTEN = Replaced(_RECOMPILE, calling(_leave_unwritten))
 
 
@@ -184,10 +188,21 @@ _UNWRITTEN = Replaced(_RECOMPILE, calling(_leave_unwritten))
 def graphs_left_unwritten() -> Iterator[None]:
     """While it lasts, a graph is written as Python when it is called or read, and not with every change of it.
 
-    A graph of 500 nodes takes ten milliseconds, and torch.export alone writes it nine times.
+    A graph of 500 nodes takes ten milliseconds, and torch.export alone writes it nine times.  Those that are still
+    there in the end are written then, since Dynamo cannot follow a call that writes first.
     """
-    with _UNWRITTEN.meanwhile():
+    if hasattr(_LEFT, "modules"):
         yield
+        return
+    _LEFT.modules = WeakSet()
+    try:
+        with _UNWRITTEN.meanwhile():
+            yield
+        for module in list(_LEFT.modules):
+            if "_code" not in vars(module):
+                _write(module)
+    finally:
+        del _LEFT.modules
 
 
 @contextlib.contextmanager

@@ -193,6 +193,17 @@ def test_a_graph_that_was_left_unwritten_is_written_when_it_is_called() -> None:
     assert "exp" in new.code
 
 
+def test_dynamo_can_follow_a_graph_that_was_left_unwritten() -> None:
+    """It inlines `forward`, and would come to the function that writes it first."""
+    graph = torch.fx.Graph()
+    graph.output(graph.call_function(torch.neg, (graph.placeholder("x"),)))
+    with idle.graphs_left_unwritten(), idle.graphs_left_unwritten():
+        module = torch.fx.GraphModule(nn.Module(), graph)
+        assert "_code" not in vars(module)
+    exported = torch.export.export(module, (X,), strict=True)
+    assert torch.equal(exported.module()(X), -X)
+
+
 def test_what_a_plain_program_is_traced_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Orders of axes and shapes: the graph, with its handles and specs, is the one of the traces."""
     from executorch.exir.pass_base import ExportPass
