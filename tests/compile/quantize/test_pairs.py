@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -15,13 +16,8 @@ from tests.compile.quantize.pairs import AT_ONCE, Pair, far, handing_on, pairs, 
 from micronpu.base.garbage import few_collections
 from micronpu.frontend.exported import exported
 
-_CLAMPED = "its row clamps to -0.9..0.9, and a clamp that LiteRT has no name for has the steps of its operand"
 INEXACT = {
     "prod.default": "a product of 64 numbers, of whose partial products int8 keeps those near the largest",
-    "asin.default": _CLAMPED,
-    "acos.default": _CLAMPED,
-    "atanh.default": _CLAMPED,
-    "tan.default": _CLAMPED,
 }
 """Why some readers of the quantized modules may be further off than the plain reference."""
 JUMPS = {
@@ -33,10 +29,20 @@ JUMPS = {
     "cross.default": "differences of products that cancel out",
 }
 """Why some readers of finished programs may be further off than the plain reference, which rounds at other places."""
+BETWEEN = (
+    *("avg_pool2d.default", "_adaptive_avg_pool2d.default"),
+    *("upsample_bilinear2d.default", "upsample_bilinear2d.vec"),
+)
+AT_NUMBERS = ("__and__.Tensor", "ceil.default", "sgn.default", "trunc.default")
+"""The first round to the steps of their operand, as the chips do; what lies within half of one of a number at which the
+second jump is then on the other side."""
 STATED: dict[Chain, str] = {
-    ("avg_pool2d.default", "__and__.Tensor"): "compares with 0, which is a step of every grid",
-    ("_adaptive_avg_pool2d.default", "__and__.Tensor"): "as after avg_pool2d",
+    **dict.fromkeys(itertools.product(BETWEEN, AT_NUMBERS), "rounded next to a number at which the reader jumps"),
+    ("convolution.default", "__and__.Tensor"): "compares with 0: as far with float arithmetic on the input in int8",
+    ("clamp.default", "hardshrink.default"): "bound and threshold are one number, where no table tells them equal",
     ("mean.default", "cosine_similarity.default"): "rows of one number, whose square is below a step where it is small",
+    ("sum.default", "cosine_similarity.default"): "as of means",
+    ("remainder.Tensor", "one_hot.default"): "reads what has jumped",
 }
 """Why some pairs may be."""
 

@@ -42,6 +42,10 @@ class FinerObserver(RangeObserver):
             self.operands[0](x)
         return super().forward(x)
 
+    def _ends(self) -> tuple[torch.Tensor, torch.Tensor]:
+        low, high = super()._ends()
+        return low * self.room, high * self.room
+
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         own = super().calculate_qparams()
         if self.operand_grid is not None:
@@ -54,8 +58,8 @@ class FinerObserver(RangeObserver):
         # What was seen tells how small the results are; how far a grid of their own has to reach is another question.
         low, high = self.found()
         steps = float(high.clamp(min=0.0) - low.clamp(max=0.0)) / (self.quant_max - self.quant_min)
-        is_worth = self.times * steps < float(shared[0]) and _LEAST * self.room * float(own[0]) <= float(shared[0])
-        return (own[0] * self.room, own[1]) if seen and is_worth else shared
+        is_worth = self.times * steps < float(shared[0]) and _LEAST * float(own[0]) <= float(shared[0])
+        return own if seen and is_worth else shared
 
 
 OBSERVER = Observer("finer", FinerObserver, for_users=False)
