@@ -127,11 +127,7 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
     level = WARNING if against.sqnr < FAR else NOTE
     cause = search.cause(number)
     what, hint = _told(cause, search.ran)
-    if cause.layer is not None:
-        where = origin_of(cause.layer.first)
-        known |= {"node": cause.layer.first.name, "operator": _operator(cause.layer)}
-        known |= {"module": where.module, "source": where.source}
-    return ReportWarning(level, "far-from-float", f"{told} {what}", hint, **known)
+    return ReportWarning(level, "far-from-float", f"{told} {what}", hint, **known, **_place_of(cause))
 
 
 def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) -> ReportWarning | None:
@@ -160,18 +156,15 @@ def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarni
         return None
     cause = search.cause(number)
     what, hint = _told(cause, search.ran)
-    known: dict[str, Any] = {"output": number, "sqnr": beside.sqnr}
-    if cause.layer is not None:
-        where = origin_of(cause.layer.first)
-        known |= {"node": cause.layer.first.name, "operator": _operator(cause.layer)}
-        known |= {"module": where.module, "source": where.source}
     return ReportWarning(
         NOTE,
         "avoidable-noise",
         f"Output {number} is {decibel_text(beside.sqnr)} against float on {beside.rows} calibration rows, and would be "
         f"{decibel_text(beside.possible)} with the result of every operator on an int8 grid of its own range. {what}",
         hint,
-        **known,
+        output=number,
+        sqnr=beside.sqnr,
+        **_place_of(cause),
     )
 
 
@@ -251,7 +244,7 @@ class _Search:
 
     def cause(self, output: int) -> _Cause:
         """What costs most of the noise at an output."""
-        place = sum(v.is_floating_point() for v in self.ran.exact[0][:output])
+        place = self._place(output)
         with torch.no_grad(), quiet(), one_thread():
             signal, total = (sum(self._totals[i][place][k] for i in self._rows) for k in (0, 1))
             bare = sum(
@@ -262,11 +255,15 @@ class _Search:
                 return _Cause(written=decibels(signal, bare), share=bare / max(total, 1e-30))
             return self._costliest(place, signal, total)
 
+    def _place(self, output: int) -> int:
+        """Of an output among those that are floats."""
+        return sum(v.is_floating_point() for v in self.ran.exact[0][:output])
+
     def beside(self, output: int) -> Beside | None:
         """How near it could be; None where that would take long, or cannot be told."""
         if self._beside is None:
             return None
-        return self._beside[sum(v.is_floating_point() for v in self.ran.exact[0][:output])]
+        return self._beside[self._place(output)]
 
     @cached_property
     def _beside(self) -> list[Beside] | None:
@@ -369,6 +366,20 @@ def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
         what += f" It reaches from {least:.3g} to {most:.3g}, and its grid from {low:.3g} to {high:.3g}."
         return what, ", ".join(["calibration rows that reach as far, or another observer", *look])
     return what, ", ".join([*auto, *look])
+
+
+def _place_of(cause: _Cause) -> dict[str, Any]:
+    """Where the operator of a cause is, as fields of a warning."""
+    if cause.layer is None:
+        return {}
+    first = cause.layer.first
+    where = origin_of(first)
+    return {
+        "node": first.name,
+        "operator": _operator(cause.layer),
+        "module": where.module,
+        "source": where.source,
+    }
 
 
 def _operator(layer: Layer) -> str:

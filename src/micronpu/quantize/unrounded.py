@@ -11,7 +11,7 @@ known here from the quantized module alone, which has its weights in their round
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -73,19 +73,14 @@ class Unrounded:
         Args:
             but: quantize nodes that do round, each with the step of a grid of int16 with zero point 0; 0 for its own.
         """
-        values: Values = {}
-        given = iter(row)
-        for node in self.module.graph.nodes:
-            if node in self._constant:
-                values[node] = self._constant_value(node, in_float=True)
-            elif node.op == "placeholder":
-                values[node] = next(given)
-            else:
-                values[node] = computed(self.module, node, values, in_float=True)
-                if node in but and values[node].is_floating_point():
-                    step = but[node]
-                    values[node] = _on_int16(values[node], step) if step else rounded(node, values[node])
-        return values
+
+        def rounds(node: Node, value: Any) -> Any:
+            if node not in but or not value.is_floating_point():
+                return value
+            step = but[node]
+            return _on_int16(value, step) if step else rounded(node, value)
+
+        return self._run(row, rounds)
 
     def own(self, exact: Values) -> Iterator[tuple[Layer, torch.Tensor, torch.Tensor]]:
         """Each layer with its exact result and its own."""
@@ -120,6 +115,15 @@ class Unrounded:
 
     def on_grids(self, row: Row, grids: Mapping[Node, Grid]) -> list[torch.Tensor]:
         """The float outputs of a row when some quantize nodes round, each on another grid than its own."""
+        values = self._run(row, lambda node, value: _on_int8(value, *grids[node]) if node in grids else value)
+        return self.outputs(values)
+
+    def outputs(self, exact: Values) -> list[torch.Tensor]:
+        """The float outputs among all values."""
+        return float_leaves(exact[self.module.graph.output_node()])
+
+    def _run(self, row: Row, changed: Callable[[Node, Any], Any]) -> Values:
+        """Every value of a row, each computed one changed before others read it."""
         values: Values = {}
         given = iter(row)
         for node in self.module.graph.nodes:
@@ -128,14 +132,8 @@ class Unrounded:
             elif node.op == "placeholder":
                 values[node] = next(given)
             else:
-                values[node] = computed(self.module, node, values, in_float=True)
-                if node in grids:
-                    values[node] = _on_int8(values[node], *grids[node])
-        return self.outputs(values)
-
-    def outputs(self, exact: Values) -> list[torch.Tensor]:
-        """The float outputs among all values."""
-        return float_leaves(exact[self.module.graph.output_node()])
+                values[node] = changed(node, computed(self.module, node, values, in_float=True))
+        return values
 
     def _constant_value(self, node: Node, *, in_float: bool) -> Any:
         known = self._fixed[in_float]
