@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from tests.runtime.test_host_program import add_pte, int8
 
 import micronpu
+from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.runtime import HostProgram, RunOptions
 
 A, B = int8(1, 8, seed=1), int8(1, 8, seed=2)
@@ -109,3 +111,39 @@ def test_an_isolated_program_is_behind_it_and_imports_nothing_from_the_current_f
         assert program._isolated.fences == expected_fences()
         assert torch.equal(program.run(A, B)[0], HostProgram(add_pte()).run(A, B)[0])
     assert not Path("executed").exists()
+
+
+# As torch built for CUDA does: torch/_inductor/runtime/cache_dir_utils.py while torch is imported, and Triton.
+TORCH_FOR_CUDA = """
+import pathlib, subprocess, sys, tempfile
+sys.path.remove(str(pathlib.Path(__file__).parent))
+folder = tempfile.mkdtemp()
+pathlib.Path(folder, "cache").write_text("written")
+subprocess.run(["/bin/rm", "-r", folder], check=True)
+del sys.modules["torch"]
+import torch
+"""
+
+
+def test_imports_may_write_and_start_programs(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text(TORCH_FOR_CUDA)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with HostProgram(add_pte(), RunOptions(isolated=True)) as program:
+        assert program._isolated.fences == expected_fences()
+        assert torch.equal(program.run(A, B)[0], HostProgram(add_pte()).run(A, B)[0])
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("raise SystemExit(3)", "ended with exit code 3 before it read the program"),
+        ("raise ImportError('no libcudart.so.13')", "cannot be imported: no libcudart.so.13|ImportError: no libcu"),
+        ("import os; os.abort()", r"ended with signal 6 .SIGABRT. before it read the program"),
+    ],
+)
+def test_a_process_that_does_not_start_is_not_the_program_s_fault(code, message, tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(RuntimeUnavailableError, match=message) as caught:
+        HostProgram(add_pte(), RunOptions(isolated=True))
+    assert "damaged" not in str(caught.value)

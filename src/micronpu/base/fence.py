@@ -9,8 +9,9 @@ refuse what running a program never needs.  On Linux, on x86-64 and 64-bit Arm, 
 
 Reading files, time and threads are not fenced.  Other systems have limits of memory and time only.
 
-Both stay for good, and hold for every thread that is started later, so that this comes first in a process.  Numbers are
-those of the kernel's interface (`linux/seccomp.h`, `linux/landlock.h`, `asm/unistd.h`), which never change.
+Both stay for good and hold for every thread that is started later. Landlock does not hold for other threads that are
+there already: with such threads, files count as unfenced. Numbers are those of the kernel's interface
+(`linux/seccomp.h`, `linux/landlock.h`, `asm/unistd.h`), which never change.
 """
 
 from __future__ import annotations
@@ -194,7 +195,8 @@ def _fences(folder: str | None) -> Iterator[str]:
     libc.syscall.restype = ctypes.c_long
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return
-    if _refuse_writing(libc, folder):
+    single = len(os.listdir("/proc/self/task")) == 1
+    if _refuse_writing(libc, folder) and single:
         yield "files"
     if _refuse_calls(libc):
         yield from ("network", "processes")

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _LENGTH = 8  # bytes of a message's length
 _LEAST = 1e-3  # seconds; 0 would be another mode of a socket
+_START_LIMIT = 600.0
+"""Seconds until the process must be ready: it imports torch, which takes minutes on a busy machine or a slow disk."""
 _TYPES = frozenset(ELEMENT_TYPES.values())
 
 
@@ -157,7 +159,7 @@ class IsolatedProgram:
 
     Raises:
         PayloadError: it cannot be loaded, or loading it ends the process or takes too long.
-        RuntimeUnavailableError: no process can be started, or there is no plug-in for it.
+        RuntimeUnavailableError: no process can be started, or it ends before it has read the program.
     """
 
     def __init__(self, data: bytes, name: str, options: RunOptions, method: str) -> None:
@@ -193,8 +195,9 @@ class IsolatedProgram:
             ) from error
         self._log = log
         with self._closed_on_failure():
+            self.fences = self._await_start()
             head = {"do": "load", "name": name, "options": asdict(options), "method": method}
-            self.fences = frozenset(self.ask(head, [data])[0].get("fences", ()))
+            self.ask(head, [data])
 
     def run(self, inputs: Sequence[Any], method: str) -> tuple[Any, ...]:
         """One run; see `HostProgram.run`, which has checked the inputs."""
@@ -228,11 +231,8 @@ class IsolatedProgram:
             except BaseException:  # an interrupt: the answer on its way is nobody's
                 self._end()
                 raise
-        if (kind := answer.get("error")) is None:
-            return answer, data
-        made = getattr(micronpu.base.errors, str(kind), None)
-        known = is_class(made, MicroNpuError)
-        raise (made if known else PayloadError)(str(answer.get("what")), hint=str(answer.get("hint")))  # type: ignore[misc]
+        _raise_error(answer)
+        return answer, data
 
     def close(self) -> None:
         """Ends the process."""
@@ -246,7 +246,28 @@ class IsolatedProgram:
             hint="RunOptions(time_limit=...) or `micronpu run --time-limit`, with more seconds, for one that you trust",
         )
 
+    def _await_start(self) -> frozenset[str]:
+        """Wait until the process is ready to read a program, and return its fences."""
+        try:
+            answer, _ = receive(self._channel, time.monotonic() + _START_LIMIT)
+        except (EOFError, OSError, ValueError) as error:  # TimeoutError is an OSError
+            how, printed = self._how_it_ended()
+            raise RuntimeUnavailableError(
+                f"The process in which {self._name} is to run {how} before it read the program.{printed}",
+                hint="`micronpu doctor`; or --not-isolated, RunOptions(isolated=False), for a program that you trust",
+            ) from error
+        _raise_error(answer)
+        return frozenset(answer["fences"])
+
     def _ended(self) -> PayloadError:
+        how, printed = self._how_it_ended()
+        return PayloadError(
+            f"The process in which {self._name} ran {how}: the program is damaged, or made to do this.{printed}",
+            hint="copy the file again, or compile the model again",
+        )
+
+    def _how_it_ended(self) -> tuple[str, str]:
+        """How the process ended, and a sentence with the last line that it printed; free what is left of it."""
         try:
             code = self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -257,11 +278,7 @@ class IsolatedProgram:
         if code is not None and code < 0:
             with contextlib.suppress(ValueError):
                 how = f"ended with signal {-code} ({signal.Signals(-code).name})"
-        said = f" Its last words: {printed}" if printed else ""
-        return PayloadError(
-            f"The process in which {self._name} ran {how}: the program is damaged, or made to do this.{said}",
-            hint="copy the file again, or compile the model again",
-        )
+        return how, f" Its last words: {printed}" if printed else ""
 
     def _printed(self) -> str:
         """The last line that the process printed, up to 200 characters."""
@@ -281,6 +298,14 @@ class IsolatedProgram:
             raise
 
 
+def _raise_error(answer: dict[str, Any]) -> None:
+    """Raise the error that an answer of the process reports, if it does."""
+    if (kind := answer.get("error")) is not None:
+        made = getattr(micronpu.base.errors, str(kind), None)
+        known = is_class(made, MicroNpuError)
+        raise (made if known else PayloadError)(str(answer.get("what")), hint=str(answer.get("hint")))  # type: ignore[misc]
+
+
 def _folders() -> list[str]:
     """Where the child looks for packages: where this process does, also what it has added since it was started.
 
@@ -294,10 +319,11 @@ def _folders() -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, for one that is started in another folder."""
+    """That of this process, for one that is started in another folder and has one thread when its fence goes up."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # NumPy's library starts its threads while it is loaded
     with contextlib.suppress(RuntimeUnavailableError):
-        return {**os.environ, "MICRONPU_CACHE_DIR": str(cache_directory())}
-    return dict(os.environ)
+        environment["MICRONPU_CACHE_DIR"] = str(cache_directory())
+    return environment
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

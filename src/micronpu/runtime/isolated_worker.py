@@ -35,18 +35,18 @@ def main() -> None:
     sys.path += json.loads(sys.argv[1])  # behind the standard library
     scratch = sys.argv[2] or None
     sys.dont_write_bytecode = True
-    from micronpu.base.fence import put_up
-
-    fences = put_up(scratch)  # before anything that starts threads
-    tempfile.tempdir = scratch
-    for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _FILE), (resource.RLIMIT_NOFILE, _FILES)):
-        _limit(limit, value, for_good=True)
     from micronpu.base.errors import MicroNpuError
     from micronpu.base.lifeline import tie, working
     from micronpu.runtime.isolated import receive, send
 
     with socket.socket(fileno=os.dup(0)) as channel:
+        try:
+            fences = _prepare(scratch)
+        except MicroNpuError as error:
+            send(channel, {"error": type(error).__name__, "what": error.what, "hint": error.hint})
+            return
         tie(channel)
+        send(channel, {"fences": sorted(fences)})
         program: HostProgram | None = None
         answer: tuple[dict[str, Any], list[bytes]]
         while True:
@@ -57,7 +57,7 @@ def main() -> None:
             try:
                 with working(channel):
                     if program is None:
-                        program, answer = _load(head, blobs), ({"fences": sorted(fences)}, [])
+                        program, answer = _load(head, blobs), ({}, [])
                     else:
                         _limit_time(program.options.time_limit)
                         answer = _answer(program, head, blobs)
@@ -66,10 +66,30 @@ def main() -> None:
                 send(channel, {"error": type(error).__name__, "what": error.what, "hint": error.hint})
 
 
-def _load(head: dict[str, Any], blobs: list[bytes]) -> HostProgram:
-    import torch  # noqa: F401  (what it takes is not the program's)
+def _prepare(scratch: str | None) -> frozenset[str]:
+    """Import all that running a program takes, then fence this process in; return its fences.
 
+    Imports look for temporary and cache folders, start compilers and read the machine's devices, each build of torch
+    others: behind the fence they fail. The code imported is as trusted as this module.
+    """
+    import torch  # noqa: F401  (its memory is not the program's)
+
+    import micronpu.runtime.program  # noqa: F401
+    from micronpu.base.fence import put_up
     from micronpu.runtime.plugin import load_plugin
+
+    load_plugin()
+    fences = put_up(scratch)
+    tempfile.tempdir = scratch
+    for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _FILE), (resource.RLIMIT_NOFILE, _FILES)):
+        _limit(limit, value, for_good=True)
+    # TOSA's reference model starts a debugger, where there is one, to show what it thinks of a program.
+    os.environ["PATH"] = ""
+    _limit_memory()
+    return fences
+
+
+def _load(head: dict[str, Any], blobs: list[bytes]) -> HostProgram:
     from micronpu.runtime.program import HostProgram
     from micronpu.runtime.run_options import RunOptions
 
@@ -78,10 +98,6 @@ def _load(head: dict[str, Any], blobs: list[bytes]) -> HostProgram:
 
         _checks_digest = False
 
-    load_plugin()
-    # TOSA's reference model starts a debugger, where there is one, to show what it thinks of a program.
-    os.environ["PATH"] = ""
-    _limit_memory()
     options = RunOptions(**{**head["options"], "isolated": False})
     _limit_time(options.time_limit)
     return Program(blobs[0], options, method=head["method"], name=head["name"])
