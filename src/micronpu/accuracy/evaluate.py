@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from micronpu.accuracy.metrics import Array, Function, Metric, check_finite, metric_of
 from micronpu.accuracy.sequences import Sequences, begun_anew
-from micronpu.accuracy.statistics import bootstrap, mcnemar, p_of, paired_share, percentile_interval, wilson
+from micronpu.accuracy.statistics import bootstrap, mcnemar, p_of, paired_share, percentile_interval
 from micronpu.base.arguments import check_type, described
 from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.base.files import check_name, read_file
@@ -28,6 +28,7 @@ from micronpu.quantize.data import calibration_batches
 from micronpu.quantize.running import one_thread
 from micronpu.report.accuracy import Comparison
 from micronpu.report.evaluation import Difference, Evaluation, Judged, Score
+from micronpu.report.intervals import wilson
 from micronpu.runtime import ArrayProgram, RunOptions
 from micronpu.upstream.torch import tree_leaves
 

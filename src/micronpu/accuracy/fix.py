@@ -20,7 +20,6 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from micronpu.accuracy.layers import Layer, SideBySide
-from micronpu.accuracy.statistics import Z
 from micronpu.accuracy.subject import Listener, Row, Subject
 from micronpu.base.arguments import QUANTIZATION_NOW, moved
 from micronpu.base.errors import ConverterError, ModelError, OptionError, UnsupportedError
@@ -34,6 +33,7 @@ from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.settings_file import read_quantization
 from micronpu.report.accuracy import decibels
 from micronpu.report.fixes import Attempt, Choice, Fixes, Gain
+from micronpu.report.intervals import Z
 from micronpu.targets.defaults import DEFAULT_TARGET
 from micronpu.targets.options import Options
 from micronpu.upstream.torch import tree_leaves

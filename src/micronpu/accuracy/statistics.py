@@ -10,21 +10,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.report.intervals import Z
+
 Array: TypeAlias = npt.NDArray[Any]
 
-Z = 1.959963984540054
-"""The normal distribution's 97.5 % point: intervals hold the true value in 95 of 100 cases."""
 RESAMPLES = 1000
 _LEAST_RESAMPLES = 100
 _SECONDS = 5.0  # for all resamples together, of which a user's own metric may need fewer
-
-
-def wilson(right: int, rows: int) -> tuple[float, float]:
-    """95 % interval of a share (E. B. Wilson, 1927): where right of rows were right."""
-    share = right / rows
-    middle = (share + Z * Z / (2 * rows)) / (1 + Z * Z / rows)
-    half = Z / (1 + Z * Z / rows) * math.sqrt(share * (1 - share) / rows + Z * Z / (4 * rows * rows))
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def mcnemar(worse: int, better: int) -> float:

@@ -168,7 +168,7 @@ def _judged(
         with clock.step("verify"):
             found = verified(program, own.expected, host.reads, may_choose=own.may_choose)
         report = replace(report, agreement=found.agreement, accuracy=found.accuracy, warnings=found.warnings)
-    exact, known = quantized.trial.exact, report.accuracy
+    exact, known = quantized.trial.exact_rows, report.accuracy
     seen = (*quantized.warnings, *of_graph(own.whole, exact, may_choose=own.may_choose, accuracy=known))
     report = replace(report, warnings=(*report.warnings, *seen))
     report = replace(report, tools=tool_versions())  # behind the run: it imports what reads packages

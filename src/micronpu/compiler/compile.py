@@ -212,7 +212,7 @@ def check_model(
     separate_clamps(quantized.module, device.excludes)
     made = device.partition(ProgramView(quantized.module))
     known = quantized.warnings if calibration is not None else ()
-    seen = (*known, *of_graph(quantized.module, quantized.trial.exact, may_choose=how.may_choose))
+    seen = (*known, *of_graph(quantized.module, quantized.trial.exact_rows, may_choose=how.may_choose))
     if made.report.in_float:
         from micronpu.compiler.foresight import of_host
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from micronpu.compiler.own_grids import Beside, beside_own_grids
 from micronpu.frontend.program import arguments, is_compute, origin_of, overload_name
 from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.running import one_thread
+from micronpu.quantize.trial import SEEN, Trial
 from micronpu.quantize.unrounded import Layer, Row, Unrounded, Values, float_leaves, grid_limits, noise
 from micronpu.report.accuracy import Comparison, ProgramAccuracy, decibel_text, decibels
 from micronpu.report.warnings import NOTE, WARNING, ReportWarning
@@ -54,25 +56,51 @@ class Ran:
 
     Attributes:
         module: the quantized module, its states as buffers.
-        rows: as the float model takes them.
-        exact: what the float model gives, and
-        results: what the program gives, as floats.
-        numbers: of the rows in the calibration data; () for the example inputs.
+        trial: what it was judged on.
+        results: what it gives for each call of each recording, as floats.
         macs: of a run.
-        has_states: whether the module has states, so that a row depends on those before it.
         may_choose: whether `quantization="auto"` could have been asked for, and was not.
-        seen: rows that calibrated, to be looked at once more; () where they cannot.
+        in_float: whether its inputs and outputs are floats.
     """
 
     module: GraphModule
-    rows: Sequence[Row]
-    exact: Sequence[Row]
-    results: Sequence[Row]
-    numbers: Sequence[int]
+    trial: Trial
+    results: Sequence[Sequence[Row]]
     macs: int
-    has_states: bool
     may_choose: bool
-    seen: Sequence[Row] = ()
+    in_float: bool
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Inputs of all calls."""
+        return list(chain.from_iterable(self.trial.recordings))
+
+    @cached_property
+    def exact(self) -> list[Row]:
+        """What the float model gives for them."""
+        return list(chain.from_iterable(self.trial.exact))
+
+    @cached_property
+    def found(self) -> list[Row]:
+        """What the quantized model gives for them."""
+        return list(chain.from_iterable(self.results))
+
+    @property
+    def has_states(self) -> bool:
+        return self.trial.has_states
+
+    def name_of(self, call: int) -> str:
+        """Which call that is, as people say it."""
+        if not self.trial.numbers:
+            return "the example inputs"
+        if not self.has_states:
+            return f"calibration sample {self.trial.numbers[call]}"
+        first = 0
+        for number, recording in zip(self.trial.numbers, self.trial.recordings, strict=True):
+            if call < first + len(recording):
+                return f"call {call - first} of calibration recording {number}"
+            first += len(recording)
+        raise IndexError(call)
 
 
 @dataclass(frozen=True)
@@ -99,7 +127,7 @@ class _Cause:
 
 def warnings_of(accuracy: ProgramAccuracy | None, ran: Ran) -> tuple[ReportWarning, ...]:
     """A warning for each output that is far from float, and a note for each that is rather far."""
-    if accuracy is None or len(ran.exact) != len(ran.results):
+    if accuracy is None or not ran.exact:
         return ()
     search = _Search(ran)
     found = [_not_finite(i, ran, search) for i in range(len(ran.exact[0]))]
@@ -190,12 +218,11 @@ def _not_finite(number: int, ran: Ran, search: _Search) -> ReportWarning | None:
         kind = "NaN" if bool(row[number].isnan().any()) else "infinity"
         node = search.first_not_finite(place, kind == "NaN") if not ran.has_states or not place else None
         where = origin_of(node) if node is not None else None
-        of = f"calibration row {ran.numbers[place]}" if ran.numbers else "the example inputs"
         first = f"; first computes it `{where.nodes[0]}`{f' ({where.source})' if where.source else ''}" if where else ""
         return ReportWarning(
             WARNING,
             "not-finite",
-            f"Output {number} of the float model holds {kind} for {of}{first}.",
+            f"Output {number} of the float model holds {kind} for {ran.name_of(place)}{first}.",
             "rows without it, or a look for a division by zero and the logarithm of what is not positive",
             output=number,
             node=node.name if node is not None else "",
@@ -232,7 +259,7 @@ class _Search:
     def _totals(self) -> list[list[tuple[float, float]]]:
         """Of the program, by row and float output, the power of the float result and of what it is off."""
         ran = self.ran
-        return [noise(float_leaves(y), float_leaves(x)) for y, x in zip(ran.results, ran.exact, strict=True)]
+        return [noise(float_leaves(y), float_leaves(x)) for y, x in zip(ran.found, ran.exact, strict=True)]
 
     @cached_property
     def _rows(self) -> list[int]:
@@ -268,11 +295,14 @@ class _Search:
     @cached_property
     def _beside(self) -> list[Beside] | None:
         ran = self.ran
-        most = _WORK // max(1, _LOOKS * ran.macs) - len(ran.rows)
-        if ran.has_states or min(len(ran.seen), most) < _FEWEST:
+        seen, tried = ran.trial.seen, min(len(ran.rows), SEEN // 2)
+        most = _WORK // max(1, _LOOKS * ran.macs) - tried
+        if ran.has_states or not ran.in_float or min(len(seen), most) < _FEWEST:
             return None
         with torch.no_grad(), quiet(), one_thread():
-            return beside_own_grids(self._unrounded, ran.rows, ran.exact, ran.results, ran.seen[:most])
+            return beside_own_grids(
+                self._unrounded, ran.rows[:tried], ran.exact[:tried], ran.found[:tried], seen[:most]
+            )
 
     def first_not_finite(self, row: int, nan: bool) -> Node | None:
         """The operator that is the first to compute NaN, or infinity, in float."""

@@ -14,7 +14,7 @@ from torch.fx import Node
 from micronpu.frontend.states import held
 from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.eager import Eager
-from micronpu.quantize.trial import tensors_of
+from micronpu.quantize.recordings import tensors_of
 from micronpu.quantize.unrounded import Grid, Row, Unrounded, float_leaves, noise
 from micronpu.report.accuracy import decibels
 

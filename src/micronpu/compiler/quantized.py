@@ -104,8 +104,8 @@ def quantized_module(
         if train is not None or sparsity is not None:
             what = "trained" if train is not None else "made sparse"
             raise ModelError(f"The model is quantized already and cannot be {what}.", hint="the float model")
-        return Quantized(integer_states(given.module), given.examples, rows, Trial(rows), digests=digests)
-    trial, sequences = Trial(rows), []
+        return Quantized(integer_states(given.module), given.examples, rows, Trial((rows,)), digests=digests)
+    trial, sequences = Trial((rows,)), []
     warnings: tuple[ReportWarning, ...] = ()
     if train is None or sparsity is not None:
         data = CalibrationData.of(given, calibration, held_out, float_too=float_too)

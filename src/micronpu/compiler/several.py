@@ -229,7 +229,7 @@ def _ready(given: Mapping[str, Exported]) -> dict[str, Quantized]:
     made = {name: integer_states(own.module) for name, own in given.items()}
     check_grids(made)
     return {
-        name: Quantized(module, given[name].examples, (given[name].examples,), Trial((given[name].examples,)))
+        name: Quantized(module, given[name].examples, (given[name].examples,), Trial(((given[name].examples,),)))
         for name, module in made.items()
     }
 
@@ -335,8 +335,10 @@ def _calls(
         if not rows:
             raise ModelError(f"The method `{name}` has no calibration data: no sequence calls it.", hint=hint)
         tried: list[Row] = rows[: rows_run(own.module, INPUTS)]
-        exact = float_results(own, tried) if checks.run else ()
-        trials[name] = Trial(tuple(tried), tuple(range(len(tried))), len(rows), False, exact)
+        recordings = (tried,) if own.states else tuple([row] for row in tried)
+        exact = float_results(own, recordings) if checks.run else ()
+        numbers = tuple(range(len(recordings)))
+        trials[name] = Trial(recordings, numbers, len(rows), False, exact, bool(own.states), len(tried))
     return sequences, trials
 
 

@@ -21,8 +21,9 @@ class Verification:
             ``report.agreement``, ``report.accuracy`` and ``report.warnings``.
         strict: refuse a program that a warning of the report is about, such as one that is below 10 dB against float.
             Otherwise Python's `warnings` show each.
-        held_out: how many rows of the calibration data are kept back from calibration, evenly spread, for the program
-            to be judged on; unless given one in eight, at most 8, where there are 16 rows or more.
+        held_out: how many samples of the calibration data are held out from calibration, evenly spread, for the program
+            to be judged on; of a model with states, recordings.  Unless given none of fewer than 16; then one in eight,
+            or as many as leave 32 that calibrate, at most 32.
         budgets: what the program may take at most, and must reach at least; one that misses them is an error.
         allow_missing_kernels: also make programs whose host part calls operators that ExecuTorch has no portable kernel
             for, for those who register their own.

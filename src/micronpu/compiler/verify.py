@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError, WrongRe
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.compiler.guard import Ran, warnings_of
+from micronpu.compiler.judge import Judgement, judge
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.shaken import TRIES, shaken
 from micronpu.frontend.integers import IntegerBorders
@@ -29,8 +30,9 @@ from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
 from micronpu.quantize.eager import Eager
 from micronpu.quantize.loops import Loop
+from micronpu.quantize.recordings import tensors_of
 from micronpu.quantize.running import one_thread
-from micronpu.quantize.trial import Trial, tensors_of
+from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.agreement import Agreement
 from micronpu.report.warnings import ReportWarning
@@ -50,11 +52,13 @@ class Expected:
         trial: what it is tried on.
         rows: of these inputs those that are run, as the program takes them.
         results: of the quantized model, as floats.
+        judgement: of the quantized model, on all samples.
     """
 
     trial: Trial
     rows: tuple[Tensors, ...]
     results: tuple[Tensors, ...]
+    judgement: Judgement
 
     @classmethod
     def of(cls, quantized: GraphModule, trial: Trial, borders: IntegerBorders | None) -> Expected:
@@ -67,9 +71,11 @@ class Expected:
         rows = trial.rows[: 1 if slow else None]
         if borders is not None:
             rows = tuple(map(borders.quantize, rows))
+        judgement = judge(quantized, trial, borders)
         eager = Eager(held(quantized))
         with torch.no_grad(), quiet(), one_thread():
-            return cls(trial, rows, tuple(_floats(borders, tensors_of(eager.run(*row))) for row in rows))
+            results = tuple(_floats(borders, tensors_of(eager.run(*row))) for row in rows)
+        return cls(trial, rows, results, judgement)
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Verified:
 def verified(
     program: CompiledProgram, expected: Expected, reads: Sequence[Sequence[str]], *, may_choose: bool
 ) -> Verified:
-    """Runs the program on a few rows and compares with the quantized model, and the float model where it is known.
+    """Runs the program on a few rows and compares it with the quantized model, which is judged on all samples.
 
     Args:
         reads: by partition, the nodes of the quantized module whose integers it reads.
@@ -98,16 +104,26 @@ def verified(
     assert isinstance(module, GraphModule)
     if not rows:
         return Verified(Agreement(reason="there are no inputs to run it on"))
+    accuracy = expected.judgement.accuracy
+    ran = Ran(
+        module=module,
+        trial=trial,
+        results=expected.judgement.results,
+        macs=program.report.macs,
+        may_choose=may_choose,
+        in_float=program.borders is None,
+    )
+    told = warnings_of(accuracy, ran)
     try:
         program._loaded()
         release()
         program.reset_states()
         results = [_floats(program.borders, program._results(*row)) for row in rows]
     except RuntimeUnavailableError as error:
-        return Verified(Agreement(reason=error.what.rstrip(".")))
+        return Verified(Agreement(reason=error.what.rstrip(".")), accuracy, told)
     except MicroNpuError as error:
-        return Verified(Agreement(reason=f"this machine does not run it. {error.what.rstrip('.')}"))
-    exact = trial.exact
+        return Verified(Agreement(reason=f"this machine does not run it. {error.what.rstrip('.')}"), accuracy, told)
+    exact = trial.exact_rows
     program.reset_states()
     scales = _scales(module)
     equal = elements = 0
@@ -132,47 +148,23 @@ def verified(
             if found > largest or not bound:
                 largest, bound = max(found, largest), allowed
     agreement = Agreement(len(rows), elements, equal / max(elements, 1), largest, bound, tuple(sorted(hanging)))
-    accuracy = _accuracy(trial, results, wanted, exact[: len(rows)])
-    ran = Ran(
-        module=module,
-        rows=trial.rows[: len(rows)],
-        exact=exact[: len(rows)],
-        results=results,
-        numbers=trial.numbers[: len(rows)],
-        macs=program.report.macs,
-        has_states=bool(program.states),
-        may_choose=may_choose,
-        seen=trial.seen if program.borders is None else (),
-    )
-    return Verified(agreement, accuracy, warnings_of(accuracy, ran))
+    return Verified(agreement, _with_program(accuracy, trial, results, wanted), told)
 
 
-def _accuracy(
-    trial: Trial, results: Sequence[Tensors], wanted: Sequence[Tensors], exact: Sequence[Tensors]
+def _with_program(
+    accuracy: ProgramAccuracy | None, trial: Trial, results: Sequence[Tensors], wanted: Sequence[Tensors]
 ) -> ProgramAccuracy | None:
-    """The same results as a report shows them; None where there is nothing to compare."""
+    """The accuracy with the comparison of the program and the quantized model; None where there is nothing of both."""
+    known = {output.output: output for output in accuracy.outputs} if accuracy is not None else {}
     outputs = []
     for index, first in enumerate(wanted[0]):
-        if not first.is_floating_point():
-            continue
-        ours, theirs = [[r[index].double().numpy() for r in rows] for rows in (results, wanted)]
-        fits = len(exact) == len(ours) and all(index < len(e) and e[index].shape == first.shape for e in exact)
-        real = Comparison.of(ours, [e[index].double().numpy() for e in exact]) if fits else None
-        outputs.append(OutputAccuracy(index, real, Comparison.of(ours, theirs)))
-    integers = _equal_integers(results, exact)
-    if not outputs and integers is None:
-        return None
-    return ProgramAccuracy(trial.numbers[: len(results)], trial.of, trial.held_out, tuple(outputs), integers)
-
-
-def _equal_integers(results: Sequence[Tensors], exact: Sequence[Tensors]) -> float | None:
-    """Share of the elements of integer outputs that are those of the float model; None without any."""
-    equal = elements = 0
-    for ours, floats in zip(results, exact, strict=False):
-        for y, x in zip(ours, floats, strict=False):
-            if not x.is_floating_point() and not y.is_floating_point() and x.shape == y.shape:
-                equal, elements = equal + int((x == y).sum()), elements + x.numel()
-    return equal / elements if elements else None
+        if first.is_floating_point():
+            ours, theirs = ([r[index].double().numpy() for r in rows] for rows in (results, wanted))
+            beside = Comparison.of(ours, theirs)
+            outputs.append(replace(known.get(index, OutputAccuracy(index)), quantized=beside))
+    if accuracy is not None:
+        return replace(accuracy, outputs=tuple(outputs))
+    return ProgramAccuracy(trial.numbers, trial.of, trial.held_out, tuple(outputs)) if outputs else None
 
 
 def _difference(y: torch.Tensor, q: torch.Tensor, real: torch.Tensor | None, scale: float) -> tuple[float, float]:

@@ -5,50 +5,76 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from micronpu.base.arguments import described
 from micronpu.base.errors import OptionError
-from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import Exported
 from micronpu.frontend.work import multiply_accumulates
 from micronpu.quantize.data import calibration_calls
 from micronpu.quantize.digests import of_rows
-from micronpu.quantize.running import Row, one_thread, run_sequence
+from micronpu.quantize.recordings import run_recordings
+from micronpu.quantize.running import Row
+from micronpu.report.accuracy import LEAST
 from micronpu.upstream.torch import tree_leaves
 
 INPUTS = 2
-"""How many inputs are run where they calibrated, too."""
+"""Calls that the program itself runs where its samples calibrated, too."""
 _LARGE = 30_000_000
-"""Multiply-accumulates of all inputs, from which one is run: a tenth of a second in LiteRT's reference kernels."""
+"""MACs of all calls that the program runs: a tenth of a second in LiteRT's reference kernels."""
 SEEN = 16
-"""How many of the rows that calibrated can be looked at once more, at most."""
+"""Samples that calibrated and are looked at once more, at most."""
 HELD_OUT = 8
-"""How many rows are kept back from calibration, at most: one in eight, where there are sixteen or more."""
+"""Calls that the program itself runs where they were held out, at most."""
+ENOUGH, MOST = 32, 32
+"""Samples that are enough to calibrate with, so that others are held out, and how many are held out at most."""
+_WORK, _CALL = 10_000_000_000, 400_000
+"""MACs that judging takes, about a second, and what a call takes beside its own MACs."""
+_RESULTS = 1 << 26
+"""Bytes of the results of all samples."""
+_FEWEST = 4
+"""Samples that are judged at any price."""
+
+Recording: TypeAlias = Sequence[Row]
+"""Inputs of the calls from the first state on; a sample of a model without states is a recording of one call."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a program is tried on.
+    """What a quantized model is judged on, and the program made of it is tried on.
 
     Attributes:
-        rows: inputs of the float model, each a tuple: as many as the program is run on.
-        numbers: of these rows in the calibration data; () for the example inputs.
-        of: how many rows the calibration data has.
-        held_out: whether the rows were kept back from calibration.
-        exact: what the float model gives for each, where that is known.
-        seen: inputs that calibrated, evenly spread, few; () where the model has states.
+        recordings: inputs of the float model.
+        numbers: of these recordings in the calibration data; () for the example inputs.
+        of: how many recordings the calibration data has.
+        held_out: whether the recordings were held out from calibration.
+        exact: results of the float model for each call of each recording; () where it is not known.
+        has_states: whether a call depends on those before it.
+        runs: how many calls of the first recordings the program itself runs.
+        seen: samples that calibrated, evenly spread, few; () where the model has states.
     """
 
-    rows: tuple[Row, ...]
+    recordings: tuple[Recording, ...]
     numbers: tuple[int, ...] = ()
     of: int = 0
     held_out: bool = False
-    exact: Sequence[Row] = ()
+    exact: Sequence[Sequence[Row]] = ()
+    has_states: bool = False
+    runs: int = 1
     seen: Sequence[Row] = ()
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The calls that the program itself runs."""
+        return tuple(itertools.islice(itertools.chain.from_iterable(self.recordings), self.runs))
+
+    @property
+    def exact_rows(self) -> tuple[Row, ...]:
+        """What the float model gives for these."""
+        return tuple(itertools.islice(itertools.chain.from_iterable(self.exact), self.runs))
 
 
 def check_held_out(wanted: Any) -> None:
@@ -64,17 +90,18 @@ def check_held_out(wanted: Any) -> None:
 
 
 def rows_kept_back(count: int, wanted: int | None) -> tuple[int, ...]:
-    """Numbers of the calibration rows that are kept back, evenly spread; () where all are needed.
+    """Numbers of the calibration samples that are held out, evenly spread; () where all are needed.
 
     Args:
-        count: how many rows there are.
-        wanted: how many to keep back; None for one in eight, at most `HELD_OUT`, where there are 16 or more.
+        count: how many samples there are.
+        wanted: how many to hold out; None for one in eight, and those beyond `ENOUGH` that calibrate, at most `MOST`
+            of them, where there are 16 or more.
 
     Raises:
-        OptionError: no row would be left to calibrate with.
+        OptionError: no sample would be left to calibrate with.
     """
     if wanted is None:
-        wanted = min(count // 8, HELD_OUT) if count >= 2 * HELD_OUT else 0
+        wanted = min(MOST, max(count // 8, count - ENOUGH)) if count >= LEAST else 0
     check_held_out(wanted)
     if wanted and wanted >= count:
         raise OptionError(
@@ -89,18 +116,23 @@ def rows_run(module: GraphModule, most: int) -> int:
     return max(1, min(most, _LARGE // max(multiply_accumulates(module), 1)))
 
 
-def float_results(exported: Exported, rows: Sequence[Row]) -> list[Row]:
-    """What a float model gives for the rows that will be run; nothing where it cannot."""
-    with torch.no_grad(), quiet(), one_thread():
-        try:
-            return [tensors_of(results) for results in run_sequence(exported.module, exported.states, rows)]
-        except Exception:  # what is wrong with the model is said where it is calibrated
-            return []
+def affordable(exported: Exported, recordings: Sequence[Recording]) -> int:
+    """How many recordings, of the first ones, the model is judged on: by their MACs and by the size of results."""
+    states, output = exported.states, exported.module.graph.output_node()
+    results = [n.meta.get("val") for n in tree_leaves(output.args[0]) if isinstance(n, Node)]
+    own = results[: len(results) - len(states.values)]
+    size = sum(r.numel() * r.element_size() for r in own if isinstance(r, torch.Tensor))
+    each = multiply_accumulates(exported.module) + _CALL
+    ends = itertools.accumulate(map(len, recordings))
+    return max(_FEWEST, sum(each * calls <= _WORK and size * calls <= _RESULTS for calls in ends))
 
 
-def tensors_of(results: Any) -> Row:
-    """The tensors among what a program returns."""
-    return tuple(r for r in tree_leaves(results) if isinstance(r, torch.Tensor))
+def float_results(exported: Exported, recordings: Sequence[Recording]) -> list[list[Row]]:
+    """What a float model gives for each call of each recording; nothing where it cannot be run."""
+    try:
+        return run_recordings(exported.module, recordings)
+    except Exception:  # what is wrong with the model is said where it is calibrated
+        return []
 
 
 @dataclass(frozen=True)
@@ -136,20 +168,32 @@ class CalibrationData:
         states, examples = exported.states, exported.examples
         everything = calibration_calls(calibration, examples, in_turn=bool(states))
         kept = rows_kept_back(len(everything), held_out)
-        ends = list(itertools.accumulate(map(len, everything)))
-        chosen = list(kept) or list(range(min(len(everything), INPUTS)))
-        places = [i for n in (chosen[:1] if states else chosen) for i in range(ends[n] - len(everything[n]), ends[n])]
-        most = (HELD_OUT if kept else INPUTS) if states else len(places)
-        places = places[: rows_run(exported.module, most)]
-        rows = [row for sequence in everything for row in sequence]
-        tried = tuple(rows[i] for i in places)
-        exact = float_results(exported, tried) if float_too else ()
+        chosen = kept or _spread(len(everything), SEEN)
+        count = affordable(exported, [everything[n] for n in chosen])
+        chosen = tuple(chosen[i] for i in _spread(len(chosen), count))
+        recordings = tuple(everything[n] for n in chosen)
+        runs = rows_run(exported.module, HELD_OUT if kept else INPUTS)
         used = [sequence for i, sequence in enumerate(everything) if i not in kept]
-        seen = [] if states else [sequence[0] for sequence in used[:: max(1, len(used) // SEEN)][:SEEN] if sequence]
-        trial = Trial(tried, tuple(places), len(rows), bool(kept), exact, seen)
+        trial = Trial(
+            recordings,
+            chosen,
+            len(everything),
+            bool(kept),
+            float_results(exported, recordings) if float_too else (),
+            bool(states),
+            min(runs, len(recordings[0]) if states else len(recordings)),
+            () if states else [calls[0] for calls in used[:: max(1, len(used) // SEEN)][:SEEN] if calls],
+        )
+        rows = [row for sequence in everything for row in sequence]
         return cls(
             used,
             tuple(everything[0] if states else rows),
             trial,
             of_rows(everything),
         )
+
+
+def _spread(count: int, most: int) -> tuple[int, ...]:
+    """At most so many of the first numbers, evenly spread, the first among them."""
+    most = min(count, most)
+    return tuple(i * count // most for i in range(most))

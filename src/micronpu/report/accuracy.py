@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from micronpu.report.codec import named
+from micronpu.report.intervals import jackknife, wilson
 
 Array = npt.NDArray[Any]
+
+
+LEAST = 16
+"""Calibration samples from which some are held out by default."""
+_LISTED = 8
+"""Up to so many samples are named by their numbers."""
 
 
 def decibels(signal: float, noise: float) -> float:
@@ -38,6 +45,8 @@ class Comparison:
         largest: largest difference, in the unit of the result.
         relative: the same as a share of the largest wanted value, 0 to 1 and above.
         agreeing: rows in which the same element is the largest; None where the result is no vector of scores.
+        interval: 95 % confidence interval of `sqnr` in dB, for other samples of the same kind; None where there are
+            fewer than two samples.
     """
 
     rows: int
@@ -45,39 +54,72 @@ class Comparison:
     largest: float
     relative: float
     agreeing: int | None = None
+    interval: tuple[float, float] | None = None
 
     @classmethod
-    def of(cls, found: Sequence[Array], wanted: Sequence[Array]) -> Comparison:
+    def of(cls, found: Sequence[Array], wanted: Sequence[Array], lengths: Sequence[int] | None = None) -> Comparison:
         """Compares the results of each row, [1, ...] arrays or whatever shape the output has.
 
         Values that are not finite in what is wanted are left out; where only what was found is not, the noise is
         endless.
+
+        Args:
+            lengths: numbers of successive rows that depend on each other, such as the calls of a recording: one sample
+                for the interval.  Each row by itself unless given.
         """
-        signal = noise = largest = peak = 0.0
+        largest = peak = 0.0
+        signals, noises = [], []
         agreeing: int | None = 0
         for y, x in zip(found, wanted, strict=True):
             y, x = np.asarray(y, np.float64), np.asarray(x, np.float64)
             known = np.isfinite(x)
             error = np.abs(y[known] - x[known])
             error[np.isnan(error)] = math.inf
-            signal += float(np.square(x[known]).sum())
-            noise += float(np.square(error).sum())
+            signals.append(float(np.square(x[known]).sum()))
+            noises.append(float(np.square(error).sum()))
             largest = max(largest, float(error.max(initial=0.0)))
             peak = max(peak, float(np.abs(x[known]).max(initial=0.0)))
             scores = x.ndim == 2 and x.shape[1] > 1 and bool(known.all())
             agreeing = agreeing + int((y.argmax(1) == x.argmax(1)).all()) if scores and agreeing is not None else None
         relative = largest / peak if peak else (math.inf if largest else 0.0)
-        return cls(len(wanted), decibels(signal, noise), largest, relative, agreeing)
+        first = np.cumsum([0, *(lengths or [1] * len(wanted))])[:-1]
+        powers = [np.add.reduceat(of, first) for of in (signals, noises)] if len(wanted) else [[0.0], [0.0]]
+        sqnr = decibels(float(sum(signals)), float(sum(noises)))
+        return cls(len(wanted), sqnr, largest, relative, agreeing, jackknife(decibels, *powers))
 
     @property
     def agreement(self) -> float | None:
         """`agreeing` as a share of the rows, 0 to 1."""
         return None if self.agreeing is None or not self.rows else self.agreeing / self.rows
 
+    @property
+    def agreement_interval(self) -> tuple[float, float] | None:
+        """95 % confidence interval of `agreement`, see `wilson`."""
+        return None if self.agreeing is None or not self.rows else wilson(self.agreeing, self.rows)
+
     def against(self, what: str) -> str:
-        """``28.6 dB against float, the same largest element in 8 of 8``."""
+        """``28.6 dB (27.9 to 29.3) against float, the same largest element in 8 of 8``."""
         same = f", the same largest element in {self.agreeing} of {self.rows}" if self.agreeing is not None else ""
-        return f"{decibel_text(self.sqnr)} against {what}{same}"
+        within = f" ({self.interval[0]:.1f} to {self.interval[1]:.1f})" if self.interval is not None else ""
+        return f"{decibel_text(self.sqnr)}{within} against {what}{same}"
+
+
+@dataclass(frozen=True)
+class PartAccuracy:
+    """Elements of an output whose values are of one size, where others are of another: boxes beside scores.
+
+    Attributes:
+        what: which they are, such as "channels 0 to 3 (axis 1)".
+        rms: root mean square of the float model's values.
+        sqnr: of the part against the float model, in dB.
+    """
+
+    what: str
+    rms: float
+    sqnr: float
+
+    def __str__(self) -> str:
+        return f"{self.what}, of size {self.rms:.3g}: {decibel_text(self.sqnr)}"
 
 
 @dataclass(frozen=True)
@@ -86,26 +128,49 @@ class OutputAccuracy:
 
     Attributes:
         output: its number.
-        float_model: against the float model; None where that is not known.
-        quantized: against the quantized model.
+        float_model: the quantized model against the float model, on all samples; None where that is not known.
+        quantized: the program against the quantized model, on the samples that the program runs; None where it does
+            not run here.
+        parts: parts of the output whose values differ in size, against the float model; () where there are none.
+        over_calls: of a model with states, dB against the float model in each quarter of the recordings.
     """
 
     output: int
-    float_model: Comparison | None = field(metadata=named("float"))
-    quantized: Comparison
+    float_model: Comparison | None = field(default=None, metadata=named("float"))
+    quantized: Comparison | None = None
+    parts: tuple[PartAccuracy, ...] = ()
+    over_calls: tuple[float, ...] = ()
+
+    @property
+    def sqnr(self) -> float | None:
+        """The ratio against float of the output, or of its worst part."""
+        return None if self.float_model is None else min([self.float_model.sqnr, *(part.sqnr for part in self.parts)])
+
+    def __str__(self) -> str:
+        said = [self.float_model.against("float")] if self.float_model is not None else []
+        if self.parts:
+            said.append(f"part by part: {', '.join(map(str, self.parts))}")
+        if self.over_calls:
+            quarters = ", ".join(f"{value:.1f}" for value in self.over_calls)
+            said.append(f"from the first to the last quarter of the calls {quarters} dB")
+        if self.quantized is not None:
+            said.append(replace(self.quantized, interval=None).against("the quantized model"))
+        return "; ".join(said)
 
 
 @dataclass(frozen=True)
 class ProgramAccuracy:
-    """What a compilation says about the accuracy of its program, on a few rows.
+    """How accurate the quantized model is, measured on held-out samples at every compilation.
 
     Attributes:
-        rows: numbers of the calibration rows that it was measured on; () for the example inputs.
-        of: how many calibration rows there were.
-        held_out: whether these rows were kept back from calibration; otherwise they calibrated, too.
+        rows: numbers of the calibration samples that it was measured on, or of the recordings of a model with states;
+            () for the example inputs.
+        of: how many calibration samples, or recordings, there were.
+        held_out: whether these samples were held out from calibration; otherwise they calibrated, too.
         outputs: one for each output that is a float.
         integers: of the elements of outputs that are integers, such as positions, the share that the float model gives,
             too, 0 to 1; None where there are none.
+        calls: of all recordings together; 0 of a model without states.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("sqnr", "agreement")
@@ -115,10 +180,11 @@ class ProgramAccuracy:
     held_out: bool
     outputs: tuple[OutputAccuracy, ...]
     integers: float | None = None
+    calls: int = 0
 
     @property
     def agreement(self) -> float | None:
-        """The worst output's share of rows with the float model's answer: the largest score, or integers.
+        """The worst output's share of samples with the float model's answer: the largest score, or integers.
 
         None where no output is a vector of scores or of integers.
         """
@@ -128,27 +194,26 @@ class ProgramAccuracy:
 
     @property
     def sqnr(self) -> float | None:
-        """The worst output's ratio against float in dB; None where the float model is not known."""
-        known = [o.float_model.sqnr for o in self.outputs if o.float_model is not None]
+        """The ratio against float in dB, of the worst output or part of one; None where the float model is unknown."""
+        known = [sqnr for o in self.outputs if (sqnr := o.sqnr) is not None]
         return min(known) if known else None
 
     @property
     def measured_on(self) -> str:
-        """Which rows, as a clause."""
+        """Which samples, as a clause."""
         if not self.rows:
             return "on the example inputs"
-        count = f"{len(self.rows)} row{'' if len(self.rows) == 1 else 's'}"
-        numbers = ", ".join(map(str, self.rows))
+        kind = "recording" if self.calls else "sample"
+        count = f"{len(self.rows)} {'held-out ' if self.held_out else ''}{kind}{'' if len(self.rows) == 1 else 's'}"
+        calls = f", {self.calls:,} call{'' if self.calls == 1 else 's'}" if self.calls else ""
+        listed = f"{', '.join(map(str, self.rows))} of {self.of}" if len(self.rows) <= _LISTED else f"of {self.of}"
         if self.held_out:
-            return f"on {count} kept back from calibration ({numbers} of {self.of})"
-        return f"on {count} that also calibrated ({numbers} of {self.of}; give 16 or more to have some kept back)"
+            return f"on {count} ({listed}{calls})"
+        return f"on {count} that also calibrated ({listed}{calls}; give {LEAST} or more to have some held out)"
 
     def __str__(self) -> str:
-        parts = []
-        for output in self.outputs:
-            name = f"output {output.output}: " if len(self.outputs) > 1 else ""
-            against = [output.float_model.against("float")] if output.float_model is not None else []
-            parts.append(name + "; ".join([*against, output.quantized.against("the quantized model")]))
+        several = len(self.outputs) > 1
+        parts = [f"output {output.output}: {output}" if several else str(output) for output in self.outputs]
         if self.integers is not None:
             parts.append(f"{self.integers:.1%} of the integers are those of the float model")
         return f"Accuracy {self.measured_on}: {'. '.join(parts)}."

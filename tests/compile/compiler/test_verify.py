@@ -52,8 +52,8 @@ def test_the_agreement_is_in_the_report(target, io):
     assert json.loads(program.report.to_json())["agreement"]["equal"] == agreement.equal
     assert "On 2 inputs the program gives what the quantized model gives" in str(program.report)
     accuracy = program.report.accuracy
-    assert (accuracy.rows, accuracy.of, accuracy.held_out) == ((0, 1), 4, False)
-    assert "on 2 rows that also calibrated (0, 1 of 4; " in str(program.report)
+    assert (accuracy.rows, accuracy.of, accuracy.held_out) == ((0, 1, 2, 3), 4, False)
+    assert "on 4 samples that also calibrated (0, 1, 2, 3 of 4; " in str(program.report)
     assert "verify" in program.seconds
 
 
@@ -68,20 +68,21 @@ def test_accuracy_is_measured_on_rows_that_were_kept_back(tmp_path):
     (output,) = accuracy.outputs
     with torch.no_grad():
         wanted, found, quantized = Net()(data[3]), program.run(data[3]), program.quantized(data[3])
-    ratio = 10 * torch.log10(wanted.square().sum() / (wanted - found).square().sum())
+    ratio = 10 * torch.log10(wanted.square().sum() / (wanted - quantized).square().sum())
     assert output.float_model.sqnr == pytest.approx(float(ratio), abs=1e-3) == accuracy.sqnr
-    assert output.float_model.largest == pytest.approx(float((wanted - found).abs().max()))
+    assert output.float_model.largest == pytest.approx(float((wanted - quantized).abs().max()))
+    assert output.float_model.interval is None
     assert accuracy.sqnr < 10 and output.quantized.sqnr > 20
     assert output.quantized.largest == pytest.approx(float((quantized - found).abs().max()))
     told = json.loads(program.report.to_json())["accuracy"]
     assert told["rows"] == [3] and told["held_out"] is True and told["sqnr"] == accuracy.sqnr
-    assert "on 1 row kept back from calibration (3 of 6): " in str(program.report)
+    assert "on 1 held-out sample (3 of 6): " in str(program.report)
     program.report.to_html(tmp_path / "report.html")
     assert "SQNR against float" in (tmp_path / "report.html").read_text()
 
 
 def test_rows_that_are_kept_back():
-    assert [len(trial.rows_kept_back(n, None)) for n in (1, 4, 15, 16, 40, 64, 500)] == [0, 0, 0, 2, 5, 8, 8]
+    assert [len(trial.rows_kept_back(n, None)) for n in (1, 4, 15, 16, 40, 64, 500)] == [0, 0, 0, 2, 8, 32, 32]
     assert trial.rows_kept_back(16, None) == (4, 12)
     assert trial.rows_kept_back(100, 0) == ()
     assert trial.rows_kept_back(3, 2) == (0, 2)

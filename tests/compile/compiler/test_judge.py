@@ -1,0 +1,130 @@
+"""The verdict on a quantized model: on all held-out samples, on whole recordings, with an interval."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import micronpu
+from micronpu.compiler.judge import judge
+from micronpu.frontend.exported import exported
+from micronpu.quantize.recordings import run_recordings
+from micronpu.quantize.trial import Trial
+from micronpu.report.accuracy import decibels
+from micronpu.report.intervals import jackknife, student
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+class Detector(nn.Module):
+    """Near 0 in quiet calls and near 1 in loud ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(16, 32), nn.Linear(32, 32), nn.Linear(32, 1)
+        self.register_buffer("h", torch.zeros(1, 32))
+        with torch.no_grad():
+            for number, layer in enumerate((self.a, self.b)):
+                layer.weight.copy_(torch.rand(layer.weight.shape, generator=generator(number)) / 8)
+                layer.bias.zero_()
+            self.c.weight.fill_(0.8)
+            self.c.bias.fill_(-6.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.h = 0.7 * self.h + 0.3 * torch.relu(self.b(torch.relu(self.a(x))))
+        return torch.sigmoid(self.c(self.h))
+
+
+def recording(seed: int, calls: int = 24) -> list[tuple[torch.Tensor]]:
+    """The first three calls are quiet, as beginnings are."""
+    loud = [0.02 if call < 3 else 1.0 if call % 20 < 12 else 0.05 for call in range(calls)]
+    return [(torch.rand(1, 16, generator=generator(100 * seed + call)) * loud[call],) for call in range(calls)]
+
+
+def real(program: micronpu.CompiledProgram, recordings: list[Any]) -> float:
+    model, signal, noise = Detector().eval(), 0.0, 0.0
+    for calls in recordings:
+        model.h.zero_()
+        program.reset()
+        for call in calls:
+            with torch.no_grad():
+                x, y = model(*call), program.run(*call)
+            signal, noise = signal + float(x.square().sum()), noise + float((x - y).square().sum())
+    return decibels(signal, noise)
+
+
+def test_a_quiet_beginning_is_not_the_verdict():
+    calibration = [recording(seed) for seed in range(6)]
+    program = micronpu.compile(Detector().eval(), calibration[0][0], "ethos-u55-128", calibration=calibration)
+    accuracy = program.report.accuracy
+    assert (accuracy.rows, accuracy.of, accuracy.calls) == ((0, 1, 2, 3, 4, 5), 6, 144)
+    test = [recording(seed) for seed in range(50, 54)]
+    assert accuracy.sqnr == pytest.approx(real(program, test), abs=1.5)
+    assert real(program, [calls[:2] for calls in test]) < accuracy.sqnr - 10
+    (output,) = accuracy.outputs
+    assert len(output.over_calls) == 4 and output.float_model.interval[0] < accuracy.sqnr
+    assert "on 6 recordings that also calibrated (0, 1, 2, 3, 4, 5 of 6, 144 calls; " in str(accuracy)
+
+
+def test_recordings_side_by_side_are_recordings_one_by_one():
+    module = exported(Detector().eval(), recording(0)[0]).module
+    recordings = [recording(0, 3), recording(1, 7), [], recording(2, 5)]
+    found = run_recordings(module, recordings)
+    assert [len(calls) for calls in found] == [3, 7, 0, 5]
+    for calls, results in zip(recordings, found, strict=True):
+        model = Detector().eval()
+        for call, (result,) in zip(calls, results, strict=True):
+            torch.testing.assert_close(result, model(*call).detach())
+
+
+def read_by_python(x: torch.Tensor) -> torch.Tensor:
+    return x * float(x.sum())
+
+
+def test_what_no_batch_can_run_runs_one_by_one():
+    graph = torch.fx.Graph()
+    graph.output((graph.call_function(read_by_python, (graph.placeholder("x"),)),))
+    module = torch.fx.GraphModule(nn.Module(), graph)
+    rows = [(torch.full((1, 3), float(i)),) for i in range(3)]
+    found = run_recordings(module, [[row] for row in rows])
+    assert [float(result[0, 0]) for ((result,),) in found] == [0.0, 3.0, 12.0]
+
+
+def test_every_held_out_sample_is_judged():
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    data = [torch.randn(1, 8, generator=generator(i)) for i in range(64)]
+    for held_out, count in ((None, 32), (40, 40)):
+        verify = micronpu.Verification(held_out=held_out)
+        accuracy = micronpu.compile(model, data[0], "ethos-u55-128", calibration=data, verify=verify).report.accuracy
+        assert len(accuracy.rows) == count == accuracy.outputs[0].float_model.rows and accuracy.held_out
+        assert accuracy.outputs[0].quantized.rows == 8
+
+
+def test_what_is_the_float_model_is_judged_so():
+    module = exported(nn.Linear(8, 4).eval(), (torch.zeros(1, 8),)).module
+    rows = [[(torch.randn(1, 8, generator=generator(i)),)] for i in range(3)]
+    trial = Trial(tuple(rows), (0, 1, 2), 3, exact=run_recordings(module, rows))
+    (output,) = judge(module, trial).accuracy.outputs
+    assert output.sqnr == math.inf and output.float_model.interval is None
+    assert judge(module, Trial(tuple(rows))).accuracy is None
+
+
+def test_the_interval_holds_the_ratio_of_all():
+    """Of samples whose ratios differ, in 95 of 100 draws as a rule; of heavy tails somewhat less."""
+    random = np.random.default_rng(0)
+    inside = 0
+    for _ in range(400):
+        signal, noise = random.uniform(0.5, 1.5, 12), random.uniform(0.5, 1.5, 12) * 0.01
+        low, high = jackknife(decibels, signal, noise)
+        inside += low <= 20.0 <= high
+    assert 0.92 <= inside / 400 <= 0.98
+    assert jackknife(decibels, [1.0], [0.1]) is None
+    assert jackknife(decibels, [1.0, 1.0], [0.0, 0.1]) is None
+    assert [round(student(n), 2) for n in (1, 4, 5, 10, 30)] == [12.71, 2.78, 2.57, 2.23, 2.04]
