@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -66,8 +68,9 @@ class Door:
         Raises:
             UpstreamError: there is no such thing.
         """
+        known = self.probe is None and self.name.partition(":")[0] in sys.modules
         try:
-            with quiet():
+            with contextlib.nullcontext() if known else quiet():  # which is for what an import says
                 if self.probe is not None:
                     return self.probe()
                 if ":" not in self.name:
@@ -131,14 +134,36 @@ def declared(
     return DOORS[name]
 
 
+@dataclass(frozen=True)
+class Guarded:
+    """A function that uses private names.
+
+    Attributes:
+        doors: to the names.
+        is_optional: whether it only saves time, so that it is left out where a name does not fit.
+    """
+
+    function: Callable[..., Any]
+    doors: tuple[Door, ...]
+    is_optional: bool
+
+
+GUARDED: list[Guarded] = []
+"""All functions that `through` and `optional` guard, once their modules are imported; see `all_doors`."""
+
+
 def through(*doors: Door) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """For a function that goes through doors: where it fails and one of them does not fit, that is what is said.
 
     Raises:
+        TypeError: the function is a generator function, whose body runs after the guarded call; see `optional`.
         UpstreamError: when the function is called.
     """
 
     def guarded(function: Callable[P, R]) -> Callable[P, R]:
+        if inspect.isgeneratorfunction(function):
+            raise TypeError(f"{function.__qualname__} is a generator function, and `through` guards the call alone.")
+
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
@@ -149,6 +174,38 @@ def through(*doors: Door) -> Callable[[Callable[P, R]], Callable[P, R]]:
                         raise misfit from error
                 raise
 
+        GUARDED.append(Guarded(call, doors, False))
         return call
+
+    return guarded
+
+
+def optional(*doors: Door, otherwise: Any = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """For what only saves time: left out where one of its doors does not fit, which is looked at before each call.
+
+    Args:
+        otherwise: the result of a function that is left out.  A generator function, below
+            `contextlib.contextmanager`, yields it once.
+    """
+
+    def fits() -> bool:
+        return all(door.misfit() is None for door in doors)
+
+    def guarded(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def generate(*args: P.args, **kwargs: P.kwargs) -> Any:
+            if fits():
+                steps: Any = function(*args, **kwargs)
+                yield from steps
+            else:
+                yield otherwise
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return function(*args, **kwargs) if fits() else otherwise
+
+        made: Callable[P, R] = generate if inspect.isgeneratorfunction(function) else call
+        GUARDED.append(Guarded(made, doors, True))
+        return made
 
     return guarded

@@ -117,7 +117,7 @@ def edge_config() -> Any:
 @through(_SUBCLASSES)
 def backends_named(name: str) -> list[type[Any]]:
     """The back ends of a name in the order in which ExecuTorch sees them: the last one is asked."""
-    base: Any = importlib.import_module("executorch.exir.backend.backend_details").BackendDetails
+    base: Any = importlib.import_module("executorch.exir.backend.backend_api").BackendDetails
     return [c for c in base.__subclasses__() if c.__name__ == name]
 
 
@@ -215,7 +215,9 @@ def steps_of(module: Any) -> list[Any]:
 # ---------------------------------------------------------------- the kernels of a core
 
 _CORE = "executorch.backends.cortex_m"
-_CORE_OPERATORS = declared(f"{_CORE}.ops.operators", "no operator of CMSIS-NN is known")
+_CORE_OPERATORS = declared(
+    f"{_CORE}.ops.operators", "no operator of CMSIS-NN is known", probe=lambda: _define_core_operators()
+)
 _LOCK = threading.Lock()
 SOFTMAX_GRID = {"CMSIS_SOFTMAX_SCALE": 1 / 256, "CMSIS_SOFTMAX_ZERO_POINT": -128}
 """What the operators take from ExecuTorch's `quantization_configs`: the grid of the results of CMSIS-NN's softmax."""
@@ -230,7 +232,12 @@ def cmsis_nn() -> Any:
 
 @through(_CORE_OPERATORS)
 def define_core_operators() -> None:
-    """Makes `torch.ops.cortex_m` known, once, without the rest of ExecuTorch's back end for Cortex-M.
+    """Makes `torch.ops.cortex_m` known, once, without the rest of ExecuTorch's back end for Cortex-M."""
+    _define_core_operators()
+
+
+def _define_core_operators() -> None:
+    """The same, unguarded.
 
     The module that defines the operators reads a few functions and two numbers from packages that import ExecuTorch's
     back end for Arm's NPUs, and with it `tosa_serializer`, which a default installation does not have and no Cortex-M
@@ -238,10 +245,10 @@ def define_core_operators() -> None:
     whoever imports them later gets them whole.
     """
     operators = f"{_CORE}.ops.operators"
-    if operators in sys.modules:
+    if sys.modules.get(operators) is not None:
         return
     with _LOCK:
-        if operators in sys.modules:
+        if sys.modules.get(operators) is not None:
             return
         home = importlib.import_module(_CORE)
         passes, quantizer = (f"{_CORE}.{name}" for name in ("passes", "quantizer"))

@@ -19,7 +19,7 @@ from weakref import WeakSet
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from micronpu.upstream.door import declared, through
+from micronpu.upstream.door import declared, optional
 from micronpu.upstream.executorch import decompositions
 from micronpu.upstream.replaced import Replaced, calling
 from micronpu.upstream.torch import OpOverload, codegen_of, schema_of
@@ -184,7 +184,7 @@ _UNWRITTEN = Replaced(_RECOMPILE, calling(_leave_unwritten))
 
 
 @contextlib.contextmanager
-@through(_RECOMPILE)
+@optional(_RECOMPILE)
 def graphs_left_unwritten() -> Iterator[None]:
     """While it lasts, a graph is written as Python when it is called or read, and not with every change of it.
 
@@ -206,7 +206,7 @@ def graphs_left_unwritten() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-@through(_PASSES, _LEGALIZE, _VIEWS, _REPLACED, _COPY, _EDGE, _LOWERED, _ORDERS, _ORDERED, _SOURCE, _SPECS, _AXES)
+@optional(_PASSES, _LEGALIZE, _VIEWS, _REPLACED, _COPY, _EDGE, _LOWERED, _ORDERS, _ORDERED, _SOURCE, _SPECS, _AXES)
 def idle_passes_left_out(plain: bool = False) -> Iterator[None]:
     """While it lasts, ExecuTorch's lowering leaves out what has nothing to do.
 
@@ -337,7 +337,7 @@ _KERNELS = declared(
 )
 
 
-@through(_KERNELS)
+@optional(_KERNELS, otherwise=False)
 def take_apart(program: Any) -> bool:
     """Takes an exported program apart where that is a matter of two operators, so that nobody traces it for that.
 

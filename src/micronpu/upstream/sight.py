@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from micronpu.upstream.door import declared, through
+from micronpu.upstream.door import declared, optional
 from micronpu.upstream.replaced import Replaced, calling
 from micronpu.upstream.torch import FakeTensor
 
@@ -175,7 +175,7 @@ _EXPORT = (
 
 
 @contextlib.contextmanager
-@through(_DISPATCH, _SYMBOLS, _ALIASED, _STACKS, _ANCHORS, _ORDERS)
+@optional(_DISPATCH, _SYMBOLS, _ALIASED, _STACKS, _ANCHORS, _ORDERS)
 def exports_at_sight() -> Iterator[None]:
     """While it lasts, torch.export takes less long in this thread, and gives the same."""
     with contextlib.ExitStack() as stack:

@@ -196,6 +196,7 @@ def metadata_of(value: torch.Tensor) -> Any:
 @through(_MODULE, _SIGNATURE)
 def set_graph(program: ExportedProgram, module: GraphModule, signature: ExportGraphSignature | None = None) -> None:
     """Gives an exported program another graph, in place, and with it another signature."""
+    _ = program._graph_module, program._graph_signature  # an attribute of another name would be written and never read
     program._graph_module = module
     if signature is not None:
         program._graph_signature = signature

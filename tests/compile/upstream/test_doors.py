@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
+import inspect
 import io
+import sys
 from collections import namedtuple
 from dataclasses import replace
 
@@ -17,7 +20,7 @@ from micronpu.base.errors import UpstreamError
 from micronpu.upstream import executorch as et
 from micronpu.upstream import pte, torchao
 from micronpu.upstream import torch as upstream
-from micronpu.upstream.door import DOORS, SEEN, Door, all_doors, declared, is_seen, through
+from micronpu.upstream.door import DOORS, GUARDED, SEEN, Door, all_doors, declared, is_seen, optional, through
 
 aten = torch.ops.aten
 
@@ -446,25 +449,189 @@ def test_a_door_leads_where_it_is_taken_to_lead(use):
     use()
 
 
+# ---------------------------------------------------------------- names that are gone
+
+
+class Gone:
+    """In the place of what a class or its objects have: as if it had another name."""
+
+    def __get__(self, owner, kind=None):
+        raise AttributeError("gone")
+
+    def __set__(self, owner, value):
+        pass
+
+
+def without_parameter(kind, name):
+    """In the place of a class that takes something by a name: one that does not."""
+    signature = inspect.signature(kind)
+
+    def make(*given, **named):
+        if name in named:
+            raise TypeError(f"an unexpected keyword argument {name!r}")
+        return kind(*given, **named)
+
+    make.__signature__ = signature.replace(parameters=[p for p in signature.parameters.values() if p.name != name])
+    return make
+
+
+def remove(door, monkeypatch, *, whole=False):
+    """Takes a name away as another version of its package would, or the whole module that has it."""
+    module, _, way = door.name.partition(":")
+    if whole or not way:
+        return monkeypatch.setitem(sys.modules, module, None)
+    owner, last = door.owner()
+    if isinstance(owner, type) and owner.__flags__ & HEAP_TYPE:
+        if hasattr(owner.__init__, "__code__") and last in owner.__init__.__code__.co_varnames:
+            monkeypatch.setattr(sys.modules[module], way.rpartition(".")[0], without_parameter(owner, last))
+        if hasattr(owner, "__getattr__"):  # asked next, and some of torch's ask for the same name
+            monkeypatch.setattr(owner, "__getattr__", Gone.__get__)
+        return monkeypatch.setattr(owner, last, Gone(), raising=False)
+    if door.probe is not None:  # a namespace that makes its members when they are asked for
+        return monkeypatch.setattr(owner, last, None)
+    return monkeypatch.delattr(owner, last)
+
+
+HEAP_TYPE = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: of classes whose attributes can be changed."""
+
+
+def prepared():
+    module = program().module(check_guards=False)
+    return module, True
+
+
+def annotated():
+    node = torch.fx.Graph().placeholder("x")
+    node.meta["quantization_annotation"] = torchao.annotation({}, None)
+    return (node,)
+
+
+def edge_program():
+    made = edge().exported_program()
+    return made, "seven", torch.tensor([7.0])
+
+
+def profile():
+    from executorch.devtools import Inspector
+
+    return (Inspector.__new__(Inspector),)
+
+
+def edge_call():
+    return (next(n.target for n in edge().exported_program().graph.nodes if n.op == "call_function"),)
+
+
+ARGUMENTS = {
+    "schema_of": lambda: (aten.add_.Tensor,),
+    "overload_part": lambda: (aten.add.Tensor,),
+    "packet_name": lambda: (aten.conv2d,),
+    "schema_named": lambda: ("aten::add", "out"),
+    "version_of": lambda: (torch.zeros(2),),
+    "is_view": lambda: (X[:1],),
+    "buffers_of": lambda: (Net(),),
+    "codegen_of": lambda: (torch.fx.Graph(),),
+    "metadata_of": lambda: (X,),
+    "set_graph": lambda: (program(), program().graph_module, program().graph_signature),
+    "element_type": lambda: (7,),
+    "pickle_reader": lambda: (saved(),),
+    "archive_reader": lambda: (saved(),),
+    "read_archive": lambda: (saved(),),
+    "is_annotated": annotated,
+    "annotation": lambda: ({}, None),
+    "note_mode": prepared,
+    "add_named_data": lambda: (edge(), "key", b"value"),
+    "data_files": lambda: (edge().to_executorch(),),
+    "operator_behind": edge_call,
+    "backends_named": lambda: ("ABackend",),
+    "planning_by": lambda: (print,),
+    "greedily": lambda: (16, set(), edge().exported_program().graph_module, None, 0),
+    "placed": lambda: (["a"], [0], 16),
+    "initialized": lambda: ("state",),
+    "constant_placeholder": edge_program,
+    "steps_of": lambda: (program().graph_module,),
+    "load_program": lambda: (bytes(edge().to_executorch().buffer),),
+    "reference_graph": profile,
+    "take_apart": lambda: (program(),),
+}
+"""What a guarded function is called with."""
+NAMED = {
+    "load_program": {"profile": False, "debug_buffer_size": 0},
+    "debug_record": {"handles": {}, "delegates": {}, "outputs": {}, "inputs": [], "reference": None},
+}
+WHOLE = {"bindings"}
+"""Functions that need no more than the module."""
+USED = [(guarded, door) for _ in [all_doors()] for guarded in GUARDED for door in guarded.doors]
+EAGER = {
+    "torch._ops": ("OpOverload", "OperatorBase", "OpOverloadPacket"),
+    "torch._subclasses": ("FakeTensor", "FakeTensorMode"),
+    "torch.utils._pytree": TREES,
+}
+"""Names that are found when `micronpu.upstream.torch` is imported, since classes are asked for by `isinstance`."""
+
+
+def test_every_door_is_guarded_where_it_is_used():
+    guarded = {door.name for _, door in USED}
+    eager = {f"{home}:{name}" for home, names in EAGER.items() for name in names}
+    elsewhere = {door.name for door in torchao.REPAIRS.values()} | {"executorch.schema:program.fbs"}  # own tests
+    assert guarded.isdisjoint(eager | elsewhere) and guarded | eager | elsewhere == {d.name for d in all_doors()}
+
+
 @pytest.mark.parametrize(
-    ("name", "call"),
-    [
-        ("torch._C:_get_schema", lambda: upstream.schema_named("aten::add", "out")),
-        ("torch.export.pt2_archive._package:load_pt2", lambda: upstream.read_archive(saved())),
-        ("executorch.exir._serialize._named_data_store:NamedDataStore", et.named_data_store),
-        ("executorch.exir.tracer:_default_decomposition_table", et.decompositions),
-        ("executorch.extension.pybindings._C:_get_operator_names", et.registered_operators),
-        ("torchao.quantization.pt2e.export_utils:_EXPORTED_TRAINING_ATTR", lambda: torchao.note_mode(nn.ReLU(), True)),
-    ],
+    ("guarded", "door"), USED, ids=lambda part: getattr(part, "name", None) or part.function.__name__
 )
-def test_a_name_that_is_gone_is_a_sentence(name, call, monkeypatch):
-    home, last = DOORS[name].owner()
-    monkeypatch.delattr(home, last)
+def test_a_name_that_is_gone_is_a_sentence_or_left_out(guarded, door, monkeypatch):
+    function = guarded.function
+    arguments, named = ARGUMENTS.get(function.__name__, tuple)(), NAMED.get(function.__name__, {})
+    remove(door, monkeypatch, whole=function.__name__ in WHOLE)
+    if guarded.is_optional:
+        if inspect.isgeneratorfunction(function):
+            with contextlib.contextmanager(function)() as found:
+                assert found is None
+        else:
+            assert function(*arguments, **named) is False
+        return
     with pytest.raises(UpstreamError) as error:
-        call()
-    door = DOORS[name]
-    assert f"has no `{name}`, without which {door.use}; {door.package} {door.versions} has it." in error.value.what
+        function(*arguments, **named)
+    told = {f"has no `{d.name}`, without which {d.use}; {d.package} {d.versions} has it." for d in guarded.doors}
+    assert any(sentence in error.value.what for sentence in told)  # a probe may need what its neighbour leads to
     assert error.value.hint == f'pip install "{door.package}=={door.versions}.*"'
+
+
+@pytest.mark.parametrize("name", [f"{home}:{name}" for home, names in EAGER.items() for name in names])
+def test_a_name_that_is_found_at_once_is_a_sentence(name, monkeypatch):
+    owner, last = DOORS[name].owner()
+    monkeypatch.delattr(owner, last)
+    with pytest.raises(UpstreamError, match="without which"):
+        DOORS[name].find()
+
+
+def test_the_guard_of_a_context_manager_does_not_end_before_its_body():
+    with pytest.raises(TypeError, match="is a generator function"):
+
+        @through(DOORS["torch:Tensor._version"])
+        def never():
+            yield
+
+
+def test_a_context_manager_that_is_left_out_runs_what_is_inside(monkeypatch):
+    door = Door("torch:nothing_like_it", "nothing is saved")
+    entered = []
+
+    @contextlib.contextmanager
+    @optional(door)
+    def saving():
+        entered.append(1)
+        yield
+
+    with saving():
+        pass
+    with pytest.raises(ZeroDivisionError), saving():
+        raise ZeroDivisionError
+    assert not entered
+    monkeypatch.setattr(torch, "nothing_like_it", 1, raising=False)
+    with saving():
+        assert entered
 
 
 def test_other_parameters_are_a_sentence():
