@@ -3,7 +3,7 @@
 Input [1, 1, 49, 10] float32: 49 frames of 10 MFCC coefficients, one second of 16 kHz sound.
 Output [1, 12]: one score per class, before the softmax.
 
-    micronpu compile examples/keyword_spotting/model.py:dscnn
+    micronpu compile examples/keyword_spotting/model.py:dscnn -t imxrt700
 
 The arrays come from `make_data.py`; their origin and licences are in `NOTICE.md`.
 """

@@ -22,7 +22,7 @@ from micronpu.base.errors import MicroNpuError, ModelError, OptionError
 from micronpu.program.border import borders_of
 from micronpu.program.plan import read_plan
 from micronpu.report.texts import plural
-from micronpu.targets.defaults import DEFAULT_TARGET
+from micronpu.targets.registry import target_required
 
 _ROWS = 8
 """Made-up calibration inputs, where none are given."""
@@ -72,7 +72,8 @@ class Tester:
             self._rows = [(row,) if isinstance(row, torch.Tensor) else tuple(row) for row in calibration]
         return self
 
-    def compile(self, target: str = DEFAULT_TARGET, **options: Any) -> Tester:
+    @target_required
+    def compile(self, target: str, **options: Any) -> Tester:
         """Compiles the model.
 
         Args:

@@ -73,7 +73,7 @@ def decibels(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
 
 def against_float(model: nn.Module, data: list[tuple[torch.Tensor, ...]]) -> list[float]:
     """Signal to noise of every result of a model that is compiled as one partition, over four of its inputs."""
-    program = micronpu.compile(model, data[0], calibration=data)
+    program = micronpu.compile(model, data[0], "imxrt700", calibration=data)
     assert not program.report.host, str(program.report)
     assert program.report.partitions == 1
     with torch.no_grad():

@@ -66,7 +66,7 @@ def test_functions_have_few_parameters() -> None:
     assert not many, many
 
 
-ONCE = ("MAX_PARTS", "DEFAULT_TARGET")
+ONCE = ("MAX_PARTS",)
 """Limits and defaults that have been in several places."""
 
 

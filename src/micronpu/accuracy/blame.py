@@ -20,8 +20,8 @@ from micronpu.quantize.data import in_turn
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.report.accuracy import decibels
 from micronpu.report.blame import Blame, LayerError, Sort
-from micronpu.targets.defaults import DEFAULT_TARGET
 from micronpu.targets.options import Options
+from micronpu.targets.registry import target_required
 
 _ENOUGH = 45.0
 """dB: a layer's own error below this is nothing to work on."""
@@ -32,10 +32,11 @@ _PEAKED = 20.0
 
 
 @moved(**QUANTIZATION_NOW)
+@target_required
 def blame(
     model: nn.Module | ExportedProgram,
     data: Any,
-    target: str = DEFAULT_TARGET,
+    target: str,
     *,
     calibration: Any = None,
     example_inputs: Sequence[Any] | torch.Tensor | None = None,

@@ -34,8 +34,8 @@ from micronpu.quantize.settings_file import read_quantization
 from micronpu.report.accuracy import decibels
 from micronpu.report.fixes import Attempt, Choice, Fixes, Gain
 from micronpu.report.intervals import Z
-from micronpu.targets.defaults import DEFAULT_TARGET
 from micronpu.targets.options import Options
+from micronpu.targets.registry import target_required
 from micronpu.upstream.torch import tree_leaves
 
 Settings: TypeAlias = dict[str, Any]
@@ -74,10 +74,11 @@ _FREE: tuple[tuple[tuple[str, Settings], ...], ...] = (
 
 
 @moved(per_channel=QUANTIZATION_NOW["per_channel"])
+@target_required
 def fix(
     model: nn.Module | ExportedProgram,
     data: Any,
-    target: str = DEFAULT_TARGET,
+    target: str,
     *,
     calibration: Any = None,
     example_inputs: Sequence[Any] | torch.Tensor | None = None,

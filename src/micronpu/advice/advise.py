@@ -28,17 +28,18 @@ from micronpu.quantize.data import calibration_batches
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.report.advice import NEAR, SAME, TRAIN, Advice, Idea, Price, hotspots
 from micronpu.report.delegation import DelegationReport
-from micronpu.targets.defaults import DEFAULT_TARGET
 from micronpu.targets.options import Options
+from micronpu.targets.registry import target_required
 
 _ROWS = 8
 """Of calibration data that are used: cycles hardly depend on them."""
 
 
+@target_required
 def advise(
     model: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] | torch.Tensor,
-    target: str = DEFAULT_TARGET,
+    target: str,
     *,
     calibration: Any,
     quantization: HowToQuantize = None,

@@ -8,11 +8,10 @@ from typing import Annotated
 import typer
 
 from micronpu.cli import console
-from micronpu.cli.completion import complete_target
+from micronpu.cli.completion import Target
 from micronpu.cli.evaluate import write_json
 from micronpu.cli.options import chosen_options
 from micronpu.cli.quantization import UNCHANGED, Quantization
-from micronpu.targets.defaults import DEFAULT_TARGET
 
 
 @console.guarded
@@ -29,10 +28,7 @@ def advise(
             "DATA", "As for `micronpu compile`; eight inputs are enough.", default="`calibration` of the file"
         ),
     ] = None,
-    target: Annotated[
-        str,
-        typer.Option("--target", "-t", help="See `micronpu targets`.", autocompletion=complete_target),
-    ] = DEFAULT_TARGET,
+    target: Target = "",
     how: Quantization = UNCHANGED,
     library: console.Library = None,
     report_json: Annotated[

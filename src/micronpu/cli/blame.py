@@ -12,11 +12,10 @@ from rich.text import Text
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_folder, write_file
 from micronpu.cli import console
-from micronpu.cli.completion import complete_target
+from micronpu.cli.completion import Target
 from micronpu.cli.evaluate import write_json
 from micronpu.cli.options import chosen_options
 from micronpu.cli.quantization import UNCHANGED, Quantization
-from micronpu.targets.defaults import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,12 +51,7 @@ def blame(
         str | None,
         console.option("DATA", "Inputs that choose the ranges.", default="those of --data"),
     ] = None,
-    target: Annotated[
-        str,
-        typer.Option(
-            "--target", "-t", help="What to quantize for; see `micronpu targets`.", autocompletion=complete_target
-        ),
-    ] = DEFAULT_TARGET,
+    target: Target = "",
     how: Quantization = UNCHANGED,
     library: console.Library = None,
     sort: Sort = "output",

@@ -1,8 +1,11 @@
-"""What the shell completes: names of targets and chips. Nothing here imports torch."""
+"""The option for the target, and names of targets and chips that the shell completes. Nothing here imports torch."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from micronpu.base.errors import MicroNpuError
+from micronpu.cli import console
 
 
 def complete_target(incomplete: str) -> list[tuple[str, str]]:
@@ -18,3 +21,16 @@ def complete_target(incomplete: str) -> list[tuple[str, str]]:
         title = target.chip.title if target.chip is not None else FAMILIES[target.family].title
         found += [(word, title) for word in (name, *target.entry.aliases) if word.startswith(incomplete)]
     return found
+
+
+Target = Annotated[
+    str,
+    console.option(
+        "NAME",
+        "What to compile for: a chip, an NPU, a core or a chip file (required); see `micronpu targets`.",
+        "--target",
+        "-t",
+        complete=complete_target,
+    ),
+]
+"""Required, but "" by default: `find_target` answers that with an example of each kind of target."""

@@ -22,7 +22,7 @@ from micronpu.cli.board import app as board_app
 from micronpu.cli.budgets import UNLIMITED, Limits
 from micronpu.cli.calibrate import calibrate
 from micronpu.cli.compare import compare
-from micronpu.cli.completion import complete_target
+from micronpu.cli.completion import Target
 from micronpu.cli.deploy import check_folder_free, deploy, show_deployment
 from micronpu.cli.diff import diff
 from micronpu.cli.disassemble import disassemble
@@ -39,7 +39,6 @@ from micronpu.cli.quantization import UNCHANGED, Quantization
 from micronpu.cli.reports import NOWHERE, Reports
 from micronpu.cli.reproduce import reproduce
 from micronpu.report.manifest import Manifest, Sources
-from micronpu.targets.defaults import DEFAULT_TARGET
 from micronpu.targets.registry import FAMILIES
 
 if TYPE_CHECKING:
@@ -63,10 +62,6 @@ ModelArgument = Annotated[
         "path/to/file.py:function, which returns (torch.nn.Module, example inputs), a saved program, file.pt2, or a "
         "model of an installed library, torchvision:NAME or timm:NAME, with its weights (NAME:untrained: without).",
     ),
-]
-Target = Annotated[
-    str,
-    typer.Option("--target", "-t", help="What to compile for; see `micronpu targets`.", autocompletion=complete_target),
 ]
 InOut = Annotated[
     str | None,
@@ -180,7 +175,7 @@ def compile_command(
             "--deploy",
         ),
     ] = None,
-    target: Target = DEFAULT_TARGET,
+    target: Target = "",
     calibration: Annotated[
         str | None,
         console.option(
@@ -241,7 +236,7 @@ def compile_command(
 
     # All that can be refused without torch is refused before it is loaded.
     reports.check()
-    options = chosen_options(context, find_target(target))
+    options = None if in_float and not target else chosen_options(context, find_target(target))
     budgets = limits.budgets()
     check_strict_use(strict, verify, named={"strict=True": "--strict", "verify=False": "--no-verify"}.__getitem__)
     _check_sparsity(sparsity, max_loss, max_cycles)
@@ -381,7 +376,7 @@ def _check_places(files: Sequence[Path | None], deploy_to: Path | None, vela: bo
 def check(
     context: typer.Context,
     model: ModelArgument,
-    target: Target = DEFAULT_TARGET,
+    target: Target = "",
     require_full: Annotated[
         bool,
         typer.Option(

@@ -8,13 +8,11 @@ from pathlib import Path
 from string import Template
 from typing import Annotated
 
-import typer
 from rich.text import Text
 
 from micronpu.base.errors import FileError, OptionError
 from micronpu.cli import console
-from micronpu.cli.completion import complete_target
-from micronpu.targets.defaults import DEFAULT_TARGET
+from micronpu.cli.completion import Target
 
 FILES = {
     "model.py": "model.py.in",
@@ -36,12 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 @console.guarded
 def new(
     folder: Annotated[Path, console.argument("DIR", "A folder that does not exist yet, or is empty.")],
-    target: Annotated[
-        str,
-        typer.Option(
-            "--target", "-t", help="What to compile for; see `micronpu targets`.", autocompletion=complete_target
-        ),
-    ] = DEFAULT_TARGET,
+    target: Target = "",
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:

@@ -31,9 +31,8 @@ from micronpu.frontend.training import Train
 from micronpu.partition.partition import Partitioning
 from micronpu.passes.pipeline import Pipeline
 from micronpu.quantize.quantization import HowToQuantize, Quantization
-from micronpu.targets.defaults import DEFAULT_TARGET
 from micronpu.targets.options import Options
-from micronpu.targets.registry import device_for
+from micronpu.targets.registry import device_for, target_required
 from micronpu.transforms.sparsity.options import SparsityOptions
 from micronpu.transforms.wanted import Transforms
 from micronpu.upstream.idle import graphs_left_unwritten
@@ -42,9 +41,9 @@ from micronpu.upstream.idle import graphs_left_unwritten
 @overload
 def compile_model(
     model: Methods,
-    example_inputs: str = DEFAULT_TARGET,
+    example_inputs: str = "",
     *,
-    target: str = DEFAULT_TARGET,
+    target: str = "",
     calibration: Any = None,
     quantization: HowToQuantize = None,
     options: Options | None = None,
@@ -57,7 +56,7 @@ def compile_model(
 def compile_model(
     model: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] | torch.Tensor,
-    target: str = DEFAULT_TARGET,
+    target: str,
     *,
     calibration: Any = None,
     train: Train | None = None,
@@ -84,7 +83,7 @@ def compile_model(
 def compile_model(
     model: nn.Module | ExportedProgram | Methods,
     example_inputs: Any = None,
-    target: str = DEFAULT_TARGET,
+    target: str = "",
     *,
     calibration: Any = None,
     train: Train | None = None,
@@ -179,10 +178,11 @@ def compile_model(
 @moved(**QUANTIZATION_NOW)
 @few_collections()
 @graphs_left_unwritten()
+@target_required
 def check_model(
     model: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] | torch.Tensor,
-    target: str = DEFAULT_TARGET,
+    target: str,
     *,
     calibration: Any = None,
     quantization: HowToQuantize = None,

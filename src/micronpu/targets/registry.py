@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from micronpu.base.errors import OptionError, RuntimeUnavailableError
 from micronpu.chips import Chip, Chips, TargetEntry, shipped_chips
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (Neutron(), EthosU(), CortexM())}
 """By `Family.name`."""
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 _SUFFIX = ".toml"
 
@@ -100,6 +105,41 @@ def all_targets(chips: Chips | None = None) -> dict[str, Target]:
     return found
 
 
+def target_examples() -> dict[str, str]:
+    """A target of each kind with what it is: per backend a chip and an NPU or core by itself, and a chip file."""
+    found: dict[str, str] = {}
+    for family in FAMILIES.values():
+        own = [target for target in all_targets().values() if target.family == family.name]
+        chips = [(t.chip, t.entry.aliases) for t in own if t.chip and t.entry.aliases and t.silicon == family.usual]
+        # First one that is sold on a board; several aliases stand for several chips.
+        chips.sort(key=lambda known: (not known[0].boards, len(known[1])))
+        found |= {aliases[0]: f"{chip.title}, {family.title}" for chip, aliases in chips[:1]}
+        found |= {name: what for name, what in family.bare().items() if name == family.usual}
+    return found | {f"my_chip{_SUFFIX}": "a chip file of your own"}
+
+
+def no_target() -> OptionError:
+    """The error where no target is given."""
+    examples = ", ".join(f"{name} ({what})" for name, what in target_examples().items())
+    return OptionError(
+        "No target is given, and there is no default: a program runs only on what it was compiled for.",
+        hint=f"{examples}; `micronpu targets` lists all",
+    )
+
+
+def target_required(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Make a function raise `no_target` if it is called without its argument ``target``."""
+    position = list(inspect.signature(function).parameters).index("target")
+
+    @functools.wraps(function)
+    def called(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+        if len(arguments) <= position and "target" not in keywords:
+            raise no_target()
+        return function(*arguments, **keywords)
+
+    return called
+
+
 def find_target(name: str) -> Target:
     """The target of a name or alias, or of a user's chip file.
 
@@ -107,8 +147,11 @@ def find_target(name: str) -> Target:
         name: such as "imxrt700", or a path that ends in ".toml"; behind a path, ":target" chooses one of several.
 
     Raises:
-        OptionError: there is none; the message names the nearest.
+        OptionError: there is none, the message names the nearest; or the name is "" or None, which stands for none
+            given.
     """
+    if name is None or name == "":
+        raise no_target()
     if not isinstance(name, str):
         raise OptionError(
             f"The target is of type {type(name).__name__}; it is a name.",

@@ -130,7 +130,7 @@ def rows(nets) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def program(nets):
-    return micronpu.compile(*nets.net(), calibration=list(nets.rows()))
+    return micronpu.compile(*nets.net(), target="imxrt700", calibration=list(nets.rows()))
 
 
 @pytest.fixture(scope="module")
@@ -149,12 +149,12 @@ def test_sparse_weights_are_an_option(folder):
         (["--max-loss", "0.1"], "--sparsity 2:4 as well"),
         (["-t", "ethos-u85-256", "--sparsity", "1:2"], "no sparsity pattern '1:2'"),
     ):
-        result = CliRunner().invoke(app, ["compile", "nets.py:net", *given])
+        result = CliRunner().invoke(app, ["compile", "-t", "imxrt700", "nets.py:net", *given])
         assert result.exit_code == 1 and sentence in result.stderr
 
 
 def test_compile_is_the_python_interface(program, folder):
-    text = run("compile", "nets.py:net", "--calibration", "nets.py:rows")
+    text = run("compile", "-t", "imxrt700", "nets.py:net", "--calibration", "nets.py:rows")
     assert (folder / "net.pte").read_bytes() == program.buffer
     assert text.startswith(f"{program.report.summary()}.\n")
     assert "conv2d + relu" in text
@@ -170,40 +170,49 @@ def test_calibration_in_every_form(program, rows, tmp_path):
     np.savez("one.npz", rows=rows)
     np.savez("several.npz", labels=np.arange(6), rows=rows.astype(">f4"))
     for data in ("rows.npy", "one.npz", "several.npz:rows", "nets.py:rows"):
-        run("compile", "nets.py:net", "--calibration", data, "-o", tmp_path / "a.pte")
+        run("compile", "-t", "imxrt700", "nets.py:net", "--calibration", data, "-o", tmp_path / "a.pte")
         assert (tmp_path / "a.pte").read_bytes() == program.buffer, data
 
 
 def test_calibration_of_the_model_file_is_used_and_named(program, tmp_path):
-    text = run("compile", "own.py:net", "-o", tmp_path / "a.pte")
+    text = run("compile", "-t", "imxrt700", "own.py:net", "-o", tmp_path / "a.pte")
     assert "Calibrated with `calibration` of own.py: 6 inputs.\n" in text
     assert (tmp_path / "a.pte").read_bytes() == program.buffer
 
 
 def test_calibration_may_be_a_value(nets, tmp_path):
-    run("compile", "nets.py:net", "--calibration", "nets.py:data", "-o", tmp_path / "a.pte")
-    assert (tmp_path / "a.pte").read_bytes() == micronpu.compile(*nets.net(), calibration=nets.data).buffer
+    run("compile", "-t", "imxrt700", "nets.py:net", "--calibration", "nets.py:data", "-o", tmp_path / "a.pte")
+    assert (tmp_path / "a.pte").read_bytes() == micronpu.compile(
+        *nets.net(), target="imxrt700", calibration=nets.data
+    ).buffer
 
 
 def test_rows_are_joined_to_batches(nets, rows, tmp_path):
     np.save("rows.npy", rows)
-    run("compile", "nets.py:pair", "--calibration", "rows.npy", "-o", tmp_path / "a.pte")
+    run("compile", "-t", "imxrt700", "nets.py:pair", "--calibration", "rows.npy", "-o", tmp_path / "a.pte")
     batches = list(torch.from_numpy(rows).split(2))
-    assert (tmp_path / "a.pte").read_bytes() == micronpu.compile(*nets.pair(), calibration=batches).buffer
+    assert (tmp_path / "a.pte").read_bytes() == micronpu.compile(
+        *nets.pair(), target="imxrt700", calibration=batches
+    ).buffer
 
 
 def test_arrays_of_two_inputs_are_taken_in_order(nets, tmp_path):
     a, b = np.random.default_rng(0).normal(size=(2, 5, 4)).astype(np.float32)
     np.savez("ab.npz", b=b, a=a)
-    run("compile", "nets.py:two", "--calibration", "ab.npz:a,b", "-o", tmp_path / "a.pte")
+    run("compile", "-t", "imxrt700", "nets.py:two", "--calibration", "ab.npz:a,b", "-o", tmp_path / "a.pte")
     items = [(torch.from_numpy(x)[None], torch.from_numpy(z)[None]) for x, z in zip(a, b, strict=True)]
-    assert (tmp_path / "a.pte").read_bytes() == micronpu.compile(*nets.two(), calibration=items).buffer
+    assert (tmp_path / "a.pte").read_bytes() == micronpu.compile(
+        *nets.two(), target="imxrt700", calibration=items
+    ).buffer
 
 
 def test_per_tensor(nets, program, tmp_path):
-    run("compile", "own.py:net", "--per-tensor", "-o", tmp_path / "a.pte")
+    run("compile", "-t", "imxrt700", "own.py:net", "--per-tensor", "-o", tmp_path / "a.pte")
     expected = micronpu.compile(
-        *nets.net(), calibration=list(nets.rows()), quantization=micronpu.Quantization(per_channel=False)
+        *nets.net(),
+        target="imxrt700",
+        calibration=list(nets.rows()),
+        quantization=micronpu.Quantization(per_channel=False),
     ).buffer
     assert (tmp_path / "a.pte").read_bytes() == expected != program.buffer
 
@@ -213,8 +222,8 @@ def test_saved_programs_float_and_quantized(nets, program, rows, tmp_path):
     torch.export.save(torch.export.export(model, inputs), tmp_path / "float.pt2")
     torch.export.save(torch.export.export(program.quantized, inputs), tmp_path / "int8.pt2")
     np.save("rows.npy", rows)
-    run("compile", tmp_path / "float.pt2", "--calibration", "rows.npy", "-o", tmp_path / "a.pte")
-    text = run("compile", tmp_path / "int8.pt2")
+    run("compile", "-t", "imxrt700", tmp_path / "float.pt2", "--calibration", "rows.npy", "-o", tmp_path / "a.pte")
+    text = run("compile", "-t", "imxrt700", tmp_path / "int8.pt2")
     assert "Calibrated" not in text
     x = torch.from_numpy(rows[:1])
     for path in (tmp_path / "a.pte", Path("int8.pte")):
@@ -259,7 +268,7 @@ def test_options_arrive(command, monkeypatch):
 
     monkeypatch.setattr(f"micronpu.compiler.compile.{command}_model", spy)
     arguments = [a for values, _ in VALUES.values() for a in values] + ["--weight-observer", "mse", "--equalize"]
-    for chosen in (["--target", "imx95", *arguments], []):
+    for chosen in (["--target", "imx95", *arguments], ["--target", "imxrt700"]):
         result = CliRunner().invoke(app, [command, "nets.py:net", *chosen])
         assert "ReachedError" in result.stderr
     expected = NeutronOptions(silicon="imx95", **{name: value for name, (_, value) in VALUES.items()})
@@ -272,7 +281,7 @@ def test_options_arrive(command, monkeypatch):
 def test_fused_clamp_can_be_kept_on_the_host(tmp_path):
     """Alone: the convolution that would compute it along goes to the NPU without it."""
     arguments = ("--operators-not-to-delegate", "relu.default", "--report-json", "kept.json")
-    run("check", "nets.py:net", *arguments)
+    run("check", "-t", "imxrt700", "nets.py:net", *arguments)
     verdicts = {v["operator"]: v for v in json.loads(Path("kept.json").read_text())["verdicts"]}
     assert [r["rule"] for r in verdicts["relu.default"]["reasons"]] == ["is_wanted"]
     assert verdicts["relu.default"]["partition"] is None
@@ -281,7 +290,7 @@ def test_fused_clamp_can_be_kept_on_the_host(tmp_path):
 
 def test_reports_are_written(program, tmp_path):
     files = ["--report-html", tmp_path / "r.html", "--report-json", tmp_path / "r.json", "-o", tmp_path / "a.pte"]
-    text = run("compile", "own.py:net", *files)
+    text = run("compile", "-t", "imxrt700", "own.py:net", *files)
     assert (tmp_path / "r.html").read_text(encoding="utf-8") == page(program.report)
     assert json.loads((tmp_path / "r.json").read_text()) == program.report.to_dict()
     assert f"Wrote {tmp_path}/r.html.\nWrote {tmp_path}/r.json.\nWrote {tmp_path}/a.pte" in text
@@ -291,7 +300,7 @@ def test_reports_are_written(program, tmp_path):
 
 
 def test_check_says_what_would_be_delegated_and_why_not(tmp_path):
-    text = run("check", "nets.py:two", "--report-html", tmp_path / "r.html")
+    text = run("check", "-t", "imxrt700", "nets.py:two", "--report-html", tmp_path / "r.html")
     assert "1 of 2 operators on the NPU of imxrt700-neutron-cortexm in 1 partition." in text
     assert "Partition 0: 1 operator, 16 MACs" in text
     assert f"topk  topk.default  1×4  nets.py:{line_of('return self.fc(a)')}" in text
@@ -301,8 +310,8 @@ def test_check_says_what_would_be_delegated_and_why_not(tmp_path):
 
 
 def test_require_full():
-    assert "On the host" in run("check", "nets.py:two", "--require-full", code=1)
-    assert "On the host" not in run("check", "nets.py:net", "--require-full")
+    assert "On the host" in run("check", "-t", "imxrt700", "nets.py:two", "--require-full", code=1)
+    assert "On the host" not in run("check", "-t", "imxrt700", "nets.py:net", "--require-full")
 
 
 # --- run ----------------------------------------------------------------------------------------------------------
@@ -337,7 +346,7 @@ def test_run_with_several_inputs_and_outputs(nets, tmp_path):
     np.savez("ab.npz", b=b, a=a)
     np.save("a.npy", a)
     np.save("b.npy", b)
-    program = micronpu.compile(*nets.two(), calibration=[(torch.from_numpy(a), torch.from_numpy(b))])
+    program = micronpu.compile(*nets.two(), target="imxrt700", calibration=[(torch.from_numpy(a), torch.from_numpy(b))])
     program.save("two.pte")
     expected = program.run(torch.from_numpy(a), torch.from_numpy(b))
     for inputs in (["-i", "a.npy", "-i", "b.npy"], ["-i", "ab.npz:a,b"]):
@@ -351,7 +360,7 @@ def test_run_with_several_inputs_and_outputs(nets, tmp_path):
 
 
 def test_error_in_the_users_code_names_its_line():
-    result = CliRunner().invoke(app, ["compile", "nets.py:say_and_fail"])
+    result = CliRunner().invoke(app, ["compile", "-t", "imxrt700", "nets.py:say_and_fail"])
     line = line_of("raise ValueError")
     assert result.exit_code == 1
     assert result.stdout == "said by the model\n"
@@ -359,7 +368,7 @@ def test_error_in_the_users_code_names_its_line():
         f"Error: `say_and_fail` of nets.py raised an error in line {line}: ValueError: [no] weights here. "
         "Try: --debug, which shows the traceback.\n"
     )
-    debug = CliRunner().invoke(app, ["compile", "nets.py:say_and_fail", "--debug"])
+    debug = CliRunner().invoke(app, ["compile", "-t", "imxrt700", "nets.py:say_and_fail", "--debug"])
     assert debug.exit_code == 1
     assert debug.stderr.startswith("Traceback")
     assert 'raise ValueError("[no] weights here")' in debug.stderr
@@ -371,19 +380,19 @@ def test_unexpected_error_asks_for_debug(monkeypatch):
         raise ZeroDivisionError("deep inside")
 
     monkeypatch.setattr("micronpu.compiler.compile.compile_model", broken)
-    result = CliRunner().invoke(app, ["compile", "nets.py:net"])
+    result = CliRunner().invoke(app, ["compile", "-t", "imxrt700", "nets.py:net"])
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
         "Error: micronpu ended with an error that it did not expect: ZeroDivisionError: deep inside. "
         "Try: the same command with --debug, which shows where it happened.\n"
     )
-    assert "in broken" in CliRunner().invoke(app, ["compile", "nets.py:net", "--debug"]).stderr
+    assert "in broken" in CliRunner().invoke(app, ["compile", "-t", "imxrt700", "nets.py:net", "--debug"]).stderr
 
 
 def test_progress_on_a_terminal(monkeypatch, tmp_path):
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
     monkeypatch.setattr(console, "errors", lambda: terminal)
-    run("compile", "own.py:net", "-o", tmp_path / "a.pte")
+    run("compile", "-t", "imxrt700", "own.py:net", "-o", tmp_path / "a.pte")
     shown = terminal.file.getvalue()  # type: ignore[attr-defined]
     for step in ("Loading the model", "Exporting", "Calibrating and quantizing", "Compiling for the NPU"):
         assert step in shown
@@ -404,18 +413,20 @@ def test_whole_way_in_processes_of_their_own(program, rows, tmp_path):
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
-    text = process("compile", "own.py:net", "-o", tmp_path / "a.pte")
+    text = process("compile", "-t", "imxrt700", "own.py:net", "-o", tmp_path / "a.pte")
     assert text.startswith(f"{program.report.summary()}.\n")
     assert (tmp_path / "a.pte").read_bytes() == program.buffer
     text = process("run", tmp_path / "a.pte", "-i", "x.npy", "-o", tmp_path)
     assert text.startswith("output 0: float32[1, 4]\n[[")
     assert np.array_equal(np.load(tmp_path / "output_0.npy"), program.run(torch.from_numpy(rows[:1])).numpy())
     torch.export.save(torch.export.export(program.quantized, (torch.from_numpy(rows[:1]),)), tmp_path / "int8.pt2")
-    assert "Partition 0" in process("check", tmp_path / "int8.pt2")  # nothing else registers its operators here
+    assert "Partition 0" in process(
+        "check", "-t", "imxrt700", tmp_path / "int8.pt2"
+    )  # nothing else registers its operators here
 
 
 def test_the_spies_would_see_a_difference(program, nets):
     """Other weights give other bytes; otherwise the comparisons above could not fail."""
     model, inputs = nets.net()
     nn.init.ones_(model.fc.weight)
-    assert micronpu.compile(model, inputs, calibration=list(nets.rows())).buffer != program.buffer
+    assert micronpu.compile(model, inputs, "imxrt700", calibration=list(nets.rows())).buffer != program.buffer

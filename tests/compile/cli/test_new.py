@@ -47,10 +47,11 @@ def test_actions_are_those_of_our_own_workflows() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     (
-        (["full"], "full holds files already"),
-        (["my network"], "'my network' is the program's too"),
+        (["fresh"], "No target is given"),
+        (["full", "-t", "imxrt700"], "full holds files already"),
+        (["my network", "-t", "imxrt700"], "'my network' is the program's too"),
         (["fresh", "-t", "imxrt9000"], "imxrt9000"),
-        (["no/such/parent"], "does not exist"),
+        (["no/such/parent", "-t", "imxrt700"], "does not exist"),
     ),
 )
 def test_bad_input_writes_nothing(words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ GOOD = [X, -X]
 
 @pytest.fixture(scope="module")
 def program():
-    return micronpu.compile(net(), X, calibration=GOOD)
+    return micronpu.compile(net(), X, "imxrt700", calibration=GOOD)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_names_that_torch_cannot_write_into_source(name, kind):
         model.add_module(name, nn.Linear(4, 4))
     given = export(model, (torch.ones(1, 4),)) if kind == "an exported program" else model.eval()
     with pytest.raises(ModelError, match="which torch cannot write as Python") as caught:
-        micronpu.compile(given, torch.ones(1, 4), calibration=[torch.ones(1, 4)])
+        micronpu.compile(given, torch.ones(1, 4), "imxrt700", calibration=[torch.ones(1, 4)])
     sentence(caught.value)
 
 
@@ -103,7 +103,7 @@ CALIBRATION = {
 @pytest.mark.parametrize("name", CALIBRATION)
 def test_calibration(name):
     data, *parts = CALIBRATION[name]
-    refused(lambda: micronpu.compile(net(), X, calibration=data), ModelError, *parts)
+    refused(lambda: micronpu.compile(net(), X, "imxrt700", calibration=data), ModelError, *parts)
 
 
 def test_calibration_that_torch_cannot_share_memory_with(program):
@@ -112,7 +112,7 @@ def test_calibration_that_torch_cannot_share_memory_with(program):
     frozen = array.copy()
     frozen.flags.writeable = False
     for same in (array.astype(">f4"), np.flip(array, 3).copy()[..., ::-1], frozen):
-        assert micronpu.compile(net(), X, calibration=same).buffer == program.buffer
+        assert micronpu.compile(net(), X, "imxrt700", calibration=same).buffer == program.buffer
 
 
 class Log(nn.Module):
@@ -124,7 +124,7 @@ def test_not_finite_inside_the_model():
     model, node, good = Log(), "log", X.abs() + 1
     line = model.forward.__code__.co_firstlineno + 1
     refused(
-        lambda: micronpu.compile(model.eval(), X.abs(), calibration=[good, X]),
+        lambda: micronpu.compile(model.eval(), X.abs(), "imxrt700", calibration=[good, X]),
         ModelError,
         f"With calibration item 1, `{node}` ({__file__}:{line}) computes NaN or infinity, from which no range can be",
         "Try: a finite number such as -30 in a mask instead of infinity; otherwise look for a division by zero",
@@ -212,7 +212,7 @@ def test_model(name, call, capfd):
     logged = Logged()
     shapes = logging.getLogger("torch._subclasses.fake_tensor")
     shapes.addHandler(logged)
-    refused(lambda: getattr(micronpu, call)(model, examples, calibration=GOOD), ModelError, *parts)
+    refused(lambda: getattr(micronpu, call)(model, examples, "imxrt700", calibration=GOOD), ModelError, *parts)
     shapes.removeHandler(logged)
     assert capfd.readouterr() == ("", "")  # torch has something to print in some of these cases
     assert logged.texts == []
@@ -230,7 +230,7 @@ class Logged(logging.Handler):
 
 
 def test_half_precision_says_why_nothing_is_delegated():
-    program = micronpu.compile(net().half(), X.half(), calibration=[X.half()])
+    program = micronpu.compile(net().half(), X.half(), "imxrt700", calibration=[X.half()])
     assert program.report.delegated == 0
     reasons = [str(r) for v in program.report.host for r in v.reasons]
     assert all("Found: its result is float16, and only float32 is quantized. Try: model.float()" in r for r in reasons)
@@ -429,7 +429,7 @@ def test_command(command, files, pte):
 def test_command_in_a_process_of_its_own(files):
     """The exit code that a shell sees, and no traceback."""
     done = subprocess.run(
-        [sys.executable, "-m", "micronpu.cli", "compile", "m.py:nett"],
+        [sys.executable, "-m", "micronpu.cli", "compile", "-t", "imxrt700", "m.py:nett"],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONIOENCODING": "utf-8"},
@@ -442,6 +442,8 @@ def test_command_in_a_process_of_its_own(files):
 
 def test_nothing_is_left_behind_by_a_failing_compilation(files, monkeypatch):
     Path("net.pte").write_bytes(b"old")
-    assert "in training mode" in failed("compile", "m.py:training", "-o", "net.pte", "--report-json", "r.json")
+    assert "in training mode" in failed(
+        "compile", "-t", "imxrt700", "m.py:training", "-o", "net.pte", "--report-json", "r.json"
+    )
     assert Path("net.pte").read_bytes() == b"old"
     assert not Path("r.json").exists()

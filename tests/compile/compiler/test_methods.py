@@ -253,13 +253,19 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no call of one": (_with(calibration=[[("decode", call(0, 1))]]), "`prefill` has no calibration data: no sequence"),
     "no call": (_with(calibration=[[call(0, 1)]]), "which is no call of a method"),
     "a wrong row": (_with(calibration=[[("decode", call(0, 4))]]), "Method `decode`: Calibration item 0, input 0 has"),
-    "no example": (lambda: micronpu.compile({"a": model()}), "`a` is .*; it is a model with its example inputs"),
-    "no methods": (lambda: micronpu.compile({}), "The dictionary of methods is empty"),
-    "no name": (lambda: micronpu.compile({"a b": (model(), call(0, 1))}), "'a b', which is no name in C"),
+    "no example": (
+        lambda: micronpu.compile({"a": model()}, "ethos-u85-256"),
+        "`a` is .*; it is a model with its example inputs",
+    ),
+    "no methods": (lambda: micronpu.compile({}, "ethos-u85-256"), "The dictionary of methods is empty"),
+    "no name": (
+        lambda: micronpu.compile({"a b": (model(), call(0, 1))}, "ethos-u85-256"),
+        "'a b', which is no name in C",
+    ),
     "training": (_with(train=lambda prepared: None), "`train` changes the weights of one method"),
     "auto": (_with(quantization="auto"), "chooses for one method"),
     "corrections": (_with(quantization={"bias_correction": True}), "change the weights of one method"),
-    "training mode": (lambda: micronpu.compile({"a": (Cached(), call(0, 1))}), "Method `a`: "),
+    "training mode": (lambda: micronpu.compile({"a": (Cached(), call(0, 1))}, "ethos-u85-256"), "Method `a`: "),
     "examples behind": (
         lambda: micronpu.compile({"a": (model(), call(0, 1))}, call(0, 1)),  # type: ignore[call-overload]
         "`example_inputs` stand beside each method",

@@ -179,7 +179,7 @@ def test_runs_reset_each_by_itself() -> None:
 
 def test_nothing_to_reset() -> None:
     program = micronpu.compile(
-        Small(lambda self, x: self.layer(x), layer=linear()), X, calibration=[X] * 2, verify=False
+        Small(lambda self, x: self.layer(x), layer=linear()), X, "imxrt700", calibration=[X] * 2, verify=False
     )
     for thing in (program, HostProgram(program.buffer), ArrayProgram(program.buffer)):
         with pytest.raises(ModelError, match="keeps nothing from one call to the next, so there is nothing to reset"):
@@ -301,7 +301,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
 def test_refusals(case: str) -> None:
     model, options, words = REFUSED[case]
     with pytest.raises(ModelError) as caught:
-        micronpu.compile(model(), X, **({"calibration": sequences()} | options))
+        micronpu.compile(model(), X, "imxrt700", **({"calibration": sequences()} | options))
     assert all(word in str(caught.value) for word in words), caught.value
 
 
@@ -317,7 +317,7 @@ def test_two_dictated_grids() -> None:
 
 def test_blame_and_prepare_know_no_sequences() -> None:
     with pytest.raises(ModelError, match=r"keeps a state, `h`, from one call to the next, and blame compares single"):
-        micronpu.blame(ROWS["gru"](), [X] * 2, calibration=[X] * 2)
+        micronpu.blame(ROWS["gru"](), [X] * 2, "imxrt700", calibration=[X] * 2)
     with pytest.raises(ModelError, match=r"keeps a state, `h`, .* `prepare_pt2e` knows no sequences of calls"):
         prepare_pt2e(torch.export.export(ROWS["gru"](), X).module(), NeutronQuantizer())
 

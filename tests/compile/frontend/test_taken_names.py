@@ -50,8 +50,8 @@ def data() -> list[torch.Tensor]:
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_a_part_may_have_any_name(name: str, kind: str):
     x, *_ = rows = data()
-    program = micronpu.compile(Named(name, kind), x, calibration=rows)
-    other = micronpu.compile(Named("plain", kind), x, calibration=rows)
+    program = micronpu.compile(Named(name, kind), x, "imxrt700", calibration=rows)
+    other = micronpu.compile(Named("plain", kind), x, "imxrt700", calibration=rows)
     for row in rows:
         assert torch.equal(program.run(row), other.run(row))
     assert program.report.accuracy == other.report.accuracy
@@ -62,7 +62,7 @@ def test_the_user_keeps_her_names_and_her_program():
     exported = torch.export.export(model, (data()[0],))
     paths = list(exported.state_dict)
     program = micronpu.compile(
-        exported, data()[0], calibration=data(), quantization={"modules": {"graph.0": {"float": True}}}
+        exported, data()[0], "imxrt700", calibration=data(), quantization={"modules": {"graph.0": {"float": True}}}
     )
     assert [v.node for v in program.report.host], "the layer that is left in float by its own name"
     assert list(exported.state_dict) == paths

@@ -121,7 +121,7 @@ def test_rewrites_keep_the_float_result():
 @pytest.mark.parametrize("rows", [pytest.param(ROWS, id="all"), *ALONE])
 def test_programs_are_close_to_float(rows):
     data = batches(12)
-    program = micronpu.compile(Many(rows).eval(), data[0], calibration=data)
+    program = micronpu.compile(Many(rows).eval(), data[0], "imxrt700", calibration=data)
     left = [f"{v.operator}: {[str(r) for r in v.reasons]}" for v in program.report.host]
     assert not left, "\n".join(left)
     assert program.report.partitions == 1

@@ -245,7 +245,9 @@ def inputs_for(shapes: Sequence[Size], seed: int) -> tuple[torch.Tensor, ...]:
 
 def compiled(model: nn.Module, shapes: Sequence[Size], **options: Any) -> CompiledProgram:
     calibration = [inputs_for(shapes, seed) for seed in range(1, 5)]
-    return micronpu.compile(model.eval(), inputs_for(shapes, 0), calibration=calibration, **options)
+    return micronpu.compile(
+        model.eval(), inputs_for(shapes, 0), **{"target": "imxrt700", "calibration": calibration} | options
+    )
 
 
 def output_grids(program: CompiledProgram) -> list[float]:
@@ -501,7 +503,7 @@ def test_a_model_of_zeros(name: str):
 
 def refusal(model: nn.Module, *shapes: Size) -> str:
     """Why the one operator of a model stays on the host."""
-    report = check_model(model.eval(), inputs_for(shapes, 0), calibration=[inputs_for(shapes, 1)]).report
+    report = check_model(model.eval(), inputs_for(shapes, 0), "imxrt700", calibration=[inputs_for(shapes, 1)]).report
     reasons = [r for v in report.verdicts for r in v.reasons]
     assert reasons, f"everything is delegated: {report}"
     return " ".join(f"{r.sentence} {r.detail} {r.hint}" for r in reasons)

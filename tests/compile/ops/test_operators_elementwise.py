@@ -179,7 +179,9 @@ def test_program_is_the_quantized_model(rows: list[Row], monkeypatch: pytest.Mon
     # Judged by the rows that calibrated, of which some results are one number each: no others are to be expected.
     monkeypatch.setattr(RangeObserver, "widens", False)
     data = inputs()
-    program = micronpu.compile(Many(rows).eval(), data[0], calibration=data, verify=micronpu.Verification(held_out=0))
+    program = micronpu.compile(
+        Many(rows).eval(), data[0], "imxrt700", calibration=data, verify=micronpu.Verification(held_out=0)
+    )
     left = [f"{v.operator}: {[str(r) for r in v.reasons]}" for v in program.report.verdicts if v.partition is None]
     assert not left, "\n".join(left)
     assert len(program.partitions) == 1
@@ -236,7 +238,7 @@ class InPlace(nn.Module):
 def test_operators_in_place():
     data = inputs()
     kept = [tuple(t.clone() for t in batch) for batch in data]
-    program = micronpu.compile(InPlace().eval(), data[0], calibration=data)
+    program = micronpu.compile(InPlace().eval(), data[0], "imxrt700", calibration=data)
     assert all(v.partition == 0 for v in program.report.verdicts)
     assert all(
         torch.equal(a, b) for batch, copy in zip(data, kept, strict=True) for a, b in zip(batch, copy, strict=True)
@@ -277,7 +279,7 @@ class Linears(nn.Module):
 def test_linear_forms():
     data = inputs()
     model = Linears().eval()
-    program = micronpu.compile(model, data[0], calibration=data)
+    program = micronpu.compile(model, data[0], "imxrt700", calibration=data)
     assert all(v.partition == 0 for v in program.report.verdicts)
     names = {node.op.name for node in program.partitions[0].graph.nodes}
     assert "fully_connected" in names and not names & {"add", "sub", "mul", "batch_matmul"}
@@ -299,7 +301,7 @@ class HighRank(nn.Module):
 
 def test_broadcast_between_seven_axes():
     data = inputs()
-    program = micronpu.compile(HighRank().eval(), data[0], calibration=data)
+    program = micronpu.compile(HighRank().eval(), data[0], "imxrt700", calibration=data)
     operations = [n for n in program.partitions[0].graph.nodes if n.op.name in ("mul", "sub")]
     assert len(operations) == 2
     assert all(n.output.type.rank <= 6 for n in operations)
@@ -342,7 +344,7 @@ class Leftover(nn.Module):
 )
 def test_what_stays_on_the_host_has_a_reason(function: Function, operator: str, text: str):
     data = inputs(4)
-    verdicts = micronpu.check(Leftover(function).eval(), data[0], calibration=data).report.verdicts
+    verdicts = micronpu.check(Leftover(function).eval(), data[0], "imxrt700", calibration=data).report.verdicts
     (verdict,) = (v for v in verdicts if v.operator == operator and v.partition is None)
     assert any(text in str(reason) for reason in verdict.reasons), [str(r) for r in verdict.reasons]
 
@@ -381,7 +383,7 @@ def test_products_of_matrices_are_quantized_once():
     """A value that only a product reads is symmetric where it is computed, with no change of grid between."""
     data = inputs()
     program = micronpu.compile(
-        Leftover(lambda x, y: (x + y) @ (x - y).transpose(1, 2)).eval(), data[0], calibration=data
+        Leftover(lambda x, y: (x + y) @ (x - y).transpose(1, 2)).eval(), data[0], "imxrt700", calibration=data
     )
     graph = program.partitions[0].graph
     assert not [n for n in graph.nodes if n.op.name == "requantize"]

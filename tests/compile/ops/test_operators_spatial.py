@@ -225,7 +225,7 @@ def test_rows_run_on_the_npu(rows: list[Row]):
     torch.manual_seed(0)
     model = Side(rows).eval()
     batches = [torch.randn(rows[0].shape) * (1.0 + i) for i in range(3)]
-    program = micronpu.compile(model, (batches[0],), calibration=batches)
+    program = micronpu.compile(model, (batches[0],), "imxrt700", calibration=batches)
     left = [f"{v.operator} {v.node}: {r}" for v in program.report.verdicts for r in v.reasons]
     assert not left
     assert len(program.partitions) == 1
@@ -252,7 +252,7 @@ def test_a_resize_with_a_factor_for_each_axis_is_one_operator(options: dict[str,
     torch.manual_seed(0)
     model = Side([function("resize", lambda x: F.interpolate(x, mode="bilinear", **options))]).eval()
     x = torch.randn(IMAGE)
-    program = micronpu.compile(model, (x,), calibration=[(x,)])
+    program = micronpu.compile(model, (x,), "imxrt700", calibration=[(x,)])
     (part,) = program.partitions
     assert {n.op.name for n in part.graph.nodes} <= {"resize_bilinear", "transpose", "mul"}
     far = (program.run(x)[1] - model(x)[1]).abs() / steps(program.quantized)[1]
@@ -282,7 +282,7 @@ def test_refused_with_a_reason(call: Callable[[torch.Tensor], Any], rule: str, d
         def forward(self, x: torch.Tensor) -> Any:
             return self.call(x)
 
-    report = check_model(Model().eval(), torch.randn(1, 8, 6, 6)).report
+    report = check_model(Model().eval(), torch.randn(1, 8, 6, 6), "imxrt700").report
     reasons = [r for v in report.verdicts for r in v.reasons]
     assert any(r.rule == rule and detail in str(r) for r in reasons), [str(r) for r in reasons]
 
@@ -367,7 +367,7 @@ def operators(model: nn.Module, *shape: int) -> list[str]:
     """Operators of the one partition of a network, which runs as the quantized model does."""
     torch.manual_seed(1)
     batches = [torch.randn(shape) for _ in range(3)]
-    program = micronpu.compile(model.eval(), (batches[0],), calibration=batches)
+    program = micronpu.compile(model.eval(), (batches[0],), "imxrt700", calibration=batches)
     assert program.report.share == 1.0
     (partition,) = program.partitions
     (scale,) = steps(program.quantized)

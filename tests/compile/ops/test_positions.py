@@ -110,7 +110,7 @@ class Indices(nn.Module):
 
 def test_arithmetic_on_positions_says_what_it_is() -> None:
     x, at = torch.randn(1, 8), torch.arange(8)[None]
-    program = micronpu.compile(Indices().eval(), (x, at), calibration=[(x, at)] * 2)
+    program = micronpu.compile(Indices().eval(), (x, at), "imxrt700", calibration=[(x, at)] * 2)
     reasons = {v.operator: str(v.reasons[0]) for v in program.report.host if v.reasons}
     assert {"add.Tensor", "floor_divide.default", "gather.default"} <= set(reasons)
     for name in ("add.Tensor", "floor_divide.default", "gather.default"):

@@ -40,7 +40,7 @@ def test_both_entries_give_the_same_payloads() -> None:
     model, inputs = Between().eval(), (torch.randn(SHAPE), torch.randn(SHAPE))
     batches = [(torch.randn(SHAPE), torch.randn(SHAPE)) for _ in range(2)]
     quantized = calibrate_and_quantize(torch.export.export(model, inputs), batches, NeutronQuantizer())
-    program = micronpu.compile(quantized, inputs)
+    program = micronpu.compile(quantized, inputs, "imxrt700")
     partitioner = NeutronPartitioner(generate_neutron_compile_spec("imxrt700"))
     edge = to_edge_transform_and_lower(torch.export.export(quantized, inputs), partitioner=[partitioner])
     exported = edge.exported_program()

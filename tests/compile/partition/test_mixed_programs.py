@@ -196,7 +196,9 @@ def compiled(
 ) -> micronpu.CompiledProgram:
     torch.manual_seed(1)
     calibration = [sample(shapes, seed) for seed in range(4)]
-    return micronpu.compile(model().eval(), sample(shapes, 0), calibration=calibration, **options)
+    return micronpu.compile(
+        model().eval(), sample(shapes, 0), **{"target": "imxrt700", "calibration": calibration} | options
+    )
 
 
 def groups_of(program: micronpu.CompiledProgram):
@@ -322,7 +324,7 @@ def test_calibration_data_is_not_changed():
     data = [sample((X,), seed) for seed in range(3)]
     copies = [x.clone() for (x,) in data]
     torch.manual_seed(1)
-    micronpu.compile(WritesIntoInput().eval(), data[0], calibration=data)
+    micronpu.compile(WritesIntoInput().eval(), data[0], "imxrt700", calibration=data)
     assert all(torch.equal(x, c) for (x,), c in zip(data, copies, strict=True))
 
 
@@ -340,7 +342,7 @@ def test_integer_inputs_and_outputs():
     module.graph.erase_node(dequantize)
     module.recompile()
     inputs = torch.randint(-128, 128, X, dtype=torch.int8, generator=torch.Generator().manual_seed(3))
-    integer = micronpu.compile(torch.export.export(module, (inputs,)), inputs)
+    integer = micronpu.compile(torch.export.export(module, (inputs,)), inputs, "imxrt700")
     assert integer.report.delegated == 3
     assert integer.report.partitions == 2
     result = integer.run(inputs)

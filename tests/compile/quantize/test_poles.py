@@ -70,7 +70,7 @@ def test_what_stays_endless_is_named() -> None:
 def test_with_a_training_no_calibration_data_is_needed() -> None:
     exported = torch.export.export(network(torch.tanh), (X,))
     quantized = calibrate_and_quantize(exported, [], NeutronQuantizer(is_qat=True), is_qat=True, train_fn=train)
-    program = micronpu.compile(quantized, X)
+    program = micronpu.compile(quantized, X, "imxrt700")
     assert not program.report.host
     with pytest.raises(ModelError, match="The calibration data is empty"):
         calibrate_and_quantize(exported, [], NeutronQuantizer(is_qat=True), is_qat=True)

@@ -133,7 +133,7 @@ def from_scratch(example):
 
     model = classifier().eval()
     before = copy.deepcopy(model.state_dict())
-    program = micronpu.compile(model, example, train=train)
+    program = micronpu.compile(model, example, "imxrt700", train=train)
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items()), "the user's model is left alone"
     return losses, seen, program
 
@@ -378,7 +378,7 @@ def test_dropout_works_in_training_alone(example):
     (dropout,) = (n for n in quantized.graph.nodes if overload_name(n) == "dropout.default")
     assert dropout.args[1:] == (0.5, False)
     torch.manual_seed(0)
-    program = micronpu.compile(quantized, example)
+    program = micronpu.compile(quantized, example, "imxrt700")
     assert torch.equal(program.run(*example), program.run(*example))
 
 
@@ -501,7 +501,7 @@ def test_a_state_of_the_batch_size_becomes_a_constant():
         Net().eval(), (x,), lambda module: module(torch.randn(16, 8)), NeutronQuantizer(is_qat=True)
     )
     assert not [n for n in quantized.graph.nodes if overload_name(n) and not n.all_input_nodes]
-    assert len(micronpu.compile(quantized, (x,)).partitions) == 1
+    assert len(micronpu.compile(quantized, (x,), "imxrt700").partitions) == 1
 
 
 # ---------------------------------------------------------------- bad input
@@ -529,14 +529,17 @@ def nan(module):
 
 
 REFUSED = {
-    "no function": (lambda m, e: micronpu.compile(m, e, train=3), "not a function"),
-    "never run": (lambda m, e: micronpu.compile(m, e, train=lambda module: None), "has not run the module"),
-    "nan": (lambda m, e: micronpu.compile(m, e, train=nan), "NaN or infinity"),
-    "both": (lambda m, e: micronpu.compile(m, e, train=nan, calibration=[e]), "both given"),
+    "no function": (lambda m, e: micronpu.compile(m, e, "imxrt700", train=3), "not a function"),
+    "never run": (lambda m, e: micronpu.compile(m, e, "imxrt700", train=lambda module: None), "has not run the module"),
+    "nan": (lambda m, e: micronpu.compile(m, e, "imxrt700", train=nan), "NaN or infinity"),
+    "both": (lambda m, e: micronpu.compile(m, e, "imxrt700", train=nan, calibration=[e]), "both given"),
     "quantizer": (lambda m, e: quantize_aware_training(m, e, nan, NeutronQuantizer()), "is_qat=False"),
     "not a model": (lambda m, e: quantize_aware_training("model", e, nan, NeutronQuantizer(is_qat=True)), "str"),
-    "prepared": (lambda m, e: micronpu.compile(prepared_from(copy.deepcopy(m), patterns(4)[0]), e), "not converted"),
-    "nothing": (lambda m, e: micronpu.compile(m, e), "calibration"),
+    "prepared": (
+        lambda m, e: micronpu.compile(prepared_from(copy.deepcopy(m), patterns(4)[0]), e, "imxrt700"),
+        "not converted",
+    ),
+    "nothing": (lambda m, e: micronpu.compile(m, e, "imxrt700"), "calibration"),
 }
 
 
@@ -548,7 +551,7 @@ def test_refused(run, message, trained, example):
 
 def test_a_quantized_model_cannot_be_trained(quantized, example):
     with pytest.raises(ModelError, match="quantized already"):
-        micronpu.compile(quantized, example, train=trainer(1))
+        micronpu.compile(quantized, example, "imxrt700", train=trainer(1))
 
 
 def test_ranges_need_the_right_kind_of_quantizer():
@@ -562,6 +565,6 @@ def test_documented_flow_compiles(trained, example):
     prepared = allow_train_and_eval(prepared_from(copy.deepcopy(trained), x))
     prepared.train()
     trainer(2, rate=1e-5)(prepared)
-    program = micronpu.compile(convert_pt2e(prepared), example)
+    program = micronpu.compile(convert_pt2e(prepared), example, "imxrt700")
     assert len(program.partitions) == 1
     assert accuracy(lambda x: one_by_one(program.run, x), 64) > 0.9

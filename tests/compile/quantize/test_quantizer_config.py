@@ -172,7 +172,7 @@ def test_sigmoid_and_tanh_keep_their_own_step():
     with torch.no_grad():
         model.c.weight *= 4
         model.l.weight *= 4
-    program = micronpu.compile(model.eval(), inputs, calibration=[inputs])
+    program = micronpu.compile(model.eval(), inputs, "imxrt700", calibration=[inputs])
     for expected, result in zip(model(*inputs), program.run(*inputs), strict=True):
         assert sqnr(expected, result) > 35
 
@@ -329,7 +329,7 @@ def test_mixed_use_is_refused(is_qat):
 def test_a_float_part_compiles():
     """What stays float runs on the host, and the report says so."""
     module = quantized(Net(), x4, quantizer=NeutronQuantizer().set_module_name("head", None))
-    program = micronpu.compile(module, (x4,))
+    program = micronpu.compile(module, (x4,), "imxrt700")
     assert [v.operator for v in program.report.host] == ["linear.default"]
     (linear,) = (n for n in program.quantized.graph.nodes if overload_name(n) == "linear.default")
     # LiteRT rounds halves away from zero and torch to even, so that every mean may be one step off.

@@ -126,6 +126,7 @@ def test_files_that_are_none(tmp_path):
         micronpu.compile(
             nn.ReLU(),
             X,
+            "imxrt700",
             calibration=[X],
             quantization=micronpu.Quantization(quantizer=NeutronQuantizer(), settings={"equalize": True}),
         )

@@ -123,9 +123,11 @@ def test_the_command_lists_them() -> None:
 def test_the_switch_reaches_the_quantizer() -> None:
     x = torch.randn(IMAGE)
     model, options = nn.GLU(1).eval(), NeutronOptions(disabled_passes=("gated_linear",))
-    program = micronpu.compile(model, x, calibration=[x], options=options)
+    program = micronpu.compile(model, x, "imxrt700", calibration=[x], options=options)
     assert [v.operator for v in program.report.verdicts] == ["glu.default"]
-    assert "glu.default" not in [v.operator for v in micronpu.compile(model, x, calibration=[x]).report.verdicts]
+    assert "glu.default" not in [
+        v.operator for v in micronpu.compile(model, x, "imxrt700", calibration=[x]).report.verdicts
+    ]
 
 
 @pytest.mark.parametrize("given", ["silly", "fold_pads"])
@@ -164,7 +166,7 @@ def test_it_saves_steps_and_computes_the_same() -> None:
     torch.manual_seed(0)
     model = JoinedConvolutions().eval()
     batches = [torch.randn(1, 3, 8, 8) for _ in range(20)]
-    program = micronpu.compile(model, batches[0], calibration=batches)
+    program = micronpu.compile(model, batches[0], "imxrt700", calibration=batches)
     assert program.report.partitions == 1 and not program.report.host
     nodes = program.partitions[0].graph.nodes
     assert [str(n.op.activation.name) for n in nodes if n.op.name == "conv2d"] == ["RELU", "RELU"]
@@ -202,4 +204,4 @@ def test_it_works_in_training() -> None:
     module = quantize_aware_training(model, (x,), train, NeutronQuantizer(is_qat=True))
     names = operators(module)
     assert names.count("relu.default") == 3
-    assert not micronpu.compile(module, (x,)).report.host
+    assert not micronpu.compile(module, (x,), "imxrt700").report.host

@@ -15,10 +15,10 @@ import typer
 
 from micronpu import __version__
 from micronpu.cli.help import PANELS
-from micronpu.cli.main import DEFAULT_TARGET, app
+from micronpu.cli.main import app
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.neutron.options import NeutronOptions
-from micronpu.targets.registry import all_targets, find_target
+from micronpu.targets.registry import FAMILIES, all_targets, find_target, target_examples
 
 # After the command, on stderr: which of the heavy libraries it has imported.
 LOADED = """
@@ -89,16 +89,26 @@ def test_compile_explains_model_and_calibration():
     text = " ".join(micronpu("compile", "--help").stdout.replace("│", " ").split())
     assert "path/to/file.py:function" in text
     assert "FILE.npz (one array per input of the model, one row per typical input" in text
-    assert f"default: {DEFAULT_TARGET}" in text
+    assert "(required)" in text
 
 
 def test_targets_are_those_of_the_chip_files():
     lines = micronpu("targets").stdout.splitlines()
-    assert find_target(DEFAULT_TARGET).name in all_targets()
     for name, target in all_targets().items():
         (line,) = [line for line in lines if line.startswith(f"{name} ")]
         assert target.silicon in line if target.chip is None else target.chip.title in line
         assert all(alias in line for alias in target.entry.aliases)
+
+
+@pytest.mark.parametrize("command", ["compile", "check", "blame", "advise", "new"])
+def test_without_a_target_one_of_each_kind_is_named(command):
+    done = micronpu(command, "model.py:net")
+    assert done.returncode == 1 and "No target is given" in done.stderr
+    names = target_examples()
+    assert all(f"{name} (" in done.stderr for name in names)
+    kinds = {(t.family, t.chip is None) for t in map(find_target, (n for n in names if not n.endswith(".toml")))}
+    assert kinds == {(t.family, t.chip is None) for t in all_targets().values()}
+    assert all(any(family.title in what for what in names.values()) for family in FAMILIES.values())
 
 
 def test_version():

@@ -154,7 +154,7 @@ def test_the_report_on_standard_output_is_json_alone(tmp_path: Path, monkeypatch
         "import torch\n\n\ndef net():\n    return torch.nn.Conv2d(2, 4, 3).eval(), (torch.zeros(1, 2, 8, 8),)\n"
     )
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["check", "net.py:net", "--report-json", "-"])
+    done = CliRunner().invoke(app, ["check", "-t", "imxrt700", "net.py:net", "--report-json", "-"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)
     assert "operator" in done.stderr

@@ -22,9 +22,8 @@ from micronpu.quantize.data import calibration_calls
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.sparsity import SparsityReport
-from micronpu.targets.defaults import SPARSE_TARGET
 from micronpu.targets.options import Options
-from micronpu.targets.registry import device_for
+from micronpu.targets.registry import device_for, target_required
 from micronpu.transforms.sparsity.compress import check_compress, compressed, with_bits
 from micronpu.transforms.sparsity.corrected import with_corrections
 from micronpu.transforms.sparsity.judge import Score
@@ -38,10 +37,11 @@ from micronpu.transforms.sparsity.search import Listener, Sparsified, listening,
     max_cycles="sparsity=SparsityOptions(max_cycles=0.7)",
     quantizer="quantization=quantizer",
 )
+@target_required
 def sparsify(
     model: nn.Module | ExportedProgram,
     calibration: Any,
-    target: str = SPARSE_TARGET,
+    target: str,
     *,
     example_inputs: Sequence[Any] | Tensor | None = None,
     sparsity: SparsityOptions | None = None,

@@ -92,6 +92,7 @@ def converted() -> dict[bool, micronpu.CompiledProgram]:
         by_npu: micronpu.compile(
             network(),
             INPUTS,
+            "imxrt700",
             calibration=batches(INPUTS),
             options=NeutronOptions(use_neutron_for_format_conversion=by_npu),
         )
@@ -148,7 +149,7 @@ def test_an_input_that_is_also_an_output():
     runs = []
     for by_npu in (True, False):
         options = NeutronOptions(use_neutron_for_format_conversion=by_npu)
-        program = micronpu.compile(model, (image(),), calibration=batches((image(),)), options=options)
+        program = micronpu.compile(model, (image(),), "imxrt700", calibration=batches((image(),)), options=options)
         runs.append(program.run(image()))
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
@@ -159,7 +160,7 @@ def test_an_input_that_is_also_an_output():
 def test_an_operator_that_is_not_to_be_delegated_computes_on_the_host():
     model = Small(lambda s, x: F.relu(s.c(x) + x), c=conv())
     options = NeutronOptions(operators_not_to_delegate=("aten.add.Tensor",))
-    program = micronpu.compile(model, (image(),), calibration=batches((image(),)), options=options)
+    program = micronpu.compile(model, (image(),), "imxrt700", calibration=batches((image(),)), options=options)
     assert {v.operator for v in program.report.host} == {"add.Tensor", "relu.default"}
     x = batches((image(),))[0][0]
     assert torch.allclose(program.run(x), program.quantized(x), atol=1e-6)

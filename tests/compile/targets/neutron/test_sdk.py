@@ -370,14 +370,14 @@ def test_the_front_door_says_which_converter_was_used(mood, monkeypatch, tmp_pat
     monkeypatch.syspath_prepend(STAND_IN)
     mood()
     model, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval(), torch.randn(1, 8)
-    program = micronpu.compile(model, x, calibration=[x])
+    program = micronpu.compile(model, x, "imxrt700", calibration=[x])
     notes = " ".join(program.report.notes)
     assert "for silicon, made by eiq_neutron_sdk 9.9.9" in notes and "reference container" not in notes
     assert "353,039 cycles for the NPU alone" in notes and "falls back to a slower kernel" in notes
     with pytest.raises(MicroNpuError, match="host cannot execute"):
         program.run(x)
     options = NeutronOptions(converter="reference", intermediates_dir=str(tmp_path))
-    reference = micronpu.compile(model, x, calibration=[x], options=options)
+    reference = micronpu.compile(model, x, "imxrt700", calibration=[x], options=options)
     assert "reference container" in " ".join(reference.report.notes)
     assert str(tmp_path).encode() not in reference.buffer  # a path of this machine is nobody else's business
     assert reference.run(x).shape == (1, 8)
