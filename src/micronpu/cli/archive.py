@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
 from micronpu.base.files import read_file
-from micronpu.cli.archive_fields import RefusedError, check_fields, shown
+from micronpu.cli.archive_calls import RefusedError, check_calls, shown
+from micronpu.cli.archive_fields import check_fields
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -56,6 +57,7 @@ def load_archive(path: Path) -> ExportedProgram:
         with _tensors_only():
             program = read_archive(io.BytesIO(data))[_MODEL]
         _check_sizes(program)
+        check_calls(program)
         return program
     except RefusedError as refused:
         raise ModelError(f"{path} is not loaded, because it holds {refused}.", hint=_SAVE_TENSORS) from None

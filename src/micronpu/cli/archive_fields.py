@@ -19,14 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 from micronpu.base.arguments import is_class
+from micronpu.cli.archive_calls import RefusedError, check_operator, shown
 
-# Operators of graphs; torch writes arithmetic with sizes only for sizes that depend on the inputs.
-_OPERATOR = re.compile(
-    r"torch\.ops\.(aten|quantized_decomposed|torchao)\.\w+(\.\w+)?|_operator\.getitem|torch\.ops\.higher_order\."
-    r"(cond|while_loop|scan|associative_scan|map|map_impl|wrap_with_set_grad_enabled|wrap_with_autocast)",
-    re.ASCII,
-)
-_NO_OPERATOR = re.compile(r"torch\.ops\.aten\.from_file\b")  # opens any file
 # Names of modules and parameters: in the source that torch.fx writes they stand between quotation marks.
 _PATH = re.compile(r"[\w\-. +/:@]*")
 _LONGEST = 4000
@@ -34,10 +28,6 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029\u2
 _CONTAINERS = frozenset(("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"))
 _NOTES = frozenset(("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "custom", "from_node"))
 _LARGEST = 1 << 63
-
-
-class RefusedError(Exception):
-    """What the archive holds, as the end of a sentence."""
 
 
 def check_fields(kind: type, value: Any) -> None:
@@ -116,11 +106,6 @@ def _text(value: str, owner: str, field: str) -> None:
     rule(value)
 
 
-def shown(text: str) -> str:
-    """A text as it stands in a sentence: in quotation marks, its beginning only."""
-    return repr(text if len(text) <= 80 else text[:80] + "...")
-
-
 # ---------------------------------------------------------------- the rules
 
 
@@ -139,11 +124,6 @@ def _path(text: str) -> None:
     hidden = any(part.startswith("__") for part in text.split("."))
     if not _PATH.fullmatch(text) or hidden or len(text) > _LONGEST:
         raise RefusedError(f"the name {shown(text)}, which no module or parameter may have")
-
-
-def _operator(text: str) -> None:
-    if not _OPERATOR.fullmatch(text) or _NO_OPERATOR.match(text):
-        raise RefusedError(f"a call of {shown(text)}, which is no operator of a model")
 
 
 def _words(text: str) -> None:
@@ -281,8 +261,8 @@ RULES: dict[tuple[str, str], Callable[[str], None]] = {
         )
     },
     ("NamedArgument", "name"): _argument,
-    ("Node", "target"): _operator,
-    ("Argument", "as_operator"): _operator,
+    ("Node", "target"): check_operator,
+    ("Argument", "as_operator"): check_operator,
     ("Argument", "as_string"): _words,
     ("Argument", "as_strings"): _words,
     ("ConstantValue", "as_string"): _words,

@@ -185,6 +185,11 @@ _LAYERS = {
 _SHAPES = {name: _stand_in(name) for name in _LAYERS}
 
 
+def by_shape(operator: Any) -> Any:
+    """What gives the shapes of an operator's results without computing a recurrent layer step by step."""
+    return next((_SHAPES[name] for name, layer in _LAYERS.items() if layer is operator), operator)
+
+
 class _RecurrencesByShape(TorchFunctionMode):
     """Spares torch.export the steps of recurrent layers, whose shapes it finds by computing them one after the other.
 

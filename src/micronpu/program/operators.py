@@ -125,6 +125,11 @@ def describe(operator: str) -> str | None:
     return f"{operator}({arguments}) {word} {len(schema.returns) or lists}"
 
 
+def listed_kernels(space: str) -> list[str]:
+    """ExecuTorch's own kernels of a namespace such as "aten": ``aten::add.out``."""
+    return [name for name in _listed() if name.startswith(f"{space}::")]
+
+
 @cache
 def _listed() -> dict[str, str]:
     """The lines of `kernels.txt` by operator."""
