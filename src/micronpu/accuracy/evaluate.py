@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from micronpu.accuracy.metrics import Array, Function, Metric, check_finite, metric_of
 from micronpu.accuracy.sequences import Sequences, begun_anew
 from micronpu.accuracy.statistics import bootstrap, mcnemar, p_of, paired_share, percentile_interval
 from micronpu.base.arguments import check_type, described
@@ -29,6 +28,7 @@ from micronpu.quantize.running import one_thread
 from micronpu.report.accuracy import Comparison
 from micronpu.report.evaluation import Difference, Evaluation, Judged, Score
 from micronpu.report.intervals import wilson
+from micronpu.report.metrics import Array, Function, Metric, check_finite, metric_of
 from micronpu.runtime import ArrayProgram, RunOptions
 from micronpu.upstream.torch import tree_leaves
 

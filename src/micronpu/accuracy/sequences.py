@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from micronpu.accuracy.metrics import Array
 from micronpu.base.errors import ModelError
 from micronpu.quantize.data import calibration_sequences
+from micronpu.report.metrics import Array
 
 Row = tuple[torch.Tensor, ...]
 

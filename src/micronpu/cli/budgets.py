@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from micronpu.base.errors import OptionError
 from micronpu.cli import console
@@ -47,7 +47,7 @@ class Limits:
     max_flash: Annotated[str | None, _budget("BYTES", "Most bytes of the program's file.")] = None
     min_sqnr: Annotated[float | None, _budget("DB", "Least signal-to-noise ratio against the float model.")] = None
     min_agreement: Annotated[
-        float | None, _budget("PART", "Least share of the rows kept back with the float model's answer, such as 0.9.")
+        float | None, _budget("PART", "Minimum top-1 agreement with the float model on held-out samples, such as 0.9.")
     ] = None
     min_accuracy: Annotated[
         float | None, _budget("NUMBER", "Least value of --metric on --eval-data with --labels.")
@@ -55,8 +55,18 @@ class Limits:
     eval_data: Annotated[
         str | None, _budget("DATA", "Inputs that --min-accuracy is about, as for `micronpu eval`.")
     ] = None
-    labels: Annotated[str | None, _budget("FILE", "Their labels: FILE.npy or FILE.npz:name.")] = None
-    metric: Annotated[str | None, _budget("NAME", "top1 (the default), auc, f1, mae, or file.py:function.")] = None
+    data: Annotated[
+        str | None, _budget("DATA", "Samples to judge the quantized model on; all calibration data calibrate then.")
+    ] = None
+    labels: Annotated[str | None, _budget("FILE", "Labels of --data or --eval-data: FILE.npy or FILE.npz:name.")] = None
+    metric: Annotated[
+        str | None,
+        _budget(
+            "NAME",
+            "top1, auc, f1, mae, or file.py:function (outputs, labels), on the held-out samples or on --data, against "
+            "--labels or the float model's outputs; with --min-accuracy on --eval-data.",
+        ),
+    ] = None
 
     def budgets(self) -> Budgets:
         """All but that of the accuracy, for which the program has to run.
@@ -78,10 +88,28 @@ class Limits:
             min_sqnr=self.min_sqnr,
             min_agreement=self.min_agreement,
         )
-        if len({self.min_accuracy is None, self.labels is None, self.eval_data is None}) > 1:
+        with_labels = self.labels is not None and self.data is None
+        if len({self.min_accuracy is None, not with_labels, self.eval_data is None}) > 1:
             raise OptionError("--min-accuracy, --eval-data and --labels go together.", hint="all three, or none")
+        if self.min_accuracy is not None and self.data is not None:
+            raise OptionError("--labels are those of --data or of --eval-data.", hint="one of the two")
+        return found
+
+    def judging(self, loaded: Model) -> dict[str, Any]:
+        """What `Verification` takes of the samples that judge.
+
+        Raises:
+            ModelError: data or labels do not fit.
+        """
+        from micronpu.cli.evaluate import load_labels, load_metric
+        from micronpu.cli.files import load_calibration
+
+        found: dict[str, Any] = {}
+        if self.data is not None:
+            found["data"] = load_calibration(self.data, loaded)
+            found["labels"] = load_labels(self.labels) if self.labels is not None else None
         if self.metric is not None and self.min_accuracy is None:
-            raise OptionError("--metric is given, and no --min-accuracy to hold it against.", hint="both, or none")
+            found["metric"] = load_metric(self.metric)
         return found
 
     def accuracy(self, loaded: Model, program: CompiledProgram) -> tuple[BudgetResult, ...]:

@@ -92,8 +92,8 @@ HeldOut = Annotated[
     int | None,
     console.option(
         "ROWS",
-        "Calibration rows to hold out, to measure accuracy on.",
-        default="one in eight, at most 8, of 16 or more",
+        "Number of calibration samples (or recordings) to hold out, to measure accuracy on.",
+        default="one in eight of 16 or more, or all beyond 32, at most 32",
     ),
 ]
 SparsityPattern = Annotated[
@@ -231,6 +231,7 @@ def compile_command(
     """
     from micronpu.cli.files import load_model, register
     from micronpu.cli.sources import load_data, sources_of
+    from micronpu.report.budgets import check_budgets, undecided
     from micronpu.report.warnings import AccuracyWarning, check_strict, check_strict_use
     from micronpu.targets.registry import find_target
 
@@ -266,17 +267,21 @@ def compile_command(
             calibration=data,
             quantization=how.value(io),
             options=options,
-            verify=micronpu.Verification(run=verify, held_out=held_out, allow_missing_kernels=allow_missing_kernels),
+            verify=micronpu.Verification(
+                run=verify,
+                held_out=held_out,
+                allow_missing_kernels=allow_missing_kernels,
+                **limits.judging(loaded),
+            ),
             transforms=micronpu.Transforms(sparsity=sparse, compress=compress),
             listener=listener,
         )
     results = budgets.results(program.report, console.flag_of) + limits.accuracy(loaded, program)
-    program = replace(program, report=replace(program.report, budgets=results))
+    doubts = (*program.report.warnings, *undecided(results, console.flag_of))
+    program = replace(program, report=replace(program.report, budgets=results, warnings=doubts))
     out = reports.words
     _report_on(program, data, reports)
-    from micronpu.report.budgets import check_budgets
-
-    check_budgets(results, console.flag_of)
+    check_budgets(results, console.flag_of, strict=strict)
     if strict:
         check_strict(program.report.warnings)
     elif out.quiet:

@@ -29,7 +29,7 @@ from micronpu.partition.kernels import kernel_handles
 from micronpu.program.digest import stamp
 from micronpu.program.plan import Plan, read_plan
 from micronpu.program.strip import strip
-from micronpu.report.budgets import check_budgets
+from micronpu.report.budgets import check_budgets, undecided
 from micronpu.report.delegation import DelegationReport, StateRow
 from micronpu.report.memory import MemoryReport
 from micronpu.report.warnings import AccuracyWarning, check_strict
@@ -174,8 +174,8 @@ def _judged(
     report = replace(report, tools=tool_versions())  # behind the run: it imports what reads packages
     if checks.budgets is not None:
         results = checks.budgets.results(report)
-        check_budgets(results)
-        report = replace(report, budgets=results)
+        check_budgets(results, strict=checks.strict)
+        report = replace(report, budgets=results, warnings=(*report.warnings, *undecided(results)))
     if checks.strict:
         check_strict(report.warnings)
     for warning in report.warnings:

@@ -26,7 +26,7 @@ from micronpu.ir.types import DType
 from micronpu.ops.concat import CONCATENATIONS
 from micronpu.quantize.grids import rule_of
 from micronpu.report.accuracy import ProgramAccuracy
-from micronpu.report.warnings import NOTE, ReportWarning
+from micronpu.report.warnings import NOTE, WARNING, ReportWarning
 from micronpu.upstream.torch import tree_leaves
 
 Row = tuple[torch.Tensor, ...]
@@ -61,16 +61,21 @@ as one of its divisor, which it is computed by."""
 _DIVISIONS = ("reciprocal", "rsqrt", "div")
 
 
-def of_data(rows: Sequence[Row], names: Sequence[str], calibrating: int) -> tuple[ReportWarning, ...]:
+def of_data(
+    rows: Sequence[Row], names: Sequence[str], calibrating: int, distinct: int | None = None
+) -> tuple[ReportWarning, ...]:
     """What calibration rows show.
 
     Args:
         rows: all of them.
         names: of the inputs.
         calibrating: how many calls choose the ranges.
+        distinct: how many of the samples or recordings differ from each other; None where that is not known.
     """
     found = []
-    if calibrating == 1 and all(value.dim() == 0 or value.shape[0] == 1 for value in rows[0]):
+    if (empty := _uninformative(rows, distinct)) is not None:
+        found.append(empty)
+    elif calibrating == 1 and all(value.dim() == 0 or value.shape[0] == 1 for value in rows[0]):
         found.append(
             ReportWarning(
                 NOTE,
@@ -113,6 +118,30 @@ def of_graph(
 
 
 # ---------------------------------------------------------------- inputs
+
+
+def _uninformative(rows: Sequence[Row], distinct: int | None) -> ReportWarning | None:
+    """Of data that tell nothing of what other inputs are like: one value everywhere, or one sample again and again."""
+    floats = [value for row in rows for value in row if value.is_floating_point() and value.numel()]
+    if not floats:
+        return None
+    low, high = (min(float(v.min()) for v in floats), max(float(v.max()) for v in floats))
+    if low == high and max(value.numel() for value in floats) > 1:
+        what = f"All values of the calibration data are {low:g}"
+    elif distinct == 1 and len(rows) > 1 and all(_same(row, rows[0]) for row in rows):
+        what = f"The {len(rows)} calibration samples are one sample, {len(rows)} times"
+    else:
+        return None
+    return ReportWarning(
+        WARNING,
+        "uninformative-data",
+        f"{what}: the ranges fit no other input, and the accuracy says nothing of one.",
+        "some dozens of typical inputs that differ",
+    )
+
+
+def _same(row: Row, other: Row) -> bool:
+    return all(map(torch.equal, row, other))
 
 
 def _unlike_features(name: str, values: Sequence[torch.Tensor]) -> ReportWarning | None:

@@ -70,6 +70,10 @@ class Wanted:
         found |= _named("quantization", told)
         found |= _named("transforms", {"sparsity": sparsity, "compress": wanted.compress, "passes": wanted.passes})
         found |= _named("verify", {name: getattr(self.verification, name) for name in _OF_VERIFICATION})
+        if self.verification.data is not None:
+            found["verify.data"] = {_CODE: "held-out data"}
+        if self.verification.metric is not None:
+            found["verify.metric"] = self.verification.metric
         if self.train is not None:
             found["train"] = _code(self.train)
         return {name: json.dumps(value, sort_keys=True, default=_code) for name, value in found.items()}

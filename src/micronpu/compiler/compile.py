@@ -163,7 +163,7 @@ def compile_model(
         calibration=calibration,
         train=train,
         clock=clock,
-        held_out=checks.held_out,
+        held_out=checks.judging,
         sparsity=wanted.on(device),
         float_too=checks.run,
         auto=how.is_auto,

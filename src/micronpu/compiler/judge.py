@@ -8,20 +8,33 @@ checked on a few of them, see `micronpu.compiler.verify`.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch.fx import GraphModule
 
+from micronpu.base.errors import ModelError
 from micronpu.frontend.integers import IntegerBorders
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.running import Row
 from micronpu.quantize.trial import Trial
-from micronpu.report.accuracy import Array, Comparison, OutputAccuracy, ProgramAccuracy, decibels
+from micronpu.report.accuracy import (
+    Array,
+    Comparison,
+    MetricAccuracy,
+    OutputAccuracy,
+    ProgramAccuracy,
+    decibels,
+)
+from micronpu.report.metrics import Metric
 
 _QUARTERS = 4
+_RESAMPLES, _FEWEST = 100, 4
+"""Of the samples for the interval of a metric, and samples below which it has none."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +83,8 @@ def compared(results: Sequence[Sequence[Row]], trial: Trial) -> ProgramAccuracy 
     if not outputs and integers is None:
         return None
     calls = sum(lengths) if trial.has_states else 0
-    return ProgramAccuracy(trial.numbers, trial.of, trial.held_out, tuple(outputs), integers, calls)
+    metric = _metric(trial.metric, found, wanted, trial) if trial.metric is not None else None
+    return ProgramAccuracy(trial.numbers, trial.of, trial.held_out, tuple(outputs), integers, calls, metric)
 
 
 def _output(
@@ -104,3 +118,73 @@ def _equal_integers(results: Sequence[Row], exact: Sequence[Row]) -> float | Non
             if not x.is_floating_point() and not y.is_floating_point() and x.shape == y.shape:
                 equal, elements = equal + int((x == y).sum()), elements + x.numel()
     return equal / elements if elements else None
+
+
+# ---------------------------------------------------------------- the metric of the user's task
+
+
+def _metric(metric: Metric, found: Sequence[Row], wanted: Sequence[Row], trial: Trial) -> MetricAccuracy:
+    """The metric of the float and of the quantized model.
+
+    Raises:
+        ModelError: the metric raises, gives NaN, gives other numbers for the same outputs, or labels do not fit it.
+    """
+    one = metric.is_builtin
+    outputs, exact = _arrays(found, one), _arrays(wanted, one)
+    inputs = tuple(_joined([row[i] for row in trial.rows_of_all]) for i in range(len(trial.rows[0])))
+    labels = metric.labels_from(exact) if trial.labels is None else trial.labels
+    if isinstance(exact, np.ndarray):
+        metric.check(exact, labels)
+    values = [metric.score(of, labels, inputs) for of in (exact, exact, outputs)]
+    for value in values:
+        if math.isnan(value):
+            raise ModelError(
+                f"The metric `{metric.name}` is not a number (NaN) on the held-out samples.",
+                hint="held-out samples of every label that it counts, or a metric that is defined without them",
+            )
+    if values[0] != values[1]:
+        raise ModelError(
+            f"The metric `{metric.name}` gives {values[0]:g} and {values[1]:g} for the same outputs.",
+            hint="a metric that draws no random numbers and keeps nothing from call to call",
+        )
+    lengths = [len(recording) for recording in trial.recordings]
+    interval = _bootstrapped(metric, outputs, labels, inputs, lengths)
+    missing = metric.missing(exact, labels) if isinstance(exact, np.ndarray) else ()
+    return MetricAccuracy(
+        metric.name, values[0], values[2], interval, metric.larger_is_better, trial.labels is not None, missing
+    )
+
+
+def _arrays(rows: Sequence[Row], first_only: bool) -> Any:
+    """An array with a row for each call; a tuple of one for each output where there are several."""
+    columns = [_joined(column) for column in zip(*rows, strict=True)]
+    return columns[0] if first_only or len(columns) == 1 else tuple(columns)
+
+
+def _joined(values: Sequence[torch.Tensor]) -> Array:
+    arrays = [value.detach().numpy() for value in values]
+    return np.concatenate(arrays) if arrays[0].ndim and arrays[0].shape[0] == 1 else np.stack(arrays)
+
+
+def _bootstrapped(
+    metric: Metric, outputs: Any, labels: Any, inputs: tuple[Array, ...], lengths: Sequence[int]
+) -> tuple[float, float] | None:
+    """95 % interval of a metric by resampling samples or recordings; None of few, or where the metric fails on one."""
+    if len(lengths) < _FEWEST:
+        return None
+    random, ends = np.random.default_rng(0), np.cumsum(lengths)
+    calls = [np.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)]
+
+    def drawn(values: Any, numbers: Array) -> Any:
+        return tuple(v[numbers] for v in values) if isinstance(values, tuple) else values[numbers]
+
+    found = []
+    for _ in range(_RESAMPLES):
+        numbers = np.concatenate([calls[i] for i in random.integers(0, len(lengths), len(lengths))])
+        try:
+            value = metric.score(drawn(outputs, numbers), drawn(labels, numbers), drawn(inputs, numbers))
+        except ModelError:  # a draw may lack what the metric needs
+            return None
+        found.append(value)
+    known = np.asarray(found)[np.isfinite(found)]
+    return tuple(map(float, np.percentile(known, (2.5, 97.5)))) if len(known) else None  # type: ignore[return-value]

@@ -28,7 +28,7 @@ from micronpu.quantize.calibrate import forget, quantize
 from micronpu.quantize.digests import Digests, of_model
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.states import check_stateless
-from micronpu.quantize.trial import CalibrationData, Trial
+from micronpu.quantize.trial import CalibrationData, HeldOut, Trial
 from micronpu.report.sparsity import SparsityReport
 from micronpu.report.warnings import ReportWarning
 from micronpu.transforms.sparsity.entry import Sparsity
@@ -85,7 +85,7 @@ def quantized_module(
     calibration: Any,
     clock: Clock,
     train: Train | None = None,
-    held_out: int | None = None,
+    held_out: HeldOut | int | None = None,
     sparsity: Sparsity | None = None,
     float_too: bool = False,
     auto: bool = False,
@@ -112,7 +112,7 @@ def quantized_module(
         rows, trial, sequences = data.rows[:MOST_ROWS], data.trial, data.sequences
         digests = replace(digests, data=data.digests)
         names = [n.name for n in given.module.graph.nodes if n.op == "placeholder"]
-        warnings = of_data(data.rows, names[: len(given.examples)], sum(map(len, sequences)))
+        warnings = of_data(data.rows, names[: len(given.examples)], sum(map(len, sequences)), data.distinct)
     report: SparsityReport | None = None
     notes = _control_flow(given.module)
     if sparsity is not None:

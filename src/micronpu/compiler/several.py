@@ -73,6 +73,11 @@ def compile_methods(
     device.pipeline = pipeline or device.pipeline
     if not checks.run:
         device = device.unverified()
+    if checks.data is not None or checks.metric is not None:
+        raise OptionError(
+            "`data` and `metric` judge one model, and several methods have outputs of their own.",
+            hint="micronpu.evaluate of each method, or micronpu.compile of one",
+        )
     how = Quantization.of(quantization)
     if how.is_auto:
         raise OptionError(

@@ -55,18 +55,21 @@ def calibration_sequences(
     return found or [calibration_batches([], examples, kind=kind)]
 
 
-def calibration_calls(calibration: Any, examples: Sequence[torch.Tensor], *, in_turn: bool) -> list[list[Row]]:
+def calibration_calls(
+    calibration: Any, examples: Sequence[torch.Tensor], *, in_turn: bool, kind: str = "calibration"
+) -> list[list[Row]]:
     """Calibration data as sequences of calls; for a model without states each call is a sequence.
 
     Args:
         in_turn: the model has states, so that the order of calls counts.
+        kind: what the data are for, in errors.
 
     Raises:
         ModelError: as for `calibration_sequences` and `calibration_batches`.
     """
     if in_turn:
-        return calibration_sequences(calibration, examples)
-    return [[row] for row in calibration_batches(calibration, examples)]
+        return calibration_sequences(calibration, examples, kind)
+    return [[row] for row in calibration_batches(calibration, examples, kind=kind)]
 
 
 def calibration_batches(

@@ -41,6 +41,11 @@ def of_model(given: Exported) -> dict[str, str]:
     return found | {"graph": _digest("\n".join(lines).encode())}
 
 
+def of_recording(calls: Sequence[Row]) -> str:
+    """Of the calls of one recording, wherever it stands in the data."""
+    return _of_tensors([tensor for row in calls for tensor in row])
+
+
 def of_rows(sequences: Sequence[Sequence[Row]]) -> dict[str, str]:
     """Of the rows in their order, numbered from 0, and of where sequences of calls begin."""
     rows = [row for sequence in sequences for row in sequence]

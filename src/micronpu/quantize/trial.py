@@ -7,18 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.arguments import described
-from micronpu.base.errors import OptionError
+from micronpu.base.errors import ModelError, OptionError
 from micronpu.frontend.exported import Exported
 from micronpu.frontend.work import multiply_accumulates
 from micronpu.quantize.data import calibration_calls
-from micronpu.quantize.digests import of_rows
+from micronpu.quantize.digests import of_recording, of_rows
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.running import Row
 from micronpu.report.accuracy import LEAST
+from micronpu.report.metrics import Array, Function, Metric, metric_of
 from micronpu.upstream.torch import tree_leaves
 
 INPUTS = 2
@@ -43,6 +45,23 @@ Recording: TypeAlias = Sequence[Row]
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """What a user says about the samples that a model is judged on.
+
+    Attributes:
+        count: how many samples of the calibration data are held out; None for the default.
+        data: samples that do not calibrate, in the place of those; None for none.
+        labels: of `data`, an entry for each call; None where the float model's outputs stand for them.
+        metric: name or function, see `metric_of`; None for none.
+    """
+
+    count: int | None = None
+    data: Any = None
+    labels: Any = None
+    metric: str | Function | None = None
+
+
+@dataclass(frozen=True)
 class Trial:
     """What a quantized model is judged on, and the program made of it is tried on.
 
@@ -55,6 +74,8 @@ class Trial:
         has_states: whether a call depends on those before it.
         runs: how many calls of the first recordings the program itself runs.
         seen: samples that calibrated, evenly spread, few; () where the model has states.
+        metric: of the user's task; None where there is none.
+        labels: for the metric, a row for each call; None where the float model's outputs stand for them.
     """
 
     recordings: tuple[Recording, ...]
@@ -65,11 +86,18 @@ class Trial:
     has_states: bool = False
     runs: int = 1
     seen: Sequence[Row] = ()
+    metric: Metric | None = None
+    labels: Array | None = None
 
     @property
     def rows(self) -> tuple[Row, ...]:
         """The calls that the program itself runs."""
         return tuple(itertools.islice(itertools.chain.from_iterable(self.recordings), self.runs))
+
+    @property
+    def rows_of_all(self) -> tuple[Row, ...]:
+        """The calls of all recordings."""
+        return tuple(itertools.chain.from_iterable(self.recordings))
 
     @property
     def exact_rows(self) -> tuple[Row, ...]:
@@ -145,44 +173,67 @@ class CalibrationData:
         trial: what the program is tried on: rows that are kept back, or the first ones where none are; of a model with
             states those of one sequence.
         digests: of all rows, see `of_rows`.
+        distinct: how many of the sequences differ from each other.
     """
 
     sequences: list[list[Row]]
     rows: tuple[Row, ...]
     trial: Trial
     digests: Mapping[str, str]
+    distinct: int
 
     @classmethod
     def of(
-        cls, exported: Exported, calibration: Any, held_out: int | None, *, float_too: bool = True
+        cls, exported: Exported, calibration: Any, held_out: HeldOut | int | None, *, float_too: bool = True
     ) -> CalibrationData:
         """From the arguments of `micronpu.compile`.
 
         Args:
-            float_too: run the float model on the rows of the trial, while there is one: quantizing it uses it up.
+            float_too: run the float model on the recordings of the trial, while there is one: quantizing it uses it up.
 
         Raises:
-            ModelError: an input does not fit the model.
+            ModelError: an input does not fit the model, or all of the held-out data also calibrate.
             OptionError: nothing would be left to calibrate with.
         """
         states, examples = exported.states, exported.examples
+        asked = held_out if isinstance(held_out, HeldOut) else HeldOut(held_out)
         everything = calibration_calls(calibration, examples, in_turn=bool(states))
-        kept = rows_kept_back(len(everything), held_out)
-        chosen = kept or _spread(len(everything), SEEN)
-        count = affordable(exported, [everything[n] for n in chosen])
+        alike: dict[str, list[int]] = {}
+        for number, sequence in enumerate(everything):
+            alike.setdefault(of_recording(sequence), []).append(number)
+        groups = list(alike.values())  # of equal sequences: what is held out must not calibrate under another number
+        kept: tuple[int, ...] = ()
+        if asked.data is not None:
+            judging = calibration_calls(asked.data, examples, in_turn=bool(states), kind="held-out")
+            chosen = tuple(i for i, recording in enumerate(judging) if of_recording(recording) not in alike)
+            if not chosen:
+                raise ModelError(
+                    "Every held-out sample is one of the calibration data, too, so that none tells of other inputs.",
+                    hint="data= with samples that do not calibrate, or no data=, which holds out some that are given",
+                )
+        else:
+            judging = everything
+            kept = rows_kept_back(len(groups), asked.count)
+            chosen = tuple(groups[i][0] for i in kept) or _spread(len(everything), SEEN)
+        is_held_out = bool(kept) or asked.data is not None
+        labels = None if asked.labels is None else _labels(asked.labels, judging)
+        count = affordable(exported, [judging[n] for n in chosen])
         chosen = tuple(chosen[i] for i in _spread(len(chosen), count))
-        recordings = tuple(everything[n] for n in chosen)
-        runs = rows_run(exported.module, HELD_OUT if kept else INPUTS)
-        used = [sequence for i, sequence in enumerate(everything) if i not in kept]
+        recordings = tuple(judging[n] for n in chosen)
+        runs = rows_run(exported.module, HELD_OUT if is_held_out else INPUTS)
+        gone = {i for number in kept for i in groups[number]}
+        used = [sequence for i, sequence in enumerate(everything) if i not in gone]
         trial = Trial(
             recordings,
             chosen,
-            len(everything),
-            bool(kept),
+            len(judging),
+            is_held_out,
             float_results(exported, recordings) if float_too else (),
             bool(states),
             min(runs, len(recordings[0]) if states else len(recordings)),
             () if states else [calls[0] for calls in used[:: max(1, len(used) // SEEN)][:SEEN] if calls],
+            None if asked.metric is None else metric_of(asked.metric),
+            None if labels is None else np.concatenate([labels[n] for n in chosen]),
         )
         rows = [row for sequence in everything for row in sequence]
         return cls(
@@ -190,7 +241,30 @@ class CalibrationData:
             tuple(everything[0] if states else rows),
             trial,
             of_rows(everything),
+            len(groups),
         )
+
+
+def _labels(given: Any, recordings: Sequence[Recording]) -> list[Array]:
+    """The labels of each recording: a list of one array or list for each, or one label for each call of all.
+
+    Raises:
+        ModelError: there are more or fewer.
+    """
+    lengths = [len(recording) for recording in recordings]
+    if isinstance(given, list | tuple) and all(hasattr(own, "__len__") for own in given) and max(lengths) > 1:
+        found = [np.asarray(own) for own in given]
+        if [len(own) for own in found] == lengths:
+            return found
+        given = [label for own in given for label in own]
+    array = np.asarray(given)
+    if array.ndim == 0 or len(array) != sum(lengths):
+        raise ModelError(
+            f"There are {len(array) if array.ndim else 0} labels and {sum(lengths)} "
+            f"{'calls of held-out recordings' if max(lengths) > 1 else 'held-out samples'}.",
+            hint="a label for each, in the same order",
+        )
+    return np.split(array, np.cumsum(lengths)[:-1])
 
 
 def _spread(count: int, most: int) -> tuple[int, ...]:

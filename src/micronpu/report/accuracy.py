@@ -159,6 +159,34 @@ class OutputAccuracy:
 
 
 @dataclass(frozen=True)
+class MetricAccuracy:
+    """A metric of the user's task on the held-out samples.
+
+    Attributes:
+        name: of the metric.
+        float_model, quantized: its values.
+        interval: 95 % confidence interval of `quantized`; None of too few samples.
+        larger_is_better: False for errors.
+        labelled: whether labels were given; otherwise the float model's outputs stand for them.
+        missing: classes of which no sample has the label: the metric says nothing of them.
+    """
+
+    name: str
+    float_model: float = field(metadata=named("float"))
+    quantized: float
+    interval: tuple[float, float] | None = None
+    larger_is_better: bool = True
+    labelled: bool = False
+    missing: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        within = f" ({self.interval[0]:.4g} to {self.interval[1]:.4g})" if self.interval is not None else ""
+        without = f", with no sample of class {', '.join(map(str, self.missing))}" if self.missing else ""
+        against = "" if self.labelled else " against the float model's outputs"
+        return f"{self.name} {self.quantized:.4g}{within}{against}, in float {self.float_model:.4g}{without}"
+
+
+@dataclass(frozen=True)
 class ProgramAccuracy:
     """How accurate the quantized model is, measured on held-out samples at every compilation.
 
@@ -171,6 +199,7 @@ class ProgramAccuracy:
         integers: of the elements of outputs that are integers, such as positions, the share that the float model gives,
             too, 0 to 1; None where there are none.
         calls: of all recordings together; 0 of a model without states.
+        metric: of the user's task; None where none is given.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("sqnr", "agreement")
@@ -181,6 +210,7 @@ class ProgramAccuracy:
     outputs: tuple[OutputAccuracy, ...]
     integers: float | None = None
     calls: int = 0
+    metric: MetricAccuracy | None = None
 
     @property
     def agreement(self) -> float | None:
@@ -197,6 +227,29 @@ class ProgramAccuracy:
         """The ratio against float in dB, of the worst output or part of one; None where the float model is unknown."""
         known = [sqnr for o in self.outputs if (sqnr := o.sqnr) is not None]
         return min(known) if known else None
+
+    @property
+    def sqnr_interval(self) -> tuple[float, float] | None:
+        """95 % confidence interval of the output whose ratio is the lowest; None where there is none of a part."""
+        known = [o for o in self.outputs if o.sqnr is not None]
+        worst = min(known, key=lambda o: o.sqnr or 0.0, default=None)
+        if worst is None or worst.float_model is None or worst.sqnr != worst.float_model.sqnr:
+            return None
+        return worst.float_model.interval
+
+    @property
+    def agreement_interval(self) -> tuple[float, float] | None:
+        """95 % confidence interval of `agreement`; None where that is a share of integers."""
+        known = [
+            o.float_model for o in self.outputs if o.float_model is not None and o.float_model.agreeing is not None
+        ]
+        worst = min(known, key=lambda c: c.agreement or 0.0, default=None)
+        return None if worst is None or worst.agreement != self.agreement else worst.agreement_interval
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is measured on one sample, which is no verdict."""
+        return max(len(self.rows), self.calls) < 2
 
     @property
     def measured_on(self) -> str:
@@ -216,4 +269,7 @@ class ProgramAccuracy:
         parts = [f"output {output.output}: {output}" if several else str(output) for output in self.outputs]
         if self.integers is not None:
             parts.append(f"{self.integers:.1%} of the integers are those of the float model")
-        return f"Accuracy {self.measured_on}: {'. '.join(parts)}."
+        if self.metric is not None:
+            parts.insert(0, str(self.metric))
+        single = ", which is no verdict" if self.is_single and self.rows else ""
+        return f"Accuracy {self.measured_on}{single}: {'. '.join(parts)}."

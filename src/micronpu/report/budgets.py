@@ -8,8 +8,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from micronpu.base.errors import BudgetError, OptionError
+from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.budget_result import BudgetResult
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.warnings import NOTE, ReportWarning
 
 Named = Callable[[str], str]
 
@@ -23,9 +25,10 @@ class Budgets:
             an end of its band.
         max_sram: bytes of SRAM, with the pools of the runtime and without the firmware's own data.
         max_flash: bytes of the program's file.
-        min_sqnr: signal-to-noise ratio against the float model in dB, of the worst output.
-        min_agreement: share of the rows in which the program gives the answer of the float model, 0 to 1: the same
-            largest score, the same integers; of the worst output.
+        min_sqnr: signal-to-noise ratio against the float model in dB, of the worst output or part of one.
+        min_agreement: share of the samples in which the program gives the answer of the float model, 0 to 1: the same
+            largest score, the same integers; of the worst output.  Where the 95 % interval of one of these two holds
+            the limit, a note says that other samples may decide otherwise, and ``strict`` refuses the program.
 
     Raises:
         OptionError: a limit is no positive number.
@@ -51,7 +54,7 @@ class Budgets:
             OptionError: a budget is on a figure that the report does not have.
         """
         return tuple(
-            result(field.name, limit, _figure(field.name, report, named(field.name)))
+            result(field.name, limit, *_figure(field.name, report, named(field.name)))
             for field in fields(self)
             if (limit := getattr(self, field.name)) is not None
         )
@@ -74,16 +77,17 @@ def check_limit(name: str, value: Any, called: str, hint: str) -> None:
         raise OptionError(f"{called} is {value!r}; it is a share, of at most 1.", hint=hint.replace("100", "0.95"))
 
 
-def result(name: str, limit: float, value: float) -> BudgetResult:
+def result(name: str, limit: float, value: float, interval: tuple[float, float] | None = None) -> BudgetResult:
     """A budget beside a figure; its name says whether it is a maximum or a minimum."""
-    return BudgetResult(name, limit, value, value <= limit if name.startswith("max_") else value >= limit)
+    return BudgetResult(name, limit, value, value <= limit if name.startswith("max_") else value >= limit, interval)
 
 
-def check_budgets(results: tuple[BudgetResult, ...], named: Named = str) -> None:
+def check_budgets(results: tuple[BudgetResult, ...], named: Named = str, *, strict: bool = False) -> None:
     """Refuses a program that misses a budget.
 
     Args:
         named: the name that the user knows a budget by.
+        strict: also refuse one that may miss a budget on other samples.
 
     Raises:
         BudgetError: says which, and by how much.
@@ -94,28 +98,48 @@ def check_budgets(results: tuple[BudgetResult, ...], named: Named = str) -> None
             f"The program misses {'a budget' if len(missed) == 1 else f'{len(missed)} budgets'}: {'; '.join(missed)}.",
             hint="the report, which says what takes the most, or another limit",
         )
+    for warning in undecided(results, named) if strict else ():
+        raise BudgetError(warning.what, hint=warning.hint)
 
 
-def _figure(name: str, report: DelegationReport, called: str) -> float:
+def undecided(results: tuple[BudgetResult, ...], named: Named = str) -> tuple[ReportWarning, ...]:
+    """A note for each budget that is kept, and might not be on other samples."""
+    return tuple(
+        ReportWarning(
+            NOTE,
+            "undecided-budget",
+            f"The budget {r.said(named(r.name))}: on other samples it may be missed.",
+            "more held-out samples, which make the interval narrower",
+        )
+        for r in results
+        if r.met and not r.sure
+    )
+
+
+def _figure(name: str, report: DelegationReport, called: str) -> tuple[float, tuple[float, float] | None]:
+    """The program's figure, with its interval where it is measured on samples."""
     lacking = next((f"{what}: {why}" for what, why in report.missing.items() if what.startswith("time")), "")
     if name == "max_ms":
         if lacking or not report.latency:
             raise _none(called, lacking or "no processor has a model of its time", "a target with a figure of its time")
-        return sum(t.milliseconds for t in report.latency)
-    if name == "min_sqnr":
-        value = report.accuracy.sqnr if report.accuracy is not None else None
-        if value is None:
-            raise _none(called, "the program was not compared with a float model", "a float model, and verify=True")
-        return value
-    if name == "min_agreement":
-        value = report.accuracy.agreement if report.accuracy is not None else None
-        if value is None:
-            why = "no output is a vector of scores or of integers that was compared with a float model"
-            raise _none(called, why, "a float classifier, and verify=True")
-        return value
+        return sum(t.milliseconds for t in report.latency), None
+    if name in ("min_sqnr", "min_agreement"):
+        return _accuracy(name, report.accuracy, called)
     if report.memory is None:
         raise _none(called, "nothing was compiled", "a budget of `compile`")
-    return report.memory.sram if name == "max_sram" else report.memory.flash
+    return report.memory.sram if name == "max_sram" else report.memory.flash, None
+
+
+def _accuracy(name: str, accuracy: ProgramAccuracy | None, called: str) -> tuple[float, tuple[float, float] | None]:
+    figure = None if accuracy is None else accuracy.sqnr if name == "min_sqnr" else accuracy.agreement
+    if accuracy is None or figure is None:
+        if name == "min_sqnr":
+            raise _none(called, "the program was not compared with a float model", "a float model, and verify=True")
+        why = "no output is a vector of scores or of integers that was compared with a float model"
+        raise _none(called, why, "a float classifier, and verify=True")
+    if accuracy.is_single:
+        raise _none(called, "one sample is no verdict", "16 calibration samples or more, or held-out data")
+    return figure, accuracy.sqnr_interval if name == "min_sqnr" else accuracy.agreement_interval
 
 
 def _none(called: str, why: str, hint: str) -> OptionError:

@@ -22,8 +22,8 @@ from micronpu.report.delegation import DelegationReport
 
 
 def report() -> DelegationReport:
-    exact = Comparison(1, 30.0, 0.1, 0.1)
-    accuracy = ProgramAccuracy((0,), 16, True, (OutputAccuracy(0, exact, exact),))
+    exact = Comparison(2, 30.0, 0.1, 0.1)
+    accuracy = ProgramAccuracy((0, 8), 16, True, (OutputAccuracy(0, exact, exact),))
     return replace(compiled("imxrt700").report, accuracy=accuracy)
 
 
@@ -131,6 +131,18 @@ def test_the_command_keeps_budgets(folder):
 def test_the_command_refuses(folder, options, sentence):
     code, said = run(*options)
     assert code == 1 and sentence in said
+
+
+def test_the_command_judges_on_data_of_the_user(folder):
+    Path("m.py").write_text(FILE + "\n\ndef near(outputs, labels):\n    return 1.0 - abs(outputs - labels).mean()\n")
+    judged = ("--data", "x.npy", "--report-json", "r.json")
+    code, said = run(*judged, "--metric", "m.py:near")
+    assert code == 0 and "Accuracy on 8 held-out samples (0, 1, 2, 3, 4, 5, 6, 7 of 8): near 0.9" in said, said
+    code, said = run(*judged, "--metric", "top1", "--labels", "y.npy")
+    metric = DelegationReport.load("r.json").accuracy.metric
+    assert code == 0 and metric.labelled and metric.missing == (1, 2, 3), said
+    code, said = run(*judged, "--eval-data", "x.npy", "--labels", "y.npy", "--min-accuracy", "0.1")
+    assert code == 1 and "--min-accuracy, --eval-data and --labels go together" in said
 
 
 def test_the_python_door():

@@ -128,3 +128,134 @@ def test_the_interval_holds_the_ratio_of_all():
     assert jackknife(decibels, [1.0], [0.1]) is None
     assert jackknife(decibels, [1.0, 1.0], [0.0, 0.1]) is None
     assert [round(student(n), 2) for n in (1, 4, 5, 10, 30)] == [12.71, 2.78, 2.57, 2.23, 2.04]
+
+
+# ---------------------------------------------------------------- data, labels and metrics of the user
+
+
+def classifier() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).eval()
+
+
+def samples(first: int, count: int) -> list[torch.Tensor]:
+    return [torch.randn(1, 8, generator=generator(first + i)) for i in range(count)]
+
+
+def judged(calibration: list[torch.Tensor] | None = None, **options: Any) -> micronpu.CompiledProgram:
+    data = samples(0, 16) if calibration is None else calibration
+    verify = micronpu.Verification(**options)
+    return micronpu.compile(classifier(), data[0], "cortex-m55", calibration=data, verify=verify)
+
+
+def near(outputs: np.ndarray, labels: np.ndarray) -> float:
+    return 1.0 - float(np.abs(outputs - labels).mean())
+
+
+def test_a_metric_is_computed_on_held_out_samples():
+    data = samples(100, 20)
+    with torch.no_grad():
+        wanted = torch.cat([classifier()(x) for x in data])
+    labels = wanted.argmax(1).numpy()
+    labels[0] = (labels[0] + 1) % 3
+    program = judged(data=data, labels=labels, metric="top1")
+    metric, accuracy = program.report.accuracy.metric, program.report.accuracy
+    assert (metric.float_model, metric.labelled, accuracy.rows) == (0.95, True, tuple(range(20)))
+    found = torch.cat([program.quantized(x) for x in data])
+    assert metric.quantized == pytest.approx(float((found.argmax(1).numpy() == labels).mean()))
+    assert metric.interval[0] <= metric.quantized <= metric.interval[1]
+    assert f"top1 {metric.quantized:.4g} (" in str(program.report)
+    own = judged(data=data, metric=near).report.accuracy.metric
+    assert own.float_model == 1.0 and not own.labelled
+    assert own.quantized == pytest.approx(near(found.numpy(), wanted.numpy()), abs=1e-6)
+    assert judged(metric="top1").report.accuracy.metric.float_model == 1.0  # on the 2 of 16 that are held out
+
+
+def test_a_class_without_a_sample_is_said():
+    labels = np.zeros(20, np.int64)
+    labels[3] = 2
+    program = judged(data=samples(100, 20), labels=labels, metric="f1")
+    assert program.report.accuracy.metric.missing == (1,)
+    assert "with no sample of class 1" in str(program.report)
+
+
+def raises(outputs: np.ndarray, labels: np.ndarray) -> float:
+    raise KeyError("dog")
+
+
+def nothing(outputs: np.ndarray, labels: np.ndarray) -> float:
+    return float("nan")
+
+
+CALLS: list[int] = []
+
+
+def unsteady(outputs: np.ndarray, labels: np.ndarray) -> float:
+    CALLS.append(1)
+    return float(len(CALLS))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"metric": raises}, "The metric `raises` raised KeyError: 'dog'"),
+        ({"metric": nothing}, "The metric `nothing` is not a number (NaN) on the held-out samples."),
+        ({"metric": unsteady}, "for the same outputs. Try: a metric that draws no random numbers"),
+        ({"metric": "auc"}, "The metric 'auc' needs labels."),
+        ({"metric": "f2"}, "There is no metric 'f2'."),
+        ({"metric": near, "run": False}, "`metric` is computed by running the model"),
+        ({"data": [torch.zeros(1, 9)]}, "Held-out item 0, input 0 has shape [1, 9], the model takes [1, 8]."),
+        ({"data": []}, "The held-out data is empty."),
+        ({"data": samples(0, 2)}, "Every held-out sample is one of the calibration data, too"),
+        ({"data": samples(100, 3), "held_out": 2}, "`held_out` is 2, and `data` is given"),
+        ({"data": samples(100, 3), "labels": [0, 1], "metric": "top1"}, "There are 2 labels and 3 held-out samples."),
+        ({"data": samples(100, 3), "labels": [0, 1, 7], "metric": "top1"}, "The labels go from 0 to 7, but the output"),
+        ({"labels": [0]}, "`labels` are the labels of `data` for a `metric`."),
+    ],
+)
+def test_what_does_not_fit_is_said_in_a_sentence(options, says):
+    with pytest.raises(micronpu.MicroNpuError) as caught:
+        judged(**options)
+    assert says in str(caught.value)
+
+
+def test_a_held_out_sample_did_not_calibrate_under_another_number():
+    data = samples(0, 16)
+    accuracy = judged([*data, *data]).report.accuracy
+    assert (accuracy.rows, accuracy.of) == ((4, 12), 32)
+    few = judged([*samples(0, 4)] * 8).report.accuracy
+    assert not few.held_out and len(few.rows) == 16
+
+
+@pytest.mark.filterwarnings("ignore::micronpu.AccuracyWarning")
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ([torch.zeros(1, 8)] * 20, "All values of the calibration data are 0:"),
+        ([torch.full((1, 8), 0.5)], "All values of the calibration data are 0.5:"),
+        (samples(0, 1) * 20, "The 20 calibration samples are one sample, 20 times:"),
+    ],
+)
+def test_data_that_tell_nothing_are_a_warning(data, says):
+    (warning,) = (w for w in judged(data).report.warnings if w.rule == "uninformative-data")
+    assert warning.is_severe and says in warning.what
+    with pytest.raises(micronpu.BudgetError, match="calibration"):
+        judged(data, strict=True)
+
+
+def test_the_interval_decides_a_budget():
+    report = judged(samples(0, 24)).report
+    (output,) = report.accuracy.outputs
+    low, high = output.float_model.interval
+    middle = (low + report.accuracy.sqnr) / 2
+    sure, doubtful, missed = (micronpu.Budgets(min_sqnr=limit) for limit in (low - 0.1, middle, high + 0.1))
+    assert [b.results(report)[0].met for b in (sure, doubtful, missed)] == [True, True, False]
+    assert [b.results(report)[0].sure for b in (sure, doubtful, missed)] == [True, False, True]
+    (note,) = (w for w in judged(samples(0, 24), budgets=doubtful).report.warnings if w.rule == "undecided-budget")
+    assert note.level == "note" and "95 % interval" in note.what
+    with pytest.raises(micronpu.BudgetError, match="on other samples it may be missed"):
+        judged(samples(0, 24), budgets=doubtful, strict=True)
+    with pytest.raises(micronpu.BudgetError, match="misses a budget: min_sqnr is"):
+        judged(samples(0, 24), budgets=missed)
+    with pytest.raises(micronpu.OptionError, match="one sample is no verdict"):
+        judged(samples(0, 3), held_out=1, budgets=sure)

@@ -34,6 +34,25 @@ class Metric:
     check: Callable[[Array, Array], None]
     larger_is_better: bool = True
     right: Callable[[Array, Array], Array] | None = None
+    is_builtin: bool = False
+
+    def labels_from(self, outputs: Any) -> Any:
+        """The outputs of the float model as labels, where no others are known.
+
+        Raises:
+            OptionError: this metric needs labels of its own.
+        """
+        if not self.is_builtin or self.check is _check_values:
+            return outputs
+        if self.check is _check_binary:
+            raise OptionError(f"The metric {self.name!r} needs labels.", hint="labels= of the held-out data")
+        return outputs.argmax(1) if outputs.ndim == 2 else outputs
+
+    def missing(self, outputs: Array, labels: Array) -> tuple[int, ...]:
+        """Classes of the outputs that no label has."""
+        if not self.is_builtin or self.check is not _check_classes:
+            return ()
+        return tuple(sorted(set(range(outputs.shape[1])) - set(np.unique(labels).tolist())))
 
 
 def _right(outputs: Array, labels: Array) -> Array:
@@ -137,14 +156,15 @@ def _check_values(outputs: Array, labels: Array) -> None:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("top1", _top1, _check_classes, right=_right),
-        Metric("auc", lambda y, t, _: auc(_scores(y), t), _check_binary),
-        Metric("f1", lambda y, t, _: f1(y.argmax(1), t, y.shape[1]), _check_classes),
+        Metric("top1", _top1, _check_classes, right=_right, is_builtin=True),
+        Metric("auc", lambda y, t, _: auc(_scores(y), t), _check_binary, is_builtin=True),
+        Metric("f1", lambda y, t, _: f1(y.argmax(1), t, y.shape[1]), _check_classes, is_builtin=True),
         Metric(
             "mae",
             lambda y, t, _: float(np.abs(y - t.reshape(y.shape)).mean()),
             _check_values,
             larger_is_better=False,
+            is_builtin=True,
         ),
     )
 }
