@@ -20,13 +20,14 @@ import secrets
 import stat
 import sys
 import time
-import warnings
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from micronpu.base.callers import warn
 
 FOLDER = "MICRONPU_CACHE"
 _OFF = ("off", "0", "no")
@@ -262,7 +263,7 @@ class Cache:
         if self.tell is not None:
             self.tell(text)
         else:
-            warnings.warn(text, CacheWarning, stacklevel=2)
+            warn(text, CacheWarning)
 
 
 class Entry(NamedTuple):

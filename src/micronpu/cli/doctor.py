@@ -156,7 +156,7 @@ def _print(findings: Sequence[Finding], here: str) -> None:
 
 
 def examine() -> Iterator[Finding]:
-    """All findings; imports none of what it looks for."""
+    """All findings; imports none of what it looks for, and tries what an NPU's vendor has, where it is installed."""
     wanted = python_versions()
     version = platform.python_version()
     yield Finding("Python", version, satisfies(version, wanted), f"Python {wanted}")
@@ -183,9 +183,7 @@ def examine() -> Iterator[Finding]:
     yield _examine_cache()
     yield from _examine_boards()
     yield from _examine_simulator()
-    for package, remedy in [found for family in FAMILIES.values() for found in family.vendor().items()]:
-        there = importlib.util.find_spec(package) is not None
-        yield Finding(package, "installed" if there else "", there, remedy, needed=False)
+    yield from _examine_vendors()
 
 
 def examine_upstream(*, every: bool) -> Iterator[Finding]:
@@ -246,6 +244,21 @@ def _examine_simulator() -> Iterator[Finding]:
     for found in examine(next(iter(chips()))):
         remedy = f"{found.remedy}, for programs of the SDK without a board"
         yield Finding(found.name, str(found.path or ""), found.path is not None, remedy, needed=False)
+
+
+def _examine_vendors() -> Iterator[Finding]:
+    """Packages of the NPUs' vendors, which are tried in a process of their own where they are installed."""
+    for family in FAMILIES.values():
+        for package, remedy in family.vendor().items():
+            if importlib.util.find_spec(package) is None:
+                yield Finding(package, "", False, remedy, needed=False)
+                continue
+            try:
+                yield Finding(package, family.try_vendor(package), True, needed=False)
+            except ImportError:
+                return  # NumPy, which is missing above
+            except MicroNpuError as error:
+                yield Finding(package, error.what, False, error.hint, needed=False)
 
 
 def _examine_plugin() -> Iterator[Finding]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.fx import GraphModule
 
+from micronpu.base.callers import warn
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.compiler.at_sight import of_graph
@@ -181,7 +181,7 @@ def _judged(
     for warning in report.warnings:
         if warning.is_severe:
             text = f"Method `{own.name}`: {warning}" if own.name else str(warning)
-            warnings.warn(text, AccuracyWarning, stacklevel=5)  # the line that calls `micronpu.compile`
+            warn(text, AccuracyWarning)
     return report
 
 

@@ -10,7 +10,6 @@ are added up, that happens in double precision, in one order.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from micronpu.base.callers import warn
 from micronpu.base.errors import ModelError
 from micronpu.upstream.torch import version_of
 
@@ -235,10 +235,7 @@ class RangeObserver(nn.Module):
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and zero point, of shape [1] or [channels]."""
         if self.is_empty:
-            warnings.warn(
-                "An observer has seen no values; its grid has scale 1 and zero point 0. Run the prepared module first.",
-                stacklevel=2,
-            )
+            warn("An observer has seen no values; its grid has scale 1, zero point 0. Run the prepared module first.")
             return torch.tensor([1.0]), torch.tensor([0])
         low, high = self._ends()
         if self.pole is not None and low.numel() == 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,6 +13,7 @@ from executorch.exir.backend.partitioner import Partitioner
 from executorch.export import BackendRecipeProvider, ExportRecipe, RecipeType
 
 from micronpu.base.arguments import check_switch
+from micronpu.base.callers import warn
 from micronpu.base.errors import OptionError
 from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
@@ -170,7 +170,7 @@ class _Provider(BackendRecipeProvider):
         if self.options.silicon_key in unknown:  # what it was called in earlier versions
             raise unknown_options(name, [self.options.silicon_key], RecipeOptions, self.options)
         if unknown:
-            warnings.warn(str(unknown_options(name, list(unknown), RecipeOptions, self.options)), stacklevel=4)
+            warn(str(unknown_options(name, list(unknown), RecipeOptions, self.options)))
         is_qat = recipe_type.name.endswith("_QAT")
         options = RecipeOptions(**common)
         options.check(name, is_qat)

@@ -232,6 +232,14 @@ class Family(ABC):
         """Packages of the NPU's vendor that are used where they are: what for, and where they are from, by name."""
         return {}
 
+    def try_vendor(self, package: str) -> str:
+        """Has an installed package of `vendor` do what it is for, on something small, and says what came of it.
+
+        Raises:
+            MicroNpuError: it cannot.
+        """
+        raise NotImplementedError(package)
+
     def rewrites(self) -> dict[str, dict[str, str]]:
         """What the family does to operators that it cannot take as they are: a sentence by name, under headings."""
         return {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import operator
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from micronpu.base.callers import warn
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs, check_static, export
@@ -127,7 +127,7 @@ def streaming(model: nn.Module, example_inputs: Any, *, dim: int = -1, step: int
     rewriter = _Rewriter(module, axis, step)
     network = rewriter.run()
     for sentence in rewriter.windows:
-        warnings.warn(WindowWarning(sentence), stacklevel=2)
+        warn(WindowWarning(sentence))
     return Streaming(network, step, int(x.shape[axis]), rewriter.lag, rewriter.windows)
 
 

@@ -6,12 +6,12 @@ Imports no torchao by itself, which takes as long as a small network to compile.
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from torch.fx import GraphModule, Node
 
+from micronpu.base.callers import warn
 from micronpu.base.quiet import quiet
 from micronpu.upstream.door import Door, declared, installed, is_seen, through
 
@@ -99,7 +99,7 @@ def repair(repaired: Mapping[str, Callable[[Function], Function]]) -> bool:
     if ORIGINALS:
         return True
     if sentence := _unrepaired():
-        warnings.warn(sentence, stacklevel=2)
+        warn(sentence)
         return False
     for name, door in REPAIRS.items():
         home, last = door.owner()

@@ -71,8 +71,9 @@ def test_what_is_near_has_no_warning(target):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_operator_that_costs_most_is_named_with_its_line(target):
-    with pytest.warns(micronpu.AccuracyWarning, match=r"Output 0 is .* dB .*against float"):
+    with pytest.warns(micronpu.AccuracyWarning, match=r"Output 0 is .* dB .*against float") as caught:
         report = spoiled(target).report
+    assert [w.filename for w in caught if w.category is micronpu.AccuracyWarning] == [__file__]
     (warning,) = report.warnings
     assert (warning.level, warning.rule, warning.output) == ("warning", "far-from-float", 0)
     assert warning.operator in ("conv2d", "relu") and warning.node in ("conv2d_1", "relu_1")

@@ -1,7 +1,7 @@
 """A stand-in for the vendor's SDK, with its call shape and none of its contents, that can also go wrong.
 
-The environment variable STAND_IN_MOOD says how; see `neutron_converter` and `_wrapping`.  Only the tests put it on the
-path, and only on that of the worker process.
+The environment variable STAND_IN_MOOD says how; see `_conversion` and `_wrapping`.  STAND_IN_NAMES=newer gives it the
+names that the SDK has after 3.2.2.  Only the tests put it on the path, and only on that of the worker process.
 """
 
 import os

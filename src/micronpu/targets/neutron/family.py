@@ -65,6 +65,11 @@ class Neutron(Family):
             "eiq_neutron_sdk": "NXP's eIQ Neutron SDK, to compile for the chip's Neutron; the simulator does without"
         }
 
+    def try_vendor(self, package: str) -> str:
+        from micronpu.targets.neutron.sdk import try_sdk
+
+        return try_sdk(self.usual)
+
     def rewrites(self) -> dict[str, dict[str, str]]:
         from micronpu.targets.neutron.rewrites import REWRITES
 

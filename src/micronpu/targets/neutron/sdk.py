@@ -24,6 +24,9 @@ from micronpu.base.errors import ConverterError
 from micronpu.base.leaving import scratch_folder, undone
 from micronpu.base.parsing import parse_json
 from micronpu.container.payload import Artifacts
+from micronpu.emit.litert import to_litert
+from micronpu.ir import DType, GraphBuilder, QParams, TensorType
+from micronpu.ops.elementwise import Add
 from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
 from micronpu.targets.neutron.kernel_map import kernel_operators
 from micronpu.targets.neutron.neutron_graph import read_program
@@ -86,6 +89,23 @@ def select_converter(name: str, target: NeutronTargetSpec) -> NeutronConverter:
             hint='converter="reference", whose program runs on the host',
         )
     return SdkConverter()
+
+
+def try_sdk(target: str, timeout: float = 60.0) -> str:
+    """Has the installed SDK convert a model of two operators, and says what came of it.
+
+    Args:
+        target: name of the chip, such as ``imxrt700``.
+
+    Raises:
+        ConverterError: it cannot; see `SdkConverter.convert`.
+    """
+    builder, grid = GraphBuilder(), QParams.per_tensor(0.05, 3)
+    x = builder.input(TensorType((1, 8), DType.INT8, grid))
+    y = builder.emit(Add(), x, x, qparams=grid)
+    model = to_litert(builder.finish(builder.emit(Add(), y, x, qparams=grid)))
+    made = SdkConverter().convert(model.data, ConverterOptions(target, timeout=timeout))
+    return f"{made.versions[PACKAGE]}, makes a program of two operators for {target}"
 
 
 @dataclass(frozen=True)
@@ -278,7 +298,7 @@ def _failure(kind: str, detail: str, log: str, request: Mapping[str, Any]) -> Co
         case "function":
             return ConverterError(
                 f"The Neutron converter {PACKAGE} has no {detail}, which micronpu calls.",
-                hint="version 3.2 of the SDK, whose functions micronpu knows",
+                hint="another version of the SDK; micronpu knows the functions of 3.2 and of those that follow it",
             )
         case "target":
             return ConverterError(

@@ -21,12 +21,16 @@ from micronpu.base.lifeline import tie, working
 
 PACKAGE = "eiq_neutron_sdk"
 
+_CONVERTERS = (("neutron_compiler", "compileModel"), ("neutron_converter", "convertModel"))
+"""Where the converter is, and its function: what the SDK after 3.2.2 calls them, and what it called them before."""
 _OPTIONS = {
     "excluded_graph_passes": "excludeGraphPasses",
     "fetch_constants_to_sram": "fetchConstantsToSRAM",
     "dump_kernel_selection_code": "dumpKernelSelectionCode",
     "profiling": "useProfiling",
 }
+_DUMPS = {"dumpAfterImport": "console", "dumpAfterGenerate": "console", "verbose": True, "dumpMicrocode": True}
+"""For a profile.  The board numbers kernels; what a kernel computes stands in these dumps only (see kernel_map)."""
 
 
 class _FailureError(Exception):
@@ -96,13 +100,24 @@ def _function(owner: Any, name: str) -> Any:
     return function
 
 
+def _converter() -> tuple[Any, Any]:
+    """The module of the converter, and its function."""
+    for name, function in _CONVERTERS:
+        module = f"{PACKAGE}.{name}"
+        try:
+            found = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise _FailureError("import", f"{type(error).__name__}: {error}") from error
+            continue
+        if callable(convert := getattr(found, function, None)):
+            return found, convert
+    raise _FailureError("function", " or ".join(f"{name}.{function}" for name, function in _CONVERTERS))
+
+
 def _convert(request: dict[str, Any], folder: Path) -> None:
-    try:
-        converter = importlib.import_module(f"{PACKAGE}.neutron_converter")
-    except ModuleNotFoundError as error:
-        raise _FailureError("function", f"{PACKAGE}.neutron_converter") from error
+    converter, convert = _converter()
     context = _function(converter, "CompilationContext")()
-    convert = _function(converter, "convertModel")
     context.targetOpts = _target(_function(converter, "getNeutronTarget"), request["target"])
     options = context.compilationOpts
     if hasattr(options, "minNumOpsPerGraph"):
@@ -113,8 +128,7 @@ def _convert(request: dict[str, Any], folder: Path) -> None:
         elif request[name]:
             raise _FailureError("option", f"{name} ({attribute})")
     if request["profiling"]:
-        # The board numbers kernels; what a kernel computes stands in these dumps only (see kernel_map).
-        for attribute, value in (("dumpAfterImport", "console"), ("dumpAfterGenerate", "console"), ("verbose", True)):
+        for attribute, value in _DUMPS.items():
             if hasattr(options, attribute):
                 setattr(options, attribute, value)
     for flag in request["extra_flags"]:

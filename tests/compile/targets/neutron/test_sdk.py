@@ -14,6 +14,7 @@ from tests.runtime.neutron_programs import add_model, split_model
 from tests.stand_in_sdk.eiq_neutron_sdk._wrapping import wrap
 
 from micronpu.base.errors import ConverterError, MicroNpuError, ModelError, OptionError
+from micronpu.cli.doctor import examine
 from micronpu.container.payload import align, pack, parse
 from micronpu.ir import DType, GraphBuilder, QParams, TensorType
 from micronpu.ir.graph import Origin
@@ -27,6 +28,13 @@ from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
 STAND_IN = Path(__file__).parents[3] / "stand_in_sdk"
 OPTIONS = ConverterOptions("imxrt700", timeout=60)
+
+
+@pytest.fixture(params=["older", "newer"])
+def names(request, monkeypatch):
+    """What the stand-in calls its functions: as NXP's SDK up to 3.2.2, or as the one after it."""
+    monkeypatch.setenv("STAND_IN_NAMES", request.param)
+    return request.param
 
 
 @pytest.fixture
@@ -43,7 +51,7 @@ def mood(monkeypatch):
 # --- processes ----------------------------------------------------------------------------------------------------
 
 
-def test_conversion(mood):
+def test_conversion(mood, names):
     artifacts = mood().convert(add_model(), OPTIONS)
     assert artifacts.kind == "silicon" and artifacts.versions == {"eiq_neutron_sdk": "9.9.9"}
     assert artifacts.weights == b"the LiteRT model, %d bytes" % len(add_model())
@@ -55,7 +63,7 @@ def test_conversion(mood):
     assert "Converting for imxrt700" in artifacts.log and "('minNumOpsPerGraph', 1)" in artifacts.log
 
 
-def test_options_reach_the_converter(mood):
+def test_options_reach_the_converter(mood, names):
     options = ConverterOptions(
         "imxrt700",
         extra_flags=("--verbose", "--exclude-graph-passes=A,B", "minNumOpsPerGraph=7"),
@@ -68,8 +76,20 @@ def test_options_reach_the_converter(mood):
     for expected in ("('excludeGraphPasses', 'A,B')", "('fetchConstantsToSRAM', True)", "('minNumOpsPerGraph', 7)",
                      "('useProfiling', True)", "('verbose', True)"):  # fmt: skip
         assert expected in artifacts.log
+    assert ("('dumpMicrocode', True)" in artifacts.log) == (names == "newer")
     assert artifacts.payload_version == 1
     assert "KERNEL(Conv2DStandardV1)" in artifacts.kernel_selection
+
+
+def test_doctor_calls_the_converter(mood, names, monkeypatch):
+    monkeypatch.syspath_prepend(STAND_IN)
+    mood()
+    (found,) = (f for f in examine() if f.name == "eiq_neutron_sdk")
+    assert found.good and found.found == "9.9.9, makes a program of two operators for imxrt700"
+    mood("no_function")
+    (found,) = (f for f in examine() if f.name == "eiq_neutron_sdk")
+    assert not found.good and not found.needed and "which micronpu calls" in found.found
+    assert "functions of 3.2" in found.remedy
 
 
 @pytest.mark.parametrize("excluded", [None, (), ("A", "B")])
@@ -118,7 +138,7 @@ def test_a_profile_of_the_board_names_lines_of_the_model(mood):
         ("floats", {}, "gave a list instead"),
         ("noise", {}, "gave 150 bytes that are not a LiteRT model"),
         ("import_fails", {}, "cannot be imported: ImportError: libneutron.so.3"),
-        ("no_function", {}, "has no eiq_neutron_sdk.neutron_converter.convertModel"),
+        ("no_function", {}, "has no neutron_compiler.compileModel or neutron_converter.convertModel, which"),
         ("", {"target": "mcxn94x"}, "does not know the target 'mcxn94x'. Try: one of imx95, imxrt700"),
         ("", {"sdk_version": "3.2.0"}, "has version 9.9.9, but the compilation asks for 3.2.0"),
         ("", {"extra_flags": ("--fast",)}, "does not know the extra flag --fast"),

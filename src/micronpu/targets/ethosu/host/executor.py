@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from micronpu.base.callers import warn
 from micronpu.base.errors import PayloadError
 from micronpu.host.litert_executor import Buffer, Mode, OperatorTrace
 from micronpu.host.proof import Executor
@@ -121,7 +121,7 @@ class StreamProgram:
                 f"The Ethos-U program cannot run here: {error.what}",
                 hint="compile the model with carry_graph=True, so that its integer graph can run in its place",
             ) from error
-        warnings.warn(f"The integer graph runs in the place of the command stream: {error.what}", stacklevel=2)
+        warn(f"The integer graph runs in the place of the command stream: {error.what}")
         self._graph = self._make_graph()
         return self._graph
 
