@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from micronpu.emit.tosa_file import NUMPY, TosaOperator, TosaTensor, Word, serialized
+from micronpu.emit.tosa_file import NUMPY, TosaOperator, TosaTensor, serialized
+from micronpu.emit.tosa_schema import DType, NanPropagationMode, ResizeMode, RoundingMode
 
 Array = np.ndarray[Any, Any]
-IGNORE_NAN = Word("NanPropagationMode", "IGNORE")
+IGNORE_NAN = NanPropagationMode.IGNORE
 
 
 @dataclass
@@ -40,11 +41,9 @@ class Builder:
         shape: Sequence[int],
         dtype: str,
         *arguments: Any,
-        words: str = "",
     ) -> TosaTensor:
         output = TosaTensor(f"{name.lower()}_{next(self.numbers)}", tuple(shape), dtype)
-        words = words or "".join(word.capitalize() for word in name.split("_"))
-        self.operators.append(TosaOperator(name, tuple(inputs), output, words, arguments, 0))
+        self.operators.append(TosaOperator(name, tuple(inputs), output, arguments, 0))
         return output
 
     def rescale(
@@ -69,7 +68,7 @@ class Builder:
             self.constant([zeros[0]], x.dtype if x.dtype != "INT48" else "INT48"),
             self.constant([zeros[1]], dtype),
         )
-        mode = Word("RoundingMode", rounding)
+        mode = RoundingMode[rounding]
         return self("RESCALE", operands, x.shape, dtype, wide, mode, len(factors) > 1, *unsigned)
 
 
@@ -122,17 +121,17 @@ def add(name: str, inputs: Sequence[Input], build: Callable[..., TosaTensor]) ->
     ROWS.append(Row(name, tuple(inputs), build))
 
 
-def binary(operator: str, result: str = "", *arguments: Any, words: str = "") -> Callable[..., TosaTensor]:
+def binary(operator: str, result: str = "", *arguments: Any) -> Callable[..., TosaTensor]:
     def build(b: Builder, x: TosaTensor, z: TosaTensor) -> TosaTensor:
         shape = np.broadcast_shapes(x.shape, z.shape)
-        return b(operator, (x, z), shape, result or x.dtype, *arguments, words=words)
+        return b(operator, (x, z), shape, result or x.dtype, *arguments)
 
     return build
 
 
-def unary(operator: str, result: str = "", *arguments: Any, words: str = "") -> Callable[..., TosaTensor]:
+def unary(operator: str, result: str = "", *arguments: Any) -> Callable[..., TosaTensor]:
     def build(b: Builder, x: TosaTensor) -> TosaTensor:
-        return b(operator, (x,), x.shape, result or x.dtype, *arguments, words=words)
+        return b(operator, (x,), x.shape, result or x.dtype, *arguments)
 
     return build
 
@@ -211,7 +210,7 @@ for dtype in ("INT8", "INT16", "INT32"):
             @row(f"argmax_{dtype}_{axis}", Input(SHAPE, dtype, -9, 9))
             def _(b: Builder, x: TosaTensor, axis: Any = axis) -> TosaTensor:
                 kept = [n for i, n in enumerate(SHAPE) if i != axis]
-                return b("ARGMAX", (x,), kept, "INT32", axis, IGNORE_NAN, words="ArgMax")
+                return b("ARGMAX", (x,), kept, "INT32", axis, IGNORE_NAN)
         else:
 
             @row(f"reduce_sum_{axis}", Input(SHAPE, dtype, -(2**20), 2**20))
@@ -254,7 +253,7 @@ def _(b: Builder, x: TosaTensor) -> TosaTensor:
 
 @row("intdiv", Input(SHAPE, "INT32", -BIG, BIG), Input(SHAPE, "INT32", 1, 1000))
 def _(b: Builder, x: TosaTensor, z: TosaTensor) -> TosaTensor:
-    return b("INTDIV", (x, z), x.shape, x.dtype, words="IntDiv")
+    return b("INTDIV", (x, z), x.shape, x.dtype)
 
 
 for shift in (1, 15, 31, 40):
@@ -340,7 +339,7 @@ for kind in ("INT8", "INT16"):
             bias = b.constant(random.integers(-1000, 1000, channels[1]), sums)
             zeros = (b.constant([4 if x.dtype == "INT8" else 0], x.dtype), b.constant([0]))
             far = (x.shape[1] - (kernel[0] - 1) * dilation - 1) // stride + 1
-            arguments = ([0, 0, 0, 0], [stride, stride], [dilation, dilation], False, Word("DType", sums))
+            arguments = ([0, 0, 0, 0], [stride, stride], [dilation, dilation], False, DType[sums])
             y = b("CONV2D", (x, weight, bias, *zeros), (1, far, far, channels[1]), sums, *arguments)
             count = kernel[0] * kernel[1] * channels[0]
             narrow = x.dtype == "INT16"
@@ -353,7 +352,7 @@ for kind in ("INT8", "INT16"):
     def _(b: Builder, x: TosaTensor, sums: str = sums) -> TosaTensor:
         weight = b.constant(np.random.default_rng(4).integers(-127, 128, (9, 3, 3, 12)))
         bias, zeros = b.constant([5], sums), (b.constant([0], x.dtype), b.constant([0]))
-        arguments = ([1, 1, 1, 1], [1, 1], [1, 1], False, Word("DType", sums))
+        arguments = ([1, 1, 1, 1], [1, 1], [1, 1], False, DType[sums])
         y = b("CONV2D", (x, weight, bias, *zeros), (1, 6, 6, 9), sums, *arguments)
         return y if sums == "INT32" else b.rescale(y, "INT32", 0.02, wide=False)
 
@@ -371,8 +370,7 @@ for kind in ("INT8", "INT16"):
             bias, zeros = b.constant(np.arange(21) * 9, sums), (b.constant([0], x.dtype), b.constant([0]))
             operands, arguments = (x, weight, bias, *zeros), ([pad] * 4, [stride] * 2, [1, 1], False)
             y = b(
-                "DEPTHWISE_CONV2D", operands, (1, *result, 21), sums, *arguments, Word("DType", sums),
-                words="DepthwiseConv2d",
+                "DEPTHWISE_CONV2D", operands, (1, *result, 21), sums, *arguments, DType[sums]
             )  # fmt: skip
             return b.rescale(y, x.dtype, [0.003 * 0.95**i for i in range(21)], wide=x.dtype == "INT8")
 
@@ -380,23 +378,23 @@ for kind in ("INT8", "INT16"):
     def _(b: Builder, x: TosaTensor, sums: str = sums) -> TosaTensor:
         weight = b.constant(np.random.default_rng(4).integers(-127, 128, (9, 3, 3, 7)))
         bias, zeros = b.constant(np.arange(9) * 9, sums), (b.constant([0], x.dtype), b.constant([0]))
-        arguments = ([0, 0, 0, 0], [2, 2], False, Word("DType", sums))
+        arguments = ([0, 0, 0, 0], [2, 2], False, DType[sums])
         operands = (x, weight, bias, *zeros)
-        y = b("TRANSPOSE_CONV2D", operands, (1, 11, 13, 9), sums, *arguments, words="TransposeConv2d")
+        y = b("TRANSPOSE_CONV2D", operands, (1, 11, 13, 9), sums, *arguments)
         return b.rescale(y, x.dtype, 0.003, wide=x.dtype == "INT8")
 
     @row(f"conv3d_{kind}", Input((1, 4, 6, 6, 5), kind))
     def _(b: Builder, x: TosaTensor, sums: str = sums) -> TosaTensor:
         weight = b.constant(np.random.default_rng(4).integers(-127, 128, (8, 3, 3, 3, 5)))
         bias, zeros = b.constant(np.arange(8) * 9, sums), (b.constant([0], x.dtype), b.constant([0]))
-        arguments = ([0] * 6, [1] * 3, [1] * 3, False, Word("DType", sums))
-        y = b("CONV3D", (x, weight, bias, *zeros), (1, 2, 4, 4, 8), sums, *arguments, words="Conv3d")
+        arguments = ([0] * 6, [1] * 3, [1] * 3, False, DType[sums])
+        y = b("CONV3D", (x, weight, bias, *zeros), (1, 2, 4, 4, 8), sums, *arguments)
         return b.rescale(y, x.dtype, 0.001, wide=x.dtype == "INT8")
 
     @row(f"matmul_{kind}", Input((2, 7, 21), kind), Input((2, 21, 13), kind))
     def _(b: Builder, x: TosaTensor, z: TosaTensor, sums: str = sums) -> TosaTensor:
         zeros = [b.constant([n if x.dtype == "INT8" else 0], x.dtype) for n in (3, -4)]
-        y = b("MATMUL", (x, z, *zeros), (2, 7, 13), sums, words="MatMul")
+        y = b("MATMUL", (x, z, *zeros), (2, 7, 13), sums)
         return b.rescale(y, x.dtype, 0.003 if x.dtype == "INT8" else 1e-5, wide=x.dtype == "INT8")
 
     for window, step in [((2, 2), 2), ((3, 3), 1), ((8, 8), 1), ((9, 10), 1)]:
@@ -405,26 +403,26 @@ for kind in ("INT8", "INT16"):
         @row(f"average_{kind}_{window}", Input((1, 20, 20, 11), kind))
         def _(b: Builder, x: TosaTensor, window: Any = window, step: int = step, out: Any = out) -> TosaTensor:
             zeros = [b.constant([n if x.dtype == "INT8" else 0], x.dtype) for n in (6, -9)]
-            arguments = (list(window), [step, step], [0, 0, 0, 0], Word("DType", "INT32"))
-            return b("AVG_POOL2D", (x, *zeros), (1, *out, 11), x.dtype, *arguments, words="AvgPool2d")
+            arguments = (list(window), [step, step], [0, 0, 0, 0], DType.INT32)
+            return b("AVG_POOL2D", (x, *zeros), (1, *out, 11), x.dtype, *arguments)
 
         @row(f"average_rescaled_{kind}_{window}", Input((1, 20, 20, 11), kind))
         def _(b: Builder, x: TosaTensor, window: Any = window, step: int = step, out: Any = out) -> TosaTensor:
             zeros = [b.constant([0], x.dtype)] * 2
-            arguments = (list(window), [step, step], [0, 0, 0, 0], Word("DType", "INT32"))
-            y = b("AVG_POOL2D", (x, *zeros), (1, *out, 11), x.dtype, *arguments, words="AvgPool2d")
+            arguments = (list(window), [step, step], [0, 0, 0, 0], DType.INT32)
+            y = b("AVG_POOL2D", (x, *zeros), (1, *out, 11), x.dtype, *arguments)
             return b.rescale(y, x.dtype, 0.37, rounding="DOUBLE_ROUND")
 
         @row(f"greatest_{kind}_{window}", Input((1, 20, 20, 11), kind))
         def _(b: Builder, x: TosaTensor, window: Any = window, step: int = step, out: Any = out) -> TosaTensor:
             arguments = (list(window), [step, step], [0, 0, 0, 0], IGNORE_NAN)
-            return b("MAX_POOL2D", (x,), (1, *out, 11), x.dtype, *arguments, words="MaxPool2d")
+            return b("MAX_POOL2D", (x,), (1, *out, 11), x.dtype, *arguments)
 
     @row(f"average_padded_{kind}", Input((1, 12, 13, 11), kind))
     def _(b: Builder, x: TosaTensor) -> TosaTensor:
         zeros = [b.constant([0], x.dtype)] * 2
-        arguments = ([3, 3], [1, 1], [1, 1, 1, 1], Word("DType", "INT32"))
-        return b("AVG_POOL2D", (x, *zeros), (1, 12, 13, 11), x.dtype, *arguments, words="AvgPool2d")
+        arguments = ([3, 3], [1, 1], [1, 1, 1, 1], DType.INT32)
+        return b("AVG_POOL2D", (x, *zeros), (1, 12, 13, 11), x.dtype, *arguments)
 
     for mode in ("NEAREST", "BILINEAR"):
         for scale_n, scale_d, offset in [
@@ -450,7 +448,7 @@ for kind in ("INT8", "INT16"):
                     x, b.sizes(scale_n, scale_d, scale_n, scale_d), b.sizes(offset, offset), b.sizes(border, border)
                 )  # fmt: skip
                 dtype = x.dtype if mode == "NEAREST" else sums
-                y = b("RESIZE", operands, (1, length, length, 9), dtype, Word("ResizeMode", mode))
+                y = b("RESIZE", operands, (1, length, length, 9), dtype, ResizeMode[mode])
                 if mode == "NEAREST":
                     return y
                 return b.rescale(y, x.dtype, 1 / scale_n**2, wide=x.dtype == "INT8")
@@ -466,14 +464,14 @@ for kind in ("INT8", "INT16"):
         ) -> TosaTensor:  # fmt: skip
             weight = b.constant(np.random.default_rng(5).integers(-127, 128, (channels[1], *kernel, channels[0])))
             bias, zeros = b.constant(np.arange(channels[1]), sums), (b.constant([0], x.dtype), b.constant([0]))
-            arguments = ([0, 0, 0, 0], [stride, stride], [1, 1], False, Word("DType", sums))
+            arguments = ([0, 0, 0, 0], [stride, stride], [1, 1], False, DType[sums])
             y = b("CONV2D", (x, weight, bias, *zeros), (1, 3, 3, channels[1]), sums, *arguments)
             return b.rescale(y, x.dtype, [0.0007 * 0.97**i for i in range(channels[1])], wide=x.dtype == "INT8")
 
     @row(f"conv_{kind}_weights_of_run_time", Input((1, 6, 7, 12), kind), Input((10, 3, 3, 12), "INT8", -127, 127))
     def _(b: Builder, x: TosaTensor, weight: TosaTensor, sums: str = sums) -> TosaTensor:
         bias, zeros = b.constant(np.arange(10), sums), (b.constant([0], x.dtype), b.constant([0]))
-        arguments = ([0, 0, 0, 0], [1, 1], [1, 1], False, Word("DType", sums))
+        arguments = ([0, 0, 0, 0], [1, 1], [1, 1], False, DType[sums])
         y = b("CONV2D", (x, weight, bias, *zeros), (1, 4, 5, 10), sums, *arguments)
         return b.rescale(y, x.dtype, 0.002, wide=x.dtype == "INT8")
 
@@ -486,7 +484,7 @@ for kind in ("INT8", "INT16"):
             values = np.random.default_rng(6).integers(-127, 128, (channels[1], kernel, kernel, channels[0]))
             values[..., 1::4] = values[..., 2::4] = 0  # two of four along the depth
             bias, zeros = b.constant([3], sums), (b.constant([0], x.dtype), b.constant([0]))
-            arguments = ([0, 0, 0, 0], [1, 1], [1, 1], False, Word("DType", sums))
+            arguments = ([0, 0, 0, 0], [1, 1], [1, 1], False, DType[sums])
             y = b("CONV2D", (x, b.constant(values), bias, *zeros), (1, 5, 6, channels[1]), sums, *arguments)
             return b.rescale(y, x.dtype, 0.0007, wide=x.dtype == "INT8")
 
@@ -495,7 +493,7 @@ for kind in ("INT8", "INT16"):
         @row(f"argmax_{kind}_{len(shape)}d_{shape[axis]}_{axis}", Input(shape, kind))
         def _(b: Builder, x: TosaTensor, axis: int = axis) -> TosaTensor:
             kept = [n for i, n in enumerate(x.shape) if i != axis]
-            return b("ARGMAX", (x,), kept, "INT32", axis, IGNORE_NAN, words="ArgMax")
+            return b("ARGMAX", (x,), kept, "INT32", axis, IGNORE_NAN)
 
 
 @row("chain", Input(SHAPE, "INT8"), Input(SHAPE, "INT8"))

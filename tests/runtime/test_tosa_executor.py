@@ -62,12 +62,6 @@ def test_a_traced_run_reports_the_whole():
     np.testing.assert_array_equal(made, expected)
 
 
-def test_the_reference_model_says_nothing(capfd: pytest.CaptureFixture[str]):
-    """It reads programs of version 1.0, but would say on standard output that it is newer."""
-    loaded(CONVOLUTION).call(*CONVOLUTION.samples[4])
-    assert capfd.readouterr() == ("", "")
-
-
 def test_buffers_of_another_size_or_type_are_refused():
     program, (x,) = loaded(CONVOLUTION), CONVOLUTION.samples[4]
     (y,) = interpret(CONVOLUTION.graph(), [x])
@@ -91,7 +85,7 @@ def test_a_truncated_program_is_refused(size: int):
 
 
 def test_an_array_of_another_shape_is_an_error():
-    with pytest.raises(PayloadError, match="TOSA's reference model failed"):
+    with pytest.raises(PayloadError, match=r"Input 0 .* is int8\[1, 5, 6, 3\], and was given int8\[1, 4, 4, 9\]"):
         loaded(CONVOLUTION).call(np.zeros((1, 4, 4, 9), np.int8))
 
 

@@ -11,8 +11,6 @@ from typing import Any
 from micronpu.base.errors import UnsupportedError
 
 VERSION = "0.1.0"
-HOST_TOOLS = 'pip install "micronpu[host]"'
-"""Gets what programs are written with for Vela, and run with on this machine."""
 _PACKAGE = "micronpu"
 
 

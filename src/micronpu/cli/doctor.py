@@ -23,7 +23,6 @@ from micronpu.report.texts import plural
 from micronpu.targets.registry import FAMILIES
 from micronpu.upstream.door import NOT_THERE, SEEN, all_doors, installed, is_seen
 
-_PACKAGE = "micronpu"
 _REQUIREMENT = re.compile(r"([\w.-]+?)\s*((?:[<>=!~]=?[^;]*)?)(?:;(.*))?$")
 _TESTED = "Linux on x86-64, Python 3.11"
 """Where the whole test suite has been run."""
@@ -33,9 +32,8 @@ _ELSEWHERE = {
     ("Windows", ""): "nothing was run; programs compile and do not run here: use WSL",
 }
 """What was tested on other systems and processors; "" is any."""
-_EXTRA = re.compile(r"""extra == ["'](.+?)["']""")
-_HOST = "host"
-"""The extra whose packages some programs need."""
+_EXTRA = "extra =="
+"""Marks what an extra brings, which no program needs."""
 
 
 @dataclass(frozen=True)
@@ -162,12 +160,7 @@ def examine() -> Iterator[Finding]:
     yield Finding("Python", version, satisfies(version, wanted), f"Python {wanted}")
     for text in requirements():
         match = _REQUIREMENT.match(text)
-        extra = _EXTRA.search(text)
-        if (
-            match is None
-            or (extra is not None and (extra[1] != _HOST or match[1] == _PACKAGE))
-            or ("python_version" in text and sys.version_info >= (3, 11))
-        ):
+        if match is None or _EXTRA in text or ("python_version" in text and sys.version_info >= (3, 11)):
             continue
         name, limits = match[1], match[2].strip()
         try:
@@ -175,10 +168,7 @@ def examine() -> Iterator[Finding]:
         except importlib.metadata.PackageNotFoundError:
             version = ""
         found = f"{version} ({limits})" if version else ""
-        remedy = f'pip install "{name}{limits}"'
-        if extra is not None:
-            remedy = f'pip install "{_PACKAGE}[{_HOST}]", for TOSA; LiteRT does without'
-        yield Finding(name, found, bool(version) and satisfies(version, limits), remedy, needed=extra is None)
+        yield Finding(name, found, bool(version) and satisfies(version, limits), f'pip install "{name}{limits}"')
     yield from _examine_plugin()
     yield _examine_cache()
     yield from _examine_boards()

@@ -10,10 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
-import flatbuffers
-
+from micronpu.emit.flatbuffer_tables import Fields, Writer, blob, number, numbers, tables
 from micronpu.upstream.pte import (
     CONTENT,
     AllocationDetails,
@@ -44,8 +42,6 @@ ALIGNMENT = 16
 _SEGMENT_ALIGNMENT = 128
 _IDENTIFIER = b"ET12"
 _HEADER = struct.Struct("<4sI3Q")
-_ROOM = 1 << 14
-"""Bytes for what is in a program beside payloads, as a rule."""
 
 
 @dataclass(frozen=True)
@@ -135,36 +131,34 @@ def to_bytes(plan: Plan, method: str = "forward") -> bytes:
         starts.append(len(body))
         body += data
     extents = zip(starts, segments, strict=True)
-    program: _Table = {
-        Program.VERSION: _number("Uint32", 0),
-        Program.EXECUTION_PLAN: _tables([_plan(plan, method)]),
-        Program.CONSTANT_BUFFER: _tables([]),
-        Program.BACKEND_DELEGATE_DATA: _tables(
-            [{BackendDelegateInlineData.DATA: _blob(payload, ALIGNMENT)} for payload in plan.payloads]
+    program: Fields = {
+        Program.VERSION: number("Uint32", 0),
+        Program.EXECUTION_PLAN: tables([_plan(plan, method)]),
+        Program.CONSTANT_BUFFER: tables([]),
+        Program.BACKEND_DELEGATE_DATA: tables(
+            [{BackendDelegateInlineData.DATA: blob(payload, ALIGNMENT)} for payload in plan.payloads]
         ),
-        Program.SEGMENTS: _tables(
+        Program.SEGMENTS: tables(
             [
-                {DataSegment.OFFSET: _number("Uint64", start), DataSegment.SIZE: _number("Uint64", len(data))}
+                {DataSegment.OFFSET: number("Uint64", start), DataSegment.SIZE: number("Uint64", len(data))}
                 for start, data in extents
             ]
         ),
         Program.CONSTANT_SEGMENT: {
-            SubsegmentOffsets.SEGMENT_INDEX: _number("Uint32", 0),
-            SubsegmentOffsets.OFFSETS: _numbers("Uint64", [0]),
+            SubsegmentOffsets.SEGMENT_INDEX: number("Uint32", 0),
+            SubsegmentOffsets.OFFSETS: numbers("Uint64", [0]),
         },
-        Program.NAMED_DATA: _tables(
+        Program.NAMED_DATA: tables(
             [
-                {NamedData.KEY: key, NamedData.SEGMENT_INDEX: _number("Uint32", places[data])}
+                {NamedData.KEY: key, NamedData.SEGMENT_INDEX: number("Uint32", places[data])}
                 for key, data in plan.named_data.items()
             ]
         ),
     }
-    # Room for the payloads from the start: a builder that is full takes twice the memory and copies all it has.
-    builder = flatbuffers.Builder(sum(map(len, plan.payloads)) + _ROOM)
-    builder.Finish(_write_table(builder, program), file_identifier=_IDENTIFIER)
-    image = memoryview(builder.Bytes)[builder.Head() :]
+    writer = Writer()
+    image = writer.finish(writer.table(program), _IDENTIFIER)
     if not body:
-        return bytes(image)
+        return image
     room = _HEADER.size + -_HEADER.size % ALIGNMENT
     size = len(image) + room
     base = size + -size % _SEGMENT_ALIGNMENT
@@ -173,11 +167,11 @@ def to_bytes(plan: Plan, method: str = "forward") -> bytes:
     return b"".join((start, image[4:8], header, image[8:], bytes(base - size), body))
 
 
-def _plan(plan: Plan, method: str) -> _Table:
-    chain: _Table = {
-        Chain.INPUTS: _numbers("Int32", []),
-        Chain.OUTPUTS: _numbers("Int32", []),
-        Chain.INSTRUCTIONS: _tables([_instruction(call) for call in plan.calls]),
+def _plan(plan: Plan, method: str) -> Fields:
+    chain: Fields = {
+        Chain.INPUTS: numbers("Int32", []),
+        Chain.OUTPUTS: numbers("Int32", []),
+        Chain.INSTRUCTIONS: tables([_instruction(call) for call in plan.calls]),
     }
     taken, given = plan.containers
     return {
@@ -186,139 +180,64 @@ def _plan(plan: Plan, method: str) -> _Table:
             ContainerMetadata.ENCODED_INP_STR: taken,
             ContainerMetadata.ENCODED_OUT_STR: given,
         },
-        ExecutionPlan.VALUES: _tables([_value(value) for value in plan.values]),
-        ExecutionPlan.INPUTS: _numbers("Int32", plan.inputs),
-        ExecutionPlan.OUTPUTS: _numbers("Int32", plan.outputs),
-        ExecutionPlan.CHAINS: _tables([chain]),
-        ExecutionPlan.OPERATORS: _tables(
+        ExecutionPlan.VALUES: tables([_value(value) for value in plan.values]),
+        ExecutionPlan.INPUTS: numbers("Int32", plan.inputs),
+        ExecutionPlan.OUTPUTS: numbers("Int32", plan.outputs),
+        ExecutionPlan.CHAINS: tables([chain]),
+        ExecutionPlan.OPERATORS: tables(
             [{Operator.NAME: name, Operator.OVERLOAD: overload} for name, overload in plan.operators]
         ),
-        ExecutionPlan.DELEGATES: _tables([_delegate(delegate) for delegate in plan.delegates]),
-        ExecutionPlan.NON_CONST_BUFFER_SIZES: _numbers("Int64", [0, plan.memory]),
+        ExecutionPlan.DELEGATES: tables([_delegate(delegate) for delegate in plan.delegates]),
+        ExecutionPlan.NON_CONST_BUFFER_SIZES: numbers("Int64", [0, plan.memory]),
     }
 
 
-def _delegate(delegate: Delegate) -> _Table:
+def _delegate(delegate: Delegate) -> Fields:
     return {
         BackendDelegate.ID: delegate.name,
         BackendDelegate.PROCESSED: {
-            BackendDelegateDataReference.LOCATION: _number("Int8", DataLocation.INLINE),
-            BackendDelegateDataReference.INDEX: _number("Uint32", delegate.payload),
+            BackendDelegateDataReference.LOCATION: number("Int8", DataLocation.INLINE),
+            BackendDelegateDataReference.INDEX: number("Uint32", delegate.payload),
         },
-        BackendDelegate.COMPILE_SPECS: _tables(
-            [{CompileSpec.KEY: key, CompileSpec.VALUE: _blob(value)} for key, value in delegate.specs]
+        BackendDelegate.COMPILE_SPECS: tables(
+            [{CompileSpec.KEY: key, CompileSpec.VALUE: blob(value)} for key, value in delegate.specs]
         ),
     }
 
 
-def _instruction(call: Call) -> _Table:
-    index, arguments = _number("Int32", call.index), _numbers("Int32", call.arguments)
-    body: _Table
+def _instruction(call: Call) -> Fields:
+    index, arguments = number("Int32", call.index), numbers("Int32", call.arguments)
+    body: Fields
     if call.is_delegate:
         kind = InstructionArguments.DELEGATE_CALL
         body = {DelegateCall.DELEGATE_INDEX: index, DelegateCall.ARGS: arguments}
     else:
         kind = InstructionArguments.KERNEL_CALL
         body = {KernelCall.OP_INDEX: index, KernelCall.ARGS: arguments}
-    return {Instruction.INSTR_ARGS_TYPE: _number("Uint8", kind), Instruction.INSTR_ARGS: body}
+    return {Instruction.INSTR_ARGS_TYPE: number("Uint8", kind), Instruction.INSTR_ARGS: body}
 
 
-def _value(value: Value) -> _Table:
-    body: _Table
+def _value(value: Value) -> Fields:
+    body: Fields
     if value is None:
         kind, body = KernelTypes.NULL, {}
     elif isinstance(value, float):
-        kind, body = KernelTypes.DOUBLE, {CONTENT: _number("Float64", value)}
+        kind, body = KernelTypes.DOUBLE, {CONTENT: number("Float64", value)}
     elif isinstance(value, int):
-        kind, body = KernelTypes.INT, {CONTENT: _number("Int64", value)}
+        kind, body = KernelTypes.INT, {CONTENT: number("Int64", value)}
     else:
         kind = KernelTypes.TENSOR
         body = {
-            Tensor.SCALAR_TYPE: _number("Int8", value.scalar_type),
-            Tensor.STORAGE_OFFSET: _number("Int32", 0),
-            Tensor.SIZES: _numbers("Int32", value.shape),
-            Tensor.DIM_ORDER: _numbers("Uint8", value.order),
-            Tensor.REQUIRES_GRAD: _number("Bool", False),
-            Tensor.DATA_BUFFER_IDX: _number("Uint32", 0),
+            Tensor.SCALAR_TYPE: number("Int8", value.scalar_type),
+            Tensor.STORAGE_OFFSET: number("Int32", 0),
+            Tensor.SIZES: numbers("Int32", value.shape),
+            Tensor.DIM_ORDER: numbers("Uint8", value.order),
+            Tensor.REQUIRES_GRAD: number("Bool", False),
+            Tensor.DATA_BUFFER_IDX: number("Uint32", 0),
             Tensor.ALLOCATION_INFO: {
-                AllocationDetails.MEMORY_ID: _number("Uint32", 1),
-                AllocationDetails.MEMORY_OFFSET_LOW: _number("Uint32", value.offset & 0xFFFFFFFF),
-                AllocationDetails.MEMORY_OFFSET_HIGH: _number("Uint32", value.offset >> 32),
+                AllocationDetails.MEMORY_ID: number("Uint32", 1),
+                AllocationDetails.MEMORY_OFFSET_LOW: number("Uint32", value.offset & 0xFFFFFFFF),
+                AllocationDetails.MEMORY_OFFSET_HIGH: number("Uint32", value.offset >> 32),
             },
         }
-    return {EValue.VAL_TYPE: _number("Uint8", kind), EValue.VAL: body}
-
-
-# ---------------------------------------------------------------- flatbuffers from nested tuples
-
-_SIZES = {"Int32": 4, "Uint8": 1, "Int64": 8, "Uint64": 8}
-
-
-@dataclass(frozen=True)
-class _Number:
-    kind: str
-    value: Any
-
-
-@dataclass(frozen=True)
-class _Vector:
-    """Numbers of a kind, tables where it is "", or bytes that begin at a multiple of ``alignment``."""
-
-    kind: str
-    items: Any
-    alignment: int = 0
-
-
-_Table: TypeAlias = dict[int, Any]
-"""The fields of a table by their numbers, which rise: text, a number, a table or a vector."""
-
-
-def _number(kind: str, value: Any) -> _Number:
-    return _Number(kind, value)
-
-
-def _numbers(kind: str, items: Sequence[int]) -> _Vector:
-    return _Vector(kind, items)
-
-
-def _tables(items: Sequence[_Table]) -> _Vector:
-    return _Vector("", items)
-
-
-def _blob(data: bytes, alignment: int = 1) -> _Vector:
-    return _Vector("bytes", data, alignment)
-
-
-def _write_table(builder: Any, fields: _Table) -> int:
-    # What a table points to is written before it.
-    offsets = {slot: _write(builder, f) for slot, f in fields.items() if not isinstance(f, _Number)}
-    builder.StartObject(max(fields, default=-1) + 1)
-    for slot, content in fields.items():
-        if isinstance(content, _Number):
-            getattr(builder, f"Prepend{content.kind}Slot")(int(slot), content.value, 0)
-        else:
-            builder.PrependUOffsetTRelativeSlot(int(slot), offsets[slot], 0)
-    return int(builder.EndObject())
-
-
-def _write(builder: Any, content: Any) -> int:
-    if isinstance(content, str):
-        return int(builder.CreateString(content))
-    if isinstance(content, dict):
-        return _write_table(builder, content)
-    items = content.items
-    if content.kind == "bytes":
-        builder.StartVector(1, len(items), content.alignment)
-        builder.head = builder.Head() - len(items)
-        builder.Bytes[builder.Head() : builder.Head() + len(items)] = items
-    elif content.kind:
-        size = _SIZES[content.kind]
-        builder.StartVector(size, len(items), size)
-        for item in reversed(items):
-            getattr(builder, f"Prepend{content.kind}")(item)
-    else:
-        offsets = [_write_table(builder, item) for item in items]
-        builder.StartVector(4, len(offsets), 4)
-        for offset in reversed(offsets):
-            builder.PrependUOffsetTRelative(offset)
-    return int(builder.EndVector())
+    return {EValue.VAL_TYPE: number("Uint8", kind), EValue.VAL: body}

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.emit.tosa_file import NUMPY, TosaModel, TosaOperator, TosaTensor, Word, serialized
+from micronpu.emit import tosa_schema as schema
+from micronpu.emit.tosa_file import NUMPY, SHAPE, TosaModel, TosaOperator, TosaTensor, serialized
 from micronpu.ir.arithmetic import quantize_multiplier, quantize_multipliers
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType, TensorType
@@ -69,7 +70,7 @@ class TosaEmitter:
         prefers: which of several forms are wanted.
     """
 
-    IGNORE_NAN = Word("NanPropagationMode", "IGNORE")
+    IGNORE_NAN = schema.NanPropagationMode.IGNORE
     """An argument of comparisons, which has no meaning for integers."""
 
     def __init__(self, prefers: Preferences = VELA) -> None:
@@ -138,7 +139,7 @@ class TosaEmitter:
 
     def sizes(self, values: Sequence[int]) -> TosaTensor:
         """A constant shape operand."""
-        return self._shared(np.array(values, np.int64), "SHAPE")
+        return self._shared(np.array(values, np.int64), SHAPE)
 
     def _shared(self, data: npt.NDArray[Any], dtype: str) -> TosaTensor:
         key = (dtype, data.shape, data.tobytes())
@@ -155,14 +156,13 @@ class TosaEmitter:
         shape: Sequence[int],
         dtype: str,
         *arguments: Any,
-        attribute: str = "",
     ) -> TosaTensor:
         """Appends a TOSA operator for the current node and returns its result.
 
         Args:
             name: of the operator in TOSA.
             shape, dtype: of the result.
-            arguments: of its attribute, whose name follows from the operator's unless ``attribute`` says it.
+            arguments: see `TosaOperator`.
         """
         self._count += 1
         output = TosaTensor(f"{self._current.output.name}/{self._count}", tuple(int(n) for n in shape), dtype)
@@ -172,8 +172,7 @@ class TosaEmitter:
                 f"{MAX_RANK} axes.",
                 hint="join axes with a reshape",
             )
-        words = attribute or "".join(word.capitalize() for word in name.split("_"))
-        self._operators.append(TosaOperator(name, tuple(inputs), output, words, arguments, self._node_index))
+        self._operators.append(TosaOperator(name, tuple(inputs), output, arguments, self._node_index))
         return output
 
     def elementwise(self, name: str, x: TosaTensor, z: TosaTensor, dtype: str, *arguments: Any) -> TosaTensor:
@@ -231,7 +230,7 @@ class TosaEmitter:
         limits = np.iinfo(NUMPY[x.dtype])
         if low <= limits.min and high >= limits.max:
             return x
-        bounds = [list(np.array([bound], NUMPY[x.dtype]).tobytes()) for bound in (low, high)]
+        bounds = [np.array([bound], NUMPY[x.dtype]).tobytes() for bound in (low, high)]
         return self.add("CLAMP", (x,), x.shape, x.dtype, *bounds, self.IGNORE_NAN)
 
     def table(self, x: TosaTensor, values: npt.ArrayLike) -> TosaTensor:
@@ -273,7 +272,7 @@ class TosaEmitter:
 
     def arg_max(self, x: TosaTensor) -> TosaTensor:
         """Position of the largest element along the last axis, as int32."""
-        return self.add("ARGMAX", (x,), x.shape[:-1], "INT32", x.rank - 1, self.IGNORE_NAN, attribute="ArgMax")
+        return self.add("ARGMAX", (x,), x.shape[:-1], "INT32", x.rank - 1, self.IGNORE_NAN)
 
     # -- windows
 
@@ -322,7 +321,7 @@ class TosaEmitter:
     ) -> TosaTensor:
         x, weight, bias = operands
         numbers = (self.number(zeros[0], x.dtype), self.number(zeros[1], weight.dtype))
-        arguments = (list(padding), list(stride), list(dilation), False, Word("DType", bias.dtype))
+        arguments = (list(padding), list(stride), list(dilation), False, schema.DType[bias.dtype])
         return self.add(name, (*operands, *numbers), shape, bias.dtype, *arguments)
 
     def matmul(self) -> TosaTensor:
@@ -330,7 +329,7 @@ class TosaEmitter:
         x, z = self.input(0), self.input(1)
         zeros = [self.number(self.input_type(i).zero_point, t.dtype) for i, t in enumerate((x, z))]
         shape = (x.shape[0], x.shape[1], z.shape[2])
-        return self.add("MATMUL", (x, z, *zeros), shape, accumulator(x.dtype), attribute="MatMul")
+        return self.add("MATMUL", (x, z, *zeros), shape, accumulator(x.dtype))
 
     def resize(
         self,
@@ -350,7 +349,7 @@ class TosaEmitter:
         dtype = x.dtype if mode == "NEAREST" else {"INT8": "INT32", "INT16": "INT48"}[x.dtype]
         operands = (x, self.sizes(scales), self.sizes(offsets), self.sizes(borders))
         shape = (x.shape[0], *size, x.shape[3])
-        return self.add("RESIZE", operands, shape, dtype, Word("ResizeMode", mode))
+        return self.add("RESIZE", operands, shape, dtype, schema.ResizeMode[mode])
 
     def bias(self, index: int, dtype: str) -> TosaTensor:
         """The bias of the current node in the type of its sums; one number for all channels where all are equal."""
@@ -367,7 +366,7 @@ class TosaEmitter:
     ) -> TosaTensor:
         """Mean of each window, with ties away from zero; padding does not count."""
         zero = self.number(0, x.dtype)
-        arguments = (list(kernel), list(stride), list(padding), Word("DType", "INT32"))
+        arguments = (list(kernel), list(stride), list(padding), schema.DType.INT32)
         return self.add("AVG_POOL2D", (x, zero, zero), shape, x.dtype, *arguments)
 
     # -- changes of scale
@@ -415,7 +414,7 @@ class TosaEmitter:
             self.number(zeros[1], dtype),
         )
         made = self.add(
-            "RESCALE", operands, x.shape, dtype, wide, Word("RoundingMode", rounding), per_channel, *unsigned
+            "RESCALE", operands, x.shape, dtype, wide, schema.RoundingMode[rounding], per_channel, *unsigned
         )
         if unsigned[1]:
             self._unsigned.add(made)

@@ -1,19 +1,32 @@
-"""TOSA flatbuffers (version 1.0), through the serializer that tosa-tools ships."""
+"""TOSA flatbuffers (version 1.0)."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError
+from micronpu.emit import tosa_schema as schema
+from micronpu.emit.flatbuffer_tables import (
+    Fields,
+    Number,
+    Vector,
+    Writer,
+    blob,
+    number,
+    numbers,
+    tables,
+)
 from micronpu.ir.types import Shape
 
-_VERSION = (1, 0, 0, False)
+SHAPE = "SHAPE"
+"""The type of an operand that is a list of sizes, which the file holds outside of the tensors."""
+_SIZES = np.dtype(np.int64)
 
 NUMPY: dict[str, np.dtype[Any]] = {
     "INT8": np.dtype(np.int8),
@@ -23,11 +36,6 @@ NUMPY: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
 }
 """How constants of TOSA's element types are held."""
-
-
-def can_be_written() -> bool:
-    """Whether TOSA's serializer is installed; it is not imported."""
-    return importlib.util.find_spec("tosa_serializer") is not None
 
 
 @dataclass(frozen=True)
@@ -42,17 +50,6 @@ class TosaModel:
 
     data: bytes
     nodes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Word:
-    """A value of one of the serializer's enumerations, which is imported when a model is written."""
-
-    kind: str
-    value: str
-
-    def of(self, tosa: Any) -> Any:
-        return getattr(getattr(tosa, self.kind), self.value)
 
 
 @dataclass(eq=False)
@@ -80,14 +77,13 @@ class TosaOperator:
     """A TOSA operator.
 
     Attributes:
-        attribute: name of its attribute in the serializer, and ``arguments`` what it is made of.
+        arguments: fields of its attribute in the schema's order: truths, integers, lists of them, modes, bytes.
         node: the graph's node that the operator stems from.
     """
 
     name: str
     inputs: tuple[TosaTensor, ...]
     output: TosaTensor
-    attribute: str
     arguments: tuple[Any, ...]
     node: int
 
@@ -95,43 +91,113 @@ class TosaOperator:
 def serialized(
     inputs: Sequence[TosaTensor], outputs: Sequence[TosaTensor], operators: Sequence[TosaOperator]
 ) -> TosaModel:
-    """The flatbuffer of operators in execution order; constants stand before the first operator that reads them."""
-    import tosa_serializer as tosa
+    """The flatbuffer of operators in execution order; constants stand before the first operator that reads them.
 
+    The bytes are those that TOSA's own serializer writes.
+    """
     _rename([*inputs, *(t for operator in operators for t in (*operator.inputs, operator.output))])
-    serializer = tosa.TosaSerializer("", tosa.ConstMode.EMBED, *_VERSION)
-    block = serializer.currRegion.currBasicBlock
-    nodes: list[int] = []
-    for x in inputs:
-        serializer.addInputTensor(tosa.TosaSerializerTensor(x.name, list(x.shape), _type(tosa, x)))
-    written = set(inputs)
+    steps = list(_with_constants(inputs, operators))
+    made = {*inputs, *(step.output for step in steps)}
+    for y in outputs:
+        if y not in made:
+            raise InternalError(f"The output {y.name} is made by no operator.")
+    tensors = [*inputs, *(step.output for step in steps)]
+    writer = Writer(cpp=True)
+    name = writer.text("main")
+    read, given = _write_names(writer, inputs, outputs)
+    block: Fields = {schema.Block.NAME: name, schema.Block.INPUTS: read, schema.Block.OUTPUTS: given}
+    block[schema.Block.OPERATORS] = writer.offsets([_write_operator(writer, step) for step in steps])
+    for field, is_shape in ((schema.Block.TENSORS, False), (schema.Block.SHAPES, True)):
+        block[field] = tables([_fields(t) for t in tensors if (t.dtype == SHAPE) == is_shape])
+    graph: Fields = {
+        schema.Graph.REGIONS: tables([{schema.Region.BLOCKS: tables([block]), schema.Region.NAME: "main"}]),
+        schema.Graph.VERSION: {
+            **{field: number("Int32", value, -1) for field, value in zip(schema.Version, schema.VERSION, strict=False)},
+            schema.Version.DRAFT: number("Bool", False, True),
+        },
+        schema.Graph.SOFTWARE: _software(schema.LIBRARY),
+        schema.Graph.COMPATIBILITY: {schema.Compatibility.READER: _software(schema.LIBRARY)},
+    }
+    data = writer.finish(writer.table(graph), schema.IDENTIFIER)
+    return TosaModel(data, tuple(step.node for step in steps))
+
+
+def _with_constants(inputs: Sequence[TosaTensor], operators: Sequence[TosaOperator]) -> Iterator[TosaOperator]:
+    """The operators, each after those that hold its constants."""
+    made = set(inputs)
     for operator in operators:
         for operand in operator.inputs:
-            if operand in written:
+            if operand in made:
                 continue
             if operand.data is None:
                 raise InternalError(f"The TOSA tensor {operand.name} is read before it is made.")
-            serializer.addConst(list(operand.shape), _type(tosa, operand), operand.data, operand.name)
-            nodes.append(operator.node)
-            written.add(operand)
-        y = operator.output
-        block.addTensor(y.name, list(y.shape), _type(tosa, y))
-        written.add(y)
-        attribute = tosa.TosaSerializerAttribute()
-        arguments = [a.of(tosa) if isinstance(a, Word) else a for a in operator.arguments]
-        getattr(attribute, f"{operator.attribute}Attribute")(*arguments)
-        names = [t.name for t in operator.inputs]
-        serializer.addOperator(getattr(tosa.Op, operator.name), names, [y.name], attribute)
-        nodes.append(operator.node)
-    for y in outputs:
-        if y not in written:
-            raise InternalError(f"The output {y.name} is made by no operator.")
-        block.addOutput(y.name)
-    return TosaModel(bytes(serializer.serialize()), tuple(nodes))
+            made.add(operand)
+            yield TosaOperator("CONST_SHAPE" if operand.dtype == SHAPE else "CONST", (), operand, (), operator.node)
+        made.add(operator.output)
+        yield operator
 
 
-def _type(tosa: Any, tensor: TosaTensor) -> Any:
-    return getattr(tosa.DType, tensor.dtype)
+def _write_operator(writer: Writer, operator: TosaOperator) -> int:
+    read, made = _write_names(writer, operator.inputs, (operator.output,))
+    kind = schema.Op[operator.name]
+    # From the last to the first, as a compiler of C++ happens to evaluate the arguments of a call.
+    attribute: Fields = {slot: _argument(value) for slot, value in reversed(list(enumerate(operator.arguments)))}
+    fields: Fields = {
+        schema.Operator.OP: number("Uint32", kind),
+        schema.Operator.ATTRIBUTE_TYPE: number("Uint8", kind),
+        schema.Operator.ATTRIBUTE: attribute,
+        schema.Operator.INPUTS: read,
+        schema.Operator.OUTPUTS: made,
+        schema.Operator.LOCATION: {schema.Location.TEXT: ""},
+    }
+    return writer.table(fields)
+
+
+def _argument(value: Any) -> Number | Vector:
+    """A field of an attribute."""
+    if isinstance(value, bytes):
+        return blob(value)
+    if isinstance(value, (list, tuple)):
+        return numbers("Int32", value)
+    if isinstance(value, bool):
+        return number("Bool", value)
+    return number("Uint32" if isinstance(value, IntEnum) else "Int32", value)
+
+
+def _write_names(writer: Writer, *groups: Sequence[TosaTensor]) -> list[int]:
+    """Writes vectors of the names of tensors, all names first; returns their positions."""
+    written = [[writer.text(tensor.name) for tensor in group] for group in groups]
+    return [writer.offsets(names) for names in written]
+
+
+def _fields(tensor: TosaTensor) -> Fields:
+    data = blob(_bytes_of(tensor))
+    if tensor.dtype == SHAPE:
+        (rank,) = tensor.shape
+        return {schema.Shape.NAME: tensor.name, schema.Shape.RANK: number("Uint32", rank), schema.Shape.DATA: data}
+    return {
+        schema.Tensor.NAME: tensor.name,
+        schema.Tensor.SHAPE: numbers("Int32", tensor.shape),
+        schema.Tensor.TYPE: number("Uint32", schema.DType[tensor.dtype]),
+        schema.Tensor.DATA: data,
+        schema.Tensor.VARIABLE_NAME: "",
+        schema.Tensor.SCALES: blob(b""),
+    }
+
+
+def _bytes_of(tensor: TosaTensor) -> bytes:
+    """The value of a constant as the file has it, b"" of what is computed."""
+    if tensor.data is None:
+        return b""
+    data = np.ascontiguousarray(tensor.data, NUMPY.get(tensor.dtype, _SIZES))
+    return data.reshape(-1, 1).view(np.uint8)[:, :6].tobytes() if tensor.dtype == "INT48" else data.tobytes()
+
+
+def _software(version: Sequence[int]) -> Fields:
+    numbered: Fields = {
+        field: number("Int32", value, -1) for field, value in zip(schema.Software, version, strict=False)
+    }
+    return {**numbered, schema.Software.MODIFIER: ""}
 
 
 def _rename(tensors: Sequence[TosaTensor]) -> None:

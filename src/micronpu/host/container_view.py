@@ -10,6 +10,7 @@ from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
 from micronpu.container.litert_view import element_name, read_model
 from micronpu.container.payload import Payload, parse
 from micronpu.container.reference import read_container
+from micronpu.emit import tosa_schema as schema
 from micronpu.report.inside import Inside, InsideStep, Made, shape_text
 
 
@@ -87,20 +88,17 @@ def _litert(data: bytes) -> _Integers:
 
 
 def _tosa(data: bytes) -> _Integers:
-    from tosa.DType import DType
-    from tosa.Op import Op
-
     # TosaGraph.regions 1; TosaRegion.blocks 1; TosaBasicBlock: operators 1, tensors 2, inputs 3, outputs 4;
     # TosaTensor: name 0, shape 1, type 2; TosaOperator: op 0, inputs 3, outputs 4.
-    types = {v: k.lower() for k, v in vars(DType).items() if isinstance(v, int)}
-    names = {v: k for k, v in vars(Op).items() if isinstance(v, int)}
+    types = {kind.value: kind.name.lower() for kind in schema.DType}
+    names = {kind.value: kind.name for kind in schema.Op}
 
     def operator(table: Table) -> _Operator:
         number = table.integer(0, "<I")
         name = names.get(number, f"operator {number}")
         return _Operator(name, tuple(table.vector(3).strings()), tuple(table.vector(4).strings()))
 
-    block = root(memoryview(data), b"TOSA").vector(1).table(0).vector(1).table(0)
+    block = root(memoryview(data), schema.IDENTIFIER).vector(1).table(0).vector(1).table(0)
     tensors = {
         t.string(0): shape_text(types.get(t.integer(2, "<I"), "?"), t.vector(1).integers())
         for t in block.vector(2).tables()

@@ -81,7 +81,7 @@ class GraphReference:
 
 @dataclass(frozen=True)
 class WrittenReference:
-    """The program that the compiler of the NPU was given, in the reference model of its format.
+    """The program that the compiler of the NPU was given, in the arithmetic of its format.
 
     micronpu's own interpreter says what the steps are.  Its sums round as LiteRT's do, which TOSA's do but for ties, so
     that it does not judge the outputs.

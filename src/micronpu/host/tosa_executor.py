@@ -1,7 +1,7 @@
-"""Runs the TOSA program of a partition on the host, through TOSA's reference model.
+"""Runs the TOSA program of a partition on the host; the results are those of TOSA's reference model, bit for bit.
 
-The results are the reference model's, bit for bit.  It runs a program as a whole, so a traced run reports one operator.
-The interface is that of `micronpu.host.litert_executor.LiteRtProgram`.
+A traced run reports one operator, the program as a whole.  The interface is that of
+`micronpu.host.litert_executor.LiteRtProgram`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from micronpu.base.errors import PayloadError, RuntimeUnavailableError
-from micronpu.base.flatbuffer import root
-from micronpu.base.installed import HOST_TOOLS
-from micronpu.base.quiet import libraries_say
+from micronpu.base.errors import PayloadError
+from micronpu.emit.tosa_schema import IDENTIFIER
 from micronpu.host.litert_executor import Buffer, Mode, OperatorTrace, check_buffers, scalar_type_of
-from micronpu.host.tosa_check import IDENTIFIER, TosaBorder, check_tosa
+from micronpu.host.tosa_check import TosaBorder, check_tosa
+from micronpu.host.tosa_run import computed, value_of
 
 __all__ = ["IDENTIFIER", "TosaProgram"]
 
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
 _NUMPY = {"BOOL": np.bool_, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32}
-_VERSION = 0  # of TosaGraph; fields of Version:
-_MINOR, _DRAFT = 1, 3
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class TosaProgram:
 
     Args:
         model: TOSA flatbuffer with one block.
-        mode: the reference model has one way to compute, so that the fast mode makes no difference.
+        mode: there is one way to compute, so that it makes no difference.
         num_inputs, num_outputs: what the payload's header says; checked.
 
     Raises:
@@ -60,19 +57,14 @@ class TosaProgram:
     """
 
     def __init__(self, model: bytes, mode: Mode, num_inputs: int, num_outputs: int) -> None:
-        try:
-            import tosa_serializer  # noqa: F401  (and the package `tosa` with it)
-            from tosa_reference_model import GraphStatus, run
-        except ImportError as error:
-            raise RuntimeUnavailableError(
-                f"The program's graph is in TOSA, whose reference model cannot be imported here: {error}.",
-                hint=HOST_TOOLS,
-            ) from error
-        self._run, self._valid = run, GraphStatus.TOSA_VALID
         checked = check_tosa(model)
-        self._inputs, self._outputs = ([_border(t) for t in borders] for borders in (checked.inputs, checked.outputs))
-        self.num_operators, self._demands = checked.num_operators, checked.demands
-        self._model = _at_the_readers_version(model)
+        self._names = [[name for name, _ in borders] for borders in (checked.inputs, checked.outputs)]
+        self._inputs, self._outputs = (
+            [_border(t) for _, t in borders] for borders in (checked.inputs, checked.outputs)
+        )
+        self.num_operators, self._steps = checked.num_operators, checked.steps
+        self._constants = {name: value_of(operand) for name, operand in checked.constants.items()}
+        self._last = {name: step.output for step in self._steps for name in step.inputs}
         found = (len(self._inputs), len(self._outputs))
         if found != (num_inputs, num_outputs):
             raise PayloadError(
@@ -95,7 +87,7 @@ class TosaProgram:
         """Compute all outputs. Inputs and outputs are in the order of the TOSA program.
 
         Raises:
-            PayloadError: a buffer does not fit its tensor, or the reference model fails.
+            PayloadError: a buffer does not fit its tensor, or there is no result.
         """
         self._compute(inputs, outputs)
 
@@ -116,34 +108,29 @@ class TosaProgram:
         """The outputs for inputs as arrays of the program's shapes and types.
 
         Raises:
-            PayloadError: the reference model fails.
+            PayloadError: there is no result for them.
         """
-        for number, demand in self._demands:
-            low, high = (int(end) for end in (arrays[number].min(), arrays[number].max()))
-            if not demand.low <= low <= high <= demand.high:
+        for number, (array, border) in enumerate(zip(arrays, self._inputs, strict=True)):
+            if (array.shape, array.dtype) != (border.shape, border.numpy_type):
                 raise PayloadError(
-                    f"Input {number} of the NPU partition has {demand.what}: they are from {low} to {high}, and may be "
-                    f"from {demand.low} to {demand.high}.",
-                    hint="give it numbers of rows that there are",
+                    f"Input {number} of the NPU partition is {border.numpy_type}{list(border.shape)}, and was given "
+                    f"{array.dtype}{list(array.shape)}.",
+                    hint="an array of that type and shape",
                 )
-        is_defined = False
+        values: dict[str, np.ndarray[Any, Any]] = dict(zip(self._names[0], arrays, strict=True))
         try:
-            # It says a line for every element without a result, past Python; here that is one sentence.
-            with libraries_say(lambda line: is_defined):
-                made, status = self._run(self._model, [np.ascontiguousarray(array) for array in arrays])
-                is_defined = bool(status == self._valid)
-        except (ValueError, RuntimeError) as error:
-            detail = " ".join(str(error).split()).rstrip(".")
-            raise PayloadError(f"TOSA's reference model failed: {detail}.", hint=_COMPILE_AGAIN) from error
-        if not is_defined:
+            for step in self._steps:
+                given = [values[n] if n in values else self._constants[n] for n in step.inputs]
+                values[step.output] = computed(step.name, step.call, given)
+                for name in step.inputs:  # what nobody reads any more is given back
+                    if self._last[name] == step.output and name not in self._names[1]:
+                        values.pop(name, None)
+        except MemoryError as error:
             raise PayloadError(
-                f"The TOSA program has no defined result for these inputs: the reference model says {status.name}.",
-                hint="calibrate with data that covers the values that occur",
-            )
-        return [
-            np.ascontiguousarray(array, border.numpy_type).reshape(border.shape)
-            for array, border in zip(made, self._outputs, strict=True)
-        ]
+                f"The TOSA program needs more memory than there is: {error}.", hint=_COMPILE_AGAIN
+            ) from None
+        known = {**self._constants, **values}
+        return [np.ascontiguousarray(known[name]) for name in self._names[1]]
 
     def _compute(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> list[np.ndarray[Any, Any]]:
         check_buffers("Input", inputs, self._inputs)
@@ -163,20 +150,3 @@ def _border(tensor: TosaBorder) -> _Border:
     if tensor.dtype not in _NUMPY:
         raise PayloadError(f"The TOSA program passes {tensor.dtype}, which no program does.", hint=_COMPILE_AGAIN)
     return _Border(tensor.shape, np.dtype(_NUMPY[tensor.dtype]))
-
-
-def _at_the_readers_version(model: bytes) -> bytes:
-    """The model under the specification's version that the reference model is of, which it would else complain about.
-
-    The reference model reads 1.0 programs all the same, and computes the same; the complaint goes to standard output.
-    """
-    import tosa_serializer
-
-    version = root(model, IDENTIFIER).table(_VERSION)
-    patched = bytearray(model)
-    known = (tosa_serializer.TOSA_VERSION_MINOR, tosa_serializer.TOSA_VERSION_DRAFT)
-    for field, value in zip((_MINOR, _DRAFT), known, strict=True):
-        position = version.offset(field) if version is not None else 0
-        if position:  # an absent one has its default
-            patched[position] = int(value)
-    return bytes(patched)

@@ -1,4 +1,4 @@
-"""What the operators of TOSA take and make: types, shapes, and every number that the reference model would believe.
+"""What the operators of TOSA take and make: types, shapes, and every number that they ask for.
 
 The tables are those of the specification (https://www.mlplatform.org/tosa/tosa_spec_1_0_1.html: "Supported Data Types"
 and the `ERROR_IF` of each operator), for integers.  An operator, an attribute or a type that is not here is refused.
@@ -53,7 +53,7 @@ class Call:
 
     def __init__(self, operands: Sequence[Operand], result: Operand, attributes: Table) -> None:
         self.operands, self.result = tuple(operands), result
-        self._attributes, self._unread = attributes, set(attributes.fields())
+        self.attributes, self._unread = attributes, set(attributes.fields())
 
     def shape(self, index: int, rank: int | None = None) -> Shape:
         """The shape of an operand, which has so many axes."""
@@ -78,29 +78,29 @@ class Call:
     def number(self, field: int, least: int, most: int, what: str) -> int:
         """An attribute that is a number."""
         self._unread.discard(field)
-        value = self._attributes.integer(field)
+        value = self.attributes.integer(field)
         need(least <= value <= most, f"{what} is {value}")
         return value
 
     def flag(self, field: int, what: str) -> bool:
         """An attribute that is a truth."""
         self._unread.discard(field)
-        value = self._attributes.integer(field, "<B")
+        value = self.attributes.integer(field, "<B")
         need(value <= 1, f"{what} is {value}")
         return bool(value)
 
     def numbers(self, field: int, count: int, least: int, what: str) -> tuple[int, ...]:
         """An attribute that is a list of numbers."""
         self._unread.discard(field)
-        found = self._attributes.vector(field).integers()
-        need(self._attributes.offset(field), f"{what} is missing")  # readers take an empty list for granted, too
+        found = self.attributes.vector(field).integers()
+        need(self.attributes.offset(field), f"{what} is missing")  # readers take an empty list for granted, too
         need(len(found) == count and all(least <= n <= _LARGEST for n in found), f"{what} is {list(found)}")
         return found
 
     def scalar(self, field: int, what: str) -> int:
         """An attribute that is the bytes of one element of the first operand's type."""
         self._unread.discard(field)
-        found = self._attributes.vector(field).integers("<B")
+        found = self.attributes.vector(field).integers("<B")
         need(len(found) == WIDTHS[self.operands[0].dtype], f"{what} has {len(found)} bytes")
         return int.from_bytes(bytes(found), "little", signed=True)
 

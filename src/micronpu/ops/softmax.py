@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.emit.tosa_file import can_be_written
 from micronpu.ir.arithmetic import (
     doubling_high_multiply,
     exp_on_negative_values,
@@ -188,7 +187,7 @@ _SHORT, _SMALL = 32, 1024
 
 def _pays_in_parts(x: TensorType) -> bool:
     """Whether rows are better off with operators of their own, whose tables an NPU is given in TOSA."""
-    return x.dtype is DType.INT16 and x.channels > 1 and (x.channels > _SHORT or x.size > _SMALL) and can_be_written()
+    return x.dtype is DType.INT16 and x.channels > 1 and (x.channels > _SHORT or x.size > _SMALL)
 
 
 def of_wide_rows(node: AtenNode, x: Tensor) -> Tensor:

@@ -8,9 +8,7 @@ from dataclasses import replace
 
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from micronpu.base.installed import HOST_TOOLS
 from micronpu.chips.core import Core
-from micronpu.emit.tosa_file import can_be_written
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition, Partitioning
@@ -39,7 +37,7 @@ from micronpu.targets.ethosu.shared import with_shared_weights
 from micronpu.targets.ethosu.timing import timing_of
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
-_ARITHMETIC = {"litert": "LiteRT's reference kernels", "tosa": "the TOSA reference model"}
+_ARITHMETIC = {"litert": "LiteRT's reference kernels", "tosa": "TOSA's specification"}
 
 
 class EthosUDevice(Device):
@@ -156,10 +154,6 @@ class EthosUDevice(Device):
         notes += dict.fromkeys(_plan(p) for p in own if p.others)
         notes += [note for p in own for note in (*_ahead(p), *_resident(p), *_searched(p))]
         notes += [str(self.placed)] if self.placed is not None else []
-        if self.spec.via == "auto" and not can_be_written():
-            notes.append(
-                f"TOSA's serializer is not installed, so that Vela was given LiteRT only; to have both: {HOST_TOOLS}."
-            )
         notes.append(_memory_note([p.program for p in own], self.spec.max_sram_bytes))
         return tuple(notes)
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from micronpu.base.errors import RuntimeUnavailableError, UnsupportedError
-from micronpu.base.installed import HOST_TOOLS
+from micronpu.base.errors import UnsupportedError
 from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.emit.tosa import TosaEmitter, TosaModel
-from micronpu.emit.tosa_file import can_be_written
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d
@@ -66,15 +64,8 @@ def _original_nodes(graph: Graph, numbers: dict[Node, int]) -> list[int]:
 def emitters_of(spec: EthosUOptions) -> dict[str, Emit]:
     """What writes a graph, per format; it raises UnsupportedError where the stream would be wrong.
 
-    The format that costs the fewest cycles for most programs comes first; without TOSA's serializer it is the only one.
-
-    Raises:
-        RuntimeUnavailableError: ``via`` asks for TOSA, and its serializer is not installed.
+    The format that costs the fewest cycles for most programs comes first.
     """
-    if spec.via == "tosa" and not can_be_written():
-        raise RuntimeUnavailableError(
-            "`via` is 'tosa', but TOSA's serializer is not installed.", hint=f"{HOST_TOOLS}, or via='litert'"
-        )
     family = spec.accelerator.family
 
     def litert(graph: Graph) -> LiteRtModel:
@@ -88,7 +79,7 @@ def emitters_of(spec: EthosUOptions) -> dict[str, Emit]:
             raise UnsupportedError(f"`{name}`: {_WRONG} where several convolutions read slices of one value.")
         return to_tosa(graph)
 
-    return {"litert": litert, "tosa": tosa} if can_be_written() else {"litert": litert}
+    return {"litert": litert, "tosa": tosa}
 
 
 def _refuse(graph: Graph, via: str, family: str) -> None:

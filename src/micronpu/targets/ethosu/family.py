@@ -50,7 +50,6 @@ class EthosU(Family):
     title = "Ethos-U"
     usual = "ethos-u55-128"
     backend = BACKEND
-    packages = ("tosa-tools",)
     tools = ("ethos-u-vela",)
     sparse = "Ethos-U85"
 

@@ -7,13 +7,12 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from micronpu.base.cache import CACHE, Entry, in_short
-from micronpu.emit.tosa_file import can_be_written
 from micronpu.targets.ethosu.accelerators import vela_package
 
 if TYPE_CHECKING:
     from micronpu.targets.ethosu.options import EthosUOptions
 
-_TOOLS = ("ethos-u-vela", "ai-edge-litert", "tosa-tools", "flatbuffers", "numpy")
+_TOOLS = ("ethos-u-vela", "ai-edge-litert", "flatbuffers", "numpy")
 _NO_MATTER = (
     "intermediates_dir",
     "debug_info",
@@ -35,13 +34,13 @@ def entry_of(kind: str, *inputs: Any) -> Entry:
 
 def options_of(spec: EthosUOptions) -> Any:
     """The options of a compilation that its answers depend on."""
-    return _options(spec, spec.ini, can_be_written())
+    return _options(spec, spec.ini)
 
 
 @functools.lru_cache(maxsize=16)
-def _options(spec: EthosUOptions, ini: str, in_tosa: bool) -> Any:
+def _options(spec: EthosUOptions, ini: str) -> Any:
     values = tuple((f.name, getattr(spec, f.name)) for f in fields(spec) if f.name not in _NO_MATTER)
-    return in_short((values, ini, in_tosa))
+    return in_short((values, ini))
 
 
 @functools.cache

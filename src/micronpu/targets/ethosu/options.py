@@ -86,7 +86,7 @@ class EthosUOptions(Switches, Options):
             target that is a chip brings along the clock and the bandwidths of its file where neither system_config nor
             config_ini is given.
         config_ini: path of an own Vela configuration, spaces allowed; Vela's own unless given.
-        via: format that Vela is given: "litert", "tosa", or "auto" for the better of both; TOSA takes `micronpu[host]`.
+        via: format that Vela is given: "litert", "tosa", or "auto" for the better of both.
         carry_graph: carry the integer graph that Vela was given along as named data, for `RunOptions(graph=True)`. A
             host runs the command stream either way; the bytes that the board reads are the same.
         prefetch: weights that Vela leaves in flash until they are computed with are brought into SRAM before, by

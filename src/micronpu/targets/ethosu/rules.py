@@ -14,7 +14,6 @@ import numpy as np
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.base.parsing import parse_json
-from micronpu.emit.tosa_file import can_be_written
 from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.way import Capabilities
@@ -31,7 +30,9 @@ from micronpu.targets.ethosu.vela.compiler import VelaEndedError, VelaError, com
 
 RULE = "vela_accepts"
 SENTENCE = "Vela compiles the operator for this accelerator."
-HINT = "another Ethos-U, or another form of the model"
+HINT = "another form of the model"
+_LARGEST = "ethos-u85-256"
+"""The accelerator whose kind takes the most operators."""
 _LOOKUP_HINT = "an Ethos-U85, which looks rows up, or positions that are constants"
 
 _Key = tuple[object, ...]
@@ -73,14 +74,22 @@ class Judge:
             return []
         message = next((o for o in objections.values() if _names_a_limit(o)), next(iter(objections.values())))
         name = node.origin.nodes[0] if node.origin.nodes else node.output.name
-        hint = _LOOKUP_HINT if isinstance(node.op, GatherRows | ScatterRows) else HINT
+        hint = f"an Ethos-U85, which takes it, or {HINT}" if self._is_taken_by_largest(node) else HINT
+        if isinstance(node.op, GatherRows | ScatterRows):
+            hint = _LOOKUP_HINT
         if node.output.type.dtype is DType.INT16:
-            hint = f'int8 for this operator, quantizer.set_node_name("{name}", QuantizationConfig()), or {HINT}'
+            hint = f'int8 for this operator, quantizer.set_node_name("{name}", QuantizationConfig()), or {hint}'
         return [Reason(RULE, SENTENCE, message, name, node.origin.source, hint)]
 
     def prefers(self, node: Node) -> bool:
         """Whether the operator can run in the format that most operators have, beside which it can stand."""
         return self.formats[0] not in self._ask(node)
+
+    def _is_taken_by_largest(self, node: Node) -> bool:
+        if self.spec.accelerator.family == "u85":
+            return False
+        other = judge_of(EthosUOptions(_LARGEST))
+        return len(other._ask(node)) < len(other.formats)
 
     def _ask(self, node: Node) -> dict[str, str]:
         """Vela's objections, by the format that it objects to, up to the first that it takes."""
@@ -163,11 +172,11 @@ def _quick(type: TensorType) -> np.ndarray[Any, Any]:
 
 def judge_of(spec: EthosUOptions) -> Judge:
     """The judge of an accelerator and its options, who remembers what it was asked."""
-    return _judge(spec, spec.ini, can_be_written())
+    return _judge(spec, spec.ini)
 
 
 @functools.lru_cache(maxsize=8)
-def _judge(spec: EthosUOptions, ini: str, in_tosa: bool) -> Judge:
+def _judge(spec: EthosUOptions, ini: str) -> Judge:
     return Judge(spec)
 
 

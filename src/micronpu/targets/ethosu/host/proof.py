@@ -1,7 +1,7 @@
 """A command stream beside the flatbuffer that it was made of, on the same integers: no stream is trusted unseen.
 
 The stream runs in the simulator of `micronpu.targets.ethosu.host.simulator`, the flatbuffer in LiteRT's reference
-kernels or in TOSA's reference model.
+kernels or in `micronpu.host.tosa_run`.
 """
 
 from __future__ import annotations

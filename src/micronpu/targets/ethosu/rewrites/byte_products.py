@@ -127,7 +127,7 @@ def _carries(emit: TosaEmitter, digits: list[TosaTensor], multiplier: int) -> It
 def _product(emit: TosaEmitter, x: Byte, z: Byte) -> TosaTensor:
     shape = (x[0].shape[0], x[0].shape[1], z[0].shape[2])
     operands = (x[0], z[0], emit.number(x[1]), emit.number(z[1]))
-    return emit.add("MATMUL", operands, shape, "INT32", attribute="MatMul")
+    return emit.add("MATMUL", operands, shape, "INT32")
 
 
 def _sum(emit: TosaEmitter, x: TosaTensor, z: TosaTensor) -> TosaTensor:

@@ -1,0 +1,170 @@
+"""Flatbuffers from nested tables, for formats of which we write a few tables and need no generated classes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+_CODES = {
+    "Bool": "?",
+    "Int8": "b",
+    "Uint8": "B",
+    "Int32": "i",
+    "Uint32": "I",
+    "Int64": "q",
+    "Uint64": "Q",
+    "Float64": "d",
+}
+"""Numbers by flatbuffers' names, as `struct` calls them."""
+_OFFSET = struct.Struct("<I")
+_ONE = {kind: struct.Struct(f"<{code}") for kind, code in _CODES.items()}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number field, which the file leaves out where it has its default."""
+
+    kind: str
+    value: Any
+    default: Any = 0
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Numbers of a kind, tables where it is "", or bytes that begin at a multiple of ``alignment``."""
+
+    kind: str
+    items: Any
+    alignment: int = 0
+
+
+Fields: TypeAlias = dict[int, Any]
+"""The fields of a table by their numbers, in the order in which what they point to is written.
+
+A field is a number, a text, a table, a vector, or the position of what is written already."""
+
+
+def number(kind: str, value: Any, default: Any = 0) -> Number:
+    """A number; ``kind`` is "Bool", "Int32", "Uint8" and so on."""
+    return Number(kind, value, default)
+
+
+def numbers(kind: str, items: Sequence[int]) -> Vector:
+    """A vector of numbers."""
+    return Vector(kind, items)
+
+
+def tables(items: Sequence[Fields]) -> Vector:
+    """A vector of tables."""
+    return Vector("", items)
+
+
+def blob(data: bytes, alignment: int = 1) -> Vector:
+    """A vector of bytes."""
+    return Vector("bytes", data, alignment)
+
+
+class Writer:
+    """Writes a flatbuffer from its end to its start, byte for byte as the library's code in Python does, or in C++.
+
+    A position is the number of bytes from where a thing starts to the end of the file.
+
+    Args:
+        cpp: lay the fields of a table out by their sizes, and from the last to the first of a size, and let tables of
+            other sizes have other layouts, as the generated code in C++ does; else in the order given, and share.
+    """
+
+    def __init__(self, *, cpp: bool = False) -> None:
+        self._cpp = cpp
+        self._chunks: list[bytes] = []  # the last one comes first in the file
+        self._size, self._alignment = 0, 1
+        self._layouts: dict[bytes, int] = {}
+
+    def table(self, fields: Fields) -> int:
+        """Writes a table after what it points to; returns its position."""
+        points = {slot: self._write(f) for slot, f in fields.items() if not isinstance(f, Number)}
+        start, places = self._size, dict[int, int]()
+        for slot in sorted(fields, key=lambda slot: (-_size(fields[slot]), -slot)) if self._cpp else fields:
+            content = fields[slot]
+            if not isinstance(content, Number):
+                self._point(points[slot])
+            elif content.value == content.default:
+                continue
+            else:
+                form = _ONE[content.kind]
+                self._pad(form.size)
+                self._push(form.pack(content.value))
+            places[slot] = self._size
+        self._pad(4)
+        position, count = self._size + 4, max(places, default=-1) + 1
+        offsets = [position - places[slot] if slot in places else 0 for slot in range(count)]
+        layout = struct.pack(f"<{count + 2}H", 2 * count + 4, position - start, *offsets)
+        key = layout if self._cpp else layout[4:]
+        known = self._layouts.get(key)
+        self._push(struct.pack("<i", len(layout) if known is None else known - position))
+        if known is None:
+            self._push(layout)
+            self._layouts[key] = self._size
+        return position
+
+    def text(self, text: str) -> int:
+        """Writes a string; returns its position."""
+        data = text.encode() + b"\0"
+        self._pad(4, len(data))
+        self._push(data)
+        return self._count(len(data) - 1)
+
+    def offsets(self, positions: Sequence[int]) -> int:
+        """Writes a vector of what is written already; returns its position."""
+        self._pad(4)
+        for position in reversed(positions):
+            self._point(position)
+        return self._count(len(positions))
+
+    def finish(self, root: int, identifier: bytes) -> bytes:
+        """The file whose root table is at a position."""
+        self._pad(self._alignment, _OFFSET.size + len(identifier))
+        self._push(identifier)
+        self._point(root)
+        return b"".join(reversed(self._chunks))
+
+    def _write(self, content: Any) -> int:
+        if isinstance(content, int):
+            return content
+        if isinstance(content, str):
+            return self.text(content)
+        if isinstance(content, dict):
+            return self.table(content)
+        items = content.items
+        if not content.kind:
+            return self.offsets([self.table(item) for item in items])
+        is_blob = content.kind == "bytes"
+        data = bytes(items) if is_blob else struct.pack(f"<{len(items)}{_CODES[content.kind]}", *items)
+        self._pad(4, len(data))
+        self._pad(content.alignment if is_blob else _ONE[content.kind].size, len(data))
+        self._push(data)
+        return self._count(len(items))
+
+    def _count(self, length: int) -> int:
+        self._push(_OFFSET.pack(length))
+        return self._size
+
+    def _point(self, position: int) -> None:
+        self._pad(4)
+        self._push(_OFFSET.pack(self._size - position + 4))
+
+    def _pad(self, alignment: int, further: int = 0) -> None:
+        """Zeros, so that what is aligned comes after so many further bytes."""
+        self._alignment = max(self._alignment, alignment)
+        if missing := -(self._size + further) % alignment:
+            self._push(bytes(missing))
+
+    def _push(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self._size += len(data)
+
+
+def _size(content: Any) -> int:
+    return _ONE[content.kind].size if isinstance(content, Number) else _OFFSET.size

@@ -1,0 +1,414 @@
+"""What the operators of TOSA compute, for integers, in NumPy: the specification's pseudocode, a whole tensor at a time.
+
+`micronpu.host.tosa_check` has looked at operands, shapes and attributes before.  A result that the specification leaves
+undefined (its ``REQUIRE``: a sum that leaves its type, a row that is not there) is a `PayloadError`.  TOSA's reference
+model, which tests compare with, gives the same integers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from micronpu.base.errors import PayloadError
+from micronpu.emit.tosa_file import NUMPY
+from micronpu.emit.tosa_schema import ResizeMode, RoundingMode
+from micronpu.host.tosa_rules import SIZES, Call, Operand
+
+Array = npt.NDArray[Any]
+Compute = Callable[[Call, Sequence[Array]], Array]
+
+_EXACT = {np.float32: 1 << 24, np.float64: 1 << 53}
+"""Up to where a float holds every integer: products are left to a library of floats, and stay exact."""
+_MOST_BYTES = 1 << 25
+"""Of the windows of a convolution that are in memory at a time."""
+_BITS_48 = 48
+
+
+def value_of(operand: Operand) -> Array:
+    """A constant as an array; of 48 bits in 64."""
+    data, shape = operand.data or b"", operand.shape
+    if operand.dtype == SIZES:
+        return np.frombuffer(data, "<i8")
+    if operand.dtype == "BOOL":
+        return np.frombuffer(data, np.uint8).astype(np.bool_).reshape(shape)
+    if operand.dtype != "INT48":
+        return np.frombuffer(data, NUMPY[operand.dtype]).reshape(shape)
+    wide = np.zeros((math.prod(shape), 8), np.uint8)
+    wide[:, 2:] = np.frombuffer(data, np.uint8).reshape(-1, 6)
+    return np.right_shift(wide.view("<i8"), 16).reshape(shape)
+
+
+def computed(name: str, call: Call, operands: Sequence[Array]) -> Array:
+    """The result of an operator.
+
+    Raises:
+        PayloadError: it has none for these operands.
+    """
+    made = np.asarray(COMPUTE[name](call, operands))
+    kind = NUMPY[call.result.dtype]
+    if made.dtype != kind or call.result.dtype == "INT48":
+        low, high = _limits(call.result.dtype)
+        if not low <= int(made.min()) <= int(made.max()) <= high:
+            raise undefined(f"the result of {name} leaves {call.result.dtype}")
+        made = made.astype(kind)
+    return made
+
+
+def undefined(what: str) -> PayloadError:
+    """The error of a result that the specification does not define."""
+    return PayloadError(
+        f"The TOSA program has no defined result for these inputs: {what}.",
+        hint="calibrate with data that covers the values that occur",
+    )
+
+
+def _limits(dtype: str) -> tuple[int, int]:
+    bits = {"BOOL": 1, "INT48": _BITS_48}.get(dtype) or 8 * NUMPY[dtype].itemsize
+    return (0, 1) if dtype == "BOOL" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+
+
+def _require(holds: Any, what: str) -> None:
+    if not np.all(holds):
+        raise undefined(what)
+
+
+def _saturated(x: Array, dtype: str) -> Array:
+    return x.clip(*_limits(dtype)).astype(NUMPY[dtype])
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.int64)
+
+
+def _list(call: Call, field: int) -> tuple[int, ...]:
+    return call.attributes.vector(field).integers()
+
+
+def _flag(call: Call, field: int) -> bool:
+    return bool(call.attributes.integer(field, "<B"))
+
+
+# --- changes of scale ---
+
+
+def _scaled(x: Array, multiplier: Any, shift: Any, *, double: bool = False) -> Array:
+    """``x * multiplier * 2**-shift`` to nearest with ties up; rounded twice: ties of large shifts away from zero."""
+    half = np.int64(1) << (shift - 1)
+    if double:
+        half = half + np.where(shift > 31, np.where(x >= 0, 1 << 30, -(1 << 30)), 0)
+    return np.asarray((x * multiplier + half) >> shift)
+
+
+def _rescale(call: Call, operands: Sequence[Array]) -> Array:
+    x, multiplier, shift, zero_in, zero_out = operands
+    if _flag(call, 3):
+        x, zero_in = (a.view(f"u{a.dtype.itemsize}") for a in (x, zero_in))
+    double = call.attributes.integer(1) == RoundingMode.DOUBLE_ROUND
+    multiplier, shift = (_wide(a if a.size > 1 else a.reshape(())) for a in (multiplier, shift))
+    made = _scaled(_wide(x) - int(zero_in[0]), multiplier, shift, double=double)
+    low, high = _limits("INT32")
+    _require(made.min() >= low and made.max() <= high, "RESCALE leaves INT32")
+    dtype = call.result.dtype
+    if not _flag(call, 4):
+        return _saturated(made + int(zero_out[0]), dtype)
+    kind = np.dtype(f"u{NUMPY[dtype].itemsize}")
+    made = (made + int(zero_out.view(kind)[0])).clip(0, np.iinfo(kind).max)
+    return made.astype(kind).view(NUMPY[dtype])
+
+
+def _multiply(call: Call, operands: Sequence[Array]) -> Array:
+    x, z, shift = _wide(operands[0]), _wide(operands[1]), int(operands[2][0])
+    if shift:
+        return _scaled(x, z, shift)
+    return np.multiply(x, z).astype(np.int32)  # wraps, without a word of the reference model's
+
+
+def _table(call: Call, operands: Sequence[Array]) -> Array:
+    x, entries = operands
+    if entries.size == 256:
+        return np.asarray(entries[x.astype(np.int16) + 128])
+    place, entries = x.astype(np.int32) + (1 << 15), entries.astype(np.int32)
+    first = entries[place >> 7]
+    slope = entries[(place >> 7) + 1] - first
+    _require(abs(slope) <= np.iinfo(np.int16).max + (slope < 0), "a TABLE rises too steeply")
+    return np.asarray((first << 7) + slope * (place & 127))
+
+
+def _negate(call: Call, operands: Sequence[Array]) -> Array:
+    x, zero_in, zero_out = operands
+    return _saturated(int(zero_in[0]) - _wide(x) + int(zero_out[0]), call.result.dtype)
+
+
+def _clamp(call: Call, operands: Sequence[Array]) -> Array:
+    return operands[0].clip(call.scalar(0, ""), call.scalar(1, ""))
+
+
+def _cast(call: Call, operands: Sequence[Array]) -> Array:
+    return operands[0].astype(NUMPY[call.result.dtype])
+
+
+# --- one element of each operand ---
+
+
+def _shift_count(z: Array, most: int) -> Array:
+    _require((z >= 0) & (z <= most), f"a shift is beyond 0 to {most}")
+    return z
+
+
+def _left(call: Call, operands: Sequence[Array]) -> Array:
+    x, z = operands
+    return (_wide(x) << _wide(_shift_count(z, 31))).astype(x.dtype)
+
+
+def _right(call: Call, operands: Sequence[Array]) -> Array:
+    x, z = operands
+    return (_wide(x.view(f"u{x.dtype.itemsize}")) >> _wide(_shift_count(z, 31))).astype(x.dtype)
+
+
+def _right_signed(call: Call, operands: Sequence[Array]) -> Array:
+    x, z = _wide(operands[0]), _wide(_shift_count(operands[1], 8 * operands[0].dtype.itemsize - 1))
+    made = x >> z
+    if _flag(call, 0):
+        made += np.where(z > 0, (x >> np.maximum(z - 1, 0)) & 1, 0)
+    return made
+
+
+def _divide(call: Call, operands: Sequence[Array]) -> Array:
+    x, z = (_wide(a) for a in operands)
+    _require(z != 0, "INTDIV divides by zero")
+    return np.asarray(np.sign(x) * np.sign(z) * (abs(x) // abs(z)))
+
+
+def _leading_zeros(call: Call, operands: Sequence[Array]) -> Array:
+    _, exponent = np.frexp(operands[0].view(np.uint32).astype(np.float64))
+    return 32 - exponent
+
+
+def _each(compute: Callable[..., Array], *, wide: bool = False) -> Compute:
+    """NumPy's function of each element; ``wide``: of 64 bits."""
+    return lambda call, operands: compute(*(_wide(a) if wide else a for a in operands))
+
+
+def _along(compute: Callable[..., Any], *, wide: bool = False) -> Compute:
+    """NumPy's function along an axis, which stays with the size 1."""
+
+    def along(call: Call, operands: Sequence[Array]) -> Array:
+        x = _wide(operands[0]) if wide else operands[0]
+        return np.asarray(compute(x, axis=call.axis(), keepdims=True))
+
+    return along
+
+
+# --- movement ---
+
+
+def _pairs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _pad(call: Call, operands: Sequence[Array]) -> Array:
+    x, amounts, value = operands
+    return np.pad(x, _pairs(amounts.tolist()), constant_values=value[0]) if x.ndim else x
+
+
+def _slice(call: Call, operands: Sequence[Array]) -> Array:
+    x, begin, size = operands
+    return x[tuple(slice(b, b + n) for b, n in zip(begin.tolist(), size.tolist(), strict=True))]
+
+
+def _rows(indices: Array, count: int) -> Array:
+    _require((indices >= 0) & (indices < count), f"a row is looked up that is none of 0 to {count - 1}")
+    return indices
+
+
+def _gather(call: Call, operands: Sequence[Array]) -> Array:
+    x, indices = operands
+    return np.take_along_axis(x, _rows(indices, x.shape[1])[..., None], 1)
+
+
+def _scatter(call: Call, operands: Sequence[Array]) -> Array:
+    x, indices, rows = operands
+    _require([len(np.unique(row)) == row.size for row in _rows(indices, x.shape[1])], "a row is written twice")
+    made = x.copy()
+    np.put_along_axis(made, indices[..., None], rows, 1)
+    return made
+
+
+# --- windows ---
+
+
+def _windows(x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Array:
+    """[N, *sides, C] as [N, *sides of the result, *kernel, C], without a copy."""
+    axes = range(1, len(kernel) + 1)
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    view: Array = np.lib.stride_tricks.sliding_window_view(x, spans, axis=[*axes])  # type: ignore[call-overload]
+    steps: list[Any] = [slice(None), *(slice(None, None, s) for s in stride)]
+    taps: list[Any] = [..., *(slice(None, None, d) for d in dilation), slice(None)]
+    return np.asarray(np.moveaxis(view[tuple(steps)], len(kernel) + 1, -1)[tuple(taps)])
+
+
+def _factors(x: Array, weight: Array, zeros: Sequence[Array], products: int) -> tuple[Array, Array]:
+    """Both without their zero points, in floats that hold every sum of so many products."""
+    a, b = (np.subtract(t, int(zero[0]), dtype=np.int32) for t, zero in zip((x, weight), zeros, strict=True))
+    most = products * int(abs(a).max()) * int(abs(b).max())
+    kind = next((kind for kind, limit in _EXACT.items() if most <= limit), None)
+    if kind is None:
+        raise undefined("sums of products leave 53 bits")
+    return a.astype(kind), b.astype(kind)
+
+
+def _padded(x: Array, pads: Sequence[int]) -> Array:
+    return np.pad(x, [(0, 0), *_pairs(pads), (0, 0)]) if any(pads) else x
+
+
+def _convolve(call: Call, operands: Sequence[Array]) -> Array:
+    x, weight = _factors(operands[0], operands[1], operands[3:], math.prod(operands[1].shape[1:]))
+    pads, stride, dilation = (_list(call, field) for field in range(3))
+    kernel, size = weight.shape[1:-1], math.prod(weight.shape[1:])
+    windows, flat = _windows(_padded(x, pads), kernel, stride, dilation), weight.reshape(len(weight), size).T
+    made = np.empty(call.result.shape, np.int64)
+    most = max(_MOST_BYTES // (size * x.itemsize * math.prod(made.shape[3:-1])), 1)
+    height, width = max(most // made.shape[2], 1), min(most, made.shape[2])
+    ranges = (range(len(made)), range(0, made.shape[1], height), range(0, made.shape[2], width))
+    for batch, top, left in itertools.product(*ranges):
+        box = (batch, slice(top, top + height), slice(left, left + width))
+        part = windows[box]
+        made[box] = (part.reshape(-1, size) @ flat).reshape(*part.shape[: len(kernel)], -1)
+    return made + operands[2]
+
+
+def _convolve_depthwise(call: Call, operands: Sequence[Array]) -> Array:
+    x, weight = _factors(operands[0], operands[1], operands[3:], math.prod(operands[1].shape[:2]))
+    pads, stride, dilation = (_list(call, field) for field in range(3))
+    windows = _windows(_padded(x, pads), weight.shape[:2], stride, dilation)
+    made = np.zeros((*windows.shape[:3], *weight.shape[2:]), x.dtype)
+    for i, j in np.ndindex(*weight.shape[:2]):
+        made += windows[:, :, :, i, j, :, None] * weight[i, j]
+    return made.reshape(call.result.shape).astype(np.int64) + operands[2]
+
+
+def _convolve_transposed(call: Call, operands: Sequence[Array]) -> Array:
+    x, weight = _factors(operands[0], operands[1], operands[3:], math.prod(operands[1].shape[1:]))
+    pads, stride = _pairs(_list(call, 0)), _list(call, 1)
+    sides = [(n - 1) * s + k for n, s, k in zip(x.shape[1:3], stride, weight.shape[1:3], strict=True)]
+    made = np.zeros((len(x), *sides, len(weight)), x.dtype)
+    for i, j in np.ndindex(*weight.shape[1:3]):
+        spot = made[:, i :: stride[0], j :: stride[1]][:, : x.shape[1], : x.shape[2]]
+        spot += x @ weight[:, i, j].T
+    inside = tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(sides, pads, strict=True))
+    cut = made[(slice(None), *inside)].astype(np.int64)
+    return _padded(cut, [max(side, 0) for pad in pads for side in pad]) + operands[2]
+
+
+def _matmul(call: Call, operands: Sequence[Array]) -> Array:
+    a, b = _factors(operands[0], operands[1], operands[2:], operands[0].shape[-1])
+    return (a @ b).astype(np.int64)
+
+
+def _greatest(call: Call, operands: Sequence[Array]) -> Array:
+    kernel, stride, pads = (_list(call, field) for field in range(3))
+    lowest = np.iinfo(operands[0].dtype).min
+    x = np.pad(operands[0], [(0, 0), *_pairs(pads), (0, 0)], constant_values=lowest)
+    windows = _windows(x, kernel, stride, (1, 1))
+    made = np.full(call.result.shape, lowest, x.dtype)
+    for i, j in np.ndindex(*kernel):
+        np.maximum(made, windows[:, :, :, i, j], out=made)
+    return made
+
+
+def _average(call: Call, operands: Sequence[Array]) -> Array:
+    kernel, stride, pads = (_list(call, field) for field in range(3))
+    x, (zero_in, zero_out) = operands[0], (int(zero[0]) for zero in operands[1:])
+    sums = np.zeros(call.result.shape, np.int64)
+    count = np.zeros((*call.result.shape[1:3], 1), np.int64)
+    inside = _padded(np.ones((1, *x.shape[1:3], 1), np.int64), pads)
+    windows, there = (_windows(a, kernel, stride, (1, 1)) for a in (_padded(_wide(x) - zero_in, pads), inside))
+    for i, j in np.ndindex(*kernel):
+        sums += windows[:, :, :, i, j]
+        count += there[0, :, :, i, j]
+    _, exponent = np.frexp((count - 1).astype(np.float64))
+    multiplier = (np.int64((1 << 30) + 1) << exponent.astype(np.int64)) // count
+    return _saturated(_scaled(sums, multiplier, 30 + exponent.astype(np.int64)) + zero_out, call.result.dtype)
+
+
+def _resize(call: Call, operands: Sequence[Array]) -> Array:
+    x, scales, offsets, _ = operands
+    places = []
+    for axis in (0, 1):
+        over, under = scales.tolist()[2 * axis : 2 * axis + 2]
+        far = np.arange(call.result.shape[1 + axis], dtype=np.int64) * under + int(offsets[axis])
+        last = x.shape[1 + axis] - 1
+        place = far // over
+        rest = far - place * over
+        places.append((place.clip(0, last), (place + 1).clip(0, last), rest, over))
+    (y0, y1, ry, sy), (x0, x1, rx, sx) = places
+    if call.attributes.integer(0) == ResizeMode.NEAREST:
+        rows, columns = (np.where(2 * r >= s, b, a) for a, b, r, s in places)
+        return x[:, rows][:, :, columns]
+    wide = _wide(x)
+    ry, rx = ry[:, None, None], rx[:, None]
+    upper, lower = (wide[:, y][:, :, x0] * (sx - rx) + wide[:, y][:, :, x1] * rx for y in (y0, y1))
+    return np.asarray(upper * (sy - ry) + lower * ry)
+
+
+COMPUTE: dict[str, Compute] = {
+    "ARGMAX": lambda call, operands: np.argmax(operands[0], axis=call.axis()),
+    "AVG_POOL2D": _average,
+    "CONV2D": _convolve,
+    "CONV3D": _convolve,
+    "DEPTHWISE_CONV2D": _convolve_depthwise,
+    "TRANSPOSE_CONV2D": _convolve_transposed,
+    "MATMUL": _matmul,
+    "MAX_POOL2D": _greatest,
+    "CLAMP": _clamp,
+    "ADD": _each(np.add, wide=True),
+    "SUB": _each(np.subtract, wide=True),
+    "INTDIV": _divide,
+    "MAXIMUM": _each(np.maximum),
+    "MINIMUM": _each(np.minimum),
+    "EQUAL": _each(np.equal),
+    "GREATER": _each(np.greater),
+    "GREATER_EQUAL": _each(np.greater_equal),
+    "ABS": _each(np.abs, wide=True),
+    "CLZ": _leading_zeros,
+    "LOGICAL_LEFT_SHIFT": _left,
+    "LOGICAL_RIGHT_SHIFT": _right,
+    "ARITHMETIC_RIGHT_SHIFT": _right_signed,
+    "BITWISE_AND": _each(np.bitwise_and),
+    "BITWISE_OR": _each(np.bitwise_or),
+    "BITWISE_XOR": _each(np.bitwise_xor),
+    "BITWISE_NOT": _each(np.invert),
+    "LOGICAL_AND": _each(np.logical_and),
+    "LOGICAL_OR": _each(np.logical_or),
+    "LOGICAL_XOR": _each(np.logical_xor),
+    "LOGICAL_NOT": _each(np.logical_not),
+    "REDUCE_SUM": _along(np.sum, wide=True),
+    "REDUCE_MAX": _along(np.max),
+    "REDUCE_MIN": _along(np.min),
+    "REDUCE_ALL": _along(np.all),
+    "REDUCE_ANY": _along(np.any),
+    "MUL": _multiply,
+    "TABLE": _table,
+    "NEGATE": _negate,
+    "SELECT": _each(np.where),
+    "CONCAT": lambda call, operands: np.concatenate(operands, call.axis()),
+    "REVERSE": lambda call, operands: np.flip(operands[0], call.axis()),
+    "TRANSPOSE": lambda call, operands: operands[0].transpose(_list(call, 0)),
+    "RESHAPE": lambda call, operands: operands[0].reshape(call.result.shape),
+    "TILE": lambda call, operands: np.tile(operands[0], operands[1].tolist()),
+    "PAD": _pad,
+    "SLICE": _slice,
+    "GATHER": _gather,
+    "SCATTER": _scatter,
+    "RESIZE": _resize,
+    "CAST": _cast,
+    "RESCALE": _rescale,
+    "IDENTITY": lambda call, operands: operands[0],
+}
+"""Each operator that `micronpu.host.tosa_rules` knows; `computed` refuses what leaves the type of the result."""
