@@ -19,7 +19,7 @@ from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.base.files import check_name, read_file
 from micronpu.base.quiet import quiet
 from micronpu.compiler.program import CompiledProgram
-from micronpu.frontend.checks import check_listener, check_parameters
+from micronpu.frontend.checks import check_evaluation_mode, check_listener, check_parameters
 from micronpu.frontend.taken import without_taken_names
 from micronpu.program.border import Border, borders_of
 from micronpu.program.plan import read_plan
@@ -282,10 +282,7 @@ def checked_module(model: Any) -> Callable[..., Any]:
         raise ModelError(
             f"The model is a {type(model).__name__}.", hint="a float torch.nn.Module, or an exported program of one"
         )
-    if model.training:
-        raise ModelError(
-            "The model is in training mode, in which dropout and batch norm change results.", hint="eval()"
-        )
+    check_evaluation_mode(model)
     check_parameters(model)
     return model
 

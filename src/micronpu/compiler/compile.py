@@ -96,9 +96,9 @@ def compile_model(
     """Compiles a PyTorch model for a chip, or several as the methods of one program.
 
     Args:
-        model: a float module in evaluation mode, an exported program of one, or a program or module that is quantized
-            already (the result of `convert_pt2e`).  Several methods are a dictionary, ``{"prefill": (model, example),
-            "decode": (model, example)}``, with the target behind it; see docs/methods.md.
+        model: a float module in evaluation mode, an exported program of one or its ``module()``, or a program or module
+            that is quantized already (the result of `convert_pt2e`).  Several methods are a dictionary, ``{"prefill":
+            (model, example), "decode": (model, example)}``, with the target behind it; see docs/methods.md.
         example_inputs: inputs that fix shapes and dtypes; one tensor may stand for a tuple of one.  A dictionary names
             arguments of forward, whose others keep their defaults; calibration data may be such dictionaries then, and
             the program takes the inputs in its order.

@@ -13,7 +13,8 @@ from torch import nn
 from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError
-from micronpu.upstream.torch import codegen_of
+from micronpu.frontend.training import is_in_training
+from micronpu.upstream.torch import codegen_of, is_guard
 
 
 def check_listener(listener: Any) -> None:
@@ -117,15 +118,35 @@ def check_control_flow(module: GraphModule, inside: str = "") -> None:
 
 
 def check_evaluation_mode(model: nn.Module) -> None:
-    """Raises `ModelError` where the model or a part of it is in training mode."""
-    for name, module in model.named_modules():
-        # The modules of an exported program have no eval(); what they do was decided when they were exported.
-        if module.training and not isinstance(module, GraphModule):
-            what = f"`{name}` ({type(module).__name__}) of the model" if name else "The model"
+    """Raise `ModelError` if the model or a part of it is in training mode.
+
+    In a graph the arguments of dropouts and batch norms decide, and the modules that it calls. Modules that only hold
+    parameters, as in the result of `ExportedProgram.module`, have a mode that nothing reads.
+    """
+    _check_mode(model, "", type(model).__name__)
+
+
+def _check_mode(module: nn.Module, name: str, model: str) -> None:
+    parts: Iterable[tuple[str, nn.Module]] = module.named_children()
+    if isinstance(module, GraphModule):
+        working = next((node for node in module.graph.nodes if is_in_training(node)), None)
+        if working is not None:
             raise ModelError(
-                f"{what} {type(model).__name__} is in training mode, in which dropout and batch norm change results.",
-                hint="model.eval() before compiling",
+                f"`{working.name}` of the model {model} is in training mode, in which dropout and batch norm change "
+                "results.",
+                hint="model.eval() before torch.export.export",
             )
+        called = {str(node.target) for node in module.graph.nodes if node.op == "call_module"}
+        parts = ((part, module.get_submodule(part)) for part in sorted(called))
+    elif module.training:
+        what = f"`{name}` ({type(module).__name__}) of the model" if name else "The model"
+        raise ModelError(
+            f"{what} {model} is in training mode, in which dropout and batch norm change results.",
+            hint="model.eval() before compiling",
+        )
+    for part, inner in parts:
+        if not is_guard(inner):
+            _check_mode(inner, f"{name}.{part}" if name else part, model)
 
 
 _UNWRITABLE = re.compile(r'["\\\x00-\x1f\x7f\ud800-\udfff]')

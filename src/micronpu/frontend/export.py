@@ -36,6 +36,7 @@ def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
 def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
     """The model as an exported program."""
     if isinstance(model, ExportedProgram):
+        check_evaluation_mode(model.graph_module)
         return model
     if not isinstance(model, nn.Module):
         raise ModelError(

@@ -132,7 +132,12 @@ def _exported_again(
             return copy.deepcopy(model)
     if not isinstance(model, nn.Module):
         return export(model, examples)  # which says what is wrong with it
-    own = copy.deepcopy(model).eval()
+    own = copy.deepcopy(model)
+    if isinstance(own, GraphModule):
+        for part in own.modules():  # eval() of an exported module raises
+            part.training = False
+    else:
+        own.eval()
     sizes = {t.shape[0] if t.dim() else None for t in examples}
     if len(sizes) == 1 and None not in sizes:
         # A size of 1 would be taken for a constant.

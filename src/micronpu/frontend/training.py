@@ -22,6 +22,12 @@ def is_dropout(node: Node) -> bool:
     return overload_name(node).split(".")[0].rstrip("_") in _DROPOUTS
 
 
+def is_in_training(node: Node) -> bool:
+    """Whether a node is a dropout at work or a batch norm that uses the statistics of its batch."""
+    mode = {"batch_norm.default": "training"}.get(overload_name(node), "train" if is_dropout(node) else "")
+    return bool(mode and arguments(node).get(mode))
+
+
 def set_training(model: GraphModule, training: bool, dropouts: bool = True, batch_norms: bool = True) -> None:
     """Switches dropouts and batch norms of an exported module, and nothing else about them."""
     for node in model.graph.nodes:

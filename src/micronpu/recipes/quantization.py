@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from executorch.export import QuantizationRecipe
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.exported import finished
-from micronpu.frontend.program import arguments, overload_name, static_shape
-from micronpu.frontend.training import Train
+from micronpu.frontend.program import overload_name, static_shape
+from micronpu.frontend.training import Train, is_in_training
 from micronpu.quantize.calibrate import finite_values
 from micronpu.quantize.compose import fold_batch_norms
 from micronpu.quantize.data import calibration_batches
@@ -58,7 +58,7 @@ class _Calibration:
     def before(self, module: GraphModule) -> GraphModule:
         """Folds batch norms before torch does, which writes into weights that other layers may share."""
         self._examples = _examples(module)
-        self._in_training = next((n.name for n in module.graph.nodes if _is_in_training(n)), "")
+        self._in_training = next((n.name for n in module.graph.nodes if is_in_training(n)), "")
         fold_batch_norms(module)
         return module
 
@@ -127,12 +127,6 @@ def aware_training(quantizer: StaticQuantizer, train: Train) -> QuantizationReci
         pre_prepare_passes=[before],
         post_convert_passes=[lambda quantized: finished(quantized, examples[0])],
     )
-
-
-def _is_in_training(node: Node) -> bool:
-    """Whether a node is a dropout at work or a batch norm that uses the statistics of its batch."""
-    given = arguments(node) if overload_name(node) in ("dropout.default", "batch_norm.default") else {}
-    return bool(given.get("train") or given.get("training"))
 
 
 def _examples(module: GraphModule) -> Inputs:

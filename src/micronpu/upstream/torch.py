@@ -163,6 +163,18 @@ _SIGNATURE = declared(
 )
 
 
+_GUARDS = declared(
+    "torch.export._unlift:GuardsFn", "the check of shapes in an exported module counts as a module in training mode"
+)
+
+
+@through(_GUARDS)
+def is_guard(module: nn.Module) -> bool:
+    """Whether a module is the check of input shapes in `ExportedProgram.module`."""
+    kind: type = importlib.import_module("torch.export._unlift").GuardsFn
+    return isinstance(module, kind)
+
+
 @through(_VERSION)
 def version_of(tensor: torch.Tensor) -> int:
     """Another number where a tensor was written into since."""
