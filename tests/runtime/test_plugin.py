@@ -439,6 +439,40 @@ def test_the_delegate_is_registered_once():
     assert ctypes.CDLL(str(plugin.path)).micronpu_register() == 0
 
 
+STOCK = """
+import sys
+import numpy as np
+import torch
+import executorch.export
+from executorch.runtime import Runtime
+import micronpu.recipes
+import micronpu.runtime.register
+
+for name in sys.argv[1:]:
+    arrays = np.load(f"{name}.npz")
+    method = Runtime.get().load_program(f"{name}.pte").load_method("forward")
+    inputs = [torch.from_numpy(arrays[key]) for key in arrays.files if key.startswith("input")]
+    (output,) = method.execute(inputs)
+    assert np.array_equal(output.numpy(), arrays["output_0"]), name
+
+model, x = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval(), torch.ones(1, 4)
+recipe = micronpu.recipes.get_corstone300_recipe(calibration=[(x,)])
+session = executorch.export.export(model, [(x,)], recipe)
+(output,) = session.run_method("forward", (x,))
+assert (output - model(x)).abs().max() < 0.1, (output, model(x))
+"""
+
+
+def test_one_import_registers_with_the_runtime_of_executorch():
+    golden = Path(__file__).parents[1] / "golden"
+    names = sorted(str(path.with_suffix("")) for path in golden.glob("*.pte"))
+    done = subprocess.run([sys.executable, "-c", STOCK, *names], capture_output=True, text=True)
+    assert names and done.returncode == 0, done.stderr
+    without = STOCK.replace("import micronpu.runtime.register", "")
+    done = subprocess.run([sys.executable, "-c", without, *names], capture_output=True, text=True)
+    assert done.returncode and "error: 0x:20" in done.stderr
+
+
 def test_a_second_copy_of_the_plugin_does_not_abort(tmp_path):
     """Another file is another library for the loader: its registration is refused with a sentence."""
     copy = tmp_path / "copy.so"

@@ -188,6 +188,7 @@ NOT_IMPORTED = {
     "cli.explorer.main": "looked up by Model Explorer",
     "cli.compare_worker": "a process of its own",
     "runtime.isolated_worker": "the same",
+    "runtime.register": "imported by users for its effect",
     "targets.ethosu.vela.worker": "the same",
     "targets.neutron.sdk_worker": "the same",
     "targets.neutron.support_table": "made by `python -m tests.support_tables`",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from micronpu.base.errors import UnsupportedError
 
 VERSION = "0.1.0"
 _PACKAGE = "micronpu"
+PUBLISHED = False
+"""Whether `pip install micronpu` finds the package on PyPI."""
 
 
 def requirements() -> tuple[str, ...]:
@@ -26,6 +29,25 @@ def requirements() -> tuple[str, ...]:
     extras = project.get("optional-dependencies", {})
     marked = [f'{text}; extra == "{extra}"' for extra, texts in extras.items() for text in texts]
     return (*project.get("dependencies", ()), *marked)
+
+
+def how_to_install(folder: str = "wheels") -> tuple[str, str]:
+    """Shell commands that install micronpu in another environment or on another machine.
+
+    Args:
+        folder: for the wheel file, which a project keeps while the package is not on PyPI.
+
+    Returns:
+        The command that gets the wheel file, once and on this machine, "" if none is needed; and the one that installs.
+    """
+    if PUBLISHED:
+        return "", f"pip install {_PACKAGE}=={VERSION}"
+    checkout = Path(__file__).resolve().parents[3]
+    if (checkout / "pyproject.toml").is_file():
+        get = f"pip wheel --no-deps -w {folder} {shlex.quote(str(checkout))}"
+    else:
+        get = f"mkdir -p {folder} && cp path/to/{_PACKAGE}-{VERSION}-*.whl {folder}/"
+    return get, f"pip install {folder}/{_PACKAGE}-{VERSION}-*.whl"
 
 
 def python_versions() -> str:

@@ -11,6 +11,7 @@ from typing import Annotated
 from rich.text import Text
 
 from micronpu.base.errors import FileError, OptionError
+from micronpu.base.installed import how_to_install
 from micronpu.cli import console
 from micronpu.cli.completion import Target
 
@@ -51,7 +52,13 @@ def new(
         )
     if folder.is_dir() and any(folder.iterdir()):
         raise FileError(f"{folder} holds files already, and nothing is overwritten.", hint="a name that is free")
-    values = {"name": name, "target": target, **ACTIONS, **LIMITS}
+    get, install = how_to_install()
+    note = (
+        f"{get}\n# micronpu is not on PyPI: commit this wheel file, which the workflow installs as well\n"
+        if get
+        else ""
+    )
+    values = {"name": name, "target": target, "install": install, "get": note, **ACTIONS, **LIMITS}
     home = resources.files("micronpu.cli") / "starter"
     written = {
         path: Template((home / template).read_text(encoding="utf-8")).substitute(values).encode()

@@ -4,6 +4,8 @@
 
     outputs = HostProgram("kws.pte").run(x)
 
+`import micronpu.runtime.register` makes ExecuTorch's own `Runtime` and `session.run_method` run them as well.
+
 Importing this package loads neither torch nor ExecuTorch; loading a program does, but for `ArrayProgram`, which takes
 NumPy arrays and needs torch for few programs.
 """

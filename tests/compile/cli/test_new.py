@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from micronpu import __version__
 from micronpu.cli.main import app
 from micronpu.cli.new import ACTIONS
 
@@ -37,6 +38,28 @@ def test_its_own_workflow_passes(target: str, tmp_path: Path, monkeypatch: pytes
     assert Path("fresh.pte").stat().st_size > 0
     over = CliRunner().invoke(app, [*words, "--max-flash", "1K"])
     assert over.exit_code == 3
+
+
+def test_it_installs_what_can_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a wheel file of the project until the package is on PyPI, which one constant says."""
+    monkeypatch.chdir(tmp_path)
+    for published in (False, True):
+        monkeypatch.setattr("micronpu.base.installed.PUBLISHED", published)
+        folder = Path("published" if published else "fresh")
+        assert CliRunner().invoke(app, ["new", str(folder), "-t", "corstone300"]).exit_code == 0
+        readme, workflow = (folder / name for name in ("README.md", ".github/workflows/micronpu.yml"))
+        commands = [line for line in readme.read_text().splitlines() if line.startswith("pip ")]
+        install = re.findall(r"run: (pip install \S*micronpu\S*)", workflow.read_text())
+        assert install == [commands[-1]] and "-t corstone300" in readme.read_text()
+        if published:
+            assert install == [f"pip install micronpu=={__version__}"]
+            continue
+        *_, get, _ = map(shlex.split, commands)
+        assert (
+            get[:-1] == ["pip", "wheel", "--no-deps", "-w", "wheels"] and (Path(get[-1]) / "pyproject.toml").is_file()
+        )
+        assert Path("wheels", f"micronpu-{__version__}-py3-none-any.whl").match(install[0].split()[-1])
+        assert "wheels" not in (folder / ".gitignore").read_text()
 
 
 def test_actions_are_those_of_our_own_workflows() -> None:
