@@ -22,6 +22,7 @@ from micronpu.report.accuracy import decibels
 from micronpu.report.blame import Blame, LayerError, Sort
 from micronpu.targets.options import Options
 from micronpu.targets.registry import target_required
+from micronpu.upstream.session import exclusive
 
 _ENOUGH = 45.0
 """dB: a layer's own error below this is nothing to work on."""
@@ -33,6 +34,7 @@ _PEAKED = 20.0
 
 @moved(**QUANTIZATION_NOW)
 @target_required
+@exclusive()
 def blame(
     model: nn.Module | ExportedProgram,
     data: Any,

@@ -24,12 +24,12 @@ from micronpu.frontend.taken import without_taken_names
 from micronpu.program.border import Border, borders_of
 from micronpu.program.plan import read_plan
 from micronpu.quantize.data import calibration_batches
-from micronpu.quantize.running import one_thread
 from micronpu.report.accuracy import Comparison
 from micronpu.report.evaluation import Difference, Evaluation, Judged, Score
 from micronpu.report.intervals import wilson
 from micronpu.report.metrics import Array, Function, Metric, check_finite, metric_of
 from micronpu.runtime import ArrayProgram, RunOptions
+from micronpu.upstream.session import exclusive, one_thread
 from micronpu.upstream.torch import tree_leaves
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
@@ -40,6 +40,7 @@ BATCH = 64
 _CLOSE = 1e-3  # of the largest value: what another order of summation changes in a batch
 
 
+@exclusive()
 def evaluate(
     model: nn.Module | ExportedProgram,
     data: Any,

@@ -36,6 +36,7 @@ from micronpu.report.fixes import Attempt, Choice, Fixes, Gain
 from micronpu.report.intervals import Z
 from micronpu.targets.options import Options
 from micronpu.targets.registry import target_required
+from micronpu.upstream.session import exclusive
 from micronpu.upstream.torch import tree_leaves
 
 Settings: TypeAlias = dict[str, Any]
@@ -75,6 +76,7 @@ _FREE: tuple[tuple[tuple[str, Settings], ...], ...] = (
 
 @moved(per_channel=QUANTIZATION_NOW["per_channel"])
 @target_required
+@exclusive()
 def fix(
     model: nn.Module | ExportedProgram,
     data: Any,

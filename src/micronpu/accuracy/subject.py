@@ -21,9 +21,9 @@ from micronpu.quantize.calibrate import calibrated, converted
 from micronpu.quantize.data import calibration_batches
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.running import one_thread
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
+from micronpu.upstream.session import one_thread
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
 Listener: TypeAlias = Callable[[str, float], None]

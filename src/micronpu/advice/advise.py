@@ -30,12 +30,14 @@ from micronpu.report.advice import NEAR, SAME, TRAIN, Advice, Idea, Price, hotsp
 from micronpu.report.delegation import DelegationReport
 from micronpu.targets.options import Options
 from micronpu.targets.registry import target_required
+from micronpu.upstream.session import exclusive
 
 _ROWS = 8
 """Of calibration data that are used: cycles hardly depend on them."""
 
 
 @target_required
+@exclusive()
 def advise(
     model: nn.Module | ExportedProgram,
     example_inputs: Sequence[Any] | torch.Tensor,

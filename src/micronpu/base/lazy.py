@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ast
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from micronpu.base.errors import MovedError
+from micronpu.base.quiet import quiet
+
+_importing = threading.RLock()
+"""Modules that import each other, as torch's do, can be met half imported by a second thread."""
 
 
 def lazily(
@@ -42,6 +47,7 @@ def lazily(
         if name not in homes:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         home, there = homes[name]
-        return getattr(import_module(home), there)
+        with _importing, quiet():
+            return getattr(import_module(home), there)
 
     return sorted(homes), every, get

@@ -12,7 +12,6 @@ from torch.export import ExportedProgram
 
 from micronpu.base.arguments import QUANTIZATION_NOW, moved
 from micronpu.base.errors import ModelError
-from micronpu.base.garbage import few_collections
 from micronpu.compiler.assemble import Staged, programs_of
 from micronpu.compiler.at_sight import of_graph
 from micronpu.compiler.basis import Wanted, basis_of
@@ -36,6 +35,7 @@ from micronpu.targets.registry import device_for, target_required
 from micronpu.transforms.sparsity.options import SparsityOptions
 from micronpu.transforms.wanted import Transforms
 from micronpu.upstream.idle import graphs_left_unwritten
+from micronpu.upstream.session import exclusive
 
 
 @overload
@@ -78,7 +78,7 @@ def compile_model(
     compress="transforms=Transforms(compress=0.01)",
     etrecord="program.save_etrecord(path)",
 )
-@few_collections()
+@exclusive()
 @graphs_left_unwritten()
 def compile_model(
     model: nn.Module | ExportedProgram | Methods,
@@ -176,7 +176,7 @@ def compile_model(
 
 
 @moved(**QUANTIZATION_NOW)
-@few_collections()
+@exclusive()
 @graphs_left_unwritten()
 @target_required
 def check_model(

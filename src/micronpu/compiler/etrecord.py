@@ -22,6 +22,7 @@ from micronpu.base.quiet import quiet
 from micronpu.partition.device import CompiledPartition
 from micronpu.program.plan import Call, Plan, read_plan
 from micronpu.upstream.executorch import debug_record
+from micronpu.upstream.session import exclusive
 
 HANDLE = "debug_handle"
 """Key of a node's metadata by which ExecuTorch's tools know it."""
@@ -33,6 +34,7 @@ def number_nodes(module: GraphModule) -> None:
         node.meta[HANDLE] = number
 
 
+@exclusive()
 def write_etrecord(
     path: str | os.PathLike[str],
     module: GraphModule,

@@ -20,11 +20,11 @@ from micronpu.base.quiet import quiet
 from micronpu.compiler.own_grids import Beside, beside_own_grids
 from micronpu.frontend.program import arguments, is_compute, origin_of, overload_name
 from micronpu.quantize.config import ACTIVATION_EPS
-from micronpu.quantize.running import one_thread
 from micronpu.quantize.trial import SEEN, Trial
 from micronpu.quantize.unrounded import Layer, Row, Unrounded, Values, float_leaves, grid_limits, noise
 from micronpu.report.accuracy import Comparison, ProgramAccuracy, decibel_text, decibels
 from micronpu.report.warnings import NOTE, WARNING, ReportWarning
+from micronpu.upstream.session import one_thread
 
 FAR, NEAR = 10.0, 20.0
 """dB against float: below the first a program is of no use as a rule, below the second a look is worth it."""

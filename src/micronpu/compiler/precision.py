@@ -20,9 +20,9 @@ from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_compute
 from micronpu.quantize.config import ACTIVATION_EPS, QuantizationConfig
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.running import one_thread
 from micronpu.quantize.unrounded import Layer, Row, Unrounded, Values, grid_limits, noise
 from micronpu.report.accuracy import decibel_text, decibels
+from micronpu.upstream.session import one_thread
 
 ENOUGH = 20.0
 """dB of the outputs against float, from which int8 is left as it is."""

@@ -31,11 +31,11 @@ from micronpu.ir.interpreter import interpret
 from micronpu.quantize.eager import Eager
 from micronpu.quantize.loops import Loop
 from micronpu.quantize.recordings import tensors_of
-from micronpu.quantize.running import one_thread
 from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.agreement import Agreement
 from micronpu.report.warnings import ReportWarning
+from micronpu.upstream.session import one_thread
 
 _STEPS, _GROWTH = 4, 2.0  # roundings that differ may cost what quantization costs, on top of that
 _ALONE, _ALONE_INT16 = 4, 128  # steps of one operator with equal operands; int16 tables have lines of 128 numbers

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import GraphModule
+from torch.nn.parameter import is_lazy
 
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.frontend.training import is_in_training
-from micronpu.upstream.torch import codegen_of, is_guard
+from micronpu.upstream.torch import FakeTensor, codegen_of, is_guard
 
 
 def check_listener(listener: Any) -> None:
@@ -34,7 +35,9 @@ def check_tensors(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """
     for position, tensor in enumerate(examples):
         what = ""
-        if tensor.layout is not torch.strided:
+        if isinstance(tensor, FakeTensor):
+            what, hint = "a FakeTensor, without values", "tensors that are made outside of FakeTensorMode"
+        elif tensor.layout is not torch.strided:
             what, hint = f"stored as {str(tensor.layout).removeprefix('torch.')}", "tensor.to_dense()"
         elif tensor.is_complex():
             what, hint = "complex", "its real and imaginary part as two inputs"
@@ -147,6 +150,21 @@ def _check_mode(module: nn.Module, name: str, model: str) -> None:
     for part, inner in parts:
         if not is_guard(inner):
             _check_mode(inner, f"{name}.{part}" if name else part, model)
+
+
+def check_weights(model: nn.Module) -> None:
+    """Raises `ModelError` where a parameter or buffer of the model has no values that can be used."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        what = ""
+        if is_lazy(tensor):
+            what, hint = "has no shape yet", "model(*example_inputs) once before compiling"
+        elif isinstance(tensor, FakeTensor):
+            what, hint = "was made inside of FakeTensorMode and has no values", "the model made outside of it"
+        elif tensor.is_inference():
+            what = "was made inside of torch.inference_mode, which torch.export does not take"
+            hint = "the model made outside of it"
+        if what:
+            raise ModelError(f"`{name}` of the model {type(model).__name__} {what}.", hint=hint)
 
 
 _UNWRITABLE = re.compile(r'["\\\x00-\x1f\x7f\ud800-\udfff]')

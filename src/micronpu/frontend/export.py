@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,8 +15,14 @@ from torch.fx import GraphModule
 from torch.overrides import TorchFunctionMode
 
 from micronpu.base.errors import MicroNpuError, ModelError
-from micronpu.base.quiet import quiet
-from micronpu.frontend.checks import check_control_flow, check_evaluation_mode, check_names, check_tensors
+from micronpu.base.quiet import quiet, unprinted
+from micronpu.frontend.checks import (
+    check_control_flow,
+    check_evaluation_mode,
+    check_names,
+    check_tensors,
+    check_weights,
+)
 from micronpu.upstream.sight import exports_at_sight
 from micronpu.upstream.torch import OpOverload, buffers_of, is_view, schema_of
 
@@ -44,9 +49,10 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
             hint="pass the module itself, compile(model, (x,), ...)",
         )
     check_evaluation_mode(model)
+    check_weights(model)
     check_names(name for name, _ in (*model.named_modules(), *model.named_parameters(), *model.named_buffers()))
     # On some errors torch prints the graph that it has so far, on others it logs the traceback of what it then raises.
-    with quiet(logging.ERROR), torch.no_grad(), redirect_stderr(io.StringIO()), exports_at_sight():
+    with quiet(logging.ERROR), torch.no_grad(), unprinted(), exports_at_sight():
         try:
             # A mode is asked about every attribute of a tensor that torch looks at, a tenth of the time of an export.
             recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())

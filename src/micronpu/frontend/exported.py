@@ -25,7 +25,7 @@ from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
 from micronpu.frontend.states import States, lift, states_of
 from micronpu.frontend.taken import without_taken_names
 from micronpu.frontend.training import set_training
-from micronpu.upstream.torch import FakeTensorMode
+from micronpu.upstream.torch import FakeTensorMode, has_transforms
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,7 @@ def graph_module(program: Any) -> GraphModule:
         check_names((*program.state_dict, *program.constants, *(entry.fqn for entry in program.module_call_graph)))
         # Guards would be calls of a module in the middle of the graph, and shapes are checked by us.
         with quiet():
+            program = _without_transforms(program)
             module = functional(without_taken_names(program)).module(check_guards=False)
         assert isinstance(module, GraphModule)
         return module
@@ -173,6 +174,26 @@ def graph_module(program: Any) -> GraphModule:
         f"A {type(program).__name__} cannot be quantized as it is.",
         hint="export it first: torch.export.export(model, inputs)",
     )
+
+
+def _without_transforms(program: ExportedProgram) -> ExportedProgram:
+    """A program in which transforms of torch.func are taken apart into the operators that they amount to.
+
+    torch.vmap(f)(x)        f with an axis more
+
+    Raises:
+        ModelError: torch cannot do it.
+    """
+    if not has_transforms(program.graph):
+        return program
+    try:
+        made: ExportedProgram = program.run_decompositions({})
+    except Exception as error:
+        raise ModelError(
+            f"torch cannot take apart what torch.vmap or torch.func does in the model: {first_line(error)}.",
+            hint="the batch as an axis of the tensors instead",
+        ) from error
+    return made
 
 
 def is_exported(model: Any) -> bool:

@@ -31,9 +31,10 @@ from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.ranges import fit_ranges
-from micronpu.quantize.running import one_thread, run_sequence, seen_calls
+from micronpu.quantize.running import run_sequence, seen_calls
 from micronpu.quantize.states import check_stateless
 from micronpu.quantize.weights import correct
+from micronpu.upstream.session import exclusive, one_thread
 
 Progress = Callable[[int], None]
 
@@ -262,6 +263,7 @@ def forget(module: nn.Module, kept: nn.Module) -> None:
                 delattr(part, name)
 
 
+@exclusive()
 def calibrate_and_quantize(
     model: torch.export.ExportedProgram | GraphModule,
     calibration_inputs: Iterable[Sequence[torch.Tensor] | torch.Tensor],

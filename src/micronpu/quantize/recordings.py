@@ -10,7 +10,8 @@ from torch.fx import GraphModule
 from micronpu.base.quiet import quiet
 from micronpu.frontend.states import states_of
 from micronpu.quantize.eager import Eager
-from micronpu.quantize.running import Row, one_thread
+from micronpu.quantize.running import Row
+from micronpu.upstream.session import one_thread
 from micronpu.upstream.torch import tree_leaves
 
 _BATCH = 16

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,22 +11,6 @@ from torch.fx import GraphModule
 from micronpu.frontend.states import States
 
 Row = tuple[torch.Tensor, ...]
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Computes with one thread.
-
-    The operators of a network for a microcontroller are too small to be shared between threads: waiting for each other
-    costs as much as it gains on an idle machine, and many times the work itself on a busy one.  The result does not
-    depend on the number of cores either.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def run_sequence(module: GraphModule, states: States, rows: Sequence[Row]) -> Iterator[tuple[Any, ...]]:

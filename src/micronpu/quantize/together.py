@@ -29,7 +29,7 @@ from micronpu.quantize.joints import settle_joints
 from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_fixed, is_observer
 from micronpu.quantize.observing import RangeObserver
-from micronpu.quantize.running import one_thread
+from micronpu.upstream.session import one_thread
 
 Key: TypeAlias = tuple[Any, ...]
 Call: TypeAlias = tuple[str, Row]

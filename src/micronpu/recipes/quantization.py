@@ -20,8 +20,8 @@ from micronpu.quantize.data import calibration_batches
 from micronpu.quantize.double import runnable
 from micronpu.quantize.qat import train_prepared
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.running import one_thread
 from micronpu.recipes.lowering import layout_of
+from micronpu.upstream.session import one_thread
 
 Inputs = tuple[torch.Tensor, ...]
 

@@ -12,7 +12,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from micronpu.base.arguments import check_switch
 from micronpu.base.errors import MicroNpuError, PayloadError, RuntimeUnavailableError
-from micronpu.base.quiet import libraries_say, quiet
+from micronpu.base.quiet import quiet
 from micronpu.host import litert_executor, tosa_executor
 from micronpu.host.build import build_plugin, find_executorch
 from micronpu.host.library import load_library
@@ -330,10 +330,7 @@ def load_plugin(*, torch: bool = True) -> Plugin:
         torch = torch or (_loaded is None and "torch" in sys.modules)
         try:
             if torch and not _with_torch:
-                # ExecuTorch's Python interface logs in the place of the plug-in from now on, as is intended; its
-                # library says so while it is loaded, past Python, as an error.
-                silent = libraries_say(lambda line: b"register_pal()" not in line)
-                with quiet(), silent if _loaded is not None else nullcontext():
+                with quiet():
                     # Registers the out variants of q and dq; brings torch, whose libraries the interface links.
                     import executorch.kernels.quantized  # noqa: F401
 

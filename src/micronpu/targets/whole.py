@@ -31,6 +31,7 @@ from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice
 from micronpu.quantize.loops import loops_of
 from micronpu.report.verdict import Verdict
+from micronpu.upstream.session import exclusive
 
 SIGNATURE = "serving_default"
 """Key of the model's only signature, as LiteRT's own converters call it."""
@@ -54,6 +55,7 @@ class WholeNetwork:
     data: bytes
 
 
+@exclusive()
 def whole_network(module: GraphModule) -> WholeNetwork:
     """One LiteRT model of a quantized module.
 
@@ -84,6 +86,7 @@ def whole_network(module: GraphModule) -> WholeNetwork:
     return WholeNetwork(graph, tuple(names), outputs, data)
 
 
+@exclusive()
 def optimised_network(module: GraphModule, partitions: Sequence[CompiledPartition]) -> bytes:
     """The LiteRT model with the operator of the NPU, whose command stream is the one that the program holds.
 

@@ -31,6 +31,7 @@ from micronpu.ops.recurrent import RECURRENT
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.transforms.other_axes import OtherAxes
 from micronpu.transforms.step_graph import Flow
+from micronpu.upstream.session import exclusive
 from micronpu.upstream.torch import OpOverload, codegen_of
 
 aten = torch.ops.aten
@@ -81,6 +82,7 @@ class Streaming(nn.Module):
                 self.network.get_buffer(name).copy_(value)
 
 
+@exclusive()
 def streaming(model: nn.Module, example_inputs: Any, *, dim: int = -1, step: int = 1) -> Streaming:
     """The network that takes ``step`` new frames in a call and keeps what it needs of those before as state.
 

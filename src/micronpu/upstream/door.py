@@ -107,7 +107,7 @@ DOORS: dict[str, Door] = {}
 
 def all_doors() -> tuple[Door, ...]:
     """Every door; imports what they lead to."""
-    for module in ("torch", "torchao", "executorch", "idle", "sight"):
+    for module in ("torch", "session", "torchao", "executorch", "idle", "sight"):
         importlib.import_module(f"micronpu.upstream.{module}")
     return tuple(DOORS.values())
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import importlib
+import importlib.util
 import inspect
+import os
 import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 from micronpu.upstream.door import declared, through
@@ -241,34 +244,39 @@ def _define_core_operators() -> None:
 
     The module that defines the operators reads a few functions and two numbers from packages that import ExecuTorch's
     back end for Arm's NPUs, and with it `tosa_serializer`, which a default installation does not have and no Cortex-M
-    needs.  These packages stand empty for as long as the module is read, so that their own `__init__` is not run;
-    whoever imports them later gets them whole.
+    needs.  So the module has an `__import__` of its own, which gets these from their files; other modules, and other
+    threads, import as ever.
     """
     operators = f"{_CORE}.ops.operators"
-    if sys.modules.get(operators) is not None:
-        return
     with _LOCK:
         if sys.modules.get(operators) is not None:
             return
-        home = importlib.import_module(_CORE)
-        passes, quantizer = (f"{_CORE}.{name}" for name in ("passes", "quantizer"))
-        grid = f"{quantizer}.quantization_configs"
-        if passes in sys.modules or quantizer in sys.modules:  # on their way, or there
-            importlib.import_module(operators)
-            return
-        places = {
-            name: [f"{place}/{name.rpartition('.')[2]}" for place in home.__path__] for name in (passes, quantizer)
-        }
-        empty = {name: ModuleType(name) for name in (passes, quantizer, grid)}
-        for name, place in places.items():
-            empty[name].__path__ = place
-        vars(empty[grid]).update(SOFTMAX_GRID)
-        sys.modules.update(empty)
+        spec = importlib.util.find_spec(operators)
+        if spec is None or spec.loader is None or spec.origin is None:
+            raise ImportError(f"no module named {operators}")
+        module = importlib.util.module_from_spec(spec)
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": _import_for_operators}
+        sys.modules[operators] = module
         try:
-            importlib.import_module(operators)
-        finally:
-            for name in [m for m in sys.modules if m.startswith((passes, quantizer))]:
-                del sys.modules[name]
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[operators]
+            raise
+
+
+def _import_for_operators(name: str, *others: Any, **named: Any) -> Any:
+    """`__import__` of the module of operators."""
+    if name == f"{_CORE}.quantizer.quantization_configs":
+        return SimpleNamespace(**SOFTMAX_GRID)
+    if name.startswith(f"{_CORE}.passes."):
+        folder, place = importlib.import_module(_CORE).__path__[0], name.removeprefix(f"{_CORE}.").split(".")
+        path = os.path.join(folder, *place) + ".py"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    return builtins.__import__(name, *others, **named)
 
 
 # ---------------------------------------------------------------- the runtime and its tools

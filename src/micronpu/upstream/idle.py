@@ -61,10 +61,14 @@ _AXES = declared(
     "a class is made for each tensor of a program, to sort its axes",
     parameters=("stride",),
 )
+_AXES_OF_VIEWS = declared(
+    "executorch.exir.passes.replace_view_copy_with_view_pass:dim_order_from_stride",
+    "a class is made for each view of a program, to sort its axes",
+    parameters=("stride",),
+)
 _RECOMPILE = declared(
     "torch.fx:GraphModule.recompile", "graphs that nobody calls are written as Python", parameters=("self",)
 )
-_LOCK = threading.RLock()
 _MIXED = ("add.Tensor", "mul.Tensor", "sub.Tensor", "div.Tensor", "div.Tensor_mode", "minimum.default")
 """Operators of ATen whose operands `RemoveMixedTypeOperators` looks at."""
 
@@ -206,66 +210,78 @@ def graphs_left_unwritten() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-@optional(_PASSES, _LEGALIZE, _VIEWS, _REPLACED, _COPY, _EDGE, _LOWERED, _ORDERS, _ORDERED, _SOURCE, _SPECS, _AXES)
+@optional(
+    _PASSES,
+    _LEGALIZE,
+    _VIEWS,
+    _REPLACED,
+    _COPY,
+    _EDGE,
+    _LOWERED,
+    _ORDERS,
+    _ORDERED,
+    _SOURCE,
+    _SPECS,
+    _AXES,
+    _AXES_OF_VIEWS,
+)
 def idle_passes_left_out(plain: bool = False) -> Iterator[None]:
     """While it lasts, ExecuTorch's lowering leaves out what has nothing to do.
 
     Args:
         plain: whether all programs were taken apart by `take_apart`, and nobody else has their graphs.
     """
-    with _LOCK, contextlib.ExitStack() as stack:
-        program: Any = importlib.import_module(_PROGRAM)
-        listed, legalize = program._get_aten_to_edge_passes, program.LegalizePortableDimOrderPass
-        targets = getattr(legalize, "_target_ops", None)
-
-        def passes(config: Any) -> tuple[list[Any], Any]:
-            before, after = listed(config)
-            return [_guarded(made) for made in before], after
-
-        def legalizing() -> Any:
-            return legalize() if targets is None else WhereNeeded(legalize(), lambda n: _is_permuted(n, targets))
-
-        others: dict[str, Any] = {"_get_aten_to_edge_passes": passes, "LegalizePortableDimOrderPass": legalizing}
-        if plain:
-            others |= {"ReplaceViewOpsWithViewCopyOpsPass": _copied_views, "OpReplacePass": _edge_operators}
-            others |= {"MemoryFormatOpsPass": InOrder}
-            specs: Any = importlib.import_module("executorch.exir.passes.spec_prop_pass")
-            traced = specs.ExportPass
-            stack.callback(setattr, specs, "ExportPass", traced)
-            specs.ExportPass = lambda: Copied(traced())
-        for home in ("executorch.exir.tensor", "executorch.exir.passes.replace_view_copy_with_view_pass"):
-            module: Any = importlib.import_module(home)
-            stack.callback(setattr, module, "dim_order_from_stride", module.dim_order_from_stride)
-            module.dim_order_from_stride = _sorted_once(module.dim_order_from_stride)
-        for name, other in others.items():
-            stack.callback(setattr, program, name, getattr(program, name))
-            setattr(program, name, other)
+    with contextlib.ExitStack() as stack:
+        for replaced in (*_GUARDED, *(_TRACES if plain else ())):
+            stack.enter_context(replaced.meanwhile())
         yield
 
 
-def _sorted_once(sort: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _needed_passes(usual: Any, config: Any) -> tuple[list[Any], Any]:
+    before, after = usual(config)
+    return [_guarded(made) for made in before], after
+
+
+def _legalizing(usual: Any) -> Any:
+    targets = getattr(usual, "_target_ops", None)
+    return usual() if targets is None else WhereNeeded(usual(), lambda n: _is_permuted(n, targets))
+
+
+def _sorted_once(usual: Any, stride: Any) -> Any:
     """The order of axes by strides, kept where those are numbers."""
-    kept: dict[tuple[int, ...], Any] = {}
-
-    def order(stride: Any) -> Any:
-        key = tuple(stride)
-        if not all(type(step) is int for step in key):
-            return sort(stride)
-        if key not in kept:
-            kept[key] = sort(stride)
-        return kept[key]
-
-    return order
+    key = tuple(stride)
+    if not all(type(step) is int for step in key):
+        return usual(stride)
+    if key not in _SORTED:
+        _SORTED[key] = usual(stride)
+    return _SORTED[key]
 
 
-def _copied_views() -> InPlace:
+_SORTED: dict[tuple[int, ...], Any] = {}
+
+
+def _copied_views(usual: Any) -> InPlace:
     views: Any = importlib.import_module("torch._export.passes.replace_view_ops_with_view_copy_ops_pass")
     return InPlace(lambda operator: views.get_view_copy_of_view_op(schema_of(operator)))
 
 
-def _edge_operators() -> InPlace:
+def _edge_operators(usual: Any) -> InPlace:
     edge: Any = importlib.import_module("executorch.exir.passes.replace_aten_with_edge_pass")
     return InPlace(lambda operator: edge.aten_to_edge(operator) if edge.should_lower_to_edge(operator) else None)
+
+
+_GUARDED = (
+    Replaced(_PASSES, calling(_needed_passes)),
+    Replaced(_LEGALIZE, calling(_legalizing)),
+    Replaced(_AXES, calling(_sorted_once)),
+    Replaced(_AXES_OF_VIEWS, calling(_sorted_once)),
+)
+_TRACES = (
+    Replaced(_VIEWS, calling(_copied_views)),
+    Replaced(_REPLACED, calling(_edge_operators)),
+    Replaced(_ORDERS, calling(lambda usual: InOrder())),
+    Replaced(_SPECS, calling(lambda usual: Copied(usual()))),
+)
 
 
 def _guarded(made: Any) -> Any:

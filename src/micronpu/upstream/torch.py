@@ -75,6 +75,16 @@ _DECOMPOSED = declared(
     "torch.ao.quantization.fx._decomposed",
     "the operators `quantized_decomposed::*` of quantized programs are not there",
 )
+_FUNCTIONS = declared(
+    "torch._functorch.predispatch", "the operators by which torch.vmap stands in a graph are not told from others"
+)
+
+
+@through(_FUNCTIONS)
+def has_transforms(graph: Graph) -> bool:
+    """Whether a graph begins and ends transforms such as torch.vmap, as operators that stand for no arithmetic."""
+    home = importlib.import_module("torch._functorch.predispatch").__name__
+    return any(getattr(node.target, "__module__", "") == home for node in graph.nodes)
 
 
 @through(_SCHEMA)

@@ -15,6 +15,7 @@ python -m tests.compile.quantize.pairs 0 600 1 ethos-u55-128      as finished pr
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections.abc import Iterable, Sequence
@@ -42,7 +43,6 @@ from torch import Tensor, nn
 
 import micronpu
 from micronpu.base.errors import MicroNpuError
-from micronpu.base.garbage import few_collections
 from micronpu.ir.op import OutputQuantization
 from micronpu.ir.registry import ATEN_IMPORTS, AtenImport
 from micronpu.ir.way import WAYS, Composition
@@ -166,12 +166,12 @@ def main(start: str = "0", stop: str = "", step: str = "1", target: str = "") ->
     if target:
         groups = (chosen[first : first + AT_ONCE] for first in range(0, len(chosen), AT_ONCE))
         found = (each for group in groups for each in _far_or_refused(group, target))
-    with few_collections():
-        for each in found:
-            if each is not None:
-                refused += isinstance(each, Refused)
-                wrong += bool(each.wrong) if isinstance(each, Far) else isinstance(each, FarProgram) and each.is_wrong
-                print(each, flush=True)
+    gc.set_threshold(100_000, 50, 100)
+    for each in found:
+        if each is not None:
+            refused += isinstance(each, Refused)
+            wrong += bool(each.wrong) if isinstance(each, Far) else isinstance(each, FarProgram) and each.is_wrong
+            print(each, flush=True)
     print(f"{len(chosen)} pairs of {len(pairs())}, {wrong} wrong, {refused} refused")
     return int(wrong > 0 or refused > 0)
 

@@ -32,7 +32,7 @@ from micronpu.quantize.observers.mse import LeastErrorObserver, least_error_rang
 from micronpu.quantize.observers.percentile import PercentileObserver
 from micronpu.quantize.observing import WeightObserver
 from micronpu.quantize.qat import quantize_aware_training
-from micronpu.quantize.running import one_thread
+from micronpu.upstream.session import one_thread
 
 
 def observer(*batches, qscheme=torch.per_tensor_affine):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator
 
@@ -13,7 +14,6 @@ from tests.compile.quantize.joins import TARGETS as TARGETS_OF_JOINS
 from tests.compile.quantize.joins import wrong
 from tests.compile.quantize.pairs import AT_ONCE, Pair, far, handing_on, pairs, reading, sample, triples
 
-from micronpu.base.garbage import few_collections
 from micronpu.frontend.exported import exported
 
 INEXACT = {
@@ -55,8 +55,10 @@ def test_the_lists_hold_what_the_declarations_say() -> None:
 
 @pytest.fixture(autouse=True)
 def _less_garbage() -> Iterator[None]:
-    with few_collections():
-        yield
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 100)
+    yield
+    gc.set_threshold(*before)
 
 
 def test_a_chain_of_parts_is_as_if_it_were_exported_as_a_whole() -> None:

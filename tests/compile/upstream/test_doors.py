@@ -16,9 +16,9 @@ import torch
 from executorch.exir import to_edge
 from torch import nn
 
-from micronpu.base.errors import UpstreamError
+from micronpu.base.errors import OptionError, UpstreamError
 from micronpu.upstream import executorch as et
-from micronpu.upstream import pte, torchao
+from micronpu.upstream import pte, session, torchao
 from micronpu.upstream import torch as upstream
 from micronpu.upstream.door import DOORS, GUARDED, SEEN, Door, all_doors, declared, is_seen, optional, through
 
@@ -347,6 +347,33 @@ def composite():
     assert composite == [True, False]
 
 
+def session_of_torch():
+    with upstream.FakeTensorMode(), pytest.raises(OptionError, match="FakeTensorMode"), session.exclusive():
+        raise AssertionError
+    refused = []
+
+    def inside(x):
+        with pytest.raises(OptionError) as error, session.exclusive():
+            raise AssertionError
+        refused.append(error.value.what)
+        return x
+
+    torch.vmap(inside)(X)
+    assert "torch.vmap" in refused[0]
+    with session.exclusive():
+        torch._C._functorch._vmap_increment_nesting(2, "error")
+    nn.Linear(2, 2)  # raises inside of torch.vmap
+
+
+def transforms():
+    class Mapped(nn.Module):
+        def forward(self, x):
+            return torch.vmap(lambda row: row * row.mean())(x)
+
+    assert upstream.has_transforms(torch.export.export(Mapped(), (torch.ones(2, 3),)).graph)
+    assert not upstream.has_transforms(program().graph)
+
+
 TREES = ("tree_leaves", "tree_map", "tree_structure", "treespec_dumps")
 RECORDS = ("_debug_handle_map", "_delegate_map", "_instruction_id_to_num_outs_map", "_representative_inputs")
 PLANNING = (
@@ -369,6 +396,12 @@ LOWERING = (
     "executorch.exir.passes.spec_prop_pass:ExportPass",
     "torch.fx.traceback:NodeSource",
     "executorch.exir.tensor:dim_order_from_stride",
+    "executorch.exir.passes.replace_view_copy_with_view_pass:dim_order_from_stride",
+)
+SESSION = (
+    "torch._C:_len_torch_dispatch_stack",
+    "torch._C._functorch:get_dynamic_layer_stack_depth",
+    "torch._C._functorch:pop_dynamic_layer_stack_and_undo_to_depth",
 )
 SIGHTS = (
     "torch._subclasses.fake_tensor:FakeTensorMode._dispatch_impl",
@@ -417,6 +450,8 @@ USES = {
     "torch._C:_dispatch_has_kernel_for_dispatch_key": composite,
     **dict.fromkeys(LOWERING, idle_passes),
     "torch.fx:GraphModule.recompile": unwritten,
+    **dict.fromkeys(SESSION, session_of_torch),
+    "torch._functorch.predispatch": transforms,
     **dict.fromkeys(SIGHTS, sights),
     "torch:Tensor._is_view": is_view,
     "executorch.backends.transforms.utils:create_constant_placeholder": constants,

@@ -30,6 +30,7 @@ from micronpu.transforms.sparsity.judge import Score
 from micronpu.transforms.sparsity.network import FloatNetwork, Row
 from micronpu.transforms.sparsity.options import SparsityOptions, sparsity_options
 from micronpu.transforms.sparsity.search import Listener, Sparsified, listening, sparsified
+from micronpu.upstream.session import exclusive
 
 
 @moved(
@@ -38,6 +39,7 @@ from micronpu.transforms.sparsity.search import Listener, Sparsified, listening,
     quantizer="quantization=quantizer",
 )
 @target_required
+@exclusive()
 def sparsify(
     model: nn.Module | ExportedProgram,
     calibration: Any,
