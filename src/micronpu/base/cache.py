@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from micronpu.base.callers import warn
+from micronpu.base.files import READ, read_regular
 
 FOLDER = "MICRONPU_CACHE"
 _OFF = ("off", "0", "no")
@@ -171,7 +172,7 @@ class Cache:
 
     def _read(self, path: Path, name: str) -> bytes | None:
         try:
-            opened = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+            opened = os.open(path, READ | getattr(os, "O_NOFOLLOW", 0))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -182,7 +183,7 @@ class Cache:
                 self._say("foreign", f"{path} {why}, so that it is left aside")
                 return None
             try:
-                data = file.read()
+                data = read_regular(file)
             except OSError:
                 data = b""
             with contextlib.suppress(OSError):

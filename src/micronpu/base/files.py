@@ -9,12 +9,14 @@ import secrets
 import stat
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from micronpu.base.errors import FileError, OptionError
 from micronpu.base.leaving import undone
 
 _ADMINISTRATOR = 0
+# Without waiting for a writer at the other end of a pipe.
+READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
@@ -107,14 +109,27 @@ def read_file(path: str | os.PathLike[str], what: str = "") -> bytes:
         what: what the file is, as the beginning of the sentence, such as "The program".
 
     Raises:
-        FileError: it cannot be read.
+        FileError: it cannot be read, or is no regular file, such as a pipe or a device, of which reading may never end.
     """
     name = check_name(path)
+    shown = f"{what} {name}" if what else str(name)
     try:
-        return name.read_bytes()
+        with open(os.open(name, READ), "rb") as file:
+            return read_regular(file)
     except OSError as error:
-        shown = f"{what} {name}" if what else str(name)
         raise FileError(f"{shown} cannot be read: {error.strerror or error}.", hint="check the path") from error
+
+
+def read_regular(file: IO[bytes]) -> bytes:
+    """What an open file holds: as many bytes as it has at first, so that reading ends.
+
+    Raises:
+        OSError: it is no regular file.
+    """
+    found = os.fstat(file.fileno())
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is no regular file")
+    return file.read(found.st_size)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

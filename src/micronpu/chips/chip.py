@@ -9,7 +9,7 @@ from importlib import resources
 from os import PathLike
 
 from micronpu.base.errors import OptionError
-from micronpu.base.files import check_name
+from micronpu.base.files import check_name, read_file
 from micronpu.base.parsing import parse_toml
 from micronpu.chips.core import find_core, runs_cmsis_nn
 from micronpu.chips.section import ChipSection
@@ -282,7 +282,7 @@ def load_chip(path: str | PathLike[str]) -> Chip:
     if not file.is_file():
         raise OptionError(f"There is no chip file {file}.", hint="check the path")
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_file(file, "The chip file").decode()
     except UnicodeDecodeError as error:
         raise OptionError(f"The chip file {file} is not UTF-8 text.", hint="save it as UTF-8") from error
     return parse_chip(text, str(file), str(file))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from micronpu.base.errors import FileError, OptionError
-from micronpu.base.files import check_folder, check_writable, write_file
+from micronpu.base.files import check_folder, check_writable, read_file, write_file
 from micronpu.base.installed import VERSION
 from micronpu.base.parsing import parse_json
 from micronpu.cli import console
@@ -149,7 +149,7 @@ def _key(task: Task) -> str:
     for text in (task.model, task.calibration, task.data, task.labels, task.metric):
         path = Path(text.partition(":")[0]) if text else None
         if path is not None and path.is_file():
-            digest.update(path.read_bytes())
+            digest.update(read_file(path))
     return digest.hexdigest()
 
 
@@ -167,7 +167,7 @@ def _read(folder: Path, key: str) -> dict[Job, Candidate]:
     if not path.exists():
         return {}
     try:
-        stored = parse_json(path.read_bytes())
+        stored = parse_json(read_file(path))
         if stored["key"] != key:
             return {}
         rows: list[Candidate] = [decode(Candidate, row) for row in stored["candidates"]]

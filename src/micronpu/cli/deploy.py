@@ -145,7 +145,7 @@ def check_folder_free(folder: Path) -> None:
 
 def _beside(program: Path) -> dict[str, bytes]:
     """Data files that the compiler wrote beside a program."""
-    return {path.name: path.read_bytes() for path in sorted(program.parent.glob("*.ptd"))} if program.is_file() else {}
+    return {path.name: read_file(path) for path in sorted(program.parent.glob("*.ptd"))} if program.is_file() else {}
 
 
 def _told(done: Deployment) -> dict[str, object]:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from micronpu.base.arguments import check_text, check_type
-from micronpu.base.errors import MicroNpuError, ModelError, OptionError, PayloadError
-from micronpu.base.files import check_name, check_writable, write_file
+from micronpu.base.errors import FileError, MicroNpuError, ModelError, OptionError, PayloadError
+from micronpu.base.files import check_name, check_writable, read_file, write_file
 from micronpu.base.leaving import scratch_folder
 from micronpu.host.build import build_plugin
 from micronpu.host.litert_executor import Mode
@@ -549,10 +549,7 @@ def _read(source: str | os.PathLike[str] | _Bytes) -> tuple[bytes, str]:
     """The program's bytes, and what to call it in messages."""
     if isinstance(source, _Bytes):
         return bytes(source), _UNNAMED
-    path = check_name(source)
     try:
-        return path.read_bytes(), str(path)
-    except OSError as error:
-        raise PayloadError(
-            f"The program {path} cannot be read: {error.strerror or error}.", hint="check the path of the .pte file"
-        ) from error
+        return read_file(source, "The program"), str(source)
+    except FileError as error:
+        raise PayloadError(error.what, hint="check the path of the .pte file") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,8 +12,12 @@ from pathlib import Path
 import pytest
 
 from micronpu.base import files
-from micronpu.base.errors import FileError
+from micronpu.base.errors import FileError, MicroNpuError
 from micronpu.base.files import check_name, read_file, write_file
+from micronpu.chips import load_chip
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.manifest import Manifest
+from micronpu.runtime.program import HostProgram
 
 
 def names(folder: Path) -> list[str]:
@@ -95,6 +100,27 @@ def test_names_that_no_file_has(tmp_path, name, sentence):
         with pytest.raises(FileError, match=sentence):
             use(tmp_path / name)
     assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names are of POSIX")
+@pytest.mark.parametrize("kind", ["pipe", "/dev/zero", "folder"])
+@pytest.mark.parametrize("read", [read_file, load_chip, HostProgram, Manifest.load, DelegationReport.load])
+def test_what_is_no_file_is_not_read(tmp_path, kind, read):
+    path = Path(kind) if kind.startswith("/") else tmp_path / "a"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    with pytest.raises(MicroNpuError, match=r"no regular file|is a folder|There is no|Is a directory"):
+        read(path)
+
+
+@pytest.mark.skipif(not Path("/proc/kmsg").exists(), reason="files without an end are of Linux")
+def test_no_more_is_read_than_a_file_has(tmp_path):
+    """`/proc/kmsg` is a regular file of 0 bytes, and never ends."""
+    for endless in (Path("/proc/kmsg"), Path("/proc/version")):
+        with contextlib.suppress(FileError):  # without permission
+            assert read_file(endless) == b""
 
 
 def test_a_limit_of_the_file_size_leaves_the_old_file(tmp_path):

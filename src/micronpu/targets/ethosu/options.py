@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from micronpu.base.arguments import check_switch, check_text, described, strings
 from micronpu.base.errors import FileError, OptionError
-from micronpu.base.files import check_intermediates, check_name
+from micronpu.base.files import check_intermediates, check_name, read_file
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.cortexm import rewrites as core
 from micronpu.targets.ethosu.accelerators import (
@@ -102,7 +102,7 @@ class EthosUOptions(Switches, Options):
         ray: a search works on a Ray cluster (`micronpu[ray]`): the one that the environment names, else this machine.
         verify_streams: run what Vela makes in the simulator, beside the graph that it was made of, before it is used.
         external_commands: where a runtime finds the command stream, as named data of a file of this name
-            (``NAME.ptd``); "" keeps it in the payload.
+            (``NAME`` or ``NAME.ptd``); "" keeps it in the payload.
         external_weights: the same for weights and tables.
         shared_weights: methods of one program read one copy of their weights, as named data of the program; a firmware
             with ExecuTorch before 1.5 does not find them there.
@@ -173,6 +173,8 @@ class EthosUOptions(Switches, Options):
             raise OptionError(f"`via` is {described(self.via)}.", hint=f"one of {', '.join(_VIA)}")
         for name in ("system_config", "memory_mode", "config_ini", "external_commands", "external_weights"):
             check_text(name, getattr(self, name))
+        for name in ("external_commands", "external_weights"):  # the suffix is written behind the name
+            object.__setattr__(self, name, getattr(self, name).removesuffix(".ptd"))
         given = self.max_sram_bytes
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
             raise OptionError(f"`max_sram_bytes` is {described(given)}; it is a number of bytes.", hint="256 * 1024")
@@ -243,8 +245,8 @@ class EthosUOptions(Switches, Options):
         if not path.is_file():
             raise OptionError(f"There is no Vela configuration `{path}`.", hint="the path of an ini file")
         try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            return read_file(path).decode()
+        except (FileError, UnicodeDecodeError) as error:
             raise OptionError(f"The Vela configuration `{path}` is no text: {error}.", hint="an ini file") from error
 
     def vela_options(self) -> dict[tuple[str, str], str]:
