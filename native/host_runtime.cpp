@@ -78,12 +78,19 @@ Memory allocate(size_t size) {
   return memory;
 }
 
+// What ExecuTorch logged first since a call began: the reason; the lines behind it say who passed it on.
+std::string& logged() noexcept {
+  thread_local std::string line;
+  return line;
+}
+
 // Keeps the delegate's sentence, which says more than a number.
 Error report(Error code) {
   if (micronpu::last_error()[0] != '\0') {
     return code;
   }
-  return micronpu::fail(code, std::string("the ExecuTorch runtime reports ") + executorch::runtime::to_string(code) + ".");
+  const std::string reason = logged().empty() ? executorch::runtime::to_string(code) : logged();
+  return micronpu::fail(code, "the ExecuTorch runtime reports: " + reason + ".");
 }
 
 // Members in the order in which they need each other: the method goes first and the program's bytes last.
@@ -247,6 +254,7 @@ Error Host::output(size_t index, micronpu_host_tensor& found) {
 template <typename Work>
 int32_t guarded(Work work) noexcept {
   try {
+    logged().clear();
     const Error error = work();
     return static_cast<int32_t>(error == Error::Ok ? error : report(error));
   } catch (...) {
@@ -254,7 +262,7 @@ int32_t guarded(Work work) noexcept {
   }
 }
 
-void emit_errors(
+void keep_errors(
     et_timestamp_t /*timestamp*/,
     et_pal_log_level_t level,
     const char* filename,
@@ -267,19 +275,24 @@ void emit_errors(
   if (function != nullptr && std::string_view(function) == "register_pal") {
     return;
   }
-  if (level == et_pal_log_level_t::kError || level == et_pal_log_level_t::kFatal) {
+  if (level == et_pal_log_level_t::kFatal) { // the process ends
     std::fprintf(stderr, "[%s:%zu] %s\n", filename, line, message);
     std::fflush(stderr);
+  } else if (level == et_pal_log_level_t::kError && logged().empty()) {
+    try {
+      logged() = message;
+    } catch (...) { // out of memory: the code alone has to do
+    }
   }
 }
 
 } // namespace
 
-// Keeps from the user what ExecuTorch's libraries tell of themselves; errors are printed. For processes without torch,
+// Keeps from the user what ExecuTorch's libraries tell of themselves; the first error of a call is in its sentence. For processes without torch,
 // where nobody else has a say in it, until ExecuTorch's Python interface is imported.
 MICRONPU_EXPORT void micronpu_host_quiet() {
   executorch::runtime::runtime_init();
-  executorch::runtime::register_pal(executorch::runtime::PalImpl::create(emit_errors, __FILE__));
+  executorch::runtime::register_pal(executorch::runtime::PalImpl::create(keep_errors, __FILE__));
 }
 
 // Whether the runtime has a kernel, such as "aten::add.out".

@@ -9,7 +9,7 @@
 
 // Changes whenever a signature of this surface changes; the loader checks it.
 MICRONPU_EXPORT int32_t micronpu_abi_version() {
-  return 6;
+  return 7;
 }
 
 // 0, or an ExecuTorch error code with a sentence in micronpu_last_error().
@@ -45,6 +45,10 @@ MICRONPU_EXPORT void micronpu_set_error(const char* sentence) {
 
 MICRONPU_EXPORT const char* micronpu_last_error() {
   return micronpu::last_error();
+}
+
+MICRONPU_EXPORT int32_t micronpu_is_for_another_machine() {
+  return micronpu::is_for_another_machine() ? 1 : 0;
 }
 
 MICRONPU_EXPORT void micronpu_clear_error() {

@@ -7,9 +7,15 @@ std::string& slot() noexcept {
   thread_local std::string sentence;
   return sentence;
 }
+
+executorch::runtime::Error& last_code() noexcept {
+  thread_local executorch::runtime::Error code = executorch::runtime::Error::Ok;
+  return code;
+}
 } // namespace
 
 executorch::runtime::Error fail(executorch::runtime::Error code, const std::string& sentence) noexcept {
+  last_code() = code;
   try {
     slot() = sentence;
   } catch (...) {
@@ -22,7 +28,12 @@ const char* last_error() noexcept {
   return slot().c_str();
 }
 
+bool is_for_another_machine() noexcept {
+  return last_code() == executorch::runtime::Error::DelegateInvalidCompatibility;
+}
+
 void clear_last_error() noexcept {
+  last_code() = executorch::runtime::Error::Ok;
   slot().clear();
 }
 

@@ -15,6 +15,8 @@ executorch::runtime::Error fail(executorch::runtime::Error code, const std::stri
 
 // Empty when nothing went wrong on this thread since the last clear_last_error(). Valid until the next error.
 const char* last_error() noexcept;
+// Whether the last error says that a whole program is not for this machine: microcode of a chip, or a newer format.
+bool is_for_another_machine() noexcept;
 void clear_last_error() noexcept;
 
 } // namespace micronpu

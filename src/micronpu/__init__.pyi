@@ -15,6 +15,7 @@ from micronpu.base.errors import MicroNpuError as MicroNpuError
 from micronpu.base.errors import ModelError as ModelError
 from micronpu.base.errors import MovedError as MovedError
 from micronpu.base.errors import NothingLeftError as NothingLeftError
+from micronpu.base.errors import NotOnHostError as NotOnHostError
 from micronpu.base.errors import OptionError as OptionError
 from micronpu.base.errors import PassError as PassError
 from micronpu.base.errors import PayloadError as PayloadError

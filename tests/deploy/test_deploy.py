@@ -18,16 +18,17 @@ import torch
 from executorch.exir import to_edge
 
 import micronpu
-from micronpu.base.errors import FileError, MicroNpuError, ModelError, OptionError, PayloadError
+from micronpu.base.errors import FileError, MicroNpuError, ModelError, NotOnHostError, OptionError, PayloadError
 from micronpu.cli.inspection import inspect_pte
 from micronpu.container.digest import PREFIX
 from micronpu.deploy import kernels, pools
 from micronpu.deploy.deployment import _check_names, deploy
 from micronpu.program.border import borders_of
-from micronpu.program.digest import Digest, seal, state_of, unsealed
+from micronpu.program.digest import Digest, seal, state_of, unsealed, with_digest_of
 from micronpu.program.plan import Delegate, Plan, read_plan
 from micronpu.program.pte import read_pte
 from micronpu.program.strip import strip
+from micronpu.runtime import ArrayProgram
 from micronpu.targets.registry import core_library
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import built, host, sized
@@ -360,6 +361,21 @@ def test_damaged_programs(tmp_path: Path) -> None:
     for name in ("2nd", "a b", ""):
         with pytest.raises(OptionError, match="none in C"):
             deploy(data, tmp_path / "out", name=name)
+
+
+def test_what_run_refuses_is_not_deployed(tmp_path: Path) -> None:
+    """A damaged payload with a right digest."""
+    data = programs.program("neutron").buffer
+    (_, payload), *_ = read_pte(data).payloads
+    image = bytearray(data)
+    image[data.index(bytes(payload[:64])) + len(payload) // 2] ^= 0xFF
+    damaged = with_digest_of(data, unsealed(bytes(image)))
+    assert state_of(damaged) is Digest.RIGHT
+    for use in (lambda: ArrayProgram(damaged), lambda: deploy(damaged, tmp_path / "out")):
+        with pytest.raises(PayloadError, match=r"cannot be loaded: .*checksum is wrong") as refused:
+            use()
+        assert not isinstance(refused.value, NotOnHostError)
+    assert not (tmp_path / "out").exists()
 
 
 def test_command(tmp_path: Path) -> None:

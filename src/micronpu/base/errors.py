@@ -60,6 +60,10 @@ class PayloadError(MicroNpuError):
     """A compiled program or delegate payload is truncated, corrupted or of another version."""
 
 
+class NotOnHostError(PayloadError):
+    """A program that is whole, and not for this machine: it holds microcode, or calls for kernels that are not here."""
+
+
 class ConverterError(MicroNpuError):
     """A vendor's converter is missing, crashed, did not end, or gave something that cannot be right.
 

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from micronpu.base.arguments import check_switch, check_text
-from micronpu.base.errors import InternalError, MicroNpuError, ModelError, OptionError, PayloadError, UnsupportedError
+from micronpu.base.errors import (
+    InternalError,
+    MicroNpuError,
+    ModelError,
+    NotOnHostError,
+    OptionError,
+    PayloadError,
+    UnsupportedError,
+)
 from micronpu.base.files import check_name
 from micronpu.base.installed import VERSION
 from micronpu.chips.core import ANY, runs_linux
@@ -442,6 +450,8 @@ def _vectors(
     try:
         return (from_rows(source.rows, inputs, run, source.rows_name) if source.rows else made_up(inputs, run)), ""
     except MicroNpuError as error:
+        if isinstance(error, PayloadError) and not isinstance(error, NotOnHostError):
+            raise  # whoever runs it refuses it as well
         return None, (
             f"There are no golden vectors, and so no application that runs them, because this machine cannot run the "
             f"program: {error.what}"

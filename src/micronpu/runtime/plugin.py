@@ -30,7 +30,7 @@ from micronpu.host.tosa_executor import TosaProgram
 from micronpu.targets.registry import family_with
 from micronpu.upstream.executorch import bindings
 
-_ABI_VERSION = 6
+_ABI_VERSION = 7
 
 
 class _Tensor(ctypes.Structure):
@@ -80,10 +80,17 @@ _DESTROY = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 
 class Failure(NamedTuple):
-    """Why a call into the plug-in failed: its sentence, and the Python exception behind it if there was one."""
+    """Why a call into the plug-in failed.
+
+    Attributes:
+        sentence: of the plug-in.
+        cause: the Python exception behind it if there was one.
+        elsewhere: the program is whole, and not for this machine.
+    """
 
     sentence: str
     cause: BaseException | None
+    elsewhere: bool
 
 
 class HostFunctions(NamedTuple):
@@ -166,8 +173,9 @@ class Plugin:
         """This thread's last error, and forget it; None if the plug-in did not fail."""
         sentence = (self._library.micronpu_last_error() or b"").decode(errors="replace")
         cause = getattr(self._local, "cause", None)
+        elsewhere = bool(self._library.micronpu_is_for_another_machine())
         self.clear_error()
-        return Failure(sentence, cause) if sentence else None
+        return Failure(sentence, cause, elsewhere) if sentence else None
 
     def _guard(self, work: Callable[[], int], failed: int) -> int:
         """Run a callback's body; nothing is raised, not even KeyboardInterrupt, which the caller raises later."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from micronpu.base.arguments import check_text, check_type
-from micronpu.base.errors import FileError, MicroNpuError, ModelError, OptionError, PayloadError
+from micronpu.base.errors import FileError, MicroNpuError, ModelError, NotOnHostError, OptionError, PayloadError
 from micronpu.base.files import check_name, check_writable, read_file, write_file
 from micronpu.base.leaving import scratch_folder
 from micronpu.host.build import build_plugin
@@ -420,14 +420,14 @@ class HostProgram:
         known = registered_backends()
         for delegate in dict.fromkeys(d for m in self._methods.values() for d in m.delegates):
             if delegate not in known:
-                raise PayloadError(
+                raise NotOnHostError(
                     f"{self._name} calls the delegate {delegate!r}, which is not registered on the host.",
                     hint=f"compile the model for a target whose delegate is one of {', '.join(sorted(known))}",
                 )
         wanted = {operator for m in self._methods.values() for operator in m.operators}
         missing = sorted(wanted - set(registered_operators()))
         if missing:
-            raise PayloadError(
+            raise NotOnHostError(
                 f"{self._name} calls operators that the host runtime does not have: {', '.join(missing)}.",
                 hint="import the package that registers their kernels before loading the program",
             )
@@ -485,13 +485,12 @@ class HostProgram:
         if failure is None:
             detail = " ".join(str(error).split()).rstrip(".")
             return PayloadError(
-                f"{what}, because the ExecuTorch runtime reports: {detail}.",
-                hint="the lines that ExecuTorch printed above, or compile the model again",
+                f"{what}, because the ExecuTorch runtime reports: {detail}.", hint="compile the model again"
             )
         if isinstance(failure.cause, MicroNpuError) or not isinstance(failure.cause, Exception | None):
             return failure.cause  # among them KeyboardInterrupt
         sentence, _, hint = failure.sentence.partition(" Try: ")
-        return PayloadError(
+        return (NotOnHostError if failure.elsewhere else PayloadError)(
             f"{what}: {sentence}", hint=hint.rstrip(".") or "copy the file again, or compile the model again"
         )
 
