@@ -61,7 +61,7 @@ def test_help_lists_the_commands():
 
 
 def test_help_imports_little():
-    """What takes the time is counted, and not the time, which a busy machine stretches: 444 modules, 65 of them here."""
+    """Modules are counted, and not the time, which a busy machine stretches: there are 444, and 65 are ours."""
     done = started("--help", PYTHONPROFILEIMPORTTIME="1")
     imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
     assert "micronpu.cli.main" in imported and len(imported) < 500
