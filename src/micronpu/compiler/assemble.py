@@ -68,7 +68,7 @@ class Staged:
         expected: Expected | None = None
         if checks.run:
             with clock.early("verify"):
-                expected = Expected.of(quantized.module, quantized.trial, quantized.borders)
+                expected = Expected.of(quantized.module, quantized.trial, quantized.borders, may_choose=may_choose)
         host = host_part(quantized.module, device, clock, quantized.borders, name)
         whole = held(quantized.module)
         hold(host.module, states_of(quantized.module))
@@ -166,7 +166,7 @@ def _judged(
     report, quantized = program.report, own.quantized
     if own.expected is not None:
         with clock.step("verify"):
-            found = verified(program, own.expected, host.reads, may_choose=own.may_choose)
+            found = verified(program, own.expected, host.reads)
         report = replace(report, agreement=found.agreement, accuracy=found.accuracy, warnings=found.warnings)
     exact, known = quantized.trial.exact_rows, report.accuracy
     seen = (*quantized.warnings, *of_graph(own.whole, exact, may_choose=own.may_choose, accuracy=known))

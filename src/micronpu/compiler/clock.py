@@ -39,9 +39,17 @@ class Clock:
     def step(self, name: str) -> Iterator[Callable[[float], None]]:
         start = time.perf_counter()
         self._tell(name, 0.0)
+        with self._explained(name):
+            yield lambda part: self._tell(name, part)
+        self._tell(name, 1.0)
+        self.seconds[name] = time.perf_counter() - start + self._early.get(name, 0.0)
+
+    @contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
+        """Turns an error that is neither the user's nor a sentence already into one."""
         try:
             with timing.step(name):
-                yield lambda part: self._tell(name, part)
+                yield
                 release()
         except MicroNpuError:
             raise
@@ -53,8 +61,6 @@ class Clock:
                 f"{first_line(error) or 'nothing more is said'}.",
                 hint="parts of the model alone, to find the operator that does it, and a report of this defect",
             ) from error
-        self._tell(name, 1.0)
-        self.seconds[name] = time.perf_counter() - start + self._early.get(name, 0.0)
 
     def _tell(self, name: str, part: float) -> None:
         if self._listener is not None:
@@ -68,7 +74,6 @@ class Clock:
     def early(self, name: str) -> Iterator[None]:
         """Part of a later step, whose time it counts to."""
         start = time.perf_counter()
-        with timing.step(name):
+        with self._explained(name):
             yield
-            release()
         self._early[name] = time.perf_counter() - start

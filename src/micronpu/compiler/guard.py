@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -19,12 +19,14 @@ from torch.fx import GraphModule, Node
 from micronpu.base.quiet import quiet
 from micronpu.compiler.own_grids import Beside, beside_own_grids
 from micronpu.frontend.program import arguments, is_compute, origin_of, overload_name
+from micronpu.frontend.states import states_of
 from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.trial import SEEN, Trial
-from micronpu.quantize.unrounded import Layer, Row, Unrounded, Values, float_leaves, grid_limits, noise
+from micronpu.quantize.unrounded import Layer, Row, Unrounded, Values, float_leaves, grid_limits, noise, rounded
 from micronpu.report.accuracy import Comparison, ProgramAccuracy, decibel_text, decibels
 from micronpu.report.warnings import NOTE, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
+from micronpu.upstream.torch import tree_leaves
 
 FAR, NEAR = 10.0, 20.0
 """dB against float: below the first a program is of no use as a rule, below the second a look is worth it."""
@@ -32,14 +34,18 @@ _SURE = 30.0
 """dB from which another answer is a matter of two scores that are almost equal."""
 _WRONG, _FEW = 0.5, 0.125
 """Shares of rows with another answer, from which it is a warning, and above which it is a note."""
-_ROWS = 2
-"""Rows on which operators are looked at one by one."""
-_TRIED, _WORK = 16, 1_500_000_000
+_ROWS, _CALLS, _OWN = 4, 64, 16
+"""Samples on which operators are looked at one by one, calls of a recording, and calls of which single results are."""
+_TRIED, _WORK = 64, 1_500_000_000
 """Operators that are tried alone, at most, and MACs that this may take, of which two may take more."""
+_ALIKE = 0.5
+"""Share of the largest noise of a single operator, from which another costs about as much."""
 _MOST = 0.25
 """Share of the noise at an output from which one operator is said to cost it."""
 _BEYOND = 0.1
 """Part of a grid by which values are beyond it, from which they were clipped and not only rounded."""
+_WIDE = 8.0
+"""How many times as far as the values a grid reaches, from which something else has made it so wide."""
 _MARGIN = 3.0
 """dB by which other rows may be farther than those that were kept back."""
 _AVOIDABLE = 3.0
@@ -55,10 +61,9 @@ class Ran:
     """What the guard looks at.
 
     Attributes:
-        module: the quantized module, its states as buffers.
+        module: the quantized module; its states are its last inputs and outputs.
         trial: what it was judged on.
         results: what it gives for each call of each recording, as floats.
-        macs: of a run.
         may_choose: whether `quantization="auto"` could have been asked for, and was not.
         in_float: whether its inputs and outputs are floats.
     """
@@ -66,7 +71,6 @@ class Ran:
     module: GraphModule
     trial: Trial
     results: Sequence[Sequence[Row]]
-    macs: int
     may_choose: bool
     in_float: bool
 
@@ -216,7 +220,7 @@ def _not_finite(number: int, ran: Ran, search: _Search) -> ReportWarning | None:
         if not row[number].is_floating_point() or bool(row[number].isfinite().all()):
             continue
         kind = "NaN" if bool(row[number].isnan().any()) else "infinity"
-        node = search.first_not_finite(place, kind == "NaN") if not ran.has_states or not place else None
+        node = search.first_not_finite(place, kind == "NaN")
         where = origin_of(node) if node is not None else None
         first = f"; first computes it `{where.nodes[0]}`{f' ({where.source})' if where.source else ''}" if where else ""
         return ReportWarning(
@@ -249,7 +253,7 @@ class _Search:
         self._known: dict[int, Values] = {}
         self._owns: dict[int, dict[Layer, torch.Tensor]] = {}
         self._ratios: dict[Layer, float] = {}
-        self._alone: dict[Layer, list[list[tuple[float, float]]]] = {}
+        self._alone: dict[Layer, list[float]] = {}
 
     @cached_property
     def _unrounded(self) -> Unrounded:
@@ -257,26 +261,36 @@ class _Search:
 
     @cached_property
     def _totals(self) -> list[list[tuple[float, float]]]:
-        """Of the program, by row and float output, the power of the float result and of what it is off."""
+        """Of each call, by float output, the power of the float result and of what the quantized model is off."""
         ran = self.ran
         return [noise(float_leaves(y), float_leaves(x)) for y, x in zip(ran.found, ran.exact, strict=True)]
 
     @cached_property
-    def _rows(self) -> list[int]:
-        """The rows with most noise; of a model with states the first, before which nothing has happened."""
-        if self.ran.has_states:
-            return [0]
-        shares = [max((n / max(s, 1e-30) for s, n in pairs), default=0.0) for pairs in self._totals]
-        return sorted(range(len(shares)), key=lambda i: -shares[i])[:_ROWS]
+    def _recordings(self) -> list[range]:
+        """The recordings with most noise, as numbers of their calls; of long ones the first calls."""
+        found, first = [], 0
+        for recording in self.ran.trial.recordings:
+            found.append(range(first, first + min(len(recording), _CALLS)))
+            first += len(recording)
+        sums = [sum(s for s, _ in column) or 1.0 for column in zip(*self._totals, strict=True)]
+
+        def share(calls: range) -> float:
+            own = zip(*(self._totals[i] for i in calls), strict=True)
+            return max((sum(n for _, n in column) / whole for column, whole in zip(own, sums, strict=True)), default=0)
+
+        return sorted(found, key=share, reverse=True)[: 1 if self.ran.has_states else _ROWS]
+
+    @cached_property
+    def _calls(self) -> list[int]:
+        return list(chain.from_iterable(self._recordings))
 
     def cause(self, output: int) -> _Cause:
         """What costs most of the noise at an output."""
         place = self._place(output)
         with torch.no_grad(), quiet(), one_thread():
-            signal, total = (sum(self._totals[i][place][k] for i in self._rows) for k in (0, 1))
+            signal, total = (sum(self._totals[i][place][k] for i in self._calls) for k in (0, 1))
             bare = sum(
-                noise(self._unrounded.outputs(self._values(i)), float_leaves(self.ran.exact[i]))[place][1]
-                for i in self._rows
+                noise(self._outputs(self._values(i)), float_leaves(self.ran.exact[i]))[place][1] for i in self._calls
             )
             if bare >= total / 2:
                 return _Cause(written=decibels(signal, bare), share=bare / max(total, 1e-30))
@@ -296,7 +310,7 @@ class _Search:
     def _beside(self) -> list[Beside] | None:
         ran = self.ran
         seen, tried = ran.trial.seen, min(len(ran.rows), SEEN // 2)
-        most = _WORK // max(1, _LOOKS * ran.macs) - tried
+        most = _WORK // max(1, _LOOKS * ran.trial.macs) - tried
         if ran.has_states or not ran.in_float or min(len(seen), most) < _FEWEST:
             return None
         with torch.no_grad(), quiet(), one_thread():
@@ -315,29 +329,69 @@ class _Search:
                 return node
         return None
 
-    def _values(self, row: int) -> Values:
-        if row not in self._known:
-            self._known[row] = self._unrounded.exact(self.ran.rows[row])
-        return self._known[row]
+    # ---------------------------------------------------------------- values and states
+
+    @cached_property
+    def _first(self) -> Row:
+        """The first values of the states, as floats."""
+        return tuple(
+            s.initial if s.scale is None else (s.initial.double() - (s.zero_point or 0)).float() * s.scale
+            for s in states_of(self.ran.module).values
+        )
+
+    def _split(self, results: Any) -> tuple[list[torch.Tensor], Row]:
+        """The float outputs of a call, and the states behind it."""
+        leaves, count = tree_leaves(results), len(self._first)
+        return float_leaves(leaves[: len(leaves) - count]), tuple(leaves[len(leaves) - count :])
+
+    def _outputs(self, values: Values) -> list[torch.Tensor]:
+        return self._split(values[self.ran.module.graph.output_node()])[0]
+
+    def _values(self, call: int) -> Values:
+        """All values of a call, those of the calls before it in its recording as well."""
+        if call in self._known:
+            return self._known[call]
+        states, output = self._first, self.ran.module.graph.output_node()
+        for number in self._before(call) if states else (call,):
+            if number not in self._known:
+                self._known[number] = self._unrounded.exact((*self.ran.rows[number], *states))
+            states = self._split(self._known[number][output])[1]
+        return self._known[call]
+
+    def _before(self, call: int) -> range:
+        """A call and those before it in its recording."""
+        first = 0
+        for recording in self.ran.trial.recordings:
+            if call < first + len(recording):
+                break
+            first += len(recording)
+        return range(first, call + 1)
+
+    # ---------------------------------------------------------------- one operator after the other
 
     def _costliest(self, place: int, signal: float, total: float) -> _Cause:
-        """The first operator that is far by itself and makes a good part of it, or else the one that makes most."""
+        """The operator that makes most of the noise; of those that make about as much, the first.
+
+        A value and what an operator makes of it often cost as much: then the one that is far by itself is to blame.
+        """
         self._measure()
-        count = min(_TRIED, max(2, _WORK // max(self.ran.macs * len(self._rows), 1)))
+        count = min(_TRIED, max(2, _WORK // max(self.ran.trial.macs * len(self._calls), 1)))
         worst = set(sorted(self._ratios, key=lambda layer: self._ratios[layer])[:count])
-        best = _Cause()
-        for layer in (layer for layer in self._ratios if layer in worst):
-            error = sum(pairs[place][1] for pairs in self._noise_of(layer))
-            cause = _Cause(layer, self._ratios[layer], decibels(signal, error), error / max(total, 1e-30))
-            if cause.own < NEAR and cause.share >= _MOST:
-                best = cause
-                break
-            if cause.share > best.share:
-                best = cause
-        return best if best.layer is None else replace(best, reach=self._reach(best.layer))
+        tried = [layer for layer in self._ratios if layer in worst]
+        if self.ran.has_states:
+            self._all_in_turn(tried)
+        errors = {layer: self._noise_of(layer)[place] for layer in tried}
+        most = max(errors.values(), default=0.0)
+        alike = [layer for layer in tried if errors[layer] >= _ALIKE * most and errors[layer] > 0]
+        if not alike:
+            return _Cause()
+        far = [layer for layer in alike if self._ratios[layer] < NEAR]
+        layer = far[0] if far else max(alike, key=lambda layer: errors[layer])
+        own, error = self._ratios[layer], errors[layer]
+        return _Cause(layer, own, decibels(signal, error), error / max(total, 1e-30), reach=self._reach(layer))
 
     def _reach(self, layer: Layer) -> tuple[float, float]:
-        ends = [_finite(self._values(row)[layer.quantize]).aminmax() for row in self._rows]
+        ends = [_finite(self._values(call)[layer.quantize]).aminmax() for call in self._calls]
         return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
 
     def _measure(self) -> None:
@@ -345,26 +399,58 @@ class _Search:
         if self._owns:
             return
         powers = {layer: (0.0, 0.0) for layer in self._unrounded.layers if not layer.moves}
-        for row in self._rows:
-            self._owns[row] = {}
-            for layer, wanted, own in self._unrounded.own(self._values(row)):
+        for call in self._calls[:: max(1, len(self._calls) // _OWN)]:
+            self._owns[call] = {}
+            for layer, wanted, own in self._unrounded.own(self._values(call)):
                 if layer in powers and wanted.is_floating_point():
                     ((x, error),) = noise([own], [wanted])
                     powers[layer] = (powers[layer][0] + x, powers[layer][1] + error)
-                    self._owns[row][layer] = own
+                    self._owns[call][layer] = own
         self._ratios = {layer: decibels(x, error) for layer, (x, error) in powers.items() if x > 0 and error > 0}
 
-    def _noise_of(self, layer: Layer) -> list[list[tuple[float, float]]]:
-        """Of all outputs, row by row, when nothing but one layer is rounded."""
+    def _noise_of(self, layer: Layer) -> list[float]:
+        """Noise of all outputs when nothing but one layer is rounded."""
         if layer not in self._alone:
-            self._alone[layer] = [
+            found = [
                 noise(
-                    self._unrounded.alone(self._values(row), {layer.quantize: self._owns[row][layer]}),
-                    self._unrounded.outputs(self._values(row)),
+                    self._unrounded.alone(self._values(call), {layer.quantize: self._owns[call][layer]}),
+                    self._outputs(self._values(call)),
                 )
-                for row in self._rows
+                for call in self._calls
             ]
+            self._alone[layer] = [sum(error for _, error in column) for column in zip(*found, strict=True)]
         return self._alone[layer]
+
+    def _all_in_turn(self, layers: Sequence[Layer]) -> None:
+        """The same of a model with states: each layer alone through all calls, so that its error lives on in states.
+
+        All layers side by side: a batch whose entries differ in which layer they round.
+        """
+        wanted = [layer for layer in layers if layer not in self._alone]
+        if not wanted:
+            return
+        numbers = {layer.quantize: number for number, layer in enumerate(wanted)}
+        output = self.ran.module.graph.output_node()
+
+        def call_of(which: torch.Tensor, row: Row, states: Row) -> tuple[list[torch.Tensor], Row]:
+            def rounds(node: Node, value: Any) -> Any:
+                if node not in numbers or not value.is_floating_point():
+                    return value
+                return torch.where(which == numbers[node], rounded(node, value), value)
+
+            return self._split(self._unrounded.values(row + states, rounds)[output])
+
+        count = len(wanted)
+        states = tuple(s.expand(count, *s.shape).clone() for s in self._first)
+        batched = torch.func.vmap(call_of, in_dims=(0, None, 0))
+        totals = [[0.0] * len(self._totals[0]) for _ in wanted]
+        for call in self._calls:
+            found, states = batched(torch.arange(count), self.ran.rows[call], states)
+            exact = self._outputs(self._values(call))
+            for number, own in enumerate(totals):
+                for place, (_, error) in enumerate(noise([y[number] for y in found], exact)):
+                    own[place] += error
+        self._alone.update(zip(wanted, totals, strict=True))
 
 
 def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
@@ -395,6 +481,12 @@ def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
     if max(low - least, most - high) > _BEYOND * (high - low):
         what += f" It reaches from {least:.3g} to {most:.3g}, and its grid from {low:.3g} to {high:.3g}."
         return what, ", ".join(["calibration rows that reach as far, or another observer", *look])
+    if high - low > _WIDE * (most - least) > 0:
+        what += (
+            f" It reaches from {least:.3g} to {most:.3g}, and its grid from {low:.3g} to {high:.3g}: a constant or "
+            "another value on the same grid takes its steps."
+        )
+        return what, ", ".join(["padding and masks no larger than the values beside them", *look])
     return what, ", ".join([*auto, *look])
 
 

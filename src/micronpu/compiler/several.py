@@ -30,6 +30,7 @@ from micronpu.frontend.exported import Exported, exported, graph_module, inputs_
 from micronpu.frontend.facts import LOOPS_ALLOWED, NOT_NEGATIVE
 from micronpu.frontend.integers import integer_borders, integer_states
 from micronpu.frontend.states import State, written
+from micronpu.frontend.work import multiply_accumulates
 from micronpu.passes.pipeline import Pipeline
 from micronpu.quantize.calibrate import forget
 from micronpu.quantize.data import Row, calibration_batches, in_turn
@@ -343,7 +344,10 @@ def _calls(
         recordings = (tried,) if own.states else tuple([row] for row in tried)
         exact = float_results(own, recordings) if checks.run else ()
         numbers = tuple(range(len(recordings)))
-        trials[name] = Trial(recordings, numbers, len(rows), False, exact, bool(own.states), len(tried))
+        macs = multiply_accumulates(own.module)
+        trials[name] = Trial(
+            recordings, numbers, len(rows), exact=exact, has_states=bool(own.states), runs=len(tried), macs=macs
+        )
     return sequences, trials
 
 

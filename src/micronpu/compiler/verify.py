@@ -53,19 +53,24 @@ class Expected:
         rows: of these inputs those that are run, as the program takes them.
         results: of the quantized model, as floats.
         judgement: of the quantized model, on all samples.
+        warnings: of what it shows.
     """
 
     trial: Trial
     rows: tuple[Tensors, ...]
     results: tuple[Tensors, ...]
     judgement: Judgement
+    warnings: tuple[ReportWarning, ...] = ()
 
     @classmethod
-    def of(cls, quantized: GraphModule, trial: Trial, borders: IntegerBorders | None) -> Expected:
+    def of(
+        cls, quantized: GraphModule, trial: Trial, borders: IntegerBorders | None, *, may_choose: bool = False
+    ) -> Expected:
         """By the quantized model in eager mode, which takes as much memory as compiling it: not at the same time.
 
         Args:
             quantized: its states are inputs and outputs.
+            may_choose: whether `quantization="auto"` could have been asked for, and was not.
         """
         slow = any(isinstance(part, Loop) for part in quantized.modules())  # eager mode calls step by step
         rows = trial.rows[: 1 if slow else None]
@@ -75,7 +80,14 @@ class Expected:
         eager = Eager(held(quantized))
         with torch.no_grad(), quiet(), one_thread():
             results = tuple(_floats(borders, tensors_of(eager.run(*row))) for row in rows)
-        return cls(trial, rows, results, judgement)
+        ran = Ran(
+            module=quantized,
+            trial=trial,
+            results=judgement.results,
+            may_choose=may_choose,
+            in_float=borders is None,
+        )
+        return cls(trial, rows, results, judgement, warnings_of(judgement.accuracy, ran))
 
 
 @dataclass(frozen=True)
@@ -87,14 +99,11 @@ class Verified:
     warnings: tuple[ReportWarning, ...] = ()
 
 
-def verified(
-    program: CompiledProgram, expected: Expected, reads: Sequence[Sequence[str]], *, may_choose: bool
-) -> Verified:
+def verified(program: CompiledProgram, expected: Expected, reads: Sequence[Sequence[str]]) -> Verified:
     """Runs the program on a few rows and compares it with the quantized model, which is judged on all samples.
 
     Args:
         reads: by partition, the nodes of the quantized module whose integers it reads.
-        may_choose: whether `quantization="auto"` could have been asked for, and was not.
 
     Raises:
         WrongResultError: a result is further off than rounding explains; names the first operator that is.
@@ -104,16 +113,7 @@ def verified(
     assert isinstance(module, GraphModule)
     if not rows:
         return Verified(Agreement(reason="there are no inputs to run it on"))
-    accuracy = expected.judgement.accuracy
-    ran = Ran(
-        module=module,
-        trial=trial,
-        results=expected.judgement.results,
-        macs=program.report.macs,
-        may_choose=may_choose,
-        in_float=program.borders is None,
-    )
-    told = warnings_of(accuracy, ran)
+    accuracy, told = expected.judgement.accuracy, expected.warnings
     try:
         program._loaded()
         release()

@@ -24,10 +24,12 @@ class Eager(Interpreter):
 
     Args:
         module: of `micronpu.quantize` or `convert_pt2e`.
+        keeps_weights: dequantize weights once, for many runs, which takes four times their memory.
     """
 
-    def __init__(self, module: GraphModule) -> None:
+    def __init__(self, module: GraphModule, *, keeps_weights: bool = False) -> None:
         super().__init__(module)
+        self._kept: dict[Node, Any] | None = {} if keeps_weights else None
         self._weights = {
             n
             for n in module.graph.nodes
@@ -43,6 +45,13 @@ class Eager(Interpreter):
         return super().run_node(n)
 
     def _weight(self, n: Node) -> Any:
+        if self._kept is None:
+            return self._dequantized(n)
+        if n not in self._kept:
+            self._kept[n] = self._dequantized(n)
+        return self._kept[n]
+
+    def _dequantized(self, n: Node) -> Any:
         args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda i: self.fetch_attr(str(i.target)))
         return self.call_function(n.target, args, kwargs)
 

@@ -16,8 +16,10 @@ from micronpu.upstream.torch import tree_leaves
 
 _BATCH = 16
 """Recordings that run side by side; more of them take memory and save no time."""
-_SAME = 1e-3
-"""Difference, relative to the largest value, up to which a batched run equals a run by itself: summation order."""
+_KEPT = 1 << 24
+"""Weights of a module that are dequantized once."""
+_SAME = 1e-2
+"""Power of the difference over that of the results, up to which a batch gives what single runs give."""
 
 
 def tensors_of(results: object) -> Row:
@@ -52,7 +54,8 @@ class _Runner:
     """Runs a module on recordings, in batches as long as that gives what single runs give."""
 
     def __init__(self, module: GraphModule) -> None:
-        self._eager = Eager(module)
+        weights = sum(value.numel() for value in (*module.parameters(), *module.buffers()))
+        self._eager = Eager(module, keeps_weights=weights <= _KEPT)
         self._states = states_of(module)
         self._batched: bool | None = None  # not known yet
 

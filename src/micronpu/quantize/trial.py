@@ -76,6 +76,7 @@ class Trial:
         seen: samples that calibrated, evenly spread, few; () where the model has states.
         metric: of the user's task; None where there is none.
         labels: for the metric, a row for each call; None where the float model's outputs stand for them.
+        macs: of a call.
     """
 
     recordings: tuple[Recording, ...]
@@ -88,6 +89,7 @@ class Trial:
     seen: Sequence[Row] = ()
     metric: Metric | None = None
     labels: Array | None = None
+    macs: int = 0
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -234,6 +236,7 @@ class CalibrationData:
             () if states else [calls[0] for calls in used[:: max(1, len(used) // SEEN)][:SEEN] if calls],
             None if asked.metric is None else metric_of(asked.metric),
             None if labels is None else np.concatenate([labels[n] for n in chosen]),
+            multiply_accumulates(exported.module),
         )
         rows = [row for sequence in everything for row in sequence]
         return cls(

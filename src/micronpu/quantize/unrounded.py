@@ -80,7 +80,7 @@ class Unrounded:
             step = but[node]
             return _on_int16(value, step) if step else rounded(node, value)
 
-        return self._run(row, rounds)
+        return self.values(row, rounds)
 
     def own(self, exact: Values) -> Iterator[tuple[Layer, torch.Tensor, torch.Tensor]]:
         """Each layer with its exact result and its own."""
@@ -115,14 +115,14 @@ class Unrounded:
 
     def on_grids(self, row: Row, grids: Mapping[Node, Grid]) -> list[torch.Tensor]:
         """The float outputs of a row when some quantize nodes round, each on another grid than its own."""
-        values = self._run(row, lambda node, value: _on_int8(value, *grids[node]) if node in grids else value)
+        values = self.values(row, lambda node, value: _on_int8(value, *grids[node]) if node in grids else value)
         return self.outputs(values)
 
     def outputs(self, exact: Values) -> list[torch.Tensor]:
         """The float outputs among all values."""
         return float_leaves(exact[self.module.graph.output_node()])
 
-    def _run(self, row: Row, changed: Callable[[Node, Any], Any]) -> Values:
+    def values(self, row: Row, changed: Callable[[Node, Any], Any]) -> Values:
         """Every value of a row, each computed one changed before others read it."""
         values: Values = {}
         given = iter(row)
@@ -188,8 +188,7 @@ def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:
 
 def _ended(node: Node, value: torch.Tensor) -> torch.Tensor:
     """What is endless, such as the logarithm of 0, is the end of the grid that it comes to."""
-    endless = value.isinf()
-    return torch.where(endless, value.clamp(*grid_limits(node)), value) if bool(endless.any()) else value
+    return torch.where(value.isinf(), value.clamp(*grid_limits(node)), value)
 
 
 def _on_int8(value: torch.Tensor, step: float, zero: int) -> torch.Tensor:
