@@ -34,7 +34,7 @@ from micronpu.quantize.recordings import tensors_of
 from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.agreement import Agreement
-from micronpu.report.warnings import ReportWarning
+from micronpu.report.warnings import NOT_VERIFIED, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 
 _STEPS, _GROWTH = 4, 2.0  # roundings that differ may cost what quantization costs, on top of that
@@ -120,7 +120,13 @@ def verified(program: CompiledProgram, expected: Expected, reads: Sequence[Seque
         program.reset_states()
         results = [_floats(program.borders, program._results(*row)) for row in rows]
     except RuntimeUnavailableError as error:
-        return Verified(Agreement(reason=error.what.rstrip(".")), accuracy, told)
+        missing = ReportWarning(
+            WARNING,
+            NOT_VERIFIED,
+            f"The program was not run, and may be another than where it can be: {error.what}",
+            error.hint or "`micronpu doctor`",
+        )
+        return Verified(Agreement(reason=error.what.rstrip(".")), accuracy, (missing, *told))
     except MicroNpuError as error:
         return Verified(Agreement(reason=f"this machine does not run it. {error.what.rstrip('.')}"), accuracy, told)
     exact = trial.exact_rows

@@ -17,6 +17,10 @@ NO_KERNEL = "no-kernel"
 """Rule of the warning that an operator left to the host has no kernel there."""
 
 
+NOT_VERIFIED = "not-verified"
+"""Rule of the warning that a tool is missing with which the program would have been run, and its stream proved."""
+
+
 class AccuracyWarning(UserWarning):
     """A program is far from the float model that it was made of; Python's `warnings` show it."""
 
@@ -28,8 +32,8 @@ class ReportWarning:
     Attributes:
         level: "warning" where the program is of no use as a rule, "note" where a look is worth it.
         rule: what kind it is: "far-from-float", "avoidable-noise", "fresh-weights", "other-answers", "not-finite",
-            "unequal-parts", "small-part", "int8-power", "unlike-features", "one-row" or "no-kernel"; docs/accuracy.md
-            says when.
+            "unequal-parts", "small-part", "int8-power", "unlike-features", "one-row", "no-kernel" or "not-verified";
+            docs/accuracy.md says when.
         what: what was found, a sentence or two.
         hint: what to try, as a clause.
         output: number of the output that it is about; None where it is about no single one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,15 @@ import torch
 from torch import nn
 
 import micronpu
-from micronpu.base.errors import OptionError, WrongResultError
+from micronpu.base.errors import OptionError, RuntimeUnavailableError, WrongResultError
 from micronpu.compiler import verify
 from micronpu.compiler.shaken import TRIES, shaken
 from micronpu.ir.graph import Graph
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize
 from micronpu.passes import run_passes
 from micronpu.quantize import trial
+from micronpu.targets.ethosu import recall
+from micronpu.targets.ethosu.host import simulator
 
 TARGETS = ("imxrt700-neutron", "corstone300")
 
@@ -150,6 +153,38 @@ def test_what_cannot_run_here_is_said():
     )
     assert "this machine does not run it" in program.report.agreement.reason
     assert "was not compared with the quantized model" in str(program.report)
+
+
+def test_a_missing_tool_makes_no_other_program(monkeypatch):
+    """Without a compiler the program is the same, and a warning says that nobody has proved it; strict refuses it."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
+    data = [(torch.randn(1, 3, 8, 8),) for _ in range(4)]
+
+    def made(**options: object) -> micronpu.CompiledProgram:
+        verify = micronpu.Verification(**options)
+        with micronpu.no_cache():
+            return micronpu.compile(model, data[0], "ethos-u55-128", calibration=data, verify=verify)
+
+    usual = made()
+
+    def missing(*args: object, **options: object) -> Path:
+        raise RuntimeUnavailableError("There is no C++ compiler.", hint="install one")
+
+    monkeypatch.setattr(simulator, "_library", None)
+    monkeypatch.setattr(simulator, "build_simulator", missing)
+    recall.simulator_hash.cache_clear()
+    try:
+        with pytest.warns(micronpu.AccuracyWarning, match="was not run, .* There is no C"):
+            unproved = made()
+        with pytest.raises(micronpu.BudgetError, match="was not run"):
+            made(strict=True)
+    finally:
+        recall.simulator_hash.cache_clear()
+    assert unproved.buffer == usual.buffer
+    assert unproved.report.warnings[0].rule == "not-verified"
+    assert "There is no simulator on this machine" in str(unproved.report)
+    assert not any("very command stream" in note for note in unproved.report.notes)
+    assert any("very command stream" in note for note in usual.report.notes)
 
 
 class Largest(nn.Module):

@@ -303,8 +303,10 @@ def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPart
     external = external_blocks(program, spec)
     operators = tuple(traced(type(n.op).__name__, n.origin.source) for n in (graph.nodes[i] for i in model.nodes))
     trace = StreamTrace(operators, program.sources)
-    # A host does not find what stands in another file, and cannot run what the simulator does not model.
-    carried = _host_graph(graph, model) if spec.carry_graph or external or best.unproved else b""
+    # A host does not find what stands in another file, and cannot run what the simulator does not model. Where there is
+    # no simulator the payload is the same as where there is one.
+    unknown = best.unproved and simulator_hash()
+    carried = _host_graph(graph, model) if spec.carry_graph or external or unknown else b""
     payload, named = stored(program, external, trace, carried)
     # What stands in the payload need not stand beside it.
     constants = bytes(program.constants) if CONSTANTS in external else parse(payload).constants

@@ -31,6 +31,7 @@ from micronpu.targets.ethosu.options import WHERE_IT_PAYS, EthosUOptions
 from micronpu.targets.ethosu.placement import Placed, placed, resident_price
 from micronpu.targets.ethosu.plans import Planned
 from micronpu.targets.ethosu.policy import ethosu_policy
+from micronpu.targets.ethosu.recall import simulator_hash
 from micronpu.targets.ethosu.rules import capabilities_of
 from micronpu.targets.ethosu.search import search
 from micronpu.targets.ethosu.shared import with_shared_weights
@@ -136,9 +137,12 @@ class EthosUDevice(Device):
         if not own:
             return ()
         arithmetic = " and ".join(dict.fromkeys(_ARITHMETIC[p.plan.format] for p in own))
+        made = f"which Vela made of a graph with the arithmetic of {arithmetic}"
         notes = [
-            "On this machine the simulator runs the very command stream that the board would run, which Vela made of "
-            f"a graph with the arithmetic of {arithmetic}."
+            f"On this machine the simulator runs the very command stream that the board would run, {made}."
+            if simulator_hash()
+            else f"There is no simulator on this machine: the command stream, {made}, is not proved, and weights are "
+            "not brought ahead."
         ]
         notes += [
             f"The command stream of partition `{p.name}` could not be compared with its graph: {p.unproved}."
