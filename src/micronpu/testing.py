@@ -18,7 +18,8 @@ import torch
 
 import micronpu
 from micronpu.base.arguments import check_type
-from micronpu.base.errors import MicroNpuError, ModelError, OptionError
+from micronpu.base.errors import MicroNpuError, OptionError
+from micronpu.frontend.export import as_inputs
 from micronpu.program.border import borders_of
 from micronpu.program.plan import read_plan
 from micronpu.report.texts import plural
@@ -47,9 +48,7 @@ class Tester:
 
     def __init__(self, module: Any, inputs: torch.Tensor | Sequence[torch.Tensor]) -> None:
         self.module = module
-        self.inputs = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
-        if not all(isinstance(x, torch.Tensor) for x in self.inputs):
-            raise ModelError("The example inputs are no tensors.", hint="a tuple of tensors")
+        self.inputs = as_inputs(inputs)
         self.program: micronpu.CompiledProgram | None = None
         self._quantization = micronpu.Quantization()
         self._rows: Sequence[Sequence[torch.Tensor]] | None = None

@@ -62,8 +62,12 @@ def test_what_is_wrong_is_found() -> None:
 
 
 def test_bad_calls() -> None:
-    with pytest.raises(ModelError, match="are no tensors"):
-        Tester(torch.nn.ReLU(), ([1.0],))
+    for inputs in (([1.0],), 5, ()):
+        with pytest.raises(ModelError, match="it is a tuple of tensors"):
+            Tester(torch.nn.ReLU(), inputs)
+    nested = torch.nested.as_nested_tensor([torch.ones(2), torch.ones(3)])
+    with pytest.raises(ModelError, match="is nested"):
+        Tester(torch.nn.ReLU(), nested)
     tester = Tester(torch.nn.ReLU(), torch.zeros(1, 4))
     with pytest.raises(OptionError, match="Nothing is compiled yet"):
         tester.run_and_compare()

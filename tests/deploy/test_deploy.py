@@ -23,7 +23,7 @@ from micronpu.cli.inspection import inspect_pte
 from micronpu.container.digest import PREFIX
 from micronpu.deploy import kernels, pools
 from micronpu.deploy.deployment import _check_names, deploy
-from micronpu.program.border import borders_of
+from micronpu.program.border import BORDERS_KEY, borders_of
 from micronpu.program.digest import Digest, seal, state_of, unsealed, with_digest_of
 from micronpu.program.plan import Delegate, Plan, read_plan
 from micronpu.program.pte import read_pte
@@ -140,6 +140,12 @@ def test_borders_from_the_carried_graph() -> None:
     plan, summary = read_plan(program.buffer)
     carried = {k: v for k, v in summary.named_data.items() if k.startswith("micronpu_graph")}
     assert borders_of(plan, carried, None) == borders_of(plan, summary.named_data, None)
+
+
+@pytest.mark.parametrize("told", [b'{"inputs": [], "outputs": []}', b'{"inputs": [null], "outputs": [[]]}', b"[]"])
+def test_damaged_borders_are_a_sentence(told: bytes) -> None:
+    with pytest.raises(PayloadError, match="integer inputs and outputs is damaged"):
+        borders_of(plan_of("neutron"), {BORDERS_KEY: told}, None)
 
 
 @pytest.mark.parametrize("kind", programs.KINDS)

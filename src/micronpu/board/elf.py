@@ -16,6 +16,8 @@ _HEADER = struct.Struct("<16s2H5I6H")
 _SEGMENT = struct.Struct("<8I")
 _SECTION = struct.Struct("<10I")
 _SYMBOL = struct.Struct("<3I2BH")
+_MOST_MEMORY = 1 << 29
+"""Bytes that an image may take, as much as one region of a Cortex-M's address space; an emulator clears all of them."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,13 @@ class Elf:
                 if kind == _LOAD and needed:
                     if offset + stored > len(data):
                         raise BoardError(f"{path} is truncated: a segment of it ends behind the file.", hint=hint)
+                    if stored > needed or address + needed > 1 << 32:
+                        raise BoardError(f"{path} is damaged: a segment of it has no place in memory.", hint=hint)
                     found.append(Segment(address, stored, needed))
         except struct.error as error:
             raise BoardError(f"{path} is truncated in its table of segments.", hint=hint) from error
+        if (taken := sum(segment.memory_size for segment in found)) > _MOST_MEMORY:
+            raise BoardError(f"{path} takes {taken:,} bytes of memory, more than any microcontroller has.", hint=hint)
         return cls(str(path), data, entry, tuple(found))
 
     def symbol(self, name: str) -> int:

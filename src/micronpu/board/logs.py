@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from micronpu.base.errors import FileError
 from micronpu.base.flatbuffer import CorruptFlatbufferError
 from micronpu.board.etdump import CALLS, EXECUTES, events_of, is_etdump
-from micronpu.board.printed import read_printed
+from micronpu.board.printed import numbers_read, read_printed
 
 NPU, CALL, OPERATION, RUN = "npu", "call", "operation", "run"
 """What a measurement is of: the cycles that the NPU is busy, an instruction of the program, an operation of a delegate
@@ -95,6 +95,11 @@ def read_log(data: bytes, name: str) -> BoardLog:
         raise FileError(f"The log {name} has {len(data):,} bytes.", hint=f"one of at most {_LONGEST:,}")
     if is_etdump(data):
         return _etdump(data, name)
+    with numbers_read(name):
+        return _read_text(data, name)
+
+
+def _read_text(data: bytes, name: str) -> BoardLog:
     text = data.decode("utf-8", errors="replace")
     lines = text.splitlines()
     if (own := _own(lines, name)) is not None:

@@ -16,13 +16,14 @@ import binascii
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.base.errors import FileError
+from micronpu.base.errors import FileError, MicroNpuError
 from micronpu.program.plan import ELEMENT_BYTES
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -71,6 +72,21 @@ class Printed:
         }
 
 
+@contextmanager
+def numbers_read(name: str) -> Iterator[None]:
+    """Makes a sentence of a number with more digits than Python reads.
+
+    Raises:
+        FileError: there is one.
+    """
+    try:
+        yield
+    except MicroNpuError:
+        raise
+    except ValueError as error:
+        raise FileError(f"The log {name} has a number of thousands of digits.", hint=_HINT) from error
+
+
 def read_printed(data: bytes, name: str) -> Printed:
     """Reads a log.
 
@@ -81,6 +97,12 @@ def read_printed(data: bytes, name: str) -> Printed:
         FileError: lines are missing or damaged.
     """
     found = Printed()
+    with numbers_read(name):
+        _read_lines(found, data, name)
+    return found
+
+
+def _read_lines(found: Printed, data: bytes, name: str) -> None:
     for kind, key, form, content in _blocks(data.decode("utf-8", errors="replace").splitlines(), name):
         if kind == "etdump":
             found.etdump = content
@@ -93,7 +115,6 @@ def read_printed(data: bytes, name: str) -> Printed:
             if rows and (rows[0].shape != array.shape or rows[0].dtype != array.dtype):
                 raise FileError(f"The log {name} is of several builds: value {key[2]} changes its type.", hint=_HINT)
             rows.append(array)
-    return found
 
 
 _Key: TypeAlias = tuple[str, int, int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import inspect
 import io
@@ -218,6 +219,9 @@ def _console(*, stderr: bool, quiet: bool) -> Console:
     return console
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 @contextmanager
 def at_work(name: str) -> Iterator[None]:
     """Shows on a terminal that a step is under way, and for how long."""
@@ -268,6 +272,10 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
         except (BrokenPipeError, typer.Exit, typer.Abort, KeyboardInterrupt):
             raise  # typer's own ways to end
         except BaseException as error:  # a model may raise one of its own, or call sys.exit
+            if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
+                _fail(
+                    f"The output cannot be written: {error.strerror}. Try: another place for it, or make room.", False
+                )
             text = str(error).strip()
             what = f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
             sentence = f"micronpu ended with an error that it did not expect: {what.rstrip('.')}."

@@ -37,6 +37,8 @@ def check_tensors(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         what = ""
         if isinstance(tensor, FakeTensor):
             what, hint = "a FakeTensor, without values", "tensors that are made outside of FakeTensorMode"
+        elif tensor.is_nested:
+            what, hint = "nested", "torch.nested.to_padded_tensor(tensor, 0.0)"
         elif tensor.layout is not torch.strided:
             what, hint = f"stored as {str(tensor.layout).removeprefix('torch.')}", "tensor.to_dense()"
         elif tensor.is_complex():

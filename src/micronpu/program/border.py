@@ -157,6 +157,8 @@ def borders_of(
     outputs = tuple(_border(plan, f"output_{i}", index) for i, index in enumerate(plan.outputs))
     recorded = known or _recorded(named_data, plan.name)
     if recorded is not None:
+        if (len(recorded[0]), len(recorded[1])) != (len(inputs), len(outputs)):
+            raise _damaged()
         inputs = tuple(_meant(b, m) for b, m in zip(inputs, recorded[0], strict=True))
         outputs = tuple(_meant(b, m) for b, m in zip(outputs, recorded[1], strict=True))
     carried = _carried(plan, named_data)
@@ -229,10 +231,14 @@ def _recorded(
             for side in ("inputs", "outputs")
         ]
     except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
-        raise PayloadError(
-            "What the program says of its integer inputs and outputs is damaged.", hint="compile the model again"
-        ) from error
+        raise _damaged() from error
     return sides[0], sides[1]
+
+
+def _damaged() -> PayloadError:
+    return PayloadError(
+        "What the program says of its integer inputs and outputs is damaged.", hint="compile the model again"
+    )
 
 
 def _carried(plan: Plan, named_data: dict[str, bytes]) -> dict[int, tuple[float, int]]:
