@@ -28,6 +28,8 @@ from micronpu.compiler.methods import CompiledMethods as CompiledMethods
 from micronpu.compiler.program import CompiledProgram as CompiledProgram
 from micronpu.compiler.verification import Verification as Verification
 from micronpu.deploy.deployment import Deployment as Deployment
+from micronpu.frontend.model_files import FileModel as FileModel
+from micronpu.frontend.model_files import read_model as read_model
 from micronpu.partition.partition import Partitioning as Partitioning
 from micronpu.passes.base import Pass as Pass
 from micronpu.passes.pipeline import Pipeline as Pipeline

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
+from pathlib import Path
 
 import torch
+from tests.cases import case, i8, q, w8
 from tests.fuzz.malformed import Call
 from tests.fuzz.wrong_values import (
     INPUTS,
@@ -22,6 +24,8 @@ from tests.fuzz.wrong_values import (
 import micronpu
 from micronpu import recipes, runtime
 from micronpu.chips import load_chip
+from micronpu.emit.litert import to_litert
+from micronpu.ops.convolution import Conv2d
 from micronpu.recipes.providers import RecipeOptions
 
 
@@ -47,7 +51,21 @@ def _arrays() -> runtime.ArrayProgram:
     return runtime.ArrayProgram(program().buffer)
 
 
+def _model_file() -> Path:
+    row = case(Conv2d(), x=i8(1, 4, 4, 3), weight=w8(8, 3, 3, 3), out=q(0.1), name="file")
+    path = new_file().with_suffix(".tflite")
+    path.write_bytes(to_litert(row.graph()).data)
+    return path
+
+
 CALLS: tuple[Call, ...] = (
+    Call(
+        "read_model",
+        micronpu.read_model,
+        lambda: {"path": _model_file()},
+        {"path": [*NO_PATHS, "no.tflite", "no.onnx", "/dev/null"]},
+        any=("shapes",),
+    ),
     Call(
         "ArrayProgram",
         runtime.ArrayProgram,

@@ -23,6 +23,7 @@ NOT_CALLED = {
     "AccuracyWarning": "Python's `warnings` show it",
     "CacheWarning": "Python's `warnings` show it",
     "no_cache": "without arguments",
+    "FileModel": "`read_model` makes it",
     "Pass": "a class to inherit from",
     "ReportWarning": "`compile` makes it",
     "NeutronBackend": "ExecuTorch calls it",

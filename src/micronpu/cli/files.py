@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import math
 import os
+import re
 import sys
 import traceback
 import zipfile
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _OF_TORCHVISION = "operator torchvision::"
 """In the error of a torchvision that was built for another torch than the one that is there."""
-MODEL_FORMS = "path/to/file.py:function, a saved program, path/to/file.pt2, or timm:NAME or torchvision:NAME"
+MODEL_FORMS = "path/to/file.py:function, a file .tflite, .onnx or .pt2, or timm:NAME or torchvision:NAME"
 
 
 @dataclass(frozen=True)
@@ -186,12 +187,36 @@ def load_model(text: str) -> Model:
         return _load_program(Path(text))
     if is_named(text):
         return Model(*load_named(text), None)
+    if (found := model_file(text)) is not None:
+        from micronpu.frontend.model_files import read_model
+
+        read = read_model(*found)
+        return Model(read.module, read.examples, found[0].stem, None)
     path, colon, function = text.rpartition(":")
     if not colon or not path or not function.isidentifier():
         hint = f"{text}:FUNCTION" if text.endswith(".py") else MODEL_FORMS
         raise ModelError(f"{text!r} names no model.", hint=hint)
     file = UserFile(Path(path))
     return Model(*_pair(file.call(function), f"`{function}` of {path}"), function, file)
+
+
+def model_file(text: str) -> tuple[Path, dict[str, list[int]]] | None:
+    """The file that ``text`` names, as PATH or PATH:INPUT=1x3x48x192,..., and shapes of its inputs; None for no file.
+
+    Raises:
+        ModelError: a shape is none.
+    """
+    path, found, sizes = text, re.search(r"\.(?:tflite|onnx)(?=:|$)", text, re.IGNORECASE), ""
+    if found is None:
+        return None
+    path, sizes = text[: found.end()], text[found.end() + 1 :]
+    shapes: dict[str, list[int]] = {}
+    for part in filter(None, sizes.split(",")):
+        name, _, size = part.rpartition("=")
+        if not re.fullmatch(r"\d+(x\d+)*", size) or not name:
+            raise ModelError(f"{part!r} is no shape of an input.", hint=f"{path}:INPUT=1x3x48x192")
+        shapes[name] = [int(n) for n in size.split("x")]
+    return check_name(Path(path)), shapes
 
 
 def check_libraries(libraries: Sequence[str] | None) -> None:

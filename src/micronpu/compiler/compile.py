@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
@@ -21,9 +22,9 @@ from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.quantized import quantized_module
 from micronpu.compiler.several import Methods, compile_methods
 from micronpu.compiler.verification import Verification
-from micronpu.frontend.by_name import called_by_name, rows_in_order
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.export import as_inputs
+from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import ProgramView
 from micronpu.frontend.separate import separate_clamps
 from micronpu.frontend.training import Train
@@ -54,9 +55,9 @@ def compile_model(
 
 @overload
 def compile_model(
-    model: nn.Module | ExportedProgram,
-    example_inputs: Sequence[Any] | torch.Tensor,
-    target: str,
+    model: nn.Module | ExportedProgram | str | os.PathLike[str],
+    example_inputs: Sequence[Any] | torch.Tensor | None = None,
+    target: str = "",
     *,
     calibration: Any = None,
     train: Train | None = None,
@@ -81,7 +82,7 @@ def compile_model(
 @exclusive()
 @graphs_left_unwritten()
 def compile_model(
-    model: nn.Module | ExportedProgram | Methods,
+    model: nn.Module | ExportedProgram | str | os.PathLike[str] | Methods,
     example_inputs: Any = None,
     target: str = "",
     *,
@@ -97,8 +98,9 @@ def compile_model(
 
     Args:
         model: a float module in evaluation mode, an exported program of one or its ``module()``, or a program or module
-            that is quantized already (the result of `convert_pt2e`).  Several methods are a dictionary, ``{"prefill":
-            (model, example), "decode": (model, example)}``, with the target behind it; see docs/methods.md.
+            that is quantized already (the result of `convert_pt2e`); or the path of a LiteRT or ONNX file, see
+            docs/models.md.  Several methods are a dictionary, ``{"prefill": (model, example), "decode": (model,
+            example)}``, with the target behind it; see docs/methods.md.
         example_inputs: inputs that fix shapes and dtypes; one tensor may stand for a tuple of one.  A dictionary names
             arguments of forward, whose others keep their defaults; calibration data may be such dictionaries then, and
             the program takes the inputs in its order.
@@ -146,9 +148,7 @@ def compile_model(
             pipeline=wanted.passes,
             listener=listener,
         )
-    if isinstance(example_inputs, Mapping):
-        calibration = rows_in_order(calibration, example_inputs)
-        model, example_inputs = called_by_name(model, example_inputs)
+    network, inputs, calibration = opened(model, example_inputs, calibration)
     clock = Clock(listener)
     device = device_for(target, options)
     device.pipeline = wanted.passes or device.pipeline
@@ -157,8 +157,8 @@ def compile_model(
     how = Quantization.of(quantization)
     chosen = how.quantizer_for(device.quantizer, train is not None, chooses=True)
     quantized = quantized_module(
-        model,
-        example_inputs,
+        network,
+        inputs,
         chosen,
         calibration=calibration,
         train=train,
@@ -180,9 +180,9 @@ def compile_model(
 @graphs_left_unwritten()
 @target_required
 def check_model(
-    model: nn.Module | ExportedProgram,
-    example_inputs: Sequence[Any] | torch.Tensor,
-    target: str,
+    model: nn.Module | ExportedProgram | str | os.PathLike[str],
+    example_inputs: Sequence[Any] | torch.Tensor | None = None,
+    target: str = "",
     *,
     calibration: Any = None,
     quantization: HowToQuantize = None,
@@ -194,13 +194,11 @@ def check_model(
     and operators, not on ranges.  The arguments are those of `compile_model`.
     """
     clock = Clock(None)
-    if isinstance(example_inputs, Mapping):
-        calibration = rows_in_order(calibration, example_inputs)
-        model, example_inputs = called_by_name(model, example_inputs)
-    examples = as_inputs(example_inputs)
+    network, inputs, calibration = opened(model, example_inputs, calibration)
+    examples = as_inputs(inputs)
     device, how = device_for(target, options), Quantization.of(quantization)
     quantized = quantized_module(
-        model,
+        network,
         examples,
         how.quantizer_for(device.quantizer, chooses=True),
         calibration=[examples] if calibration is None else calibration,

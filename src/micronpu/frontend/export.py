@@ -46,7 +46,13 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"The model is of type {type(model).__name__}, which is neither a torch.nn.Module nor an exported program.",
-            hint="pass the module itself, compile(model, (x,), ...)",
+            hint="pass the module itself, compile(model, (x,), ...), or the path of a file .tflite or .onnx",
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ModelError(
+            f"The model is TorchScript ({type(model).__name__}), which torch.export does not take.",
+            hint="the module that it was made of: model = Net(); model.load_state_dict(scripted.state_dict()); "
+            "compile(model.eval(), ...)",
         )
     check_evaluation_mode(model)
     check_weights(model)

@@ -159,6 +159,10 @@ class QuantizedNode(NodeArguments):
     def has(self, operand: str) -> bool:
         return self._given(operand) is not None
 
+    def is_quantized(self, operand: str) -> bool:
+        given = self._given(operand)
+        return isinstance(given, Node) and is_dequantize(given)
+
     def is_constant(self, operand: str) -> bool:
         return self._importer.constant_behind(self._given(operand)) is not None
 
@@ -279,7 +283,7 @@ class Importer:
         return data.transpose(order), QParams(qparams.scale, qparams.zero_point, axis)
 
     def float_constant(self, source: Any, reader: Node) -> npt.NDArray[Any]:
-        """A constant operand as float32."""
+        """A constant operand: float32, or float64 of int32 numbers, which float32 would round."""
         if isinstance(source, Node) and self.view.constant(source) is not None:
             return self.view.array(source).astype(np.float32)
         if isinstance(source, Node) and self.constant_behind(source) is not None and len(source.args) > 1:
@@ -291,6 +295,10 @@ class Importer:
                 if qparams.axis is not None:
                     shape[qparams.axis] = -1
                 scale, zero = np.array(qparams.scale).reshape(shape), np.array(qparams.zero_point).reshape(shape)
+                if self.view.array(integers).dtype == np.int32:  # parameters are kept as float32, with 24 bits
+                    given = arguments(source)
+                    scale = self.view.array(given["scales"]).reshape(shape) if "scales" in given else given["scale"]
+                    return np.asarray((data - zero) * np.asarray(scale, np.float64))
                 return np.asarray((data - zero) * scale, np.float32)
         raise UnsupportedError(f"A constant operand of `{reader.name}` is computed at run time.")
 

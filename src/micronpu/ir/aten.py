@@ -62,6 +62,9 @@ class AtenNode(AtenArguments, Protocol):
     def is_constant(self, operand: str) -> bool:
         """Whether the operand's value is known at compile time."""
 
+    def is_quantized(self, operand: str) -> bool:
+        """True if the operand has integers and parameters of its own; False for a float constant."""
+
     def integers(self, operand: str) -> Tensor:
         """An int32 operand, such as an index."""
 

@@ -88,9 +88,13 @@ def _wide_rectifier(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tenso
     return emit_binary(node, Add(), above, scaled, node.output)
 
 
-def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tensor:
-    """A leaky rectifier with one slope, or one slope per index of axis 1."""
-    if (slope == slope.flat[0]).all():
+def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any], integers: Tensor | None = None) -> Tensor:
+    """A leaky rectifier with one slope, or one slope per index of axis 1.
+
+    Args:
+        integers: the slopes of a program that was quantized elsewhere, whose arithmetic stays.
+    """
+    if integers is None and (slope == slope.flat[0]).all():
         if slope.flat[0] >= 0:
             return node.emit(LeakyRelu(float(np.float32(slope.flat[0]))), x, qparams=node.output)
         slope = slope.reshape(-1)[:1]
@@ -98,10 +102,11 @@ def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tensor:
     if x.type.dtype is DType.INT16:
         return _wide_rectifier(node, x, slope if slope.size == 1 else slope.reshape(-1, *(1,) * (rank - 2)))
     if slope.size == 1 or rank <= 2:
-        return node.emit(Prelu(), x, constant_like(node, slope, x.type), qparams=node.output)
+        return node.emit(Prelu(), x, integers or constant_like(node, slope, x.type), qparams=node.output)
     # The slopes belong to the channels, which are last for the NPU.
     order = (0, *range(2, rank), 1)
-    y = node.emit(Prelu(), transposed(node, x, order), constant_like(node, slope, x.type), qparams=node.output)
+    slopes = integers or constant_like(node, slope, x.type)
+    y = node.emit(Prelu(), transposed(node, x, order), slopes, qparams=node.output)
     return transposed(node, y, inverse(order))
 
 
@@ -133,7 +138,8 @@ class Prelu(Op):
     @from_aten("prelu.default", "_prelu_kernel.default", slope="weight")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        return rectify(node, node.tensor("x"), node.float_constant("slope").astype(np.float64).reshape(-1))
+        slope = node.float_constant("slope").astype(np.float64).reshape(-1)
+        return rectify(node, node.tensor("x"), slope, node.tensor("slope") if node.is_quantized("slope") else None)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("PRELU")

@@ -1,0 +1,106 @@
+"""Models that come as files of other tools: LiteRT (`.tflite`) and ONNX (`.onnx`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from micronpu.base.errors import ModelError
+from micronpu.base.files import read_file
+from micronpu.frontend.by_name import called_by_name, rows_in_order
+from micronpu.frontend.export import as_inputs, export
+from micronpu.frontend.exported import graph_module
+from micronpu.frontend.facts import EXPORTED
+from micronpu.frontend.integers import integer_borders
+from micronpu.frontend.model_files.network import Network, Shapes
+
+_PLAIN = str.maketrans({**dict.fromkeys('",\n\r', "_"), "/": "."})
+SUFFIXES = (".tflite", ".onnx")
+
+
+@dataclass(frozen=True)
+class FileModel:
+    """A model that was read from a file.
+
+    Attributes:
+        module: a float module; or, of a quantized file, a module with the file's own quantization, whose inputs and
+            outputs are integers if the file's are.
+        examples: inputs of the file's shapes and dtypes, the same in every run.
+    """
+
+    module: GraphModule
+    examples: tuple[torch.Tensor, ...]
+
+
+def is_model_file(model: object) -> bool:
+    """True for a path that ends like a model file."""
+    return isinstance(model, (str, os.PathLike)) and Path(model).suffix.lower() in SUFFIXES
+
+
+def read_model(path: str | os.PathLike[str], shapes: Shapes = ()) -> FileModel:
+    """Reads a LiteRT or ONNX file.
+
+    Args:
+        shapes: of the inputs of an ONNX file, in order or by name, where the file leaves sizes open.
+
+    Raises:
+        FileError: it cannot be read.
+        ModelError, UnsupportedError: it is damaged, or has an operator that is not read; the message names it.
+    """
+    name = Path(path)
+    if name.suffix.lower() not in SUFFIXES:
+        raise ModelError(f"{name} is no model file.", hint=f"a file that ends in {' or '.join(SUFFIXES)}")
+    data = read_file(name, "The model")
+    if name.suffix.lower() == ".onnx":
+        from micronpu.frontend.model_files.onnx import read_onnx
+
+        network = read_onnx(data, name, shapes)
+        return FileModel(_exported(network, network.examples(), name), network.examples())
+    from micronpu.frontend.model_files.litert import parse
+    from micronpu.frontend.model_files.litert_operators import network_of
+
+    file = parse(data)
+    network = network_of(file)
+    examples = network.examples()
+    module = _exported(network, examples, name)
+    if file.is_quantized and file.has_integer_io:
+        meaning = integer_borders(module, as_bytes=file.has_byte_io)
+        return FileModel(module, meaning.quantize(examples))
+    return FileModel(module, examples)
+
+
+def opened(model: Any, example_inputs: Any, calibration: Any) -> tuple[Any, Any, Any]:
+    """What `micronpu.compile` is given, as a module, its inputs in order, and calibration data in that order.
+
+    Args:
+        model: a module or program, or the path of a file.
+        example_inputs: in order or by name; for a file None, or inputs of the sizes that it leaves open.
+
+    Raises:
+        MicroNpuError: see `read_model`, and `called_by_name`.
+    """
+    if is_model_file(model):
+        file = read_model(model, () if example_inputs is None else [tuple(t.shape) for t in as_inputs(example_inputs)])
+        return file.module, file.examples, calibration
+    if not isinstance(example_inputs, Mapping):
+        return model, example_inputs, calibration
+    return *called_by_name(model, example_inputs), rows_in_order(calibration, example_inputs)
+
+
+def _exported(network: Network, examples: tuple[torch.Tensor, ...], path: Path) -> GraphModule:
+    """The network as a graph whose nodes come from tensors of the file instead of source lines."""
+    module = graph_module(export(network, examples))
+    for node in module.graph.nodes:
+        stack = node.meta.get("nn_module_stack") or {}
+        own = str(list(stack.values())[-1][0]).rpartition(".")[2] if stack else ""
+        # Converters join the names of what they fuse by semicolons, the last operator first; / would read as a folder.
+        name = network.names.get(own, own).partition(";")[0].translate(_PLAIN)
+        node.meta["stack_trace"] = f'File "{path.name}", line {name}, in {own}' if own else ""
+    EXPORTED.say(module, True)
+    return module

@@ -1,0 +1,427 @@
+"""Reader of LiteRT (TensorFlow Lite) files.
+
+The operators of the main subgraph become the steps of a `Network` in PyTorch's operators.  Where a file is quantized,
+each result is quantized and dequantized with the file's own parameters, so that what is compiled is the file's integer
+arithmetic and nothing has to be calibrated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from ai_edge_litert import schema_py_generated as schema
+
+from micronpu.base.errors import ModelError
+from micronpu.frontend.model_files.network import MAX_ELEMENTS, Function, NetworkBuilder, Operand, Rounding, tensor
+
+IDENTIFIER = b"TFL3"
+LAST, FIRST = "channels last", "channels first"
+TO_FIRST, TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+def _names(enumeration: Any) -> dict[int, str]:
+    return {value: name for name, value in vars(enumeration).items() if isinstance(value, int)}
+
+
+_OPERATORS, _TYPES = _names(schema.BuiltinOperator), _names(schema.TensorType)
+_DTYPES: dict[str, Any] = {
+    "FLOAT32": np.float32, "FLOAT16": np.float16, "INT8": np.int8, "UINT8": np.uint8, "INT16": np.int16,
+    "INT32": np.int32, "INT64": np.int64, "BOOL": np.bool_,
+}  # fmt: skip
+_ROUNDED = {"INT8": torch.int8, "INT16": torch.int16}
+
+
+@dataclass(frozen=True)
+class FileTensor:
+    """A tensor of a file.
+
+    Attributes:
+        index: in the subgraph.
+        shape: of the file, channels last.
+        type: name in LiteRT's `TensorType`.
+        scale, zero_point: quantization parameters; one, or one for each index of ``axis``; empty where there are none.
+        data: the value of a constant, None for a tensor that an operator or the caller makes.
+    """
+
+    index: int
+    name: str
+    shape: tuple[int, ...]
+    type: str
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+    axis: int
+    data: npt.NDArray[Any] | None
+
+    @property
+    def rounding(self) -> Rounding | None:
+        """The quantization of an activation."""
+        if not self.scale or self.type not in _ROUNDED or self.data is not None:
+            return None
+        if len(self.scale) > 1:
+            raise ModelError(
+                f"Tensor {self.index} `{self.name}` is an activation with {len(self.scale)} scales; activations have "
+                "one.",
+                hint="quantize the model with per-tensor activations",
+            )
+        return Rounding(self.scale[0], self.zero_point[0], _ROUNDED[self.type])
+
+
+@dataclass(frozen=True)
+class FileOperator:
+    """An operator of a file.
+
+    Attributes:
+        position: in the subgraph, from 0.
+        kind: name in LiteRT's `BuiltinOperator`.
+        options: the table of its options, or None.
+        inputs: None for an operand that is left out.
+    """
+
+    position: int
+    kind: str
+    options: Any
+    inputs: tuple[FileTensor | None, ...]
+    outputs: tuple[FileTensor, ...]
+
+    def __str__(self) -> str:
+        return f"Operator {self.position} ({self.kind}, `{self.outputs[0].name if self.outputs else ''}`)"
+
+    def error(self, what: str, hint: str) -> ModelError:
+        """An error about this operator."""
+        return ModelError(f"{self} {what}.", hint=hint)
+
+    def operand(self, i: int) -> FileTensor:
+        """An operand that has to be there."""
+        given = self.inputs[i] if i < len(self.inputs) else None
+        if given is None:
+            raise self.error(f"has no operand {i}", "write the model again with the converter")
+        return given
+
+    def has(self, i: int) -> bool:
+        """True if the operand is given."""
+        return i < len(self.inputs) and self.inputs[i] is not None
+
+    def option(self, name: str, default: Any = 0) -> Any:
+        """A field of the options."""
+        return getattr(self.options, name, default) if self.options is not None else default
+
+
+@dataclass(frozen=True)
+class LiteRtFile:
+    """The main subgraph of a file, checked."""
+
+    tensors: tuple[FileTensor, ...]
+    operators: tuple[FileOperator, ...]
+    inputs: tuple[FileTensor, ...]
+    outputs: tuple[FileTensor, ...]
+
+    @property
+    def is_quantized(self) -> bool:
+        """True if activations are integers; weights alone in int8 are a float model."""
+        return any(t.scale and t.type in _ROUNDED and t.data is None for t in self.tensors)
+
+    @property
+    def has_integer_io(self) -> bool:
+        """True if all inputs are quantized and no output is a float."""
+        is_float = ("FLOAT32", "FLOAT16")
+        return all(t.scale for t in self.inputs) and all(t.type not in is_float for t in (*self.inputs, *self.outputs))
+
+    @property
+    def has_byte_io(self) -> bool:
+        """True if inputs and outputs are uint8."""
+        return all(t.type == "UINT8" for t in (*self.inputs, *self.outputs) if t.scale)
+
+
+def parse(data: bytes) -> LiteRtFile:
+    """Reads the main subgraph.
+
+    Raises:
+        ModelError: the file is damaged, or has several subgraphs or sparse weights.
+    """
+    if data[4:8] != IDENTIFIER:
+        raise ModelError(
+            "The file is no LiteRT model: bytes 4 to 7 are not TFL3.", hint="a file that a converter wrote"
+        )
+    try:
+        model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(data, 0))
+        return _Parser(model, data).file()
+    except ModelError:
+        raise
+    except Exception as error:  # generated readers raise whatever an offset outside the file leads to
+        raise ModelError(
+            "The LiteRT file is damaged: a table or a vector leads outside of it.", hint="copy the file again"
+        ) from error
+
+
+class _Parser:
+    def __init__(self, model: Any, data: bytes) -> None:
+        self._model, self._data = model, data
+
+    def file(self) -> LiteRtFile:
+        graphs = self._model.subgraphs or []
+        if len(graphs) != 1:
+            raise ModelError(
+                f"The LiteRT file has {len(graphs)} subgraphs; control flow and further signatures are not read.",
+                hint="convert one signature of the model to a file of its own",
+            )
+        graph = graphs[0]
+        tensors = tuple(self._tensor(i, table) for i, table in enumerate(graph.tensors or []))
+        operators = tuple(self._operator(i, table, tensors) for i, table in enumerate(graph.operators or []))
+        inputs, outputs = (self._listed(ids, tensors) for ids in (graph.inputs, graph.outputs))
+        if not inputs or not outputs:
+            raise ModelError("The LiteRT file has no inputs or no outputs.", hint="a model with both")
+        return LiteRtFile(tensors, operators, inputs, outputs)
+
+    @staticmethod
+    def _listed(ids: Any, tensors: Sequence[FileTensor]) -> tuple[FileTensor, ...]:
+        wanted = [int(i) for i in ids] if ids is not None else []
+        if not all(0 <= i < len(tensors) for i in wanted):
+            raise ModelError(
+                f"The LiteRT file is damaged: it names tensor {max(wanted)} of {len(tensors)}.", hint="copy it again"
+            )
+        return tuple(tensors[i] for i in wanted)
+
+    def _tensor(self, index: int, table: Any) -> FileTensor:
+        name = (table.name or b"").decode("utf-8", "replace")
+        shape = tuple(int(n) for n in table.shape) if table.shape is not None else ()
+        type = _TYPES.get(table.type, str(table.type))
+        place = f"Tensor {index} `{name}`"
+        if table.sparsity is not None:
+            raise ModelError(f"{place} is stored in sparse form, which is not read.", hint="write its weights densely")
+        if any(n < 0 for n in shape) or int(np.prod(shape, dtype=object)) > MAX_ELEMENTS:
+            raise ModelError(f"{place} has the shape {list(shape)}.", hint="a model of fixed sizes that fits a chip")
+        q = table.quantization
+        scale = tuple(map(float, q.scale)) if q is not None and q.scale is not None else ()
+        zero = tuple(map(int, q.zeroPoint)) if q is not None and q.zeroPoint is not None else (0,) * len(scale)
+        if len(zero) == 1:
+            zero *= max(len(scale), 1)
+        axis = int(q.quantizedDimension) if q is not None else 0
+        is_listed = len(scale) <= 1 or (axis < len(shape) and len(scale) == shape[axis])
+        if len(zero) < len(scale) or not is_listed or not all(np.isfinite(s) and s > 0 for s in scale):
+            raise ModelError(f"{place} has quantization parameters that do not fit it.", hint="convert the model again")
+        return FileTensor(
+            index, name, shape, type, scale, zero[: len(scale)], axis, self._constant(table, shape, place)
+        )
+
+    def _constant(self, table: Any, shape: tuple[int, ...], place: str) -> npt.NDArray[Any] | None:
+        buffer = self._model.buffers[table.buffer] if table.buffer < len(self._model.buffers) else None
+        if buffer is None:
+            raise ModelError(f"{place} names buffer {table.buffer}, which is not there.", hint="copy the file again")
+        if buffer.offset > 1:
+            content: Any = np.frombuffer(self._data[buffer.offset : buffer.offset + buffer.size], np.uint8)
+        else:
+            content = buffer.data
+        if table.buffer == 0 or content is None or len(content) == 0:
+            return None
+        kind = _DTYPES.get(_TYPES.get(table.type, ""))
+        if kind is None:
+            raise ModelError(
+                f"{place} holds {_TYPES.get(table.type, table.type)}, which is not read.",
+                hint=f"weights of {', '.join(_DTYPES)}",
+            )
+        if len(content) != int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize:
+            raise ModelError(
+                f"{place} has the shape {list(shape)} and {len(content)} bytes, which do not fit.",
+                hint="copy the file again",
+            )
+        return np.frombuffer(np.asarray(content, np.uint8).tobytes(), kind).reshape(shape)
+
+    def _operator(self, position: int, table: Any, tensors: Sequence[FileTensor]) -> FileOperator:
+        code = self._model.operatorCodes[table.opcodeIndex]
+        # Codes above 127 stand in the newer of two fields; old files have the older one alone.
+        kind = _OPERATORS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "?")
+        if kind == "CUSTOM":
+            kind = f"CUSTOM {(code.customCode or b'').decode('utf-8', 'replace')}"
+        given = [int(i) for i in table.inputs] if table.inputs is not None else []
+        inputs = tuple(None if i == -1 else self._listed([i], tensors)[0] for i in given)
+        options = table.builtinOptions if table.builtinOptions is not None else table.builtinOptions2
+        return FileOperator(position, kind, options, inputs, self._listed(table.outputs, tensors))
+
+
+@dataclass
+class Value:
+    """Where a tensor of the file is in the network.
+
+    Attributes:
+        numbers: by the order of axes; a 4-D tensor may exist in both.
+        rounding: its quantization.
+    """
+
+    numbers: dict[str, int]
+    rounding: Rounding | None
+
+
+class LiteRtBuilder(NetworkBuilder):
+    """Makes the steps of a file; `litert_operators` defines what becomes of each operator.
+
+    LiteRT keeps images as [N, H, W, C], and PyTorch's operators take [N, C, H, W]; a tensor is permuted where it is
+    read in the order that it does not have yet.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._values: dict[int, Value] = {}
+        self._constants: dict[int, npt.NDArray[Any]] = {}
+
+    # -- constants
+
+    def constant(self, given: FileTensor) -> npt.NDArray[Any] | None:
+        """The value of a tensor that does not depend on the inputs, in the file's type."""
+        return self._constants.get(given.index, given.data)
+
+    def real_constant(self, given: FileTensor) -> npt.NDArray[Any] | None:
+        """The value of a constant as float32, dequantized; integers without a scale stay integers."""
+        data = self.constant(given)
+        if data is None or (data.dtype.kind != "f" and not given.scale):
+            return data
+        if data.dtype.kind == "f":
+            return data.astype(np.float32)
+        shape = [1] * data.ndim
+        if len(given.scale) > 1:
+            shape[given.axis] = -1
+        scale, zero = (np.reshape(v, shape) for v in (given.scale, given.zero_point))
+        return np.asarray((data.astype(np.float64) - zero) * scale, np.float32)
+
+    def fold(self, given: FileTensor, value: npt.NDArray[Any]) -> None:
+        """Notes that a result is a constant."""
+        self._constants[given.index] = value
+
+    def integers(self, operator: FileOperator, i: int) -> list[int]:
+        """The numbers of an operand that has to be a constant, such as a shape or axes."""
+        value = self.constant(operator.operand(i))
+        if value is None:
+            raise operator.error(
+                f"computes its operand {i} at run time, and shapes are fixed when a program is compiled",
+                "a model of fixed shapes, converted with a static batch size",
+            )
+        return [int(n) for n in value.reshape(-1)]
+
+    # -- operands
+
+    def define(self, given: FileTensor, number: int, rounding: Rounding | None, order: str = LAST) -> None:
+        """Notes the number of a tensor of the file."""
+        self._values[given.index] = Value({order if len(given.shape) == 4 else LAST: number}, rounding)
+
+    def is_first(self, given: FileTensor) -> bool:
+        """True if an image exists with its channels first."""
+        return given.index in self._values and FIRST in self._values[given.index].numbers
+
+    def read(self, operator: FileOperator, i: int, order: str = LAST) -> Operand:
+        """An operand in an order of axes: the number of a tensor, or a constant."""
+        given = operator.operand(i)
+        if self.constant(given) is not None:
+            return self._constant_operand(operator, given, order)
+        number = self.number(given, order)
+        if number is None:
+            raise operator.error(
+                f"reads tensor {given.index}, which no operator before it makes", "copy the file again"
+            )
+        return number
+
+    def number(self, given: FileTensor, order: str = LAST) -> int | None:
+        """The number of a tensor in an order of axes, permuted if need be; None if nothing has made it."""
+        value = self._values.get(given.index)
+        if value is None:
+            return None
+        if len(given.shape) != 4:
+            return value.numbers[LAST]
+        if order not in value.numbers:
+            (other,) = value.numbers.values()
+            axes, suffix = (TO_FIRST, "nchw") if order == FIRST else (TO_LAST, "nhwc")
+            (value.numbers[order],) = self.add(
+                f"{given.name}_{suffix}", lambda x: x.permute(axes), [other], [value.rounding]
+            )
+        return value.numbers[order]
+
+    def _constant_operand(self, operator: FileOperator, given: FileTensor, order: str) -> Operand:
+        """A constant; of a quantized one its own integers, dequantized, which the compiler reads as they are."""
+
+        def arranged(data: npt.NDArray[Any] | None) -> torch.Tensor:
+            assert data is not None
+            if order == FIRST and data.ndim and len(operator.outputs[0].shape) == 4:
+                data = data.reshape((1,) * (4 - data.ndim) + data.shape).transpose(TO_FIRST)
+            return tensor(data)
+
+        if given.type not in _ROUNDED or len(given.scale) != 1:
+            return arranged(self.real_constant(given))
+        rounding = Rounding(given.scale[0], given.zero_point[0], _ROUNDED[given.type])
+        return self.add(f"{given.name}_real", rounding.dequantize, [arranged(self.constant(given))])[0]
+
+    def before(self, operator: FileOperator, i: int, order: str, *functions: Function) -> Operand:
+        """An operand after functions that only move its values or add zeros; its quantization stays.
+
+        Each is a step of its own: in a quantized program every operator stands between a dequantize and a quantize.
+        """
+        x, name = self.read(operator, i, order), operator.outputs[0].name
+        for k, function in enumerate(functions):
+            (x,) = self.add(f"{name}_operand{i}_{k}", function, [x], [operator.operand(i).rounding])
+        return x
+
+    def move(self, operator: FileOperator, i: int, *functions: Function, order: str = LAST, result: int = 0) -> None:
+        """Appends the operator as functions that only move values, one after the other."""
+        *first, last = functions
+        self.compute(operator, last, [self.before(operator, i, order, *first)], order, result)
+
+    def order_of(self, operator: FileOperator) -> str:
+        """Channels first if all operands are images and one exists in that order; channels last otherwise."""
+        given = [t for t in operator.inputs if t is not None and self.constant(t) is None]
+        is_image = all(len(t.shape) == 4 for t in (*given, *operator.outputs))
+        return FIRST if is_image and any(map(self.is_first, given)) else LAST
+
+    # -- results
+
+    def compute(
+        self,
+        operator: FileOperator,
+        function: Function,
+        operands: Sequence[Operand],
+        order: str = LAST,
+        result: int = 0,
+    ) -> None:
+        """Appends the operator as a function with one result, and the activation that is fused with it."""
+        fused, made = activation_of(operator), operator.outputs[result]
+        if made.type == "UINT8" and made.scale and operator.kind != "QUANTIZE":
+            raise operator.error("computes with uint8", "the converter's int8 quantization")
+        whole = function if fused is None else lambda *given: fused(function(*given))
+        (number,) = self.add(made.name, whole, operands, [made.rounding])
+        own = tuple(made.shape[a] for a in TO_FIRST) if order == FIRST and len(made.shape) == 4 else made.shape
+        if tuple(self.meta[number].shape) != own:
+            raise operator.error(
+                f"makes a tensor of shape {list(self.meta[number].shape)}, and the file has {list(own)}",
+                "write the file again with the converter that made it",
+            )
+        self.define(made, number, made.rounding, order)
+
+
+_ACTIVATIONS: dict[str, Function | None] = {
+    "NONE": None,
+    "RELU": torch.relu,
+    "RELU6": torch.nn.functional.relu6,
+    "RELU_N1_TO_1": torch.nn.functional.hardtanh,
+    "TANH": torch.tanh,
+}
+
+
+def activation_of(operator: FileOperator) -> Function | None:
+    """The function that an operator applies to its result."""
+    code = operator.option("fusedActivationFunction", 0)
+    name = _names(schema.ActivationFunctionType).get(code, str(code))
+    if name not in _ACTIVATIONS:
+        raise operator.error(f"has the fused activation {name}, which is not read", f"one of {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+def walk(file: LiteRtFile) -> Iterator[FileOperator]:
+    """The operators, each with all of its results made once."""
+    made: set[int] = set()
+    for operator in file.operators:
+        for given in operator.outputs:
+            if given.index in made or given.data is not None or given in file.inputs:
+                raise operator.error(f"makes tensor {given.index}, which has a value already", "copy the file again")
+            made.add(given.index)
+        yield operator

@@ -1,0 +1,541 @@
+"""What becomes of each LiteRT operator: a function of PyTorch with the same meaning.
+
+Semantics: https://www.tensorflow.org/mlir/tfl_ops and the reference kernels of LiteRT.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from micronpu.base.errors import UnsupportedError
+from micronpu.frontend.model_files.litert import FIRST, LAST, FileOperator, LiteRtBuilder, LiteRtFile, walk
+from micronpu.frontend.model_files.network import Function, Network, Operand, Rounding, tensor
+
+Lowering = Callable[[LiteRtBuilder, FileOperator], None]
+LOWERINGS: dict[str, Lowering] = {}
+"""By the name in LiteRT's `BuiltinOperator`."""
+FOLDED = ("SHAPE",)
+"""Operators whose result is always known when a file is read."""
+_OF_CONSTANTS = ("DEQUANTIZE", "CAST", "RESHAPE", "TRANSPOSE")
+_SAME = 0
+_AXIS = (0, 2, 3, 1)
+"""By an axis of [N, H, W, C], the same axis of [N, C, H, W]."""
+_FLOATS = ("FLOAT32", "UINT8")
+_INTEGERS = {"INT32": torch.int32, "INT64": torch.int64, "BOOL": torch.bool}
+
+
+def lowering(*kinds: str) -> Callable[[Lowering], Lowering]:
+    """Registers the lowering of operators."""
+
+    def register(function: Lowering) -> Lowering:
+        LOWERINGS.update(dict.fromkeys(kinds, function))
+        return function
+
+    return register
+
+
+def network_of(file: LiteRtFile) -> Network:
+    """The file as a module.
+
+    Raises:
+        ModelError, UnsupportedError: an operator does not fit, or is not read; the message names it.
+    """
+    build = LiteRtBuilder()
+    inputs = []
+    for given in file.inputs:
+        kind = torch.float32 if given.rounding or given.type in _FLOATS else _INTEGERS.get(given.type)
+        if kind is None:
+            raise UnsupportedError(f"The input `{given.name}` is {given.type}.", hint="float32, int8 or int16 inputs")
+        number = build.input(given.shape, kind)
+        inputs.append(number)
+        if given.rounding is not None:  # the caller's floats are rounded first
+            (number,) = build.add(given.name, lambda x: x, [number], [given.rounding])
+        build.define(given, number, given.rounding)
+    for operator in walk(file):
+        if _folded(build, operator):
+            continue
+        if operator.kind not in LOWERINGS:
+            raise UnsupportedError(
+                f"{operator} is not read from LiteRT files.",
+                hint="a model without it, or the model in PyTorch, which has more operators",
+            )
+        LOWERINGS[operator.kind](build, operator)
+    outputs = [build.number(given) for given in file.outputs]
+    if None in outputs:
+        name = file.outputs[outputs.index(None)].name
+        raise UnsupportedError(f"The output `{name}` does not depend on the inputs.", hint="leave it out of the model")
+    return build.network(inputs, [n for n in outputs if n is not None])
+
+
+def _folded(build: LiteRtBuilder, operator: FileOperator) -> bool:
+    """True if the result is known now: casts of constants, and shapes."""
+    if operator.kind in FOLDED:
+        build.fold(operator.outputs[0], np.array(operator.operand(0).shape, np.int32))
+        return True
+    if operator.kind not in _OF_CONSTANTS:
+        return False
+    given = operator.operand(0)
+    if (value := build.constant(given)) is None:
+        return False
+    if operator.kind == "DEQUANTIZE":
+        value = build.real_constant(given)
+    elif operator.kind == "CAST":
+        value = value.astype(operator.outputs[0].type.lower())
+    elif operator.kind == "TRANSPOSE":
+        value = np.ascontiguousarray(value.transpose(build.integers(operator, 1)))
+    else:
+        value = value.reshape(operator.outputs[0].shape)
+    assert value is not None
+    build.fold(operator.outputs[0], value)
+    return True
+
+
+# ---------------------------------------------------------------- elementwise
+
+
+def _elementwise(function: Function, count: int) -> Lowering:
+    def lower(build: LiteRtBuilder, operator: FileOperator) -> None:
+        order = build.order_of(operator)
+        build.compute(operator, function, [build.read(operator, i, order) for i in range(count)], order)
+
+    return lower
+
+
+_UNARY: dict[str, Function] = {
+    "ABS": torch.abs, "NEG": torch.neg, "EXP": torch.exp, "LOG": torch.log, "SQRT": torch.sqrt, "RSQRT": torch.rsqrt,
+    "SIN": torch.sin, "COS": torch.cos, "FLOOR": torch.floor, "CEIL": torch.ceil, "ROUND": torch.round,
+    "SQUARE": torch.square, "SIGN": torch.sign, "RELU": torch.relu, "RELU6": functional.relu6,
+    "RELU_N1_TO_1": functional.hardtanh, "RELU_0_TO_1": partial(torch.clamp, min=0.0, max=1.0), "ELU": functional.elu,
+    "HARD_SWISH": functional.hardswish, "LOGISTIC": torch.sigmoid, "TANH": torch.tanh, "LOGICAL_NOT": torch.logical_not,
+}  # fmt: skip
+_BINARY: dict[str, Function] = {
+    "ADD": torch.add, "SUB": torch.sub, "MUL": torch.mul, "DIV": torch.div, "MAXIMUM": torch.maximum,
+    "MINIMUM": torch.minimum, "POW": torch.pow, "SQUARED_DIFFERENCE": lambda a, b: torch.square(a - b),
+    "EQUAL": torch.eq, "NOT_EQUAL": torch.ne, "GREATER": torch.gt, "GREATER_EQUAL": torch.ge, "LESS": torch.lt,
+    "LESS_EQUAL": torch.le, "LOGICAL_AND": torch.logical_and, "LOGICAL_OR": torch.logical_or,
+    "FLOOR_DIV": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+}  # fmt: skip
+LOWERINGS |= {kind: _elementwise(function, 1) for kind, function in _UNARY.items()}
+LOWERINGS |= {kind: _elementwise(function, 2) for kind, function in _BINARY.items()}
+LOWERINGS |= dict.fromkeys(("SELECT", "SELECT_V2"), _elementwise(torch.where, 3))
+
+
+@lowering("LEAKY_RELU")
+def _leaky_relu(build: LiteRtBuilder, operator: FileOperator) -> None:
+    slope = float(operator.option("alpha", 0.0))
+    _elementwise(partial(functional.leaky_relu, negative_slope=slope), 1)(build, operator)
+
+
+@lowering("GELU")
+def _gelu(build: LiteRtBuilder, operator: FileOperator) -> None:
+    how = "tanh" if operator.option("approximate", False) else "none"
+    _elementwise(partial(functional.gelu, approximate=how), 1)(build, operator)
+
+
+@lowering("PRELU")
+def _prelu(build: LiteRtBuilder, operator: FileOperator) -> None:
+    slope, given = operator.operand(1), operator.operand(0).shape
+    values = build.real_constant(slope)
+    if values is None or values.size not in (1, given[-1]) or len(given) not in (2, 4):
+        raise operator.error("has slopes that are not one for each channel of an image", "shared_axes=[1, 2] in Keras")
+    order = FIRST if len(given) == 4 else LAST
+    slopes: Operand = tensor(values.reshape(-1))
+    if (integers := build.constant(slope)) is not None and integers.dtype == np.int8:
+        rounding = Rounding(slope.scale[0], slope.zero_point[0], torch.int8)
+        (slopes,) = build.add(slope.name, rounding.dequantize, [tensor(integers.reshape(-1))])
+    build.compute(operator, functional.prelu, [build.read(operator, 0, order), slopes], order)
+
+
+@lowering("CAST")
+def _cast(build: LiteRtBuilder, operator: FileOperator) -> None:
+    kinds = {"FLOAT32": torch.float32, "INT32": torch.int32, "INT64": torch.int64, "BOOL": torch.bool}
+    kind = kinds.get(operator.outputs[0].type)
+    if kind is None:
+        raise operator.error(f"makes {operator.outputs[0].type}, which is not read", f"a cast to {', '.join(kinds)}")
+    _elementwise(lambda x: x.to(kind), 1)(build, operator)
+
+
+@lowering("QUANTIZE", "DEQUANTIZE")
+def _requantize(build: LiteRtBuilder, operator: FileOperator) -> None:
+    # The result is rounded as its tensor says; uint8 differs from int8 by 128, and the reader of it is the QUANTIZE.
+    _elementwise(lambda x: x, 1)(build, operator)
+
+
+# ---------------------------------------------------------------- convolution, linear
+
+
+def _window(build: LiteRtBuilder, operator: FileOperator, kernel: Sequence[int], dilation: Sequence[int]) -> Any:
+    """Strides, and (before, after) of rows and of columns."""
+    size = operator.operand(0).shape[1:3]
+    stride = (operator.option("strideH", 1), operator.option("strideW", 1))
+    pads = []
+    for n, k, s, d in zip(size, kernel, stride, dilation, strict=True):
+        reach = (k - 1) * d + 1
+        total = max((-(-n // s) - 1) * s + reach - n, 0) if operator.option("padding") == _SAME else 0
+        pads.append((total // 2, total - total // 2))
+    return stride, pads
+
+
+def _padded(build: LiteRtBuilder, operator: FileOperator, pads: Any) -> tuple[Operand, tuple[int, int]]:
+    """The image with the padding that PyTorch's operator cannot do itself, and the padding that is left to it."""
+    (top, bottom), (left, right) = pads
+    if (top, left) == (bottom, right):
+        return build.read(operator, 0, FIRST), (top, left)
+    return build.before(operator, 0, FIRST, partial(functional.pad, pad=(left, right, top, bottom))), (0, 0)
+
+
+def _weights(
+    build: LiteRtBuilder, operator: FileOperator, axes: Sequence[int], shape: Sequence[int], channels: int = 0
+) -> list[Operand]:
+    """Weights, and the bias if there is one: integers with their parameters in a quantized file, floats otherwise.
+
+    Args:
+        axes: the order in which PyTorch has the file's axes.
+        shape: of the weights then.
+        channels: axis of the output channels then.
+    """
+    given, x = operator.operand(1), operator.operand(0)
+    bias = operator.operand(2) if operator.has(2) else None
+    constants = [build.constant(t) for t in (given, bias) if t is not None]
+    if any(c is None for c in constants):
+        raise operator.error("has weights or a bias that are computed at run time", "a model with constant weights")
+    if x.rounding is None or given.type != "INT8":
+        values = [build.real_constant(t) for t in (given, bias) if t is not None]
+        return [tensor(v if i else v.transpose(axes).reshape(shape)) for i, v in enumerate(values) if v is not None]
+    if any(given.zero_point):
+        raise operator.error("has weights with a zero point", "the converter's int8 quantization, which is symmetric")
+    integers, *biases = (tensor(c) for c in constants if c is not None)
+    scales = torch.tensor(given.scale, dtype=torch.float64)
+    made: list[Operand] = [build.dequantized(given.name, integers.permute(*axes).reshape(shape), scales, channels)]
+    for integer in biases:
+        # The bias counts in products of the two scales; those of its own tensor are the same, rounded to float32.
+        units = x.rounding.scale * scales
+        if int(integer.abs().max()) < 1 << 31:
+            made.append(build.dequantized(f"{given.name}_bias", integer.to(torch.int32), units))
+        else:  # PyTorch dequantizes nothing wider; the rounding to float32 is far below one step of an int16 result
+            made.append((integer * units).to(torch.float32))
+    return made
+
+
+@lowering("CONV_2D", "DEPTHWISE_CONV_2D")
+def _convolution(build: LiteRtBuilder, operator: FileOperator) -> None:
+    outputs, rows, columns, depth = operator.operand(1).shape
+    channels = operator.operand(0).shape[3]
+    dilation = (operator.option("dilationHFactor", 1), operator.option("dilationWFactor", 1))
+    stride, pads = _window(build, operator, (rows, columns), dilation)
+    if operator.kind == "CONV_2D":
+        groups, axes, shape = channels // depth, (0, 3, 1, 2), (outputs, depth, rows, columns)
+    else:
+        groups, axes, shape = channels, (3, 0, 1, 2), (depth, 1, rows, columns)
+    x, padding = _padded(build, operator, pads)
+    function = partial(functional.conv2d, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    build.compute(operator, function, [x, *_weights(build, operator, axes, shape)], FIRST)
+
+
+@lowering("TRANSPOSE_CONV")
+def _transposed(build: LiteRtBuilder, operator: FileOperator) -> None:
+    # Operands: shape of the result, weights, x, bias.
+    moved = FileOperator(
+        operator.position, operator.kind, operator.options,
+        (operator.operand(2), operator.operand(1), operator.inputs[3] if operator.has(3) else None), operator.outputs,
+    )  # fmt: skip
+    outputs, rows, columns, depth = operator.operand(1).shape
+    size, result = operator.operand(2).shape[1:3], operator.outputs[0].shape[1:3]
+    stride = (operator.option("strideH", 1), operator.option("strideW", 1))
+    cuts = [
+        max((n - 1) * s + k - o, 0) for n, s, k, o in zip(size, stride, (rows, columns), result, strict=True)
+    ]  # of the full result
+    before = [cut // 2 for cut in cuts]
+    weights = _weights(build, moved, (3, 0, 1, 2), (depth, outputs, rows, columns), channels=1)
+
+    given = [build.read(moved, 0, FIRST), *weights]
+    sizes = zip(size, stride, (rows, columns), result, before, strict=True)
+    extra = [o - ((n - 1) * s + k - 2 * p) for n, s, k, o, p in sizes]
+    if all(0 <= e < s for e, s in zip(extra, stride, strict=True)):
+        whole = partial(functional.conv_transpose2d, stride=stride, padding=before, output_padding=extra)
+        build.compute(moved, whole, given, FIRST)
+        return
+    # What PyTorch cannot cut off by itself is cut off the full result.
+    made = operator.outputs[0]
+    (x,) = build.add(f"{made.name}_full", partial(functional.conv_transpose2d, stride=stride), given, [made.rounding])
+    cuts = [slice(None), slice(None), *(slice(p, p + n) for p, n in zip(before, result, strict=True))]
+    *first, last = _cut(cuts, tuple(build.meta[x].shape))
+    for k, function in enumerate(first):
+        (x,) = build.add(f"{made.name}_cut{k}", function, [x], [made.rounding])
+    build.compute(moved, last, [x], FIRST)
+
+
+@lowering("FULLY_CONNECTED")
+def _linear(build: LiteRtBuilder, operator: FileOperator) -> None:
+    outputs, depth = operator.operand(1).shape
+    given, made = operator.operand(0).shape, operator.outputs[0].shape
+    if build.constant(operator.operand(1)) is None:
+        build.compute(operator, functional.linear, [build.read(operator, 0), build.read(operator, 1)])
+        return
+    x = build.read(operator, 0)
+    if not given or given[-1] != depth or len(made) != len(given):
+        flat = (math.prod(given) // depth, depth)
+        x = build.before(operator, 0, LAST, lambda v: v.reshape(flat))
+    build.compute(operator, functional.linear, [x, *_weights(build, operator, (0, 1), (outputs, depth))])
+
+
+@lowering("BATCH_MATMUL")
+def _matmul(build: LiteRtBuilder, operator: FileOperator) -> None:
+    turned = [operator.option("adjX", False), operator.option("adjY", False)]
+    swap: Function = lambda x: x.transpose(-1, -2)  # noqa: E731
+    operands = [build.before(operator, i, LAST, *([swap] if t else [])) for i, t in enumerate(turned)]
+    build.compute(operator, torch.matmul, operands)
+
+
+# ---------------------------------------------------------------- windows, reductions
+
+
+@lowering("AVERAGE_POOL_2D", "MAX_POOL_2D")
+def _pool(build: LiteRtBuilder, operator: FileOperator) -> None:
+    kernel = (operator.option("filterHeight", 1), operator.option("filterWidth", 1))
+    stride, pads = _window(build, operator, kernel, (1, 1))
+    before: Any = tuple(before for before, _ in pads)
+    if any(b > k // 2 for b, k in zip(before, kernel, strict=True)):
+        raise operator.error("has a window that is smaller than its padding", "a pool without padding")
+    pool: Function = functional.max_pool2d
+    if operator.kind == "AVERAGE_POOL_2D":  # each mean is over the elements that are there
+        pool = partial(functional.avg_pool2d, count_include_pad=False)
+    # A last window that reaches over the end by more than the padding is what `ceil_mode` is about.
+    uneven = any(a != b for a, b in pads)
+    whole = partial(pool, kernel_size=kernel, stride=stride, padding=before, ceil_mode=uneven)
+    build.compute(operator, whole, [build.read(operator, 0, FIRST)], FIRST)
+
+
+def _axes(build: LiteRtBuilder, operator: FileOperator, i: int, order: str) -> list[int]:
+    rank = len(operator.operand(0).shape)
+    axes = [a % rank for a in build.integers(operator, i)]
+    return [_AXIS[a] for a in axes] if order == FIRST else axes
+
+
+def _reduction(function: Callable[[torch.Tensor, list[int], bool], torch.Tensor]) -> Lowering:
+    def lower(build: LiteRtBuilder, operator: FileOperator) -> None:
+        keeps = bool(operator.option("keepDims", False))
+        order = build.order_of(operator)
+        if not keeps and build.is_first(operator.operand(0)) and sorted(_axes(build, operator, 1, LAST)) == [1, 2]:
+            order = FIRST  # N and C are left, in this order
+        axes = _axes(build, operator, 1, order)
+        build.compute(operator, lambda x: function(x, axes, keeps), [build.read(operator, 0, order)], order)
+
+    return lower
+
+
+LOWERINGS["MEAN"] = _reduction(lambda x, axes, keeps: x.mean(axes, keepdim=keeps))
+LOWERINGS["SUM"] = _reduction(lambda x, axes, keeps: x.sum(axes, keepdim=keeps))
+LOWERINGS["REDUCE_MAX"] = _reduction(lambda x, axes, keeps: x.amax(axes, keepdim=keeps))
+LOWERINGS["REDUCE_MIN"] = _reduction(lambda x, axes, keeps: x.amin(axes, keepdim=keeps))
+
+
+@lowering("ARG_MAX", "ARG_MIN")
+def _arg(build: LiteRtBuilder, operator: FileOperator) -> None:
+    (axis,) = build.integers(operator, 1)
+    function = torch.argmax if operator.kind == "ARG_MAX" else torch.argmin
+    kind = torch.int64 if operator.outputs[0].type == "INT64" else torch.int32
+    build.compute(operator, lambda x: function(x, axis).to(kind), [build.read(operator, 0)])
+
+
+@lowering("SOFTMAX")
+def _softmax(build: LiteRtBuilder, operator: FileOperator) -> None:
+    if operator.option("beta", 1.0) != 1.0:
+        raise operator.error(f"has beta {operator.option('beta')}", "beta of 1, the scores multiplied before")
+    build.compute(operator, partial(torch.softmax, dim=-1), [build.read(operator, 0)])
+
+
+@lowering("LOG_SOFTMAX")
+def _log_softmax(build: LiteRtBuilder, operator: FileOperator) -> None:
+    build.compute(operator, partial(torch.log_softmax, dim=-1), [build.read(operator, 0)])
+
+
+# ---------------------------------------------------------------- movement
+
+
+@lowering("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
+def _reshape(build: LiteRtBuilder, operator: FileOperator) -> None:
+    shape = operator.outputs[0].shape
+    build.compute(operator, lambda x: x.reshape(shape), [build.read(operator, 0)])
+
+
+@lowering("TRANSPOSE")
+def _transpose(build: LiteRtBuilder, operator: FileOperator) -> None:
+    axes = build.integers(operator, 1)
+    # Contiguous, as the file's result is; a permuted image would be channels last in memory.
+    build.move(operator, 0, lambda x: x.permute(axes), lambda x: x.contiguous())
+
+
+@lowering("CONCATENATION")
+def _concatenate(build: LiteRtBuilder, operator: FileOperator) -> None:
+    order, rank = build.order_of(operator), len(operator.outputs[0].shape)
+    axis = operator.option("axis", 0) % rank
+    axis = _AXIS[axis] if order == FIRST else axis
+    operands = [build.read(operator, i, order) for i in range(len(operator.inputs))]
+    build.compute(operator, lambda *given: torch.cat(given, axis), operands, order)
+
+
+@lowering("PACK")
+def _pack(build: LiteRtBuilder, operator: FileOperator) -> None:
+    axis = operator.option("axis", 0)
+    operands = [build.read(operator, i) for i in range(len(operator.inputs))]
+    build.compute(operator, lambda *given: torch.stack(given, axis), operands)
+
+
+def _several(build: LiteRtBuilder, operator: FileOperator, x: Operand, parts: Sequence[Function]) -> None:
+    """One step for each result, so that each has its own quantization."""
+    for i, part in enumerate(parts):
+        build.compute(operator, part, [x], result=i)
+
+
+@lowering("UNPACK")
+def _unpack(build: LiteRtBuilder, operator: FileOperator) -> None:
+    axis = operator.option("axis", 0)
+    parts = [partial(torch.select, dim=axis, index=i) for i in range(len(operator.outputs))]
+    _several(build, operator, build.read(operator, 0), parts)
+
+
+@lowering("SPLIT", "SPLIT_V")
+def _split(build: LiteRtBuilder, operator: FileOperator) -> None:
+    source, where = (1, 0) if operator.kind == "SPLIT" else (0, 2)
+    (axis,) = build.integers(operator, where)
+    parts, start = [], 0
+    for made in operator.outputs:
+        length = made.shape[axis]
+        parts.append(partial(torch.narrow, dim=axis, start=start, length=length))
+        start += length
+    _several(build, operator, build.read(operator, source), parts)
+
+
+@lowering("SLICE")
+def _slice(build: LiteRtBuilder, operator: FileOperator) -> None:
+    starts, given = build.integers(operator, 1), operator.operand(0).shape
+    cuts = [slice(s, s + n) for s, n in zip(starts, operator.outputs[0].shape, strict=True)]
+    build.move(operator, 0, *_cut(cuts, given))
+
+
+def _cut(cuts: Sequence[slice | int], shape: Sequence[int]) -> list[Function]:
+    """Indexing by slices and numbers, a function for each axis that it changes, and one at least."""
+    functions: list[Function] = []
+    for axis, cut in reversed(list(enumerate(cuts))):
+        if isinstance(cut, int):
+            functions.append(partial(torch.select, dim=axis, index=cut))
+        elif cut.indices(shape[axis]) != (0, shape[axis], 1):
+            functions.append(lambda x, at=(slice(None),) * axis + (cut,): x[at])
+    return functions or [lambda x: x]
+
+
+@lowering("STRIDED_SLICE")
+def _strided_slice(build: LiteRtBuilder, operator: FileOperator) -> None:
+    begin, end, step = (build.integers(operator, i) for i in (1, 2, 3))
+    masks = {n: int(operator.option(f"{n}Mask", 0)) for n in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")}
+    if masks["ellipsis"] or masks["newAxis"] or operator.option("offset", False) or min(step) < 1:
+        raise operator.error("has an ellipsis, a new axis, an offset or a negative step", "plain slices in the model")
+    cuts: list[Any] = []
+    for i, n in enumerate(operator.operand(0).shape[: len(begin)]):
+        if masks["shrinkAxis"] >> i & 1:
+            cuts.append(begin[i])
+            continue
+        first, last = (v[i] + n if v[i] < 0 else v[i] for v in (begin, end))
+        first = 0 if masks["begin"] >> i & 1 else min(max(first, 0), n)
+        cuts.append(slice(first, n if masks["end"] >> i & 1 else min(max(last, 0), n), step[i]))
+    build.move(operator, 0, *_cut(cuts, operator.operand(0).shape))
+
+
+@lowering("PAD", "PADV2", "MIRROR_PAD")
+def _pad(build: LiteRtBuilder, operator: FileOperator) -> None:
+    rank, order = len(operator.operand(0).shape), build.order_of(operator)
+    pairs = np.array(build.integers(operator, 1)).reshape(rank, 2)
+    if order == FIRST:
+        pairs = pairs[[0, 3, 1, 2]]
+    flat = [int(n) for n in pairs[::-1].reshape(-1)]
+    if operator.kind == "MIRROR_PAD":
+        flat = _without_trailing_zeros(flat)
+        if operator.option("mode", 0) != 0 or len(flat) > 2 * (rank - 2):
+            raise operator.error("pads symmetrically, or more than rows and columns", "the mode REFLECT for images")
+        function: Function = partial(functional.pad, pad=flat, mode="reflect")
+    else:
+        fill = build.real_constant(operator.operand(2)) if operator.has(2) else np.float32(0)
+        if fill is None:
+            raise operator.error("pads with a value that is computed at run time", "a constant")
+        function = partial(functional.pad, pad=_without_trailing_zeros(flat), value=float(np.reshape(fill, -1)[0]))
+    build.compute(operator, function, [build.read(operator, 0, order)], order)
+
+
+def _without_trailing_zeros(pads: list[int]) -> list[int]:
+    while len(pads) > 2 and pads[-2:] == [0, 0]:
+        pads = pads[:-2]
+    return pads
+
+
+@lowering("GATHER")
+def _gather(build: LiteRtBuilder, operator: FileOperator) -> None:
+    axis, indices = operator.option("axis", 0), operator.operand(1)
+    if operator.option("batchDims", 0):
+        raise operator.error("gathers with batch dimensions", "a gather along one axis")
+    rank = len(operator.operand(0).shape)
+    made = operator.outputs[0].shape
+    if indices.type not in ("INT32", "INT64"):
+        raise operator.error(f"has indices of {indices.type}", "int32 indices")
+
+    def gather(x: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+        if axis % rank == 0 and rank == 2:
+            return functional.embedding(where, x)
+        found = torch.index_select(x, axis % rank, where.reshape(-1))
+        return found if len(indices.shape) == 1 else found.reshape(made)
+
+    build.compute(operator, gather, [build.read(operator, 0), build.read(operator, 1)])
+
+
+@lowering("TILE")
+def _tile(build: LiteRtBuilder, operator: FileOperator) -> None:
+    times = build.integers(operator, 1)
+    build.compute(operator, lambda x: x.repeat(times), [build.read(operator, 0)])
+
+
+@lowering("BROADCAST_TO")
+def _broadcast(build: LiteRtBuilder, operator: FileOperator) -> None:
+    shape = operator.outputs[0].shape
+    build.compute(operator, lambda x: x.expand(shape), [build.read(operator, 0)])
+
+
+@lowering("REVERSE_V2")
+def _reverse(build: LiteRtBuilder, operator: FileOperator) -> None:
+    axes = _axes(build, operator, 1, LAST)
+    build.compute(operator, lambda x: torch.flip(x, axes), [build.read(operator, 0)])
+
+
+@lowering("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
+def _depth_to_space(build: LiteRtBuilder, operator: FileOperator) -> None:
+    size, (n, rows, columns, channels) = operator.option("blockSize", 1), operator.operand(0).shape
+    made = operator.outputs[0].shape
+    if operator.kind == "DEPTH_TO_SPACE":
+        apart = (n, rows, columns, size, size, channels // size**2)
+    else:
+        apart = (n, rows // size, size, columns // size, size, channels)
+    turned = (0, 1, 3, 2, 4, 5)
+    build.move(operator, 0, lambda x: x.reshape(apart), lambda x: x.permute(turned), lambda x: x.reshape(made))
+
+
+@lowering("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR")
+def _resize(build: LiteRtBuilder, operator: FileOperator) -> None:
+    size = list(operator.outputs[0].shape[1:3])
+    given = operator.operand(0).shape[1:3]
+    corners, centers = (bool(operator.option(n, False)) for n in ("alignCorners", "halfPixelCenters"))
+    x = build.read(operator, 0, FIRST)
+    if operator.kind == "RESIZE_BILINEAR":
+        if not corners and not centers and size != list(given):
+            raise operator.error("resizes from the corners of pixels", "half_pixel_centers or align_corners")
+        function: Function = partial(functional.interpolate, size=size, mode="bilinear", align_corners=corners)
+    elif corners:
+        raise operator.error("aligns the corners of nearest neighbours", "half_pixel_centers, or neither")
+    else:
+        function = partial(functional.interpolate, size=size, mode="nearest-exact" if centers else "nearest")
+    build.compute(operator, function, [x], FIRST)

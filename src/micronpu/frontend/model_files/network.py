@@ -1,0 +1,272 @@
+"""A network that is built operator by operator, as an `nn.Module` that `torch.export` can trace.
+
+Readers of model files add one `Step` for each operator.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from micronpu.base.errors import MicroNpuError, ModelError, first_line
+from micronpu.upstream.torch import register_quantized_operators
+
+Function = Callable[..., Any]
+Operand = int | torch.Tensor
+Shapes = Mapping[str, Sequence[int]] | Sequence[Sequence[int]]
+"""Shapes of inputs, by name or in order."""
+MAX_ELEMENTS = 1 << 26
+"""Limit of the elements of one tensor; the memories of microcontrollers are far smaller."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Quantize and dequantize with per-tensor parameters: ``real = scale * (integer - zero_point)``.
+
+    Attributes:
+        scale: of one integer step.
+        zero_point: the integer that means 0.
+        dtype: torch.int8 or torch.int16.
+    """
+
+    scale: float
+    zero_point: int
+    dtype: torch.dtype
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The smallest and the largest value."""
+        limits = torch.iinfo(self.dtype)
+        return tuple((q - self.zero_point) * self.scale for q in (limits.min, limits.max))  # type: ignore[return-value]
+
+    @property
+    def _given(self) -> tuple[Any, ...]:
+        limits = torch.iinfo(self.dtype)
+        return self.scale, self.zero_point, limits.min, limits.max, self.dtype
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """The float values nearest to x that the integers can represent; same shape."""
+        return self.dequantize(torch.ops.quantized_decomposed.quantize_per_tensor.default(x, *self._given))
+
+    def dequantize(self, integers: torch.Tensor) -> torch.Tensor:
+        """The float values of integers; same shape."""
+        real: torch.Tensor = torch.ops.quantized_decomposed.dequantize_per_tensor.default(integers, *self._given)
+        return real
+
+
+class Step(nn.Module):
+    """One operator.
+
+    Args:
+        function: called with the operands in order; returns a tensor, or a tuple of them.
+        operands: a number of a tensor, or a constant.
+        results: numbers of the tensors that it makes.
+        rounding: of each result, or None for a result that is not quantized.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        operands: Sequence[Operand],
+        results: Sequence[int],
+        rounding: Sequence[Rounding | None],
+    ) -> None:
+        super().__init__()
+        self.function, self.results, self.rounding = function, tuple(results), tuple(rounding)
+        self.operands: list[int | str] = []
+        for operand in operands:
+            if isinstance(operand, torch.Tensor):
+                name = f"constant_{len(self.operands)}"
+                self.register_buffer(name, operand)
+                self.operands.append(name)
+            else:
+                self.operands.append(operand)
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Numbers of the tensors that it reads."""
+        return tuple(o for o in self.operands if isinstance(o, int))
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The results, from the tensors that `reads` names."""
+        given = iter(tensors)
+        return self.computed([getattr(self, o) if isinstance(o, str) else next(given) for o in self.operands])
+
+    def computed(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The results, from all operands."""
+        made = self.function(*operands)
+        results = made if isinstance(made, (tuple, list)) else (made,)
+        return tuple(r if q is None else q(r) for r, q in zip(results, self.rounding, strict=True))
+
+
+class Network(nn.Module):
+    """The steps in order.
+
+    Args:
+        steps: by the name of what they make.
+        inputs: numbers of the inputs, and of each a value on the meta device.
+        outputs: numbers of tensors.
+
+    Attributes:
+        names: the file's name of what each child module makes, by the name of the child.
+    """
+
+    def __init__(
+        self, steps: Sequence[tuple[str, Step]], inputs: Mapping[int, torch.Tensor], outputs: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.names: dict[str, str] = {}
+        needed, kept = set(outputs), []
+        for name, step in reversed(steps):
+            if not needed.isdisjoint(step.results):
+                kept.append((name, step))
+                needed.update(step.reads)
+        for name, step in reversed(kept):
+            own = _unused(_as_identifier(name), self.names)
+            self.names[own] = name
+            self.add_module(own, step)
+        self._inputs, self._outputs = dict(inputs), tuple(outputs)
+        self._last_reader = {n: own for own in self.names for n in self._step(own).reads}
+        self.eval()
+
+    def examples(self) -> tuple[torch.Tensor, ...]:
+        """Inputs of the right shapes, the same in every run: values of both signs, and 0 for integers."""
+        generator = torch.Generator().manual_seed(0)
+        return tuple(
+            torch.randn(v.shape, generator=generator) if v.is_floating_point() else torch.zeros(v.shape, dtype=v.dtype)
+            for v in self._inputs.values()
+        )
+
+    def _step(self, name: str) -> Step:
+        step = self.get_submodule(name)
+        assert isinstance(step, Step)
+        return step
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """The outputs, a tensor where there is one and a tuple otherwise."""
+        values: dict[int, torch.Tensor] = dict(zip(self._inputs, inputs, strict=True))
+        for own in self.names:
+            step = self._step(own)
+            values.update(zip(step.results, step(*(values[n] for n in step.reads)), strict=True))
+            for n in step.reads:
+                if self._last_reader[n] == own and n not in self._outputs:
+                    values.pop(n, None)
+        outputs = tuple(values[n] for n in self._outputs)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+
+class NetworkBuilder:
+    """Collects steps, and runs each on the meta device, so that a step that does not fit is refused by its name.
+
+    Attributes:
+        meta: of every tensor a value without data: its shape and dtype.
+    """
+
+    def __init__(self) -> None:
+        register_quantized_operators()
+        self.steps: list[tuple[str, Step]] = []
+        self.meta: dict[int, torch.Tensor] = {}
+
+    def input(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+        """The number of an input of the network."""
+        return self._new(torch.empty(tuple(shape), dtype=dtype, device="meta"))
+
+    def _new(self, value: torch.Tensor) -> int:
+        number = len(self.meta)
+        self.meta[number] = value
+        return number
+
+    def dequantized(self, name: str, integers: torch.Tensor, scales: torch.Tensor, axis: int = 0) -> int:
+        """The number of constant integers times a scale, or times one for each index of an axis."""
+        limits, quantized = torch.iinfo(integers.dtype), torch.ops.quantized_decomposed
+        given = (limits.min, limits.max, integers.dtype)
+        if scales.numel() == 1:
+            scale = float(scales)
+            return self.add(name, lambda w: quantized.dequantize_per_tensor.default(w, scale, 0, *given), [integers])[0]
+        zeros = torch.zeros(scales.numel(), dtype=torch.int64)
+
+        def dequantize(w: torch.Tensor, s: torch.Tensor, z: torch.Tensor) -> Any:
+            return quantized.dequantize_per_channel.default(w, s, z, axis, *given)
+
+        return self.add(name, dequantize, [integers, scales, zeros])[0]
+
+    @staticmethod
+    def check_size(name: str, elements: int) -> None:
+        """
+        Raises:
+            ModelError: a tensor would have more elements than a program may have.
+        """
+        if elements > MAX_ELEMENTS:
+            raise ModelError(
+                f"`{name}` makes {elements:,} elements; a tensor has at most {MAX_ELEMENTS:,}.",
+                hint="a model that fits a microcontroller",
+            )
+
+    def network(self, inputs: Sequence[int], outputs: Sequence[int]) -> Network:
+        """The steps that the outputs need, as a module."""
+        return Network(self.steps, {n: self.meta[n] for n in inputs}, outputs)
+
+    def add(
+        self,
+        name: str,
+        function: Function,
+        operands: Sequence[Operand],
+        rounding: Sequence[Rounding | None] = (None,),
+    ) -> list[int]:
+        """Appends an operator.
+
+        Args:
+            name: of what it makes, in the file.
+            function, operands, rounding: see `Step`.
+
+        Returns:
+            The numbers of its results.
+
+        Raises:
+            ModelError: it does not fit its operands, or a result is larger than a program may have.
+        """
+        step = Step(function, operands, (), rounding)
+        values = [o.to("meta") if isinstance(o, torch.Tensor) else self.meta[o] for o in operands]
+        tried = copy.deepcopy(step).to("meta") if isinstance(function, nn.Module) else step
+        try:
+            with torch.no_grad():
+                made = tried.computed(values)
+        except MicroNpuError:
+            raise
+        except Exception as error:  # torch raises many kinds for operands that do not fit
+            shapes = ", ".join(str(list(v.shape)) for v in values)
+            raise ModelError(
+                f"`{name}` does not fit its operands of shapes {shapes}: {first_line(error)}.",
+                hint="write the file again with the converter that made it",
+            ) from error
+        for value in made:
+            self.check_size(name, value.numel())
+        step.results = tuple(map(self._new, made))
+        self.steps.append((name, step))
+        return list(step.results)
+
+
+def _as_identifier(name: str) -> str:
+    text = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "value"
+    return f"n{text}" if text[0].isdigit() else text
+
+
+def _unused(name: str, taken: Container[str]) -> str:
+    """The name, with a number behind it if it is taken or an attribute of `nn.Module`."""
+    own, count = name, 1
+    while own in taken or hasattr(nn.Module(), own):
+        own, count = f"{name}_{count}", count + 1
+    return own
+
+
+def tensor(data: npt.NDArray[Any]) -> torch.Tensor:
+    """A constant of a file as a tensor of its own."""
+    return torch.from_numpy(np.array(data))

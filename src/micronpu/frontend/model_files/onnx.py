@@ -1,0 +1,293 @@
+"""Reader of ONNX files, with the `onnx` package.
+
+The nodes become the steps of a `Network` in PyTorch's operators, in their order and with their names.  What does not
+depend on the inputs, such as the arithmetic on shapes that exporters write, is computed while the file is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from micronpu.base.errors import ModelError, UnsupportedError
+from micronpu.frontend.model_files.network import Function, Network, NetworkBuilder, Operand, Rounding, Shapes
+
+OLDEST_OPSET = 11
+_HINT_DAMAGED = "copy the file again; onnx.checker.check_model(path) lists what is wrong with it"
+
+
+@dataclass(frozen=True)
+class OnnxNode:
+    """A node of the file.
+
+    Attributes:
+        attributes: by name, as Python and NumPy values.
+        opset: version of the default operator set.
+    """
+
+    builder: OnnxBuilder
+    kind: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    opset: int
+
+    def __str__(self) -> str:
+        return f"Node `{self.name}` ({self.kind})"
+
+    def error(self, what: str, hint: str) -> UnsupportedError:
+        """An error about this node."""
+        return UnsupportedError(f"{self} {what}.", hint=hint)
+
+    def has(self, i: int) -> bool:
+        """True if the operand is given."""
+        return i < len(self.inputs) and bool(self.inputs[i])
+
+    def operand(self, i: int) -> Operand:
+        """The number of a tensor, or a constant."""
+        if not self.has(i):
+            raise self.error(f"has no operand {i}", _HINT_DAMAGED)
+        return self.builder.value(self, self.inputs[i])
+
+    def operands(self) -> list[Operand]:
+        """All operands."""
+        return [self.operand(i) for i in range(len(self.inputs)) if self.has(i)]
+
+    def meta(self, i: int) -> torch.Tensor:
+        """Shape and dtype of an operand."""
+        value = self.operand(i)
+        return value if isinstance(value, torch.Tensor) else self.builder.meta[value]
+
+    def constant(self, i: int) -> torch.Tensor | None:
+        """An operand that does not depend on the inputs; None if it is not given.
+
+        Raises:
+            UnsupportedError: it does.
+        """
+        if not self.has(i):
+            return None
+        value = self.operand(i)
+        if not isinstance(value, torch.Tensor):
+            raise self.error(
+                f"computes its operand {i} `{self.inputs[i]}` from the inputs, and it has to be a constant",
+                "a model whose shapes do not depend on data",
+            )
+        return value
+
+    def integers(self, i: int, attribute: str = "") -> list[int] | None:
+        """Numbers that an operand gives, or in older files an attribute; None if neither does."""
+        value = self.constant(i)
+        if value is not None:
+            return [int(n) for n in value.reshape(-1).tolist()]
+        given = self.attributes.get(attribute)
+        return None if given is None else [int(n) for n in np.reshape(given, -1)]
+
+    def emit(
+        self, function: Function, operands: Sequence[Operand] | None = None, rounding: Rounding | None = None
+    ) -> None:
+        """Appends the node as a function of PyTorch; computed now if all its operands are constants."""
+        self.builder.emit(self, function, self.operands() if operands is None else operands, rounding)
+
+
+class OnnxBuilder(NetworkBuilder):
+    """Makes the steps of a file; `onnx_operators` defines what becomes of each node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, Operand] = {}
+        self.rounded: set[str] = set()  # results of QuantizeLinear
+
+    def value(self, node: OnnxNode, name: str) -> Operand:
+        """A value by its name."""
+        if name not in self.values:
+            raise node.error(f"reads `{name}`, which no node before it makes", _HINT_DAMAGED)
+        return self.values[name]
+
+    def emit(self, node: OnnxNode, function: Function, operands: Sequence[Operand], rounding: Rounding | None) -> None:
+        """See `OnnxNode.emit`; results behind those that the node names are dropped."""
+        if all(isinstance(o, torch.Tensor) for o in operands) and rounding is None:
+            with torch.no_grad():
+                made = function(*operands)
+            self.values.update(zip(node.outputs, made if isinstance(made, (tuple, list)) else (made,), strict=False))
+            return
+        named = node.outputs
+
+        def first(*given: torch.Tensor) -> Any:
+            results = function(*given)
+            return tuple(results[: len(named)]) if isinstance(results, (tuple, list)) else results
+
+        whole = function if isinstance(function, torch.nn.Module) else first
+        numbers = self.add(node.name, whole, operands, [rounding] * len(named))
+        self.values.update(zip(named, numbers, strict=True))
+
+
+def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
+    """The file as a module whose inputs and outputs are those of the file.
+
+    Args:
+        path: for messages.
+        shapes: of the inputs, in order or by name, for those whose sizes the file leaves open.
+
+    Raises:
+        ModelError: `onnx` is not installed, or the file is damaged, too old, or has sizes that are not fixed.
+        UnsupportedError: a node is not read; the message names it.
+    """
+    try:
+        import onnx
+    except ModuleNotFoundError as error:
+        raise ModelError("Reading ONNX needs the package `onnx`.", hint='pip install "micronpu[onnx]"') from error
+    from micronpu.frontend.model_files.onnx_operators import LOWERINGS
+
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+        opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
+        if not model.graph.node:
+            raise ValueError("no nodes")
+    except Exception as error:  # protobuf's own class depends on its version
+        raise ModelError(f"{path} is no ONNX model, or is damaged.", hint=_HINT_DAMAGED) from error
+    if opset < OLDEST_OPSET:
+        raise ModelError(
+            f"{path} is of opset {opset}; files of opset {OLDEST_OPSET} and newer are read.",
+            hint="onnx.version_converter.convert_version(model, 17)",
+        )
+    builder = OnnxBuilder()
+    for initializer in model.graph.initializer:
+        builder.values[initializer.name] = _initializer(initializer, path)
+    inputs = _inputs(builder, [i for i in model.graph.input if i.name not in builder.values], shapes, path)
+    if not inputs or not model.graph.output:
+        raise ModelError(f"{path} has no inputs or no outputs.", hint="a model with both")
+    _walk(builder, model.graph.node, opset, LOWERINGS, path)
+    outputs = [builder.values.get(given.name) for given in model.graph.output]
+    for given, number in zip(model.graph.output, outputs, strict=True):
+        if not isinstance(number, int):
+            raise ModelError(f"The output `{given.name}` of {path} does not depend on the inputs.", hint="leave it out")
+    return builder.network(inputs, [n for n in outputs if isinstance(n, int)])
+
+
+def _walk(
+    builder: OnnxBuilder, nodes: Any, opset: int, lowerings: Mapping[str, Callable[[OnnxNode], None]], path: Path
+) -> None:
+    import onnx
+
+    for i, given in enumerate(nodes):
+        name = given.name or (given.output[0] if given.output else f"node {i}")
+        if given.op_type == "Constant":
+            builder.values[given.output[0]] = _constant(given, name, path)
+            continue
+        kind = given.op_type if given.domain in ("", "ai.onnx") else f"{given.domain}.{given.op_type}"
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in given.attribute}
+        node = OnnxNode(builder, kind, name, tuple(given.input), tuple(given.output), attributes, opset)
+        if kind == "If":
+            chosen = attributes["then_branch" if bool(node.constant(0)) else "else_branch"]
+            for initializer in chosen.initializer:
+                builder.values[initializer.name] = _initializer(initializer, path)
+            _walk(builder, chosen.node, opset, lowerings, path)
+            builder.values.update(
+                {o: builder.value(node, v.name) for o, v in zip(given.output, chosen.output, strict=True)}
+            )
+            continue
+        if kind not in lowerings:
+            raise node.error(
+                "is of an operator that is not read from ONNX files",
+                "a model without it; or the model in PyTorch, with a function for that part",
+            )
+        try:
+            lowerings[kind](node)
+        except (KeyError, IndexError, TypeError, RuntimeError, ValueError) as error:
+            if isinstance(error, ModelError):
+                raise
+            raise ModelError(
+                f"{node} has attributes or operands that do not fit: {error}.", hint=_HINT_DAMAGED
+            ) from error
+
+
+def _constant(given: Any, name: str, path: Path) -> torch.Tensor:
+    import onnx
+
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in given.attribute}
+    for key, value in attributes.items():
+        if key == "value":
+            return _initializer(value, path)
+        if key in ("value_float", "value_floats"):
+            return torch.tensor(value, dtype=torch.float32)
+        if key in ("value_int", "value_ints"):
+            return torch.tensor(value, dtype=torch.int64)
+    raise UnsupportedError(f"Node `{name}` (Constant) holds {', '.join(attributes)}.", hint="numbers")
+
+
+def _initializer(given: Any, path: Path) -> torch.Tensor:
+    import onnx
+    from onnx import numpy_helper
+
+    if given.data_location == onnx.TensorProto.EXTERNAL:
+        raise ModelError(
+            f"The weights of `{given.name}` of {path} are in another file.",
+            hint=f"onnx.save(onnx.load('{path.name}'), 'whole.onnx'), which puts them inside",
+        )
+    try:
+        data = numpy_helper.to_array(given)
+    except Exception as error:
+        raise ModelError(f"The constant `{given.name}` of {path} is damaged.", hint=_HINT_DAMAGED) from error
+    if data.dtype.kind not in "fiub":
+        raise UnsupportedError(f"The constant `{given.name}` of {path} is of {data.dtype}.", hint="numbers")
+    return torch.from_numpy(np.array(data, np.float32 if data.dtype.kind == "f" else data.dtype))
+
+
+def _inputs(builder: OnnxBuilder, given: Sequence[Any], shapes: Shapes, path: Path) -> list[int]:
+    names = [i.name for i in given]
+    if not isinstance(shapes, Mapping):
+        if len(shapes) not in (0, len(given)):
+            raise ModelError(
+                f"{path} has {len(given)} inputs ({', '.join(names)}), and {len(shapes)} shapes are given.",
+                hint="a shape for each",
+            )
+        shapes = dict(zip(names, shapes, strict=False))
+    if unknown := [name for name in shapes if name not in names]:
+        raise ModelError(f"{path} has no input `{unknown[0]}`.", hint=f"one of {', '.join(names)}")
+    numbers = []
+    for one in given:
+        numbers.append(builder.input(_sizes(one, shapes, path), _input_type(one, path)))
+        builder.values[one.name] = numbers[-1]
+    return numbers
+
+
+def _sizes(given: Any, shapes: Mapping[str, Sequence[int]], path: Path) -> list[int]:
+    """The shape of an input; the first size that a file leaves open is the batch, and 1."""
+    declared = [d.dim_value if d.dim_value > 0 else None for d in given.type.tensor_type.shape.dim]
+    batch = [1 if i == 0 and n is None else n for i, n in enumerate(declared)]
+    wanted: list[int | None] = list(shapes.get(given.name, ())) or batch
+    if len(wanted) != len(declared) or any(n not in (w, None) for n, w in zip(declared, wanted, strict=True)):
+        raise ModelError(
+            f"The input `{given.name}` of {path} cannot have the shape {wanted}; it is {declared} there.",
+            hint="sizes where the file has None",
+        )
+    for dimension, size, named in zip(count(), wanted, given.type.tensor_type.shape.dim):
+        if size is None:
+            name = f" ({named.dim_param})" if named.dim_param else ""
+            example = "x".join(str(n or 64) for n in wanted)
+            raise ModelError(
+                f"Dimension {dimension} of the input `{given.name}` of {path} is open{name}, and a program has fixed "
+                "sizes.",
+                hint=f"example inputs of the right shape; on the command line {path.name}:{given.name}={example}",
+            )
+    return [n for n in wanted if n is not None]
+
+
+def _input_type(given: Any, path: Path) -> torch.dtype:
+    import onnx
+
+    kinds, number = onnx.TensorProto, given.type.tensor_type.elem_type
+    floats = (kinds.FLOAT, kinds.FLOAT16, kinds.DOUBLE)
+    dtype = {kinds.INT32: torch.int32, kinds.INT64: torch.int64, kinds.BOOL: torch.bool}.get(number)
+    if dtype is None and number not in floats:
+        name = kinds.DataType.Name(number)
+        raise UnsupportedError(f"The input `{given.name}` of {path} is {name}.", hint="float32 inputs")
+    return dtype or torch.float32
