@@ -29,7 +29,7 @@ from micronpu.frontend.program import ProgramView
 from micronpu.ir import interpret
 from micronpu.ops.convolution import Conv2d
 
-ROWS_PER_FILE = 5
+ROWS_PER_FILE = 3
 OTHERS = {
     "argmax": "arithmetic on indices, as only this package writes it",
     "gather_rows": "indices as inputs, which are no int8 numbers",
