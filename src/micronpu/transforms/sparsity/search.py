@@ -127,8 +127,7 @@ def sparsified(
     listener: Listener | None = None,
 ) -> Sparsified:
     """`sparsify` for a network, which is changed in place."""
-    with torch.random.fork_rng(devices=[]), quiet(), stateless(network.model, network.states) as results:
-        torch.manual_seed(options.seed)
+    with quiet(), stateless(network.model, network.states) as results:
         return _Work(network, device, quantizer, options, score, listener, results).done()
 
 
