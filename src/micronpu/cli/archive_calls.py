@@ -47,7 +47,7 @@ _WRITTEN = frozenset(
     special_log_ndtr special_log_softmax special_logit special_logsumexp special_ndtr special_round special_sinc
     special_softmax special_xlog1py special_xlogy stft sort argsort msort sum_to_size take trace trapezoid trapz vander
     vdot vsplit xlogy zero fake_quantize_per_channel_affine fake_quantize_per_tensor_affine scatter_reduce
-    _safe_softmax _scaled_dot_product_flash_attention_for_cpu _reshape_alias _weight_norm_interface
+    _safe_softmax _scaled_dot_product_flash_attention_for_cpu _reshape_alias _weight_norm _weight_norm_interface
     """,
     )
 )

@@ -71,6 +71,15 @@ def tell():
 
 atexit.register(tell)
 sys.addaudithook(hook)
+import micronpu.base.leaving
+leave = micronpu.base.leaving.leave_on_signals
+
+def leave_on_signals():
+    leave()
+    happens("begin")  # from here on a signal has its exit code
+
+import micronpu.cli.__main__ as command
+command.leave_on_signals = leave_on_signals
 main()
 """
 """Writes the events of a command to a file; at the one that is wanted it sends itself a signal, or says "now"."""
@@ -87,6 +96,7 @@ class Left:
         children: numbers of processes that are still there after all patience.
         seconds: from the signal, or the end, until it and its children were gone.
         events: what it did, in order, where no signal ended it.
+        working: seconds that it took.
         errors: what it said.
     """
 
@@ -97,6 +107,7 @@ class Left:
     seconds: float
     events: list[str]
     errors: str
+    working: float
 
     def wrong(self, number: int, whole: dict[str, bytes]) -> str:
         """What is wrong with it after a signal, or "".
@@ -186,14 +197,16 @@ class Command:
 
     def left(self) -> Left:
         """What it leaves, once it has ended."""
+        begun = time.monotonic()
         errors = self.process.communicate()[1] or b""
+        working = time.monotonic() - begun
         start = time.monotonic()
         while (children := marked(self.mark)) and time.monotonic() < start + _PATIENCE_SECONDS:
             time.sleep(0.02)
         events = json.loads(self.told.read_bytes()) if self.told.exists() else []
         left = sorted(path.name for path in self.temporary.iterdir() if not path.name.startswith("torchinductor_"))
         seconds = time.monotonic() - start
-        return Left(self.process.returncode, self.files(), left, children, seconds, events, errors.decode())
+        return Left(self.process.returncode, self.files(), left, children, seconds, events, errors.decode(), working)
 
 
 def marked(mark: str) -> list[int]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -111,6 +115,31 @@ def test_commands_with_work_are_all_of_them() -> None:
     assert set(WORK) | LISTS == set(commands())
 
 
+def random_moments(place: Place, name: str, count: int, seed: int) -> Iterator[str]:
+    """What is wrong after a signal at moments of the clock, which no event marks; nothing where all is well."""
+    rng = random.Random(f"{name} {seed}")
+    whole = place.ended(WORK[name])
+    assert whole.code == 0, whole.errors
+    first = whole.events.index("begin")
+    for _ in range(count):
+        number = rng.choice(SIGNALS)
+        with place.started(WORK[name], first, 0, stdout=subprocess.PIPE) as command:
+            assert command.process.stdout is not None and command.process.stdout.readline() == b"now\n"
+            delay = rng.uniform(0, whole.working)
+            with suppress(subprocess.TimeoutExpired):
+                command.process.wait(delay)
+            command.process.send_signal(number)
+            left = command.left()
+            if left.code and (found := left.wrong(number, whole.files)):  # 0: it was faster
+                yield f"{name}, {signal.Signals(number).name} after {delay:.2f} s: {found}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["compile", "compare", "blame"])
+def test_long_commands_end_at_moments_between_events(tmp_path: Path, name: str) -> None:
+    assert list(random_moments(Place(tmp_path, files()), name, 3, seed=0)) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORK)
 def test_every_command_ends_at_every_moment(tmp_path: Path, name: str) -> None:
@@ -123,3 +152,10 @@ def test_every_command_ends_at_every_moment(tmp_path: Path, name: str) -> None:
         event, number = moment * count // MOMENTS if count > MOMENTS else moment, SIGNALS[moment % len(SIGNALS)]
         what = f"{signal.Signals(number).name} at {whole.events[event]}"
         assert place.ended(WORK[name], event, number).wrong(number, whole.files) == "", what
+
+
+if __name__ == "__main__":  # python -m tests.compile.cli.test_interrupts COUNT SEED
+    count, start = (int(word) for word in sys.argv[1:3])
+    for command in ("compile", "compare", "check", "eval", "blame", "advise", "reproduce"):
+        with tempfile.TemporaryDirectory() as scratch:
+            print(command, list(random_moments(Place(Path(scratch) / "a", files()), command, count, start)), flush=True)

@@ -484,6 +484,34 @@ def test_a_file_that_says_another_thing_than_it_holds_is_refused(tmp_path, case)
         load_model(str(edited(path, change)))
 
 
+class Usual(nn.Module):
+    """What models have beside convolutions: as the importer knows it, and as torch takes it apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(10, 16)
+        self.block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.memory = nn.LSTM(16, 8, batch_first=True)
+        self.dense = nn.utils.parametrizations.weight_norm(nn.Linear(8, 4))
+        self.register_buffer("state", torch.zeros(1, 4))
+
+    def forward(self, i: torch.Tensor) -> Any:
+        x = self.rows(i)
+        y = self.dense(self.memory(self.block(x))[0])[:, -1]
+        self.state.copy_(self.state + y)
+        spectrum = torch.stft(x[..., 0], 4, 2, 4, window=torch.hann_window(4), return_complex=True).abs()
+        large = nn.functional.interpolate(x[None], scale_factor=2, mode="bilinear")
+        numbers = torch.linspace(0, 1, 4) * y + torch.arange(4) + torch.eye(4)[0]
+        return self.state * 2, spectrum, large, numbers, y.norm(dim=-1), torch.topk(y, 2).values, y.sort().values
+
+
+def test_usual_models_are_read(tmp_path):
+    program = torch.export.export(Usual().eval(), (torch.zeros(1, 8, dtype=torch.int64),))
+    for name, form in (("a.pt2", program), ("core.pt2", program.run_decompositions())):
+        torch.export.save(form, tmp_path / name)
+        load_model(str(tmp_path / name))
+
+
 class Branches(nn.Module):
     """Control flow of every kind that is admitted."""
 
