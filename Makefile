@@ -21,8 +21,12 @@ TORCH := $(shell sed -n 's/.*"\(torch\(vision\)\{0,1\}==[0-9.*]*\)".*/\1/p' pypr
 # One thread per test process: WORKERS of them already fill the machine.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal
 
+# The graph and its passes, the two file formats, and recorded programs of each kind of target on this machine.
+SMOKE := tests/unit/container tests/unit/ir/test_graph.py tests/unit/ir/test_verify.py \
+         tests/unit/passes/test_passes_fusion.py tests/runtime/test_golden.py
+
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all networks mutation fuzz lint format tables docs bench pages canary clean
+.PHONY: help venv demo smoke quick test test-all networks mutation fuzz lint format tables docs bench pages canary clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +49,12 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP) ## compile and run the keyword-spotting example
 	$(PY) examples/keyword_spotting/demo.py $(ARGS)
+
+smoke: $(STAMP) ## run a few tests of each part, for 20 seconds
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q $(SMOKE) $(ARGS)
+
+quick: $(STAMP) ## run the tests nearest to what differs from main, for a minute (ARGS='--list', or changed files)
+	OMP_NUM_THREADS=1 $(PY) -m tests.quick $(ARGS)
 
 test: $(STAMP) ## run the tests, without the slow ones
 	$(PYTEST) -m "not slow" $(ARGS)
