@@ -74,6 +74,17 @@ def test_what_has_work_runs_and_the_program_is_the_same(name: str, monkeypatch: 
     assert made == needed
 
 
+def test_another_thread_lowers_as_ever() -> None:
+    """With nothing left out: not even where the passes would do something else."""
+    given = {name: (function, inputs) for name, (function, inputs, _) in NEEDY.items()}
+    expected = {name: program(*each, False) for name, each in given.items()}
+    with idle.graphs_left_unwritten(), idle.idle_passes_left_out(True), ThreadPoolExecutor(1) as pool:
+        found = {
+            name: pool.submit(program, function, inputs, False).result() for name, (function, inputs) in given.items()
+        }
+    assert found == expected
+
+
 class Step(nn.Module):
     """A state, attention and a norm: what a core computes with, and what ExecuTorch gives a first value."""
 
