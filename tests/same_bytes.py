@@ -6,11 +6,14 @@ kernels of torch, oneDNN and NumPy to older instructions, changes the number of 
     python -m tests.same_bytes --kinds gru adaptive --settings base sse41
     python -m tests.same_bytes --digests > here.json      # of this process alone, to compare with another machine's
     python -m tests.same_bytes --against here.json
+    python -m tests.same_bytes --every 12 --digests > here.json  # beside them golden programs, random networks for each
+                                                                 # kind of target, and every twelfth operator
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import itertools
 import json
@@ -219,12 +222,52 @@ KINDS: Mapping[str, Callable[[], bytes]] = {
 }  # fmt: skip
 
 
-def digests(kinds: Iterable[str]) -> dict[str, str]:
+NETWORKS = 20
+"""Random networks at the least, on other kinds of targets each."""
+_OPERATORS_RUN_ON = ("ethos-u55-128", "ethos-u85-256", "ethos-u55-128", "imxrt700", "ethos-u65-256", "cortex-m55")
+"""Targets of the single operators in turn: most on an Ethos-U, where other packages have the most to say."""
+
+
+def _operator(overload: str, target: str) -> bytes:
+    import micronpu
+    from tests.support_rows import Rows, batches
+
+    return micronpu.compile(Rows([overload]), batches()[0], target, calibration=batches(), verify=False).buffer
+
+
+def _network(seed: int, target: str) -> bytes:
+    import micronpu
+    from tests.compile.random_networks import RandomNetwork
+
+    network = RandomNetwork(seed, 6, wide=True)
+    rows = [network.inputs(i) for i in range(4)]
+    return micronpu.compile(network, rows[0], target, calibration=rows, verify=False).buffer
+
+
+def more(every: int) -> dict[str, Callable[[], bytes]]:
+    """Golden programs, random networks for each kind of target in turn, and one of so many operators."""
+    from tests.default_install import kinds
+    from tests.golden import generate
+    from tests.support_rows import overloads
+
+    found: dict[str, Callable[[], bytes]] = {}
+    for kind, make in generate.KINDS.items():
+        found[f"golden {kind}"] = lambda make=make: make().buffer
+    targets = kinds()
+    for seed, target in enumerate(targets[:: max(len(targets) // NETWORKS, 1)]):
+        found[f"network {seed}, {target}"] = functools.partial(_network, seed, target)
+    for overload, target in zip(overloads()[::every], itertools.cycle(_OPERATORS_RUN_ON), strict=False):
+        found[f"operator {overload}, {target}"] = functools.partial(_operator, overload, target)
+    return found
+
+
+def digests(kinds: Iterable[str], every: int = 0) -> dict[str, str]:
     """SHA-256 of the program of each kind, or what went wrong."""
     found = {}
-    for kind in kinds:
+    chosen = {kind: KINDS[kind] for kind in kinds} | (more(every) if every else {})
+    for kind, make in chosen.items():
         try:
-            found[kind] = hashlib.sha256(KINDS[kind]()).hexdigest()
+            found[kind] = hashlib.sha256(make()).hexdigest()
         except Exception as error:
             found[kind] = f"{type(error).__name__}: {error}"
     return found
@@ -250,13 +293,15 @@ def main() -> int:
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--digests", action="store_true", help="of this process, as JSON")
     parser.add_argument("--against", type=Path, help="a file of such digests, to compare this process's with")
+    parser.add_argument("--every", type=int, default=0, help="also one of so many operators, networks, golden programs")
     given = parser.parse_args()
     if given.digests:
-        print(json.dumps(digests(given.kinds)))
+        print(json.dumps(digests(given.kinds, given.every)))
         return 0
     if given.against:
         wanted = json.loads(given.against.read_text(encoding="utf-8").splitlines()[-1])
-        found = digests(wanted)
+        found = digests(given.kinds, given.every)
+        wanted = {kind: wanted.get(kind, "") for kind in found}
         other = [kind for kind in wanted if found[kind] != wanted[kind]]
         print(f"{len(wanted) - len(other)} of {len(wanted)} the same; others: {other}")
         return bool(other)
