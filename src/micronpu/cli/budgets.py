@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from micronpu.base.errors import OptionError
 from micronpu.cli import console
 
 if TYPE_CHECKING:
-    from micronpu import CompiledProgram
+    from micronpu import CompiledProgram, Verification
     from micronpu.cli.files import Model
     from micronpu.report.budget_result import BudgetResult
     from micronpu.report.budgets import Budgets
@@ -95,22 +95,25 @@ class Limits:
             raise OptionError("--labels are those of --data or of --eval-data.", hint="one of the two")
         return found
 
-    def judging(self, loaded: Model) -> dict[str, Any]:
-        """What `Verification` takes of the samples that judge.
+    def verification(self, loaded: Model, *, run: bool, held_out: int | None, missing: bool) -> Verification:
+        """How the program is tried, with the samples and the metric that judge it.
 
         Raises:
+            OptionError: two options exclude each other.
             ModelError: data or labels do not fit.
         """
+        from micronpu import Verification
         from micronpu.cli.evaluate import load_labels, load_metric
         from micronpu.cli.files import load_calibration
 
-        found: dict[str, Any] = {}
-        if self.data is not None:
-            found["data"] = load_calibration(self.data, loaded)
-            found["labels"] = load_labels(self.labels) if self.labels is not None else None
-        if self.metric is not None and self.min_accuracy is None:
-            found["metric"] = load_metric(self.metric)
-        return found
+        return Verification(
+            run=run,
+            held_out=held_out,
+            allow_missing_kernels=missing,
+            data=None if self.data is None else load_calibration(self.data, loaded),
+            labels=None if self.data is None or self.labels is None else load_labels(self.labels),
+            metric=None if self.metric is None or self.min_accuracy is not None else load_metric(self.metric),
+        )
 
     def accuracy(self, loaded: Model, program: CompiledProgram) -> tuple[BudgetResult, ...]:
         """The program's value of a metric on labelled data beside the least that there may be, where one is asked for.

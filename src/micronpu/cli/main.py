@@ -267,12 +267,7 @@ def compile_command(
             calibration=data,
             quantization=how.value(io),
             options=options,
-            verify=micronpu.Verification(
-                run=verify,
-                held_out=held_out,
-                allow_missing_kernels=allow_missing_kernels,
-                **limits.judging(loaded),
-            ),
+            verify=limits.verification(loaded, run=verify, held_out=held_out, missing=allow_missing_kernels),
             transforms=micronpu.Transforms(sparsity=sparse, compress=compress),
             listener=listener,
         )

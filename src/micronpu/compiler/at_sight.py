@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.compiler.parts import Sources, sources_of, unequal_parts
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
     Edge,
@@ -18,12 +19,11 @@ from micronpu.frontend.program import (
     is_quantize,
     origin_of,
     overload_name,
-    value_of,
     written_names,
 )
+from micronpu.frontend.states import states_of
 from micronpu.ir.op import OutputQuantization
 from micronpu.ir.types import DType
-from micronpu.ops.concat import CONCATENATIONS
 from micronpu.quantize.grids import rule_of
 from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.warnings import NOTE, WARNING, ReportWarning
@@ -35,8 +35,8 @@ _UNLIKE = 1e4
 """Largest value of a feature over that of another, from which one grid has no steps for the smaller."""
 _FEATURES, _ENOUGH_ROWS = 256, 4
 """Along more of them they are samples in time; fewer rows may have a small value by chance."""
-_FEW_STEPS, _PARTS = 8, 32
-"""Steps up to which a part of an output has next to no values, and how much larger another is then."""
+_FEW_STEPS = 4
+"""Steps up to whose root mean square a part of an output has next to no values."""
 _JUMP, _ROOT_JUMP = 0.2, 0.05
 """Part of a result's range that one step of the operand makes, from which most of the small operands are lost."""
 _SURE = 30.0
@@ -108,11 +108,14 @@ def of_graph(
     if accuracy is None or not accuracy.held_out or (accuracy.sqnr or -math.inf) < _SURE:
         lost = [w for node in module.graph.nodes if (w := _small_operands(view, node, may_choose)) is not None]
     results = [n for n in tree_leaves(module.graph.output_node().args[0]) if isinstance(n, Node)]
-    parts = []
-    for number, node in enumerate(results):
+    parts: list[ReportWarning] = []
+    sources = sources_of(module) if accuracy is None else []
+    for number, node in enumerate(results[: len(results) - len(states_of(module).values)]):
         values = [row[number] for row in exact if number < len(row)]
         if values:
-            said = _unequal_parts(view, number, node, values), _small_part(view, number, node, values)
+            said = [_small_part(view, number, node, values)]
+            if accuracy is None:  # otherwise they have been measured
+                said.append(_unequal_parts(view, number, node, values, sources[number]))
             parts += [warning for warning in said if warning is not None]
     return (*parts, *lost)
 
@@ -289,47 +292,25 @@ def _unrounded(node: Node) -> Node:
 # ---------------------------------------------------------------- outputs
 
 
-def _unequal_parts(view: ProgramView, number: int, node: Node, values: Sequence[torch.Tensor]) -> ReportWarning | None:
-    """Of an output that joins values of which some are far smaller than others."""
+def _unequal_parts(
+    view: ProgramView, number: int, node: Node, values: Sequence[torch.Tensor], sources: Sources | None
+) -> ReportWarning | None:
+    """Of an output with parts of which some are far smaller than others."""
     edge = view.edge(node) if is_dequantize(node) or is_quantize(node) else None
-    joint = _joint(node)
-    if edge is None or joint is None or edge.dtype is not DType.INT8 or values[0].dim() < 2:
+    if edge is None or edge.dtype is not DType.INT8 or sources is None or sources.number.shape != values[0].shape:
         return None
-    step = edge.qparams.scale[0]
-    for axis in dict.fromkeys((1, values[0].dim() - 1)):
-        if values[0].shape[axis] < 2:
-            continue
-        peaks = _peaks(values, axis)
-        large, small = int(peaks.argmax()), int(torch.where(peaks > 0, peaks, torch.inf).argmin())
-        if 0 < peaks[small] < _FEW_STEPS * step and peaks[large] >= _PARTS * peaks[small]:
-            where = origin_of(joint)
-            return ReportWarning(
-                NOTE,
-                "unequal-parts",
-                f"Output {number} joins values of unequal size (`{joint.name}`"
-                f"{f', {where.source}' if where.source else ''}): along axis {axis} number {large} reaches "
-                f"{float(peaks[large]):.3g} and number {small} only {float(peaks[small]):.3g}, in steps of {step:.3g}.",
-                "return them apart, each on a grid of its own",
-                output=number,
-                node=joint.name,
-                operator=overload_name(joint).split(".")[0],
-                module=where.module,
-                source=where.source,
-            )
-    return None
-
-
-def _joint(node: Any) -> Node | None:
-    """The concatenation that an output is, behind what only moves it."""
-    while isinstance(node, Node) and isinstance(value_of(node), torch.Tensor):
-        if overload_name(node) in CONCATENATIONS:
-            return node
-        entry = known_import(node) if is_compute(node) else None
-        moves = is_quantize(node) or is_dequantize(node) or (entry is not None and entry.moves_only)
-        if not moves or not node.all_input_nodes:
-            return None
-        node = node.all_input_nodes[0]
-    return None
+    exact = [value.detach().double().numpy() for value in values]
+    parts, step = unequal_parts(exact, exact, sources), edge.qparams.scale[0]
+    if not parts or parts[-1].rms >= _FEW_STEPS * step:
+        return None
+    return ReportWarning(
+        NOTE,
+        "unequal-parts",
+        f"Output {number} joins values of unequal size: {parts[-1].what} of size {parts[-1].rms:.3g} beside "
+        f"{parts[0].what} of size {parts[0].rms:.3g}, in steps of {step:.3g}.",
+        "return them apart, each on a grid of its own",
+        output=number,
+    )
 
 
 def _small_part(view: ProgramView, number: int, node: Node, values: Sequence[torch.Tensor]) -> ReportWarning | None:

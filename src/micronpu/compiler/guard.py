@@ -23,7 +23,7 @@ from micronpu.frontend.states import states_of
 from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.trial import SEEN, Trial
 from micronpu.quantize.unrounded import Layer, Row, Unrounded, Values, float_leaves, grid_limits, noise, rounded
-from micronpu.report.accuracy import Comparison, ProgramAccuracy, decibel_text, decibels
+from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy, decibel_text, decibels
 from micronpu.report.warnings import NOTE, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 from micronpu.upstream.torch import tree_leaves
@@ -138,6 +138,8 @@ def warnings_of(accuracy: ProgramAccuracy | None, ran: Ran) -> tuple[ReportWarni
     for output in accuracy.outputs:
         if output.float_model is not None and output.float_model.sqnr < NEAR:
             found.append(_far(output.output, output.float_model, accuracy, search))
+        elif (part := _far_part(output, accuracy)) is not None:
+            found.append(part)
         elif output.float_model is not None:
             told = _other_answers(output.output, output.float_model, accuracy)
             found.append(told or _avoidable(output.output, output.float_model, search))
@@ -160,6 +162,22 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
     cause = search.cause(number)
     what, hint = _told(cause, search.ran)
     return ReportWarning(level, "far-from-float", f"{told} {what}", hint, **known, **_place_of(cause))
+
+
+def _far_part(output: OutputAccuracy, accuracy: ProgramAccuracy) -> ReportWarning | None:
+    """Of an output that is near as a whole, and far in a part whose values are small beside the others."""
+    worst = min(output.parts, key=lambda part: part.sqnr, default=None)
+    if worst is None or worst.sqnr >= NEAR:
+        return None
+    return ReportWarning(
+        WARNING if worst.sqnr < FAR else NOTE,
+        "unequal-parts",
+        f"Of output {output.output}, {worst} against float, {accuracy.measured_on}, beside values of size "
+        f"{max(part.rms for part in output.parts):.3g} on the same grid.",
+        "parts that are returned apart, each on a grid of its own, or scaled to like sizes",
+        output=output.output,
+        sqnr=worst.sqnr,
+    )
 
 
 def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) -> ReportWarning | None:

@@ -18,6 +18,7 @@ import torch
 from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError
+from micronpu.compiler.parts import Sources, sources_of, unequal_parts
 from micronpu.frontend.integers import IntegerBorders
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.running import Row
@@ -67,15 +68,28 @@ def judge(module: GraphModule, trial: Trial, borders: IntegerBorders | None = No
     results = run_recordings(module, recordings)
     if borders is not None:
         results = [[borders.dequantize(row) for row in own] for own in results]
-    return Judgement(results, compared(results, trial) if trial.exact else None)
+    return Judgement(results, compared(results, trial, sources_of(module)) if trial.exact else None)
 
 
-def compared(results: Sequence[Sequence[Row]], trial: Trial) -> ProgramAccuracy | None:
-    """The accuracy of some results of all samples; None where there is nothing to compare."""
+def compared(
+    results: Sequence[Sequence[Row]], trial: Trial, sources: Sequence[Sources | None] = ()
+) -> ProgramAccuracy | None:
+    """The accuracy of some results of all samples; None where there is nothing to compare.
+
+    Args:
+        sources: of each output what its elements are joined of, see `sources_of`.
+    """
     found, wanted = (list(itertools.chain.from_iterable(of)) for of in (results, trial.exact))
     lengths = [len(recording) for recording in trial.recordings]
     outputs = [
-        _output(number, [row[number] for row in found], [row[number] for row in wanted], lengths, trial)
+        _output(
+            number,
+            [row[number] for row in found],
+            [row[number] for row in wanted],
+            lengths,
+            trial,
+            sources[number] if number < len(sources) else None,
+        )
         for number, first in enumerate(wanted[0] if wanted else ())
         if first.is_floating_point() and number < len(found[0]) and found[0][number].shape == first.shape
     ]
@@ -88,11 +102,18 @@ def compared(results: Sequence[Sequence[Row]], trial: Trial) -> ProgramAccuracy 
 
 
 def _output(
-    number: int, found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], lengths: Sequence[int], trial: Trial
+    number: int,
+    found: Sequence[torch.Tensor],
+    wanted: Sequence[torch.Tensor],
+    lengths: Sequence[int],
+    trial: Trial,
+    sources: Sources | None,
 ) -> OutputAccuracy:
     ys, xs = ([tensor.double().numpy() for tensor in of] for of in (found, wanted))
     against = Comparison.of(ys, xs, lengths if trial.has_states else None)
-    return OutputAccuracy(number, against, over_calls=_over_calls(ys, xs, lengths) if trial.has_states else ())
+    parts = () if sources is None or sources.number.shape != xs[0].shape else unequal_parts(ys, xs, sources)
+    calls = _over_calls(ys, xs, lengths) if trial.has_states else ()
+    return OutputAccuracy(number, against, parts=parts, over_calls=calls)
 
 
 def _over_calls(found: Sequence[Array], wanted: Sequence[Array], lengths: Sequence[int]) -> tuple[float, ...]:

@@ -31,9 +31,9 @@ class ReportWarning:
 
     Attributes:
         level: "warning" where the program is of no use as a rule, "note" where a look is worth it.
-        rule: what kind it is: "far-from-float", "avoidable-noise", "fresh-weights", "other-answers", "not-finite",
-            "unequal-parts", "small-part", "int8-power", "unlike-features", "one-row", "no-kernel" or "not-verified";
-            docs/accuracy.md says when.
+        rule: what kind it is: "far-from-float", "avoidable-noise", "fresh-weights", "other-answers",
+            "not-finite", "unequal-parts", "small-part", "int8-power", "unlike-features", "one-row",
+            "uninformative-data", "undecided-budget", "no-kernel" or "not-verified"; docs/accuracy.md says when.
         what: what was found, a sentence or two.
         hint: what to try, as a clause.
         output: number of the output that it is about; None where it is about no single one.

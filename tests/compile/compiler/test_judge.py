@@ -12,6 +12,7 @@ from torch import nn
 
 import micronpu
 from micronpu.compiler.judge import judge
+from micronpu.compiler.parts import Sources, unequal_parts
 from micronpu.frontend.exported import exported
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.trial import Trial
@@ -259,3 +260,47 @@ def test_the_interval_decides_a_budget():
         judged(samples(0, 24), budgets=missed)
     with pytest.raises(micronpu.OptionError, match="one sample is no verdict"):
         judged(samples(0, 3), held_out=1, budgets=sure)
+
+
+class Boxes(nn.Module):
+    """Boxes of hundreds of pixels beside scores, on one grid, or apart."""
+
+    def __init__(self, joined: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.box, self.score, self.joined = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 2, 1), joined
+
+    def forward(self, x: torch.Tensor) -> Any:
+        box, score = (300 * self.box(x)).flatten(2).mT, self.score(x).flatten(2).mT
+        return torch.cat([box, score], -1) if self.joined else (box, score)
+
+
+@pytest.mark.filterwarnings("ignore::micronpu.AccuracyWarning")
+def test_parts_of_unequal_size_are_judged_apart():
+    data = [torch.randn(1, 3, 5, 5, generator=generator(i)) for i in range(20)]
+    together, apart = (
+        micronpu.compile(Boxes(joined).eval(), data[0], "ethos-u55-128", calibration=data).report
+        for joined in (True, False)
+    )
+    (output,) = together.accuracy.outputs
+    boxes, scores = output.parts
+    assert boxes.rms > 100 * scores.rms and "of `" not in boxes.what + scores.what
+    assert output.float_model.sqnr > 30 and boxes.sqnr == pytest.approx(output.float_model.sqnr, abs=0.1)
+    assert scores.sqnr < 10 and together.accuracy.sqnr == scores.sqnr
+    (warning,) = (w for w in together.warnings if w.rule == "unequal-parts")
+    assert warning.is_severe and f"{scores.sqnr:.1f} dB against float" in warning.what
+    assert not any(o.parts for o in apart.accuracy.outputs) and apart.accuracy.sqnr > 30
+    assert not any(w.rule == "unequal-parts" for w in apart.warnings)
+
+
+def test_channels_in_other_units_are_parts_and_probabilities_are_not():
+    number = np.tile(np.arange(3), (4, 1))
+    sources = Sources(number, (("fc", 0), ("fc", 1), ("fc", 2)))
+    random = np.random.default_rng(0)
+    wanted = [random.standard_normal((4, 3)) * [100.0, 50.0, 0.5] for _ in range(6)]
+    found = [x + 0.4 * random.standard_normal((4, 3)) for x in wanted]
+    large, small = unequal_parts(found, wanted, sources)
+    assert (large.what, small.what) == ("channels 0, 1 of `fc`", "channel 2 of `fc`")
+    error = np.concatenate(found)[:, 2] - np.concatenate(wanted)[:, 2]
+    assert small.sqnr == pytest.approx(decibels(np.square(np.concatenate(wanted)[:, 2]).sum(), np.square(error).sum()))
+    assert unequal_parts([x / 1000 for x in found], [np.abs(x) / 1000 for x in wanted], sources) == ()

@@ -79,18 +79,18 @@ class Large(nn.Module):
         return y
 
 
-def test_the_float_model_runs_only_for_the_rows_of_the_program(monkeypatch):
-    """Both models run on one row where the network is large, and the float model on none without verification."""
+def test_the_program_of_a_large_network_runs_on_one_sample(monkeypatch):
+    """The models are judged on all, and the float model runs on none without verification."""
     x = [torch.randn(1, 3, 64, 64) for _ in range(3)]
     macs = 64 * 64 * 256 * (3 * 9 + 64)
     assert multiply_accumulates(exported(Large().eval(), x[0]).module) == macs
     assert macs > trial._LARGE
     runs: list[int] = []
-    own = trial.run_sequence
+    own = trial.run_recordings
     monkeypatch.setattr(
-        trial, "run_sequence", lambda module, states, rows: (runs.append(len(rows)), own(module, states, rows))[1]
+        trial, "run_recordings", lambda module, recordings: (runs.append(len(recordings)), own(module, recordings))[1]
     )
     program = micronpu.compile(Large().eval(), x[0], "imxrt700-neutron", calibration=x)
-    assert (runs, program.report.agreement.inputs, program.report.accuracy.rows) == ([1], 1, (0,))
+    assert (runs, program.report.agreement.inputs, program.report.accuracy.rows) == ([3], 1, (0, 1, 2))
     micronpu.compile(Large().eval(), x[0], "imxrt700-neutron", calibration=x, verify=False)
-    assert runs == [1]
+    assert runs == [3]

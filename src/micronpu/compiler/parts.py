@@ -1,0 +1,148 @@
+"""Parts of an output whose values differ in size: boxes beside scores, or channels in different units.
+
+The ratio of an output is that of its large values.  Where an output is a concatenation, or has channels, those of its
+elements that are far smaller than others are judged by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.importer import known_import
+from micronpu.frontend.program import is_compute, is_dequantize, is_quantize, overload_name, value_of
+from micronpu.frontend.states import states_of
+from micronpu.ops.concat import CONCATENATIONS
+from micronpu.quantize.floats import called
+from micronpu.report.accuracy import Array, PartAccuracy, decibels
+from micronpu.upstream.torch import tree_leaves
+
+_APART = 8.0
+"""Ratio of sizes, between neighbours in their order, from which parts are judged apart."""
+_CHANNELS = 64
+"""Along more of them they are positions; fewer are channels."""
+_NOTHING = 2.0**-16
+"""Ratio to the largest size below which a channel is empty."""
+_SHOWN = 4
+"""Sources, and channels of one, that are named."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What the elements of an output are joined of.
+
+    Attributes:
+        number: of the source and its channel, for each element, in the shape of the output.
+        names: of the sources: the operator, and the channel, or None where it has none.
+    """
+
+    number: Array
+    names: tuple[tuple[str, int | None], ...]
+
+
+def sources_of(module: GraphModule) -> list[Sources | None]:
+    """Return the sources of each output, None of one that has a single source.
+
+    Args:
+        module: quantized; its states, if it has any, are its last outputs.
+    """
+    results = [n for n in tree_leaves(module.graph.output_node().args[0]) if isinstance(n, Node)]
+    return [_sources(node) for node in results[: len(results) - len(states_of(module).values)]]
+
+
+def _sources(node: Node) -> Sources | None:
+    names: list[tuple[str, int | None]] = []
+    try:
+        number = _numbered(node, names)
+    except Exception:  # a copy that does not take integers: the output is judged as a whole
+        return None
+    return Sources(number.numpy(), tuple(names)) if number is not None and len(names) > 1 else None
+
+
+def _numbered(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor | None:
+    """Return the number of each element's source, moved as the elements are; adds the names of new sources."""
+    value = value_of(node)
+    if is_quantize(node) or is_dequantize(node):
+        return _numbered(node.all_input_nodes[0], names)
+    if overload_name(node) in CONCATENATIONS:
+        joined = {operand: _numbered(operand, names) for operand in node.all_input_nodes}
+        return None if None in joined.values() else called(node, *_filled(node, joined))
+    entry = known_import(node) if is_compute(node) else None
+    if entry is not None and entry.moves_only and len(node.all_input_nodes) == 1:
+        (operand,) = node.all_input_nodes
+        before = _numbered(operand, names)
+        return None if before is None else called(node, *_filled(node, {operand: before}))
+    if not isinstance(value, torch.Tensor):
+        return None
+    axis = 1 if value.dim() in (2, 4) else value.dim() - 1
+    count = value.shape[axis] if value.dim() > 1 else 0
+    first, shape = len(names), tuple(value.shape)
+    if not 2 <= count <= _CHANNELS:
+        names.append((node.name, None))
+        return torch.full(shape, first)
+    names += [(node.name, channel) for channel in range(count)]
+    line = torch.arange(first, first + count).view([-1 if i == axis else 1 for i in range(len(shape))])
+    return line.expand(shape)
+
+
+def _filled(node: Node, values: Mapping[Node, torch.Tensor | None]) -> Any:
+    return torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+
+
+def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: Sources) -> tuple[PartAccuracy, ...]:
+    """Return the parts of an output, the largest values first; () where all are of one size.
+
+    Args:
+        found, wanted: of each sample, in the shape of the sources.
+    """
+    place, count = sources.number.ravel(), len(sources.names)
+    signal, noise = np.zeros(count), np.zeros(count)
+    low, high = np.inf, -np.inf
+    for y, x in zip(found, wanted, strict=True):
+        if not np.isfinite(x).all():
+            return ()
+        low, high = min(low, float(x.min(initial=np.inf))), max(high, float(x.max(initial=-np.inf)))
+        signal += np.bincount(place, np.square(x).ravel(), count)
+        noise += np.bincount(place, np.square(y - x).ravel(), count)
+    if low >= 0.0 and high <= 1.0:  # shares, whose errors compare as they are
+        return ()
+    sizes = np.sqrt(signal / np.maximum(np.bincount(place, minlength=count) * len(wanted), 1))
+    order = [int(i) for i in np.argsort(-sizes, kind="stable") if sizes[i] > _NOTHING * sizes.max()]
+    groups: list[list[int]] = []
+    for number in order:
+        if groups and sizes[groups[-1][-1]] < _APART * sizes[number]:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    if len(groups) < 2:
+        return ()
+    return tuple(
+        PartAccuracy(
+            _named(sorted(group), sources.names),
+            float(np.sqrt(np.mean(np.square(sizes[group])))),
+            decibels(float(signal[group].sum()), float(noise[group].sum())),
+        )
+        for group in groups
+    )
+
+
+def _named(numbers: Sequence[int], names: Sequence[tuple[str, int | None]]) -> str:
+    """``channels 0, 1 of `conv2d`, `linear```."""
+    channels: dict[str, list[str]] = {}
+    for number in numbers:
+        name, channel = names[number]
+        channels.setdefault(name, []).extend([] if channel is None else [str(channel)])
+    whole = {name: sum(other == name for other, _ in names) for name in channels}
+    said = []
+    for name, own in channels.items():
+        if not own or len(own) == whole[name]:
+            said.append(f"`{name}`")
+        else:
+            more = ", ..." if len(own) > _SHOWN else ""
+            said.append(f"channel{'s' * (len(own) > 1)} {', '.join(own[:_SHOWN])}{more} of `{name}`")
+    return ", ".join(said[:_SHOWN]) + (f" and {len(said) - _SHOWN} more" if len(said) > _SHOWN else "")
