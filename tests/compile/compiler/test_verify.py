@@ -79,7 +79,7 @@ def test_accuracy_is_measured_on_rows_that_were_kept_back(tmp_path):
     assert output.quantized.largest == pytest.approx(float((quantized - found).abs().max()))
     told = json.loads(program.report.to_json())["accuracy"]
     assert told["rows"] == [3] and told["held_out"] is True and told["sqnr"] == accuracy.sqnr
-    assert "on 1 held-out sample (3 of 6): " in str(program.report)
+    assert "on 1 held-out sample (3 of 6), which is no verdict: " in str(program.report)
     program.report.to_html(tmp_path / "report.html")
     assert "SQNR against float" in (tmp_path / "report.html").read_text()
 
