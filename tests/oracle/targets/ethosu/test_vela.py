@@ -130,7 +130,7 @@ def test_judge_tries_both_layouts_and_says_the_limit(monkeypatch: pytest.MonkeyP
         raise VelaError("Vela: Unsupported opType" if len(asked) % 2 else "Vela: kernel height: 300 out of range")
 
     monkeypatch.setattr("micronpu.targets.ethosu.rules.compile_flatbuffer", refuse)
-    judge = Judge(EthosUOptions("ethos-u55-128"))
+    judge = Judge(EthosUOptions("ethos-u85-256"))  # the others ask about this one, too
     for op, shape, forms in ((MaxPool2d((2, 2)), (1, 8, 6, 4), 4), (Softmax(), (6, 4), 2)):
         asked.clear()
         builder = GraphBuilder()
@@ -138,6 +138,25 @@ def test_judge_tries_both_layouts_and_says_the_limit(monkeypatch: pytest.MonkeyP
         (reason,) = judge(builder.graph.nodes[0])
         assert "kernel height: 300" in reason.detail
         assert len(set(asked)) == len(asked) == forms
+
+
+def test_the_hint_names_another_accelerator_where_that_takes_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = {"u55"}
+
+    def refuse(model: bytes, spec: EthosUOptions, *_: object) -> None:
+        if spec.accelerator.family in refused:
+            raise VelaError("Vela: no")
+
+    monkeypatch.setattr("micronpu.targets.ethosu.rules.compile_flatbuffer", refuse)
+    monkeypatch.setattr("micronpu.targets.ethosu.rules.judge_of", Judge)
+    builder = GraphBuilder()
+    builder.emit(Softmax(), builder.input(TensorType((6, 4), DType.INT8, Q)))
+    judge = Judge(EthosUOptions("ethos-u55-128"))
+    (reason,) = judge(builder.graph.nodes[0])
+    assert reason.hint == "an Ethos-U85, which takes it, or another form of the model"
+    refused.add("u85")
+    (reason,) = Judge(EthosUOptions("ethos-u55-128"))(builder.graph.nodes[0])
+    assert reason.hint == "another form of the model"
 
 
 def test_judge_takes_an_operator_that_one_form_can_express() -> None:
