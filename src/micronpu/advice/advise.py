@@ -159,7 +159,7 @@ class _Trials:
 
     def _integers(self, before: Price) -> Idea:
         """Integers at the border, which costs the application what it saves here, but for the grids it has anyway."""
-        io: Activations = "int16" if self._quantization.activations == "int16" else "int8"
+        io: Activations = self._quantization.base
         idea = Idea(
             "integers at the border",
             f'Quantization(io="{io}"): the application gives and takes integers, which sensors often give anyway.',

@@ -22,8 +22,8 @@ _Activations = Annotated[
     str,
     typer.Option(
         metavar="TYPE",
-        help="int8, or int16 where the NPU computes with it; weights are int8 in any case. auto, of compile: int8 with "
-        "more for the operators that cost most of the accuracy.",
+        help="int8, or int16 where the NPU computes with it; weights are int8 in any case. auto and accurate, of "
+        "compile: int8 where it is near float, and otherwise the nearest program in 1.1 or 2 times its time.",
     ),
 ]
 
@@ -99,6 +99,24 @@ _FitRanges = Annotated[
         show_default=False,
     ),
 ]
+_Projections = Annotated[
+    bool,
+    typer.Option(
+        "--projections",
+        help="Compute sqrt(a*a + b*b) without squares, at most 4 % off; int8 does not hold the range of squares.",
+        rich_help_panel=_PANEL,
+    ),
+]
+_MaxSlowdown = Annotated[
+    float | None,
+    console.option(
+        "FACTOR",
+        "For auto and accurate: the time that a program may take, as a multiple of that of int8.",
+        "--max-slowdown",
+        default="1.1 for auto, 2 for accurate",
+        panel=_PANEL,
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -107,6 +125,7 @@ class Quantization:
 
     per_tensor: _PerTensor = False
     activations: _Activations = "int8"
+    max_slowdown: _MaxSlowdown = None
     quantization: _File = None
     activation_observer: _Observer = None
     percentile: _Percentile = None
@@ -116,6 +135,7 @@ class Quantization:
     bias_correction: _BiasCorrection = False
     adaptive_rounding: _AdaptiveRounding = False
     fit_ranges: _FitRanges = False
+    projections: _Projections = False
 
     def value(self, io: str | None = None) -> micronpu.Quantization:
         """What `micronpu.compile` takes as ``quantization``.
@@ -124,14 +144,21 @@ class Quantization:
             FileError, OptionError: the file cannot be read, or there is no such type.
         """
         import micronpu
-        from micronpu.quantize.config import check_activations, check_borders
+        from micronpu.quantize.config import check_borders
 
         return micronpu.Quantization(
             per_channel=not self.per_tensor,
-            activations="auto" if self.activations == "auto" else check_activations(self.activations, "--activations"),
+            activations=self._activations(),
+            max_slowdown=self.max_slowdown,
             io=check_borders(io, "--io") if io is not None else None,
             settings=self._settings(),
         )
+
+    def _activations(self) -> Any:
+        from micronpu.quantize.config import check_activations
+
+        chosen = self.activations in ("auto", "accurate")
+        return self.activations if chosen else check_activations(self.activations, "--activations")
 
     def _settings(self) -> dict[str, Any] | Path | None:
         """The file and the options of its settings; an option goes before the same setting of the file.
@@ -141,7 +168,7 @@ class Quantization:
         """
         named = ("activation_observer", "percentile", "input_observer", "weight_observer")
         default = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
-        switches = ("equalize", "bias_correction", "adaptive_rounding", "fit_ranges")
+        switches = ("equalize", "bias_correction", "adaptive_rounding", "fit_ranges", "projections")
         switched = {name: True for name in switches if getattr(self, name)}
         if not default and not switched:
             return self.quantization

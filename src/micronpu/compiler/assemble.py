@@ -129,9 +129,10 @@ def _untried(
     """
     quantized, borders = own.quantized, own.quantized.borders
     inputs, outputs = border_tensors(own.whole, borders)
+    searched = () if quantized.frontier is None else quantized.frontier.notes
     report = replace(
         host.report,
-        notes=(*host.report.notes, *made.notes, *_border_notes(borders), *quantized.notes),
+        notes=(*host.report.notes, *made.notes, *_border_notes(borders), *searched, *quantized.notes),
         program_bytes=len(buffer),
         inputs=inputs,
         outputs=outputs,
@@ -170,7 +171,8 @@ def _judged(
         report = replace(report, agreement=found.agreement, accuracy=found.accuracy, warnings=found.warnings)
     exact, known = quantized.trial.exact_rows, report.accuracy
     seen = (*quantized.warnings, *of_graph(own.whole, exact, may_choose=own.may_choose, accuracy=known))
-    report = replace(report, warnings=(*report.warnings, *seen))
+    searched = () if quantized.frontier is None else quantized.frontier.warnings
+    report = replace(report, warnings=(*searched, *report.warnings, *seen))
     report = replace(report, tools=tool_versions())  # behind the run: it imports what reads packages
     if checks.budgets is not None:
         results = checks.budgets.results(report)

@@ -18,6 +18,7 @@ from micronpu.compiler.at_sight import of_graph
 from micronpu.compiler.basis import Wanted, basis_of
 from micronpu.compiler.clock import Clock, Listener
 from micronpu.compiler.methods import CompiledMethods
+from micronpu.compiler.precision import allowed_by
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.quantized import quantized_module
 from micronpu.compiler.several import Methods, compile_methods
@@ -110,8 +111,8 @@ def compile_model(
             with each; see docs/streaming.md.
         train: trains the module that it is given, in place: quantization-aware training of a float model, which takes
             the place of calibration.
-        quantization: a `Quantization`; or in short "int16" or "auto" for the activations, the path of a TOML file or a
-            dictionary of its form, such as ``{"equalize": True}``, or a quantizer of your own.
+        quantization: a `Quantization`; or in short "int8", "int16", "auto" (the default) or "accurate", the path of a
+            TOML file or a dictionary of its form, such as ``{"equalize": True}``, or a quantizer of your own.
         options: further options of the family: `NeutronOptions`, `EthosUOptions` or `CortexMOptions`.
         verify: a `Verification`; or in short False not to run the program, or `Budgets`.
         transforms: `Transforms` of the model before; or in short "2:4" for sparse weights, or a `Pipeline`.
@@ -166,7 +167,7 @@ def compile_model(
         held_out=checks.judging,
         sparsity=wanted.on(device),
         float_too=checks.run,
-        auto=how.is_auto,
+        allowed=None if train is not None else allowed_by(how, device),
     )
     may_choose = how.may_choose and train is None
     staged = Staged.of(quantized, device, clock, checks, may_choose=may_choose)
@@ -205,7 +206,6 @@ def check_model(
         clock=clock,
         held_out=0,
         float_too=True,
-        auto=how.is_auto,
     )
     separate_clamps(quantized.module, device.excludes)
     made = device.partition(ProgramView(quantized.module))

@@ -16,19 +16,19 @@ from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
 from micronpu.compiler.at_sight import of_data
 from micronpu.compiler.clock import Clock
-from micronpu.compiler.precision import chosen
+from micronpu.compiler.precision import Allowed, chosen
 from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.frontend.exported import export_for_training, exported, inputs_not_negative
 from micronpu.frontend.facts import BOTH_BRANCHES, LOOPS_ALLOWED, NOT_NEGATIVE, WRITTEN_OUT
 from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states
-from micronpu.frontend.states import State, held, states_of
+from micronpu.frontend.states import State, states_of
 from micronpu.frontend.training import Train
-from micronpu.frontend.work import work_of
 from micronpu.quantize.calibrate import forget, quantize
 from micronpu.quantize.digests import Digests, of_model
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.states import check_stateless
 from micronpu.quantize.trial import CalibrationData, HeldOut, Trial
+from micronpu.report.precision import Frontier
 from micronpu.report.sparsity import SparsityReport
 from micronpu.report.warnings import ReportWarning
 from micronpu.transforms.sparsity.entry import Sparsity
@@ -49,6 +49,7 @@ class Quantized:
         notes: sentences about what became of its weights.
         warnings: about the calibration data.
         digests: of what the user gave.
+        frontier: what a search for precision has measured; None where there was none, or int8 serves.
     """
 
     module: GraphModule
@@ -60,6 +61,7 @@ class Quantized:
     notes: tuple[str, ...] = ()
     warnings: tuple[ReportWarning, ...] = ()
     digests: Digests = Digests()  # noqa: RUF009 (a frozen value)
+    frontier: Frontier | None = None
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -88,12 +90,12 @@ def quantized_module(
     held_out: HeldOut | int | None = None,
     sparsity: Sparsity | None = None,
     float_too: bool = False,
-    auto: bool = False,
+    allowed: Allowed | None = None,
 ) -> Quantized:
     """Checks all input, exports and quantizes.
 
     Args:
-        auto: give more than int8 to operators that cost most of the accuracy.
+        allowed: what a search for the nearest program may do; None for no search.
         float_too: also run the float model on the rows that the program is tried on.
     """
     with clock.step("export"):
@@ -105,7 +107,7 @@ def quantized_module(
             what = "trained" if train is not None else "made sparse"
             raise ModelError(f"The model is quantized already and cannot be {what}.", hint="the float model")
         return Quantized(integer_states(given.module), given.examples, rows, Trial((rows,)), digests=digests)
-    trial, sequences = Trial((rows,)), []
+    trial, sequences, frontier = Trial((rows,)), [], None
     warnings: tuple[ReportWarning, ...] = ()
     if train is None or sparsity is not None:
         data = CalibrationData.of(given, calibration, held_out, float_too=float_too)
@@ -135,21 +137,19 @@ def quantized_module(
         LOOPS_ALLOWED.say(given.module, True)
         NOT_NEGATIVE.say(given.module, inputs_not_negative(given, [row for calls in sequences for row in calls]))
         with quiet():
-            second = copy.deepcopy(given.module) if auto else None  # the first is used up
+            second = copy.deepcopy(given.module) if allowed is not None else None  # the first is used up
         with clock.step("quantize") as progress:
             module = quantize(
                 given.module, sequences, quantizer, lambda done: progress(done / calls), states=given.states
             )
             forget(given.module, module)
-        if second is not None:
+        if second is not None and allowed is not None:
             with clock.step("choose"):
-                wider = chosen(held(module), work_of(second), [calls[0] for calls in sequences], quantizer)
-            if wider is not None:
-                notes += (wider.told(quantizer.capabilities.has_int16),)
-                with clock.step("quantize"):
-                    module = quantize(second, sequences, wider.applied(quantizer), states=given.states)
+                found = chosen(second, given.states, sequences, trial, module, allowed)
+            module, frontier = found.module, found.frontier
     if (io := quantizer.settings.io) is None:
-        return Quantized(module, given.examples, rows, trial, None, report, notes, warnings, digests)
+        return Quantized(module, given.examples, rows, trial, None, report, notes, warnings, digests, frontier)
     borders = integer_borders(module, as_bytes=io.as_bytes)
     rows = tuple(map(borders.quantize, rows))
-    return Quantized(module, borders.quantize(given.examples), rows, trial, borders, report, notes, warnings, digests)
+    examples = borders.quantize(given.examples)
+    return Quantized(module, examples, rows, trial, borders, report, notes, warnings, digests, frontier)

@@ -80,9 +80,9 @@ def compile_methods(
             hint="micronpu.evaluate of each method, or micronpu.compile of one",
         )
     how = Quantization.of(quantization)
-    if how.is_auto:
+    if how.activations in ("auto", "accurate"):
         raise OptionError(
-            'activations="auto" chooses for one method, and would choose otherwise for the next.',
+            f'activations="{how.activations}" chooses for one method, and would choose otherwise for the next.',
             hint='"int16", or settings by module, such as `micronpu fix` finds for one method',
         )
     methods, calibration = _in_order(_checked(methods), calibration)

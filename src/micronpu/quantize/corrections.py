@@ -9,7 +9,7 @@ from micronpu.base.arguments import check_switch
 
 @dataclass(frozen=True)
 class Corrections:
-    """What is done to weights and biases beside rounding them.
+    """What is done to weights, biases and ranges beside rounding.
 
     Attributes:
         equalize: cross-layer equalization: layers in a row with a ReLU between them share their ranges, channel by
@@ -19,6 +19,8 @@ class Corrections:
             aim), rather than each to the nearest step.
         fit_ranges: ranges of int8 activations, inputs among them, are those with which the error of the results is
             small, rather than that of each tensor; in the place of what an observer finds.
+        projections: sqrt(a^2 + b^2) is computed as the largest of four projections of (a, b), at most 4 % off: without
+            squares, whose range int8 does not hold.
 
     Raises:
         OptionError: a value is of another type.
@@ -28,6 +30,7 @@ class Corrections:
     bias_correction: bool = False
     adaptive_rounding: bool = False
     fit_ranges: bool = False
+    projections: bool = False
 
     @property
     def need_data(self) -> bool:

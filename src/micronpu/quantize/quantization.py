@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -13,6 +14,9 @@ from micronpu.quantize.config import Activations, Borders, check_activations, ch
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import Settings, configure
 
+_SLOWDOWN = {"auto": 1.1, "accurate": 2.0}
+"""Time that a chosen program may take, as a multiple of that of int8."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
@@ -20,9 +24,11 @@ class Quantization:
 
     Attributes:
         per_channel: one weight scale per output channel (True) or one per tensor (False).
-        activations: "int8", or "int16" where the NPU computes with it; weights are int8 in any case. "auto", of
-            `micronpu.compile`, is int8 with more for the operators that cost most of the accuracy, where int8 alone is
-            far from float: int16, or float on the core where the NPU has no int16; see docs/quantization.md.
+        activations: "int8", or "int16" where the NPU computes with it; weights are int8 in any case.  "auto", which
+            `micronpu.compile` does unless given a quantizer or settings: int8 where that is near float, and otherwise
+            the nearest program that takes at most 10 % more time than int8, with int16, or float on the core, for some
+            operators.  "accurate" allows twice the time.  See docs/quantization.md.
+        max_slowdown: for "auto" and "accurate", the time that a program may take, as a multiple of that of int8.
         io: "int8", "uint8" or "int16" for a program that takes and gives integers, see ``program.borders``; None for
             floats.  Bytes mean what the int8 numbers mean that are 128 less.
         settings: observers, corrections, and settings for parts of the model: the path of a TOML file, or a dictionary
@@ -36,15 +42,17 @@ class Quantization:
     """
 
     per_channel: bool = True
-    activations: Activations | Literal["auto"] = "int8"
+    activations: Activations | Literal["auto", "accurate"] | None = None
+    max_slowdown: float | None = None
     io: Borders | None = None
     settings: Settings | None = None
     quantizer: StaticQuantizer | None = None
 
     def __post_init__(self) -> None:
         check_switch("per_channel", self.per_channel)
-        if not self.is_auto:
+        if self.activations is not None and self.activations not in _SLOWDOWN:
             check_activations(self.activations)
+        self._check_slowdown()
         if self.io is not None:
             check_borders(self.io)
         if self.settings is not None and not isinstance(self.settings, Mapping | str | os.PathLike):
@@ -63,18 +71,33 @@ class Quantization:
                 "`quantizer` and `settings` are both given, and each says how parts are quantized.",
                 hint="micronpu.quantize.settings_file.configure(quantizer, settings)",
             )
-        if not self.per_channel or self.activations != "int8" or self.io is not None:
+        if not self.per_channel or self.activations not in (None, "int8") or self.io is not None:
             raise OptionError(
                 "`quantizer` is given together with `per_channel`, `activations` or `io`, which it decides.",
                 hint="set them on the quantizer",
+            )
+
+    def _check_slowdown(self) -> None:
+        most = self.max_slowdown
+        if most is None:
+            return
+        if isinstance(most, bool) or not isinstance(most, int | float) or not 1 <= most < math.inf:
+            raise OptionError(
+                f"`max_slowdown` is {described(most)}; it is the time of a program as a multiple of that of int8, 1 or "
+                "more.",
+                hint="max_slowdown=1.1",
+            )
+        if not self.is_auto:
+            raise OptionError(
+                "`max_slowdown` is given, and the precision is fixed.", hint='activations="auto", or leave it out'
             )
 
     @classmethod
     def of(cls, given: Any) -> Quantization:
         """From what `micronpu.compile` takes for it.
 
-        None is the default; "int8", "int16" or "auto" says the activations; a path or a dictionary is `settings`, a
-        quantizer is `quantizer`.
+        None is the default; "int8", "int16", "auto" or "accurate" is `activations`; a path or a dictionary is
+        `settings`, a quantizer is `quantizer`.
 
         Raises:
             OptionError: it is none of these.
@@ -83,8 +106,8 @@ class Quantization:
             return cls()
         if isinstance(given, Quantization):
             return given
-        if given in ("int8", "int16", "auto") if isinstance(given, str) else False:
-            return cls(activations=given)
+        if isinstance(given, str) and given in ("int8", "int16", *_SLOWDOWN):
+            return cls(activations=given)  # type: ignore[arg-type]
         if isinstance(given, StaticQuantizer):
             return cls(quantizer=given)
         if isinstance(given, Mapping | str | os.PathLike):
@@ -115,12 +138,26 @@ class Quantization:
     @property
     def is_auto(self) -> bool:
         """Whether the compiler chooses the precision."""
-        return self.activations == "auto"
+        if self.activations is None:
+            return self.settings is None and self.quantizer is None
+        return self.activations in _SLOWDOWN
+
+    @property
+    def slowdown(self) -> float | None:
+        """The time that a program may take, as a multiple of that of int8; None where the precision is fixed."""
+        if not self.is_auto or self.max_slowdown is not None:
+            return self.max_slowdown
+        return _SLOWDOWN[self.activations or "auto"]
+
+    @property
+    def base(self) -> Activations:
+        """The activations where nothing else is chosen."""
+        return "int16" if self.activations == "int16" else "int8"
 
     @property
     def may_choose(self) -> bool:
         """Whether the user might have left the precision to the compiler, and has not."""
-        return self.activations == "int8" and self.quantizer is None
+        return self.base == "int8" and not self.is_auto and self.quantizer is None
 
     def quantizer_for(
         self, make: Callable[..., StaticQuantizer], is_qat: bool = False, *, chooses: bool = False
@@ -134,14 +171,14 @@ class Quantization:
         Raises:
             OptionError: a value does not fit the device, or training.
         """
-        if self.is_auto and (is_qat or not chooses):
+        if self.activations in _SLOWDOWN and (is_qat or not chooses):
             raise OptionError(
-                'activations="auto" is chosen by `micronpu.compile` with calibration data, and by nothing else.',
+                f'activations="{self.activations}" is chosen by `micronpu.compile` with calibration data, and by '
+                "nothing else.",
                 hint="int8 or int16, or `calibration` in the place of `train`",
             )
         if self.quantizer is None:
-            activations = "int8" if self.is_auto else self.activations
-            made = make(per_channel=self.per_channel, is_qat=is_qat, activations=activations, io=self.io)
+            made = make(per_channel=self.per_channel, is_qat=is_qat, activations=self.base, io=self.io)
             return made if self.settings is None else configure(made, self.settings)
         if self.quantizer.is_qat != is_qat:
             raise OptionError(
@@ -152,5 +189,5 @@ class Quantization:
         return self.quantizer
 
 
-HowToQuantize: TypeAlias = Quantization | Activations | Literal["auto"] | Settings | StaticQuantizer | None
+HowToQuantize: TypeAlias = Quantization | Activations | Literal["auto", "accurate"] | Settings | StaticQuantizer | None
 """What functions take for ``quantization``; see `Quantization.of`."""

@@ -36,6 +36,7 @@ from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.equalize import equalize
 from micronpu.quantize.grids import observe_operands
 from micronpu.quantize.hidden import reveal
+from micronpu.quantize.magnitudes import project_magnitudes
 from micronpu.quantize.masks import observe_what_counts
 from micronpu.quantize.norms import widen
 from micronpu.quantize.poles import observe_poles
@@ -286,6 +287,8 @@ class StaticQuantizer:
         widen(model, self.settings.default, self.capabilities)
         if self.settings.corrections.equalize:
             equalize(model)
+        if self.settings.corrections.projections:
+            project_magnitudes(model, self.capabilities)
         if self.is_qat:
             from micronpu.quantize.simulate import simulate_batch_norms
 

@@ -32,7 +32,7 @@ class ReportWarning:
     Attributes:
         level: "warning" where the program is of no use as a rule, "note" where a look is worth it.
         rule: what kind it is: "far-from-float", "avoidable-noise", "fresh-weights", "other-answers",
-            "not-finite", "unequal-parts", "small-part", "int8-power", "unlike-features", "one-row",
+            "not-finite", "unequal-parts", "small-part", "precision", "int8-power", "unlike-features", "one-row",
             "uninformative-data", "undecided-budget", "no-kernel" or "not-verified"; docs/accuracy.md says when.
         what: what was found, a sentence or two.
         hint: what to try, as a clause.

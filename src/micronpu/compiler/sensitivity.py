@@ -1,0 +1,260 @@
+"""The noise that the rounding of single values, and of sets of them, adds to a network's outputs.
+
+Everything is measured in a quantized module that runs in float: its weights are rounded, and of its activations only
+those that a measurement is about.  A network with states is run call by call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.importer import known_import
+from micronpu.frontend.program import is_compute
+from micronpu.frontend.states import states_of
+from micronpu.quantize.config import ACTIVATION_EPS
+from micronpu.quantize.running import Row
+from micronpu.quantize.unrounded import Layer, Unrounded, float_leaves, grid_limits
+
+_SATURATED = 6.5
+"""Where the sigmoid of a value is 0 or 1 to within half an LSB of int8."""
+MOST_ORDERED = 64
+"""Values that are measured alone, at most: those with most noise of their own."""
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How far results are from the float model's.
+
+    An output that reaches where a sigmoid saturates counts twice: as it is, and behind a sigmoid, since scores far from
+    a threshold hide those next to it.
+
+    Attributes:
+        signal: power of each view of an output, over all samples.
+        noise: of each sample, by view. [samples][views]
+        outputs: how many of the views are outputs as they are; these come first.
+    """
+
+    signal: tuple[float, ...]
+    noise: tuple[tuple[float, ...], ...]
+    outputs: int
+
+    @classmethod
+    def of(cls, exact: Sequence[Sequence[torch.Tensor]], found: Sequence[Sequence[torch.Tensor]]) -> Fidelity:
+        """Compare results, sample by sample."""
+        peaks = [max(_peak(row[i]) for row in exact) for i in range(len(exact[0]))] if exact else []
+        behind = [i for i, peak in enumerate(peaks) if peak > _SATURATED]
+        rows = []
+        total = [0.0] * (len(peaks) + len(behind))
+        for wanted, got in zip(exact, found, strict=True):
+            pairs = [*zip(wanted, got, strict=True), *((wanted[i].sigmoid(), got[i].sigmoid()) for i in behind)]
+            powers = [_powers(x, y) for x, y in pairs]
+            total = [t + signal for t, (signal, _) in zip(total, powers, strict=True)]
+            rows.append(tuple(error for _, error in powers))
+        return cls(tuple(total), tuple(rows), len(peaks))
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Noise of each sample in the sum of all views' signals, each view scaled to a signal of 1."""
+        return tuple(sum(n / s for n, s in zip(row, self.signal, strict=True) if s > 0) for row in self.noise)
+
+    @property
+    def score(self) -> float:
+        """dB of all views together: near that of the worst one."""
+        return _decibels(1.0, sum(self.shares))
+
+    @property
+    def worst(self) -> float:
+        """dB of the output that is farthest from float."""
+        totals = [sum(column) for column in zip(*self.noise, strict=True)] or [0.0]
+        pairs = list(zip(self.signal, totals, strict=False))[: self.outputs]
+        return min((_decibels(s, n) for s, n in pairs if s > 0), default=math.inf)
+
+    def gains_on(self, other: Fidelity) -> float:
+        """dB by which this one is nearer; 0 where fewer than half of the samples are."""
+        nearer = sum(mine < theirs for mine, theirs in zip(self.shares, other.shares, strict=True))
+        return self.score - other.score if 2 * nearer >= len(self.shares) else 0.0
+
+
+def _peak(x: torch.Tensor) -> float:
+    return float(x.abs().nan_to_num(posinf=0.0).max()) if x.numel() else 0.0
+
+
+def _powers(exact: torch.Tensor, found: torch.Tensor) -> tuple[float, float]:
+    known = exact.isfinite()
+    x = exact[known].double()
+    error = float((found[known].double() - x).square().sum())
+    return float(x.square().sum()), math.inf if math.isnan(error) else error
+
+
+def _decibels(signal: float, noise: float) -> float:
+    return 10 * math.log10(signal / noise) if noise > 0 and signal > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value that a quantized module rounds.
+
+    Attributes:
+        quantize: the node that rounds it.
+        producer: the operator that computes it, by its name in the exported program; "" for an input.
+        readers: the operators that compute with it.
+        elements: how many numbers it is.
+    """
+
+    quantize: Node
+    producer: str
+    readers: frozenset[str]
+    elements: int
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """The operators that must be wider for the value to be wider."""
+        return self.readers | {self.producer} if self.producer else self.readers
+
+
+class Sensitivity:
+    """Measures the values of a quantized module.
+
+    Args:
+        module: its states are inputs and outputs.
+        names: the operators of the exported program.
+        sequences: samples; those of a network with states are sequences of calls.
+        wide: whether a value that is wider is int16; otherwise it is float.
+
+    Attributes:
+        values: in the order of the graph.
+    """
+
+    def __init__(
+        self, module: GraphModule, names: Collection[str], sequences: Sequence[Sequence[Row]], wide: bool
+    ) -> None:
+        self._names = frozenset(names)
+        self._unrounded = Unrounded(module)
+        self._states = states_of(module)
+        self._sequences = sequences
+        self.values = tuple(self._valued(layer) for layer in self._unrounded.layers)
+        self._own = dict.fromkeys((layer.quantize for layer in self._unrounded.layers), 0.0)
+        peaks: dict[Node, float] = {}
+        self._alone: dict[Node, float] = {}
+        self._exact = list(self._run({}, peaks))
+        self._steps: dict[Node, float] = {}
+        if wide:
+            largest = torch.iinfo(torch.int16).max
+            for node in self._own:
+                peak = max(peaks.get(node, 0.0), *map(abs, grid_limits(node)))
+                self._steps[node] = max(peak / largest, ACTIVATION_EPS["int16"])
+
+    def alone(self, value: Value) -> float:
+        """Return the noise that rounding one value adds, as a share of the signal."""
+        if value.quantize not in self._alone:
+            self._alone[value.quantize] = self._noise({value.quantize: 0.0})
+        return self._alone[value.quantize]
+
+    def ordered(self) -> list[Value]:
+        """Return the values with most noise alone, largest first; of many, those whose own rounding is coarse."""
+        values = [v for v in self.values if v.parts]
+        if len(values) > MOST_ORDERED:
+            own = self._coarseness()
+            values = sorted(values, key=lambda v: -own.get(v.quantize, 0.0))[:MOST_ORDERED]
+        return sorted(values, key=lambda v: -self.alone(v))
+
+    def without(self, parts: Collection[str]) -> float:
+        """Return the noise when some operators are wider, as a share of the signal."""
+        kept = dict(self._own)
+        for value in self.values:
+            if value.parts and value.parts <= frozenset(parts):
+                kept.pop(value.quantize)
+                if value.quantize in self._steps:
+                    kept[value.quantize] = self._steps[value.quantize]
+        return self._noise(kept)
+
+    def limits(self, exact: Sequence[Sequence[torch.Tensor]]) -> tuple[float, float]:
+        """Return dB of the worst output with float activations, and with float weights.
+
+        Args:
+            exact: results of the float model for the samples.
+        """
+        rounded = list(self._run(self._own))
+        return Fidelity.of(exact, self._exact).worst, Fidelity.of(self._exact, rounded).worst
+
+    def _noise(self, rounded: Mapping[Node, float]) -> float:
+        return sum(Fidelity.of(self._exact, list(self._run(rounded))).shares)
+
+    def _run(
+        self, rounded: Mapping[Node, float], peaks: dict[Node, float] | None = None
+    ) -> Iterator[list[torch.Tensor]]:
+        count = len(self._states.values)
+        output = self._unrounded.module.graph.output_node()
+        for sequence in self._sequences:
+            states = self._states.initial
+            for row in sequence:
+                found = self._unrounded.exact((*row, *states), rounded)
+                if peaks is not None:
+                    for node in self._own:
+                        peaks[node] = max(peaks.get(node, 0.0), _peak(found[node]))
+                results = found[output]
+                if count:
+                    results, states = results[:-count], tuple(results[-count:])
+                yield float_leaves(results)
+
+    def _coarseness(self) -> dict[Node, float]:
+        """Return the relative noise of each layer's own result on exact operands, in the first sample."""
+        exact = self._unrounded.exact((*self._sequences[0][0], *self._states.initial))
+        found: dict[Node, float] = {}
+        for layer, wanted, result in self._unrounded.own(exact):
+            if wanted.is_floating_point():
+                signal, error = _powers(wanted, result)
+                found[layer.quantize] = error / signal if signal > 0 else 0.0
+        return found
+
+    def _valued(self, layer: Layer) -> Value:
+        source = _source(layer)
+        producer = "" if source.op == "placeholder" else self.name_of(source)
+        size = source.meta.get("val")
+        elements = size.numel() if isinstance(size, torch.Tensor) else 0
+        return Value(layer.quantize, producer, frozenset(self._readers_of(layer)), elements)
+
+    def name_of(self, node: Node) -> str:
+        """Return the operator of the exported program that a node was made of; "" where that is not known."""
+        return next((name for name in names_of(node) if name in self._names), "")
+
+    def _readers_of(self, layer: Layer) -> Iterator[str]:
+        waiting, seen = list(layer.quantize.users), set[Node]()
+        while waiting:
+            node = waiting.pop()
+            if node in seen or node.op != "call_function":
+                continue
+            seen.add(node)
+            if is_compute(node) and (name := self.name_of(node)):
+                yield name
+            entry = known_import(node)
+            if not is_compute(node) or (entry is not None and entry.moves_only):
+                waiting += list(node.users)
+
+
+def names_of(node: Node) -> Iterator[str]:
+    """Yield what an operator is called, and what it was made of since the exported program."""
+    yield node.name
+    sources = list(node.meta.get("from_node") or ())
+    while sources:
+        source = sources.pop()
+        yield str(source.name)
+        sources += source.from_node
+
+
+def _source(layer: Layer) -> Node:
+    """Return what computes the values of a layer: not what only moves them."""
+    node = layer.first
+    while node.op == "call_function" and not (is_compute(node) and not _moves(node)):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _moves(node: Node) -> bool:
+    entry = known_import(node)
+    return entry is not None and entry.moves_only and len(node.all_input_nodes) == 1
