@@ -111,7 +111,7 @@ def compile_model(
             with each; see docs/streaming.md.
         train: trains the module that it is given, in place: quantization-aware training of a float model, which takes
             the place of calibration.
-        quantization: a `Quantization`; or in short "int8", "int16", "auto" (the default) or "accurate", the path of a
+        quantization: a `Quantization`; or in short "int8" (the default), "int16", "auto" or "accurate", the path of a
             TOML file or a dictionary of its form, such as ``{"equalize": True}``, or a quantizer of your own.
         options: further options of the family: `NeutronOptions`, `EthosUOptions` or `CortexMOptions`.
         verify: a `Verification`; or in short False not to run the program, or `Budgets`.

@@ -24,10 +24,10 @@ class Quantization:
 
     Attributes:
         per_channel: one weight scale per output channel (True) or one per tensor (False).
-        activations: "int8", or "int16" where the NPU computes with it; weights are int8 in any case.  "auto", which
-            `micronpu.compile` does unless given a quantizer or settings: int8 where that is near float, and otherwise
-            the nearest program that takes at most 10 % more time than int8, with int16, or float on the core, for some
-            operators.  "accurate" allows twice the time.  See docs/quantization.md.
+        activations: "int8", or "int16" where the NPU computes with it; weights are int8 in any case.  "auto", of
+            `micronpu.compile`: int8 where that is near float, and otherwise the nearest program that takes at most 10 %
+            more time than int8, with int16, or float on the core, for some operators.  "accurate" allows twice the
+            time.  See docs/quantization.md.
         max_slowdown: for "auto" and "accurate", the time that a program may take, as a multiple of that of int8.
         io: "int8", "uint8" or "int16" for a program that takes and gives integers, see ``program.borders``; None for
             floats.  Bytes mean what the int8 numbers mean that are 128 less.
@@ -42,7 +42,7 @@ class Quantization:
     """
 
     per_channel: bool = True
-    activations: Activations | Literal["auto", "accurate"] | None = None
+    activations: Activations | Literal["auto", "accurate"] = "int8"
     max_slowdown: float | None = None
     io: Borders | None = None
     settings: Settings | None = None
@@ -50,7 +50,7 @@ class Quantization:
 
     def __post_init__(self) -> None:
         check_switch("per_channel", self.per_channel)
-        if self.activations is not None and self.activations not in _SLOWDOWN:
+        if not self.is_auto:
             check_activations(self.activations)
         self._check_slowdown()
         if self.io is not None:
@@ -71,7 +71,7 @@ class Quantization:
                 "`quantizer` and `settings` are both given, and each says how parts are quantized.",
                 hint="micronpu.quantize.settings_file.configure(quantizer, settings)",
             )
-        if not self.per_channel or self.activations not in (None, "int8") or self.io is not None:
+        if not self.per_channel or self.activations != "int8" or self.io is not None:
             raise OptionError(
                 "`quantizer` is given together with `per_channel`, `activations` or `io`, which it decides.",
                 hint="set them on the quantizer",
@@ -138,8 +138,6 @@ class Quantization:
     @property
     def is_auto(self) -> bool:
         """Whether the compiler chooses the precision."""
-        if self.activations is None:
-            return self.settings is None and self.quantizer is None
         return self.activations in _SLOWDOWN
 
     @property
@@ -147,7 +145,7 @@ class Quantization:
         """The time that a program may take, as a multiple of that of int8; None where the precision is fixed."""
         if not self.is_auto or self.max_slowdown is not None:
             return self.max_slowdown
-        return _SLOWDOWN[self.activations or "auto"]
+        return _SLOWDOWN[self.activations]
 
     @property
     def base(self) -> Activations:
