@@ -182,7 +182,9 @@ def test_what_differs_is_said(folder: Path) -> None:
 
 
 def test_two_programs_told_apart(folder: Path) -> None:
-    np.save(folder / "more.npy", np.ones((3, 8), np.float32))
+    more = np.ones((3, 8), np.float32)
+    more[0, 0] = 2
+    np.save(folder / "more.npy", more)
     arguments = ("compile", "net.py:network", "--calibration", "more.npy", "-t", "cortex-m55", "--io", "int8")
     assert _run(*arguments, "-o", "more.pte", "--manifest", "--report-json", "more.json", "--quiet") == (0, "")
     code, said = _run("diff", "--why", "net.pte", "more.pte")
