@@ -47,7 +47,7 @@ $(STAMP): pyproject.toml
 	@$(PIP) check
 	@touch $@
 
-demo: $(STAMP) ## compile and run the keyword-spotting example
+demo: $(STAMP) ## compile the keyword spotter for i.MX RT700 and Corstone-300, and run both
 	$(PY) examples/keyword_spotting/demo.py $(ARGS)
 
 smoke: $(STAMP) ## run a few tests of each part, for 20 seconds

@@ -37,7 +37,7 @@ def uneven(model: nn.Module) -> nn.Module:
 def main(arguments: list[str] | None = None) -> tuple[float, float]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="imxrt700-neutron", help="see `micronpu targets`")
-    parser.add_argument("--seconds", type=float, default=60.0, help="for the search; nothing new is begun after that")
+    parser.add_argument("--seconds", type=float, default=30.0, help="for the search; nothing new is begun after that")
     parser.add_argument("--rows", type=int, default=100, help="recordings to choose by and to judge by")
     options = parser.parse_args(arguments)
     model = uneven(dscnn()[0])

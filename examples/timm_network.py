@@ -12,11 +12,20 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-import timm
+import torch
 from PIL import Image
 from torch import Tensor, nn
 
 import micronpu
+
+try:
+    import timm
+except (
+    RuntimeError
+):  # The compiled operators of its torchvision are for another torch: `micronpu doctor`. Networks do without.
+    for name in ("nms", "qnms"):
+        torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    import timm
 
 
 def load(name: str) -> nn.Module:

@@ -12,10 +12,16 @@ from __future__ import annotations
 import argparse
 
 import torch
-import torchvision
 from torch import Tensor, nn
 
 import micronpu
+
+try:
+    import torchvision
+except RuntimeError:  # Its compiled operators are for another torch: `micronpu doctor`. Networks do without them.
+    for name in ("nms", "qnms"):
+        torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    import torchvision
 
 
 def load(name: str) -> nn.Module:

@@ -52,11 +52,13 @@ def main(arguments: list[str] | None = None) -> tuple[float, float]:
     random = torch.Generator().manual_seed(0)
     rows = torch.cat([features(sound(random, worn=False)) for _ in range(150)])
     optimizer = torch.optim.Adam((model := network()).parameters(), 2e-3)
-    for _ in range(20):
+    for epoch in range(20):
         for batch in torch.randperm(len(rows), generator=random).split(32):
             optimizer.zero_grad()
             nn.functional.mse_loss(model(rows[batch]), rows[batch]).backward()
             optimizer.step()
+        if epoch % 5 == 4:
+            print(f"trained {epoch + 1} of 20 epochs", flush=True)
     model.eval()
     program = micronpu.compile(model, (rows[:1],), options.target, calibration=[(r,) for r in rows[:100].split(1)])
     print(program.report.summary())

@@ -38,11 +38,13 @@ def main(arguments: list[str] | None = None) -> tuple[float, float]:
     torch.manual_seed(0)
     random = torch.Generator().manual_seed(0)
     optimizer = torch.optim.Adam((model := Network()).parameters(), 1e-2)
-    for _ in range(120):
+    for step in range(120):
         rows, kinds = movements(64, random)
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(rows), kinds).backward()
         optimizer.step()
+        if step % 40 == 39:
+            print(f"trained {step + 1} of 120 steps", flush=True)
     model.eval()
     typical, (rows, kinds) = movements(64, random)[0], movements(200, random)
     program = micronpu.compile(model, typical[:1], options.target, calibration=list(typical.split(1)))

@@ -1,4 +1,4 @@
-"""From a trained PyTorch network to a `.pte` for i.MX RT700, and its answers to real recordings.
+"""From a trained PyTorch network to programs for i.MX RT700 and Corstone-300, and their answers to real recordings.
 
     make demo
 
@@ -37,14 +37,23 @@ def compile_with_progress(target: str) -> micronpu.CompiledProgram:
         return micronpu.compile(model, example_inputs, target, calibration=calibration(), listener=listener)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", default="imxrt700-neutron", help="see `micronpu targets`")
-    parser.add_argument("--output", type=Path, default=Path("kws.pte"), help="where to write the program")
-    options = parser.parse_args()
+def on_board(program: micronpu.CompiledProgram, rows: torch.Tensor, on_npu: torch.Tensor) -> None:
+    """Runs the program in Arm's own firmware, in QEMU, where both are installed."""
+    try:
+        with program.board("corstone300") as board:
+            answers = [int(board.run(row[None].numpy())[0].argmax()) for row in rows]
+    except micronpu.MicroNpuError as error:
+        CONSOLE.print(f"[dim]Not run in Arm's firmware: {error}[/dim]")
+        return
+    same = sum(a == int(b) for a, b in zip(answers, on_npu, strict=True))
+    CONSOLE.print(f"Arm's firmware, in QEMU, gives the same answer to {same} of {len(answers)} recordings.")
 
-    program = compile_with_progress(options.target)
-    program.save(options.output)
+
+def run(target: str, output: Path) -> None:
+    """Compiles for a target, writes the program and shows what it says of recordings that did not calibrate it."""
+    CONSOLE.rule(target)
+    program = compile_with_progress(target)
+    program.save(output)
 
     report = program.report
     CONSOLE.print(f"\n[bold]{report.summary()}[/bold]")
@@ -65,7 +74,7 @@ def main() -> None:
     figures = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     figures.add_row("delegated operators", f"{report.delegated} of {len(report.verdicts)}")
     figures.add_row("partitions", str(report.partitions))
-    figures.add_row(f"size of {options.output}", f"{len(program.buffer):,} bytes")
+    figures.add_row(f"size of {output}", f"{len(program.buffer):,} bytes")
     figures.add_row("compile time", f"{sum(program.seconds.values()):.1f} s")
     figures.add_row("held-out recordings", str(len(rows)))
     figures.add_row("float accuracy", percent(in_float == labels))
@@ -77,11 +86,23 @@ def main() -> None:
     examples = Table(title="\nTen recordings", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("recording", "spoken", "float", "NPU", ""):
         examples.add_column(column)
-    for index in range(5, len(rows), 31):
+    ten = range(5, len(rows), 31)
+    for index in ten:
         spoken, said = classes[int(labels[index])], classes[int(on_npu[index])]
         mark = "[green]right[/green]" if spoken == said else "[red]wrong[/red]"
         examples.add_row(str(index), spoken, classes[int(in_float[index])], said, mark)
     CONSOLE.print(examples)
+    if report.target.startswith("corstone300"):
+        on_board(program, rows[list(ten)], on_npu[list(ten)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", action="append", help="imxrt700 and corstone300 unless given")
+    parser.add_argument("--output", type=Path, help="where to write the program; kws-TARGET.pte unless given")
+    options = parser.parse_args()
+    for target in options.target or ("imxrt700", "corstone300"):
+        run(target, options.output or Path(f"kws-{target}.pte"))
 
 
 if __name__ == "__main__":

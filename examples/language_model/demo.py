@@ -1,15 +1,17 @@
 """A language model on an Ethos-U85: trained, compiled as prefill and decode with one cache, and telling on.
 
-    python demo.py TEXT [--target ethos-u85-256] [--steps 5000] [--dim 64] [--layers 5]
+    python demo.py [TEXT] [--target ethos-u85-256] [--steps 100] [--dim 64] [--layers 5]
 
-The text may be any. Debian's package bible-kjv prints one of four million letters:
-`bible -f ge1:1-re22:21 > bible.txt`.
+The text may be any; unless given, it is Python's own help, and so little training gives words without sense.
+Debian's package bible-kjv prints one of four million letters, `bible -f ge1:1-re22:21 > bible.txt`; with
+`--steps 5000 --length 256`, which takes minutes, the model continues it.
 """
 
 import argparse
 import math
 import sys
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +19,9 @@ from model import Model
 from tokenizer import Tokenizer
 
 import micronpu
+
+LETTERS = 200_000
+"""Of Python's help that are read: the tokenizer takes as long as they are many."""
 
 
 def trained(model, data, steps, length):
@@ -31,8 +36,9 @@ def trained(model, data, steps, length):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if sys.stderr.isatty():
-            print(f"\rstep {step + 1} of {steps}, loss {loss:.2f} ", end="", file=sys.stderr)
+        if sys.stderr.isatty() or (step + 1) % (steps // 10 or 1) == 0:
+            start, end = ("\r", " ") if sys.stderr.isatty() else ("", "\n")
+            print(f"{start}step {step + 1} of {steps}, loss {loss:.2f}", end=end, file=sys.stderr, flush=True)
     return model.eval()
 
 
@@ -43,13 +49,13 @@ def calls(tokens, n):
 
 def main(argv=None):
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("text", type=Path)
+    options.add_argument("text", type=Path, nargs="?", help="the help of Python unless given")
     options.add_argument("--target", default="ethos-u85-256")
-    for name, value in (("steps", 5000), ("vocab", 512), ("dim", 64), ("layers", 5), ("length", 256), ("new", 64)):
+    for name, value in (("steps", 100), ("vocab", 512), ("dim", 64), ("layers", 5), ("length", 96), ("new", 64)):
         options.add_argument(f"--{name}", type=type(value), default=value)
     given = options.parse_args(argv)
     torch.manual_seed(0)
-    text, n = given.text.read_text(encoding="latin1"), 16
+    text, n = given.text.read_text(encoding="latin1") if given.text else "\n".join(topics.values())[:LETTERS], 16
     cut = len(text) * 95 // 100
     tokenizer = Tokenizer(text[:cut], given.vocab)
     train, test = (torch.tensor(tokenizer.encode(t)) for t in (text[:cut], text[cut:]))

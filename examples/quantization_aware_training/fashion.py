@@ -1,4 +1,4 @@
-"""FashionMNIST: found, or downloaded and checked; and a small network for it."""
+"""Drawings of clothes, or FashionMNIST, downloaded and checked; and a small network for either."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from drawings import drawn
 from torch import Tensor, nn
 
 SOURCE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
@@ -39,15 +40,17 @@ def load(path: Path | None = None, train: int = 10_000, test: int = 2_000) -> Fa
     """The first images of the data set.
 
     Args:
-        path: an ``.npz`` with `train_x`, `train_y`, `test_x`, `test_y`, or a folder with the four original files; they
-            are downloaded unless given.
+        path: an ``.npz`` with `train_x`, `train_y`, `test_x`, `test_y`, a folder with the four original files, or
+            "fashion-mnist" to download these; drawings unless given.
         train, test: how many images of each.
     """
-    if path is not None and path.suffix == ".npz":
+    if path is None:
+        arrays = dict(zip(FILES, (*drawn(train, seed=0), *drawn(test, seed=1)), strict=True))
+    elif path.suffix == ".npz":
         with np.load(path) as archive:
             arrays = {name: archive[name] for name in FILES}
     else:
-        folder = path or downloaded()
+        folder = downloaded() if path == Path("fashion-mnist") else path
         arrays = {name: _read(folder / file) for name, (file, _) in FILES.items()}
 
     def images(name: str, count: int) -> Tensor:

@@ -51,11 +51,13 @@ def main(arguments: list[str] | None = None) -> tuple[float, float]:
     torch.manual_seed(0)
     random = np.random.default_rng(0)
     optimizer = torch.optim.Adam((model := UNet()).parameters(), 1e-2)
-    for _ in range(60):
+    for step in range(60):
         pictures, truth = scenes(16, random)
         optimizer.zero_grad()
         nn.functional.binary_cross_entropy_with_logits(model(pictures), truth).backward()
         optimizer.step()
+        if step % 15 == 14:
+            print(f"trained {step + 1} of 60 steps", flush=True)
     model.eval()
     typical, (pictures, truth) = scenes(24, random)[0], scenes(24, random)
     program = micronpu.compile(model, typical[:1], options.target, calibration=list(typical.split(1)))

@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import platform
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from micronpu.base.errors import FileError, MicroNpuError, RuntimeUnavailableErr
 from micronpu.base.files import check_new_folder
 from micronpu.base.installed import python_versions, requirements
 from micronpu.cli import console
+from micronpu.cli.named_models import OTHER_TORCH
 from micronpu.report.texts import plural
 from micronpu.targets.registry import FAMILIES
 from micronpu.upstream.door import NOT_THERE, SEEN, all_doors, installed, is_seen
@@ -174,6 +176,7 @@ def examine() -> Iterator[Finding]:
     yield from _examine_boards()
     yield from _examine_simulator()
     yield from _examine_vendors()
+    yield from _examine_networks()
 
 
 def examine_upstream(*, every: bool) -> Iterator[Finding]:
@@ -249,6 +252,18 @@ def _examine_vendors() -> Iterator[Finding]:
                 return  # NumPy, which is missing above
             except MicroNpuError as error:
                 yield Finding(package, error.what, False, error.hint, needed=False)
+
+
+def _examine_networks() -> Iterator[Finding]:
+    """torchvision, whose compiled operators are for one build of torch; tried in a process of its own if installed."""
+    if importlib.util.find_spec("torchvision") is None:
+        return
+    version = importlib.metadata.version("torchvision")
+    command = [sys.executable, "-c", "import torchvision"]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    error = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "it cannot be imported")
+    found = version if done.returncode == 0 else f"{version}, {error.strip()}"
+    yield Finding("torchvision", found, done.returncode == 0, OTHER_TORCH, needed=False)
 
 
 def _examine_plugin() -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from micronpu.base import timing
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, first_line
 from micronpu.base.files import check_name
 from micronpu.cli.archive import load_archive
-from micronpu.cli.named_models import OTHER_TORCH, is_named, load_named
+from micronpu.cli.named_models import OF_TORCHVISION, OTHER_TORCH, is_named, load_named
 from micronpu.report.texts import plural
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.generic]
 
-_OF_TORCHVISION = "operator torchvision::"
-"""In the error of a torchvision that was built for another torch than the one that is there."""
 MODEL_FORMS = "path/to/file.py:function, a file .tflite, .onnx or .pt2, or timm:NAME or torchvision:NAME"
 
 
@@ -134,7 +132,7 @@ class UserFile:
             raise
         except BaseException as error:  # one of the user's own, too
             said = ": ".join(filter(None, (type(error).__name__, first_line(error))))
-            hint = OTHER_TORCH if _OF_TORCHVISION in said else "--debug, which shows the traceback"
+            hint = OTHER_TORCH if OF_TORCHVISION in said else "--debug, which shows the traceback"
             raise ModelError(f"{what}{self._line(error)}: {said}.", hint=hint) from error
         finally:
             if folder in sys.path:

@@ -18,6 +18,8 @@ OTHER_TORCH = (
     "a torchvision from where torch came, such as pip install --force-reinstall torchvision "
     "--index-url https://download.pytorch.org/whl/cpu"
 )
+OF_TORCHVISION = "operator torchvision::"
+"""In the error of a torchvision that was built for another torch than the one that is there."""
 UNTRAINED = "untrained"
 _SIZE = (3, 224, 224)
 """Of an input where the library does not say."""
@@ -39,7 +41,7 @@ def load_named(text: str) -> tuple[Any, tuple[Any, ...], str]:
     if not name or how not in ("", UNTRAINED):
         raise ModelError(f"{text!r} names no model.", hint=f"{library}:NAME, or {library}:NAME:{UNTRAINED}")
     try:
-        importlib.import_module(library)
+        _imported(library)
     except ModuleNotFoundError as error:
         raise ModelError(
             f"{text} is a model of {library}, which is not installed.", hint=f"pip install {library}"
@@ -65,6 +67,24 @@ def load_named(text: str) -> tuple[Any, tuple[Any, ...], str]:
     import torch
 
     return model.eval(), (torch.randn(1, *size, generator=torch.Generator().manual_seed(0)),), name
+
+
+def _imported(library: str) -> None:
+    """Import a library of networks, also with a torchvision whose compiled operators are for another torch.
+
+    Networks do without these operators: two schemas, which the Python part looks for, take their place. Detectors stop
+    at the first call of one.
+    """
+    try:
+        importlib.import_module(library)
+    except RuntimeError as error:
+        if OF_TORCHVISION not in str(error):
+            raise
+        import torch
+
+        for name in ("nms", "qnms"):
+            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        importlib.import_module(library)
 
 
 def _torchvision_names() -> Sequence[str]:
