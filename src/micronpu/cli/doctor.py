@@ -17,12 +17,13 @@ from rich.text import Text
 
 from micronpu.base.cache import CACHE, FOLDER, Usage
 from micronpu.base.errors import FileError, MicroNpuError, RuntimeUnavailableError
+from micronpu.base.extensions import BACKENDS, GROUPS, extensions, package_of
 from micronpu.base.files import check_new_folder
 from micronpu.base.installed import python_versions, requirements
 from micronpu.cli import console
 from micronpu.cli.named_models import OTHER_TORCH
 from micronpu.report.texts import plural
-from micronpu.targets.registry import FAMILIES
+from micronpu.targets.registry import BROKEN, FAMILIES
 from micronpu.upstream.door import NOT_THERE, SEEN, all_doors, installed, is_seen
 
 _REQUIREMENT = re.compile(r"([\w.-]+?)\s*((?:[<>=!~]=?[^;]*)?)(?:;(.*))?$")
@@ -177,6 +178,7 @@ def examine() -> Iterator[Finding]:
     yield from _examine_simulator()
     yield from _examine_vendors()
     yield from _examine_networks()
+    yield from _examine_extensions()
 
 
 def examine_upstream(*, every: bool) -> Iterator[Finding]:
@@ -264,6 +266,15 @@ def _examine_networks() -> Iterator[Finding]:
     error = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "it cannot be imported")
     found = version if done.returncode == 0 else f"{version}, {error.strip()}"
     yield Finding("torchvision", found, done.returncode == 0, OTHER_TORCH, needed=False)
+
+
+def _examine_extensions() -> Iterator[Finding]:
+    """Backends, commands and passes of other packages; backends have been loaded, and say what is wrong."""
+    for group in GROUPS:
+        for name, point in extensions(group).items():
+            broken = BROKEN.get(name) if group == BACKENDS else None
+            found = package_of(point) if broken is None else broken.what
+            yield Finding(f"{group}: {name}", found, broken is None, broken.hint if broken else "", needed=False)
 
 
 def _examine_plugin() -> Iterator[Finding]:

@@ -6,13 +6,15 @@ import inspect
 import operator
 from collections.abc import Callable
 from dataclasses import Field, fields
+from types import FunctionType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from micronpu.base.errors import InternalError, OptionError
-from micronpu.cli.console import flag_of
+from micronpu.base.extensions import COMMANDS, extensions, load
+from micronpu.cli.console import flag_of, guarded
 from micronpu.cli.help import Command
 from micronpu.report.codec import attribute_texts
 
@@ -38,11 +40,41 @@ class Group(TyperGroup):
     Not earlier: the classes that they are made from import NumPy, which the list of commands must not wait for.
     """
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        own = super().list_commands(ctx)
+        return own + [name for name in extensions(COMMANDS) if name not in own]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        own = super().get_command(ctx, cmd_name)
+        return _command_of(cmd_name) if own is None and cmd_name in extensions(COMMANDS) else own
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         if name in _EXTENDED:
             command = _with_npu_options(name, _EXTENDED[name])
         return name, command, rest
+
+
+def _command_of(name: str) -> Any:
+    """The command of another package, which is loaded only here; one that cannot be loaded raises when it is run."""
+    made = typer.Typer(pretty_exceptions_enable=False)
+    point = extensions(COMMANDS)[name]
+    try:
+        found = load(point, (typer.Typer, FunctionType), "typer.Typer and no function")
+    except OptionError as error:
+        problem = error
+
+        def found() -> None:
+            raise problem
+
+        found.__doc__ = f"{problem.what}"
+    if isinstance(found, typer.Typer):
+        made = found
+    else:
+        made.command(name, cls=Command)(guarded(found))
+    command = typer.main.get_command(made)
+    command.name = name
+    return command
 
 
 def takes_npu_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

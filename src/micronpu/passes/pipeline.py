@@ -10,6 +10,7 @@ import numpy as np
 from micronpu.base import timing
 from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import InternalError, OptionError, PassError, first_line
+from micronpu.base.extensions import PASSES, extensions, load
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import DType
@@ -86,6 +87,20 @@ PHASES = (
 )
 
 
+def _installed(name: str) -> Pass:
+    """A new pass of an installed package, by the name of its entry point.
+
+    Raises:
+        OptionError: there is none, or it cannot be loaded.
+    """
+    point = extensions(PASSES).get(name)
+    if point is None:
+        known = ", ".join(extensions(PASSES)) or "none is installed"
+        raise OptionError(f"No installed package has a pass {name!r}.", hint=f"an instance of Pass, or one of: {known}")
+    found: Pass = load(point, Pass, "class derived from micronpu.Pass")()
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """The passes that every graph goes through before it is written, in their order.
@@ -139,24 +154,24 @@ class Pipeline:
             self._check_has(name)
         return self._changed(lambda step: [] if step.name in names else [step])
 
-    def before(self, name: str, *passes: Pass) -> Pipeline:
+    def before(self, name: str, *passes: Pass | str) -> Pipeline:
         """The pipeline with passes right before another one, wherever that runs.
 
         Args:
-            passes: of your own; their names are not those of others.
+            passes: of your own, or the names of passes of installed packages; their names are not those of others.
 
         Raises:
             OptionError: there is no such pass, or something is wrong with one of yours.
         """
         self._check_has(name)
-        self._check_own(passes)
-        return self._changed(lambda step: [*passes, step] if step.name == name else [step])
+        own = self._own(passes)
+        return self._changed(lambda step: [*own, step] if step.name == name else [step])
 
-    def after(self, name: str, *passes: Pass) -> Pipeline:
+    def after(self, name: str, *passes: Pass | str) -> Pipeline:
         """The pipeline with passes right behind another one, wherever that runs; see `before`."""
         self._check_has(name)
-        self._check_own(passes)
-        return self._changed(lambda step: [step, *passes] if step.name == name else [step])
+        own = self._own(passes)
+        return self._changed(lambda step: [step, *own] if step.name == name else [step])
 
     def _changed(self, change: Callable[[Pass], list[Pass]]) -> Pipeline:
         phases = (replace(p, passes=tuple(s for step in p.passes for s in change(step))) for p in self.phases)
@@ -166,9 +181,11 @@ class Pipeline:
         if name not in self.names:
             raise OptionError(f"The pipeline has no pass {described(name)}.", hint=f"one of {', '.join(self.names)}")
 
-    def _check_own(self, passes: Sequence[Pass]) -> None:
+    def _own(self, passes: Sequence[Pass | str]) -> tuple[Pass, ...]:
+        """Passes of your own, those of other packages loaded, and checked."""
+        made = tuple(_installed(step) if isinstance(step, str) else step for step in passes)
         taken = {*self.names, *(step.name for step in LITERT_PASSES)}
-        for step in passes:
+        for step in made:
             if not isinstance(step, Pass):
                 raise OptionError(f"A pass is {described(step)}.", hint="MyPass(), of a class derived from Pass")
             name = getattr(step, "name", None)
@@ -178,6 +195,7 @@ class Pipeline:
                     f"The pass {type(step).__name__} is called {described(name)}, {why}.", hint='name = "my_pass"'
                 )
             taken.add(name)
+        return made
 
     def run(self, graph: Graph, after: Callable[[Pass, Graph], None] | None = None) -> Graph:
         """Simplifies and legalises a graph in place and returns it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from micronpu.base.extensions import PASSES, extensions, package_of
 from micronpu.passes.pipeline import FINISH, SETTLE, SIMPLIFY
 from micronpu.quantize.switches import float_rewrites
 from micronpu.targets.family import sentences
@@ -16,4 +17,6 @@ def catalogue() -> dict[str, dict[str, str]]:
     }
     for family in FAMILIES.values():
         found |= family.rewrites()
+    if installed := {name: package_of(point) for name, point in extensions(PASSES).items()}:
+        found["Passes of installed packages, for Pipeline.before and Pipeline.after"] = installed
     return found

@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from micronpu.base.errors import OptionError, RuntimeUnavailableError
+from micronpu.base.errors import OptionError, RuntimeUnavailableError, first_line
+from micronpu.base.extensions import BACKENDS, extensions, load, package_of
 from micronpu.chips import Chip, Chips, TargetEntry, shipped_chips
 from micronpu.chips.core import Core
 from micronpu.targets.cortexm.family import CortexM
@@ -21,7 +22,33 @@ if TYPE_CHECKING:
     from micronpu.partition.device import Device
     from micronpu.targets.options import Options
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (Neutron(), EthosU(), CortexM())}
+BROKEN: dict[str, OptionError] = {}
+"""Backends of other packages that cannot be used, by the name of their entry point, and why."""
+
+
+def _families() -> Iterator[Family]:
+    """Our backends, and those of other packages that can be loaded."""
+    own = (Neutron(), EthosU(), CortexM())
+    yield from own
+    taken = {name for family in own for name in (family.name, family.backend)}
+    for name, point in extensions(BACKENDS).items():
+        try:
+            family = load(point, Family, "class derived from micronpu.targets.family.Family")()
+            if family.name in taken or (family.backend and family.backend in taken):
+                clash = f"The backend `{name}` of the package {package_of(point)} has the name of another one."
+                raise OptionError(clash, hint="another `name` and `backend`")
+        except OptionError as error:
+            BROKEN[name] = error
+            continue
+        except Exception as error:  # whatever its constructor raises
+            what = f"The backend `{name}` of the package {package_of(point)} cannot be made: {first_line(error)}."
+            BROKEN[name] = OptionError(what, hint="a newer version, or pip uninstall")
+            continue
+        taken |= {family.name, family.backend}
+        yield family
+
+
+FAMILIES: dict[str, Family] = {family.name: family for family in _families()}
 """By `Family.name`."""
 
 Parameters = ParamSpec("Parameters")
@@ -166,8 +193,9 @@ def find_target(name: str) -> Target:
             return target
     known = [n for t in targets for n in (t.name, *t.entry.aliases)]
     near = difflib.get_close_matches(name.lower(), sorted(known), 3, 0.5)
+    broken = "".join(f" {error.what}" for error in BROKEN.values())
     raise OptionError(
-        f"There is no target {name!r}.",
+        f"There is no target {name!r}.{broken}",
         hint=f"{', '.join(near) or 'imxrt700'}; `micronpu targets` lists all, and a chip file does, too",
     )
 

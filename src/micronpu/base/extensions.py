@@ -1,0 +1,52 @@
+"""Extensions: backends, commands and passes that other installed packages declare as entry points."""
+
+from __future__ import annotations
+
+import functools
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from micronpu.base.errors import OptionError, first_line
+
+BACKENDS = "micronpu.backends"
+"""Entry points that name a class derived from `micronpu.targets.family.Family`."""
+COMMANDS = "micronpu.commands"
+"""Entry points that name a `typer.Typer`, or a function with the annotations of a typer command."""
+PASSES = "micronpu.passes"
+"""Entry points that name a class derived from `micronpu.Pass`."""
+GROUPS = (BACKENDS, COMMANDS, PASSES)
+
+
+@functools.cache
+def extensions(group: str) -> dict[str, EntryPoint]:
+    """The entry points of a group by name, in the order of their names."""
+    return {point.name: point for point in sorted(entry_points(group=group), key=lambda point: point.name)}
+
+
+def package_of(point: EntryPoint) -> str:
+    """Name and version of the package that declares an entry point."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "an unknown package"
+
+
+def load(point: EntryPoint, kind: type | tuple[type, ...], what: str) -> Any:
+    """Import what an entry point names.
+
+    Args:
+        kind: its class, or a class that it is derived from.
+        what: it must be, for the message.
+
+    Raises:
+        OptionError: it cannot be imported, or is something else; the message names the package.
+    """
+    subject = f"`{point.name}` of the package {package_of(point)}, an entry point in {point.group},"
+    name = point.dist.name if point.dist is not None else point.name
+    try:
+        found = point.load()
+    except Exception as error:  # whatever the module raises
+        raise OptionError(
+            f"{subject} cannot be loaded: {type(error).__name__}: {first_line(error)}.",
+            hint=f"pip install --upgrade {name}, or pip uninstall {name}",
+        ) from error
+    if not (isinstance(found, kind) or (isinstance(found, type) and issubclass(found, kind))):
+        raise OptionError(f"{subject} is no {what}.", hint=f"a newer {name}, or pip uninstall {name}")
+    return found
