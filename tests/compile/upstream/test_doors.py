@@ -339,6 +339,11 @@ def is_view():
     assert upstream.is_view(X[:1]) and not upstream.is_view(X)
 
 
+def is_guard():
+    guards = [m for m in program().module().modules() if upstream.is_guard(m)]
+    assert guards and not upstream.is_guard(Net())
+
+
 def composite():
     composite = [
         torch._C._dispatch_has_kernel_for_dispatch_key(o.name(), "CompositeImplicitAutograd")
@@ -454,6 +459,7 @@ USES = {
     "torch._functorch.predispatch": transforms,
     **dict.fromkeys(SIGHTS, sights),
     "torch:Tensor._is_view": is_view,
+    "torch.export._unlift:GuardsFn": is_guard,
     "executorch.backends.transforms.utils:create_constant_placeholder": constants,
     "executorch.exir.graph_module:get_control_flow_submodules": control_flow,
     "executorch.backends.cortex_m.ops.operators": kernels_of_a_core,
@@ -564,6 +570,7 @@ ARGUMENTS = {
     "schema_named": lambda: ("aten::add", "out"),
     "version_of": lambda: (torch.zeros(2),),
     "is_view": lambda: (X[:1],),
+    "is_guard": lambda: (Net(),),
     "buffers_of": lambda: (Net(),),
     "codegen_of": lambda: (torch.fx.Graph(),),
     "metadata_of": lambda: (X,),
