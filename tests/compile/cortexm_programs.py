@@ -10,6 +10,8 @@ import torch
 from tests.cortexm_reference import REFERENCES
 from torch import fx
 
+from micronpu.partition.kernels import CoreKernel
+
 Array = np.ndarray[Any, Any]
 
 
@@ -19,6 +21,7 @@ class IntegerInterpreter(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         overload = target._op if type(target).__name__ == "EdgeOpOverload" else target
         name = overload._schema.name if isinstance(overload, torch._ops.OpOverload) else ""
+        name = target.qualified if isinstance(target, CoreKernel) else name
         if not name.startswith("cortex_m::"):
             return super().call_function(target, args, kwargs)
         arrays = [a.numpy() if isinstance(a, torch.Tensor) else _dtype(a) for a in args]

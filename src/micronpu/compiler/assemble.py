@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,6 @@ from micronpu.frontend.integers import IntegerBorders
 from micronpu.frontend.positions import counts_of, ranges_of
 from micronpu.frontend.states import State, held, hold, states_of
 from micronpu.partition.device import Device, constant_bytes
-from micronpu.partition.kernels import kernel_handles
 from micronpu.program.digest import stamp
 from micronpu.program.plan import Plan, read_plan
 from micronpu.program.strip import strip
@@ -141,9 +140,6 @@ def _untried(
         states=tuple(map(_reported, quantized.states)),
         sparsity=quantized.sparsity,
     )
-    kernels: Mapping[int, tuple[int, ...]] = {}
-    if host.core_graphs:
-        kernels = kernel_handles(host.module, [call.operator for call in plan.calls])
     return CompiledProgram(
         buffer,
         report,
@@ -156,7 +152,7 @@ def _untried(
         quantized.states,
         own.name,
         _examples=quantized.examples,
-        _kernels=kernels,
+        _kernels=made.handles[own.name or "forward"],
     )
 
 

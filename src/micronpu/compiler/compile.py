@@ -36,7 +36,6 @@ from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for, target_required
 from micronpu.transforms.sparsity.options import SparsityOptions
 from micronpu.transforms.wanted import Transforms
-from micronpu.upstream.idle import graphs_left_unwritten
 from micronpu.upstream.session import exclusive
 
 
@@ -81,7 +80,6 @@ def compile_model(
     etrecord="program.save_etrecord(path)",
 )
 @exclusive()
-@graphs_left_unwritten()
 def compile_model(
     model: nn.Module | ExportedProgram | str | os.PathLike[str] | Methods,
     example_inputs: Any = None,
@@ -178,7 +176,6 @@ def compile_model(
 
 @moved(**QUANTIZATION_NOW)
 @exclusive()
-@graphs_left_unwritten()
 @target_required
 def check_model(
     model: nn.Module | ExportedProgram | str | os.PathLike[str],

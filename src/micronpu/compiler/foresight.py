@@ -14,6 +14,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.hints import hint_for
 from micronpu.frontend.program import overload_name
 from micronpu.partition.portable import has_some_kernel
+from micronpu.partition.write import Part, without_kernel, written
 from micronpu.report.verdict import Verdict
 from micronpu.report.warnings import NO_KERNEL, WARNING, ReportWarning
 
@@ -64,19 +65,14 @@ def _warning(verdict: Verdict, lacking: str, hint: str) -> ReportWarning:
 def _lacking(node: Node, module: GraphModule) -> str:
     """Names of what has no kernel of what an operator becomes by itself, or ""."""
     with quiet():
-        from micronpu.compiler.kernels import out_variants
-        from micronpu.partition.lower import lower, missing_kernels
-
         alone = _alone(node, module)
         if alone is None:
             return ""
-        program, inputs = alone
         try:
-            with out_variants(program):
-                return ", ".join(missing_kernels(lower({"forward": (program, inputs)}), "forward"))
+            return ", ".join(without_kernel(written({"forward": Part(*alone)}).callers["forward"]))
         except UnsupportedError:
             return str(overload_name(node))
-        except Exception:  # it cannot be lowered apart from its program: nothing is known
+        except Exception:  # it cannot be written apart from its program: nothing is known
             return ""
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from torch import nn
 from torch.fx import GraphModule
@@ -30,9 +30,6 @@ from micronpu.report.delegation import DelegationReport, Operation
 from micronpu.report.texts import plural
 from micronpu.report.traffic import together
 
-if TYPE_CHECKING:
-    from executorch.exir import EdgeProgramManager
-
 
 @dataclass(frozen=True)
 class HostPart:
@@ -45,7 +42,6 @@ class HostPart:
         partitions: what the NPU computes, in the order of the calls.
         reads: for each of them, the nodes of the quantized module whose integers it takes.
         core_graphs: what the core computes in int8, in the order of the calls.
-        finish: what the kernels of the core want done after ExecuTorch's lowering; None without them.
     """
 
     module: GraphModule
@@ -53,7 +49,6 @@ class HostPart:
     partitions: tuple[CompiledPartition, ...]
     reads: tuple[tuple[str, ...], ...] = ()
     core_graphs: tuple[Graph, ...] = ()
-    finish: Callable[[EdgeProgramManager], None] | None = None
 
 
 def within(host: HostPart, program: bytes) -> HostPart:
@@ -132,8 +127,7 @@ def host_part(
         compiled = [*compiled, *(part for step in loops.steps for part in step.partitions)]
         reads += tuple(("",) for step in loops.steps for _ in step.partitions)
         graphs += tuple(graph for step in loops.steps for graph in step.core_graphs)
-    finish = core.finish if core is not None else None
-    return HostPart(module, report, tuple(compiled), reads, graphs, finish)
+    return HostPart(module, report, tuple(compiled), reads, graphs)
 
 
 def _report(

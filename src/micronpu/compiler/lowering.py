@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from micronpu.compiler.host import HostPart
+from micronpu.compiler.kernels import check_kernels
 from micronpu.frontend.integers import IntegerBorders
 from micronpu.frontend.positions import Count
 from micronpu.frontend.states import State
-from micronpu.partition.direct import program_of
+from micronpu.partition.write import Part, written
 from micronpu.program.border import BORDERS_KEY, COUNTS_KEY, RANGES_KEY, pack_borders, pack_counts, pack_ranges
 from micronpu.program.states import STATES_KEY, key_of, pack_states
-from micronpu.upstream.executorch import add_named_data, data_files
-
-if TYPE_CHECKING:
-    from executorch.exir import EdgeProgramManager
 
 
 @dataclass(frozen=True)
@@ -46,51 +42,38 @@ class MethodPart:
 
 
 class Lowered(NamedTuple):
-    """The program's bytes, what the report says about its kernels, and data files by name."""
+    """A program.
+
+    Attributes:
+        buffer: its bytes.
+        notes: what the report says about its kernels.
+        data_files: what stands beside it, by name.
+        handles: of each method, the debug handles of what its instructions compute on the host, by their numbers.
+    """
 
     buffer: bytes
     notes: tuple[str, ...] = ()
     data_files: Mapping[str, bytes] = MappingProxyType({})
+    handles: Mapping[str, Mapping[int, tuple[int, ...]]] = MappingProxyType({})
 
 
 def lowered(methods: Sequence[MethodPart], allow_missing_kernels: bool) -> Lowered:
-    """The host parts round the NPU's as a program; through ExecuTorch's compiler where it has anything to do."""
-    named = {key: data for method in methods for key, data in _told(method).items()}
-    if len(methods) == 1:
-        direct = program_of(methods[0].host.module, methods[0].examples, named)
-        if direct is not None:
-            return Lowered(direct)
-    from micronpu.compiler.kernels import check_kernels, out_variants
-    from micronpu.partition.lower import lower
+    """The host parts round the NPU's as a program.
 
-    with contextlib.ExitStack() as stack:
-        for method in methods:
-            stack.enter_context(out_variants(method.host.module))
-        modules = {method.name or "forward": (method.host.module, method.examples) for method in methods}
-        program = lower(modules, lambda edge: finish(edge, methods))
-        notes: dict[str, None] = {}
-        for method in methods:
-            own = check_kernels(program, method.host.module, allow_missing_kernels, method.name or "forward")
-            notes |= dict.fromkeys(own)
-        return Lowered(bytes(program.buffer), tuple(notes), data_files(program))
-
-
-def finish(edge: EdgeProgramManager, methods: Sequence[MethodPart]) -> None:
-    """What is done to the host parts between ExecuTorch's lowering to edge operators and the end.
-
-    What the program's integers mean, so that `micronpu deploy` finds it in the file alone, is written once, also where
-    a partition brings it along.
+    Raises:
+        UnsupportedError: an operator of the host has no kernel.
     """
-    for done in dict.fromkeys(method.host.finish for method in methods if method.host.finish is not None):
-        done(edge)
+    named: dict[str, bytes] = {}
     for method in methods:
-        for key, data in _told(method).items():
-            add_named_data(edge, key, data)
+        named |= told(method)
         if method.states:
-            add_named_data(edge, key_of(STATES_KEY, method.name), pack_states(method.states))
+            named[key_of(STATES_KEY, method.name)] = pack_states(method.states)
+    made = written({m.name or "forward": Part(m.host.module, m.examples) for m in methods}, named)
+    notes = (n for callers in made.callers.values() for n in check_kernels(callers, allow_missing_kernels))
+    return Lowered(made.buffer, tuple(dict.fromkeys(notes)), made.data_files, made.handles)
 
 
-def _told(method: MethodPart) -> dict[str, bytes]:
+def told(method: MethodPart) -> dict[str, bytes]:
     """What the program says of its inputs and outputs, as named data."""
     found = {}
     if method.borders is not None:

@@ -23,7 +23,6 @@ from micronpu.frontend.checks import (
     check_tensors,
     check_weights,
 )
-from micronpu.upstream.sight import exports_at_sight
 from micronpu.upstream.torch import OpOverload, buffers_of, is_view, schema_of
 
 
@@ -58,7 +57,7 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
     check_weights(model)
     check_names(name for name, _ in (*model.named_modules(), *model.named_parameters(), *model.named_buffers()))
     # On some errors torch prints the graph that it has so far, on others it logs the traceback of what it then raises.
-    with quiet(logging.ERROR), torch.no_grad(), unprinted(), exports_at_sight():
+    with quiet(logging.ERROR), torch.no_grad(), unprinted():
         try:
             # A mode is asked about every attribute of a tensor that torch looks at, a tenth of the time of an export.
             recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())

@@ -26,7 +26,6 @@ from micronpu.report.traffic import BusTraffic
 from micronpu.report.verdict import Reason
 
 if TYPE_CHECKING:
-    from executorch.exir import EdgeProgramManager
     from torch.fx import GraphModule
     from torch.fx import Node as FxNode
     from typing_extensions import Self, Unpack
@@ -174,11 +173,7 @@ class CorePart(ABC):
 
     @abstractmethod
     def adapt(self, module: GraphModule) -> None:
-        """Changes the host part round the calls of kernels, in place, before ExecuTorch lowers it."""
-
-    @abstractmethod
-    def finish(self, edge: EdgeProgramManager) -> None:
-        """Changes the host part after ExecuTorch's lowering to edge operators."""
+        """Changes the host part round the calls of kernels, in place, before it is written."""
 
     @abstractmethod
     def costs(self, graph: Graph) -> Mapping[int, Cost]:

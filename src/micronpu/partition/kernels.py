@@ -1,44 +1,82 @@
-"""Which operators of the model a call of a kernel computes, as far as a core's kernels go."""
+"""Kernels of the runtime: those of a core, as nodes of a graph call them, and how each kernel takes its operands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from dataclasses import dataclass
+from typing import Any
 
-from torch.fx import GraphModule
+from micronpu.partition.portable import portable_kernels
+from micronpu.upstream.executorch import core_operator
+from micronpu.upstream.pte import CORE_KERNELS
+from micronpu.upstream.torch import OpOverload, overload_part, schema_of
 
-from micronpu.frontend.facts import HANDLES
-from micronpu.upstream.torch import OpOverload, schema_of
 
+@dataclass(frozen=True)
+class CoreKernel:
+    """A kernel of a core, called with all that its schema has, in this order; a node's ``val`` says what it gives.
 
-def kernel_handles(module: GraphModule, operators: Sequence[str]) -> dict[int, tuple[int, ...]]:
-    """Debug handles by the number of the instruction.
-
-    ExecuTorch's lowering keeps the order of kernels that it knows nothing of, and their metadata not; empty where it
-    has not even kept the order.
-
-    Args:
-        module: a host part, with a module for each part on the core.
-        operators: of the finished program's instructions in order, such as "cortex_m::quantized_add.out"; "" for
-            what is none.
+    ExecuTorch's definition of the operators takes seconds to import, and is asked for where one is computed or traced.
     """
-    written = list(_calls(module))
-    spaces = tuple({name.partition("::")[0] + "::" for name, _ in written})
-    called = [(i, name.partition(".")[0]) for i, name in enumerate(operators) if spaces and name.startswith(spaces)]
-    if [name for _, name in called] != [name for name, _ in written]:
-        return {}
-    pairs = zip(called, written, strict=True)
-    return {number: handles for (number, _), (_, handles) in pairs if handles}
+
+    name: str
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    @property
+    def qualified(self) -> str:
+        """The name with that of its library, as a program has it."""
+        return f"{CORE_KERNELS}{self.name}"
+
+    def __call__(self, *operands: Any) -> Any:
+        return core_operator(self.name)(*operands)
 
 
-def _calls(module: GraphModule) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Kernels of the core in order, with the handles that their nodes have."""
-    for node in module.graph.nodes:
-        if node.op == "call_module":
-            inside = module.get_submodule(str(node.target))
-            if isinstance(inside, GraphModule):
-                yield from _calls(inside)
-        elif isinstance(node.target, OpOverload) and node.target.namespace not in ("aten", _HOST):
-            yield schema_of(node.target).name, tuple(HANDLES.of(node))
+@dataclass(frozen=True)
+class Signature:
+    """A kernel that writes into memory planned before.
+
+    Attributes:
+        name, overload: ``aten::add`` and ``out``.
+        arguments: names, types and defaults of what comes before the results, in order.
+        results: how many it has; 1 also for a list of them.
+    """
+
+    name: str
+    overload: str
+    arguments: tuple[tuple[str, Any, Any], ...]
+    results: int
 
 
-_HOST = "quantized_decomposed"
+_OPTIONS = {"dtype", "layout", "device", "pin_memory"}
+"""What says of which kind a new tensor is; a kernel sees it of the tensor that it writes into."""
+
+
+@functools.lru_cache(maxsize=4096)
+def kernel_of(operator: OpOverload) -> Signature | None:
+    """The kernel of an operator that gives new tensors; None where there is none that writes into given ones.
+
+    Operators of which torch knows no such variant are looked up among the kernels that ExecuTorch ships.
+    """
+    schema = schema_of(operator)
+    own = [argument for argument in schema.arguments if not argument.is_out]
+    if {argument.name for argument in own} >= _OPTIONS:
+        own = [argument for argument in own if argument.name not in _OPTIONS]
+    wanted = [(argument.name, str(argument.type)) for argument in own]
+    packet = operator.overloadpacket
+    for overload in packet.overloads():
+        other = schema_of(getattr(packet, overload)).arguments
+        results = sum(argument.is_out for argument in other)
+        if results and [(a.name, str(a.type)) for a in other if not a.is_out] == wanted:
+            return Signature(schema.name, overload, _taken(a for a in other if not a.is_out), results)
+    part = overload_part(operator)
+    for overload in ("out",) if part == "default" else (f"{part}_out", f"{part.capitalize()}_out"):
+        if f"{schema.name}.{overload}" in portable_kernels():
+            return Signature(schema.name, overload, _taken(own), len(schema.returns))
+    return None
+
+
+def _taken(arguments: Any) -> tuple[tuple[str, Any, Any], ...]:
+    return tuple((a.name, a.type, a.default_value) for a in arguments)

@@ -107,7 +107,7 @@ DOORS: dict[str, Door] = {}
 
 def all_doors() -> tuple[Door, ...]:
     """Every door; imports what they lead to."""
-    for module in ("torch", "session", "torchao", "executorch", "idle", "sight"):
+    for module in ("torch", "session", "torchao", "executorch"):
         importlib.import_module(f"micronpu.upstream.{module}")
     return tuple(DOORS.values())
 
@@ -140,23 +140,21 @@ class Guarded:
 
     Attributes:
         doors: to the names.
-        is_optional: whether it only saves time, so that it is left out where a name does not fit.
     """
 
     function: Callable[..., Any]
     doors: tuple[Door, ...]
-    is_optional: bool
 
 
 GUARDED: list[Guarded] = []
-"""All functions that `through` and `optional` guard, once their modules are imported; see `all_doors`."""
+"""All functions that `through` guards, once their modules are imported; see `all_doors`."""
 
 
 def through(*doors: Door) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """For a function that goes through doors: where it fails and one of them does not fit, that is what is said.
 
     Raises:
-        TypeError: the function is a generator function, whose body runs after the guarded call; see `optional`.
+        TypeError: the function is a generator function, whose body runs after the guarded call.
         UpstreamError: when the function is called.
     """
 
@@ -174,38 +172,7 @@ def through(*doors: Door) -> Callable[[Callable[P, R]], Callable[P, R]]:
                         raise misfit from error
                 raise
 
-        GUARDED.append(Guarded(call, doors, False))
+        GUARDED.append(Guarded(call, doors))
         return call
-
-    return guarded
-
-
-def optional(*doors: Door, otherwise: Any = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """For what only saves time: left out where one of its doors does not fit, which is looked at before each call.
-
-    Args:
-        otherwise: the result of a function that is left out.  A generator function, below
-            `contextlib.contextmanager`, yields it once.
-    """
-
-    def fits() -> bool:
-        return all(door.misfit() is None for door in doors)
-
-    def guarded(function: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def generate(*args: P.args, **kwargs: P.kwargs) -> Any:
-            if fits():
-                steps: Any = function(*args, **kwargs)
-                yield from steps
-            else:
-                yield otherwise
-
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            return function(*args, **kwargs) if fits() else otherwise
-
-        made: Callable[P, R] = generate if inspect.isgeneratorfunction(function) else call
-        GUARDED.append(Guarded(made, doors, True))
-        return made
 
     return guarded

@@ -8,10 +8,9 @@ import importlib
 import importlib.util
 import inspect
 import os
-import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,16 +21,6 @@ from micronpu.upstream.pte import check_schema
 
 _STORE = declared(
     "executorch.exir._serialize._named_data_store:NamedDataStore", "a partition hands on no data beside its payload"
-)
-_PROGRAM_STORE = declared(
-    "executorch.exir:EdgeProgramManager._named_data_store",
-    "a `.pte` has no digest, no borders and no names of states",
-    probe=lambda: _edge()._named_data_store,
-)
-_TENSORS = declared(
-    "executorch.exir:ExecutorchProgramManager._tensor_data",
-    "`.ptd` files beside a program are lost",
-    probe=lambda: _edge().to_executorch()._tensor_data,
 )
 _TABLE = declared(
     "executorch.exir.tracer:_default_decomposition_table",
@@ -76,18 +65,6 @@ def named_data_store() -> Any:
     return importlib.import_module("executorch.exir._serialize._named_data_store").NamedDataStore()
 
 
-@through(_PROGRAM_STORE)
-def add_named_data(edge: Any, key: str, data: bytes) -> None:
-    """Puts bytes into the `.pte` that an edge program becomes."""
-    edge._named_data_store.add_named_data(key, data)
-
-
-@through(_TENSORS)
-def data_files(program: Any) -> Mapping[str, bytes]:
-    """The `.ptd` files of an ExecuTorch program, by name."""
-    return {f"{name}.ptd": bytes(data) for name, data in program._tensor_data.items()}
-
-
 @through(_TABLE)
 def decompositions() -> Sequence[Any]:
     """The operators that ExecuTorch takes apart unless it is asked not to."""
@@ -122,12 +99,6 @@ def backends_named(name: str) -> list[type[Any]]:
     """The back ends of a name in the order in which ExecuTorch sees them: the last one is asked."""
     base: Any = importlib.import_module("executorch.exir.backend.backend_api").BackendDetails
     return [c for c in base.__subclasses__() if c.__name__ == name]
-
-
-def missing_out_variants(error: RuntimeError) -> list[str]:
-    """The operators, such as ``aten::sort``, for want of which ExecuTorch raised an error; [] for any other error."""
-    found = re.match(r"Missing out variants: \{(.*)\}", str(error))
-    return re.findall(r"'([^']+)'", found[1]) if found is not None else []
 
 
 # ---------------------------------------------------------------- memory and constants
@@ -277,6 +248,14 @@ def _import_for_operators(name: str, *others: Any, **named: Any) -> Any:
         spec.loader.exec_module(module)
         return module
     return builtins.__import__(name, *others, **named)
+
+
+def core_operator(name: str) -> Any:
+    """An operator of `torch.ops.cortex_m`, such as "quantized_add"."""
+    import torch
+
+    define_core_operators()
+    return getattr(torch.ops.cortex_m, name).default
 
 
 # ---------------------------------------------------------------- the runtime and its tools

@@ -1,205 +1,175 @@
-"""The fields of a `.pte` by name, as ExecuTorch's `program.fbs` numbers them.
+"""The fields of a `.pte` by name, read from the schema that the installed ExecuTorch ships.
 
-Programs are read without ExecuTorch's compiler, whose import takes seconds, and without its generated readers, which
-trust their input: `micronpu.base.flatbuffer.Table` takes a field's number.  `differences` compares all of it with the
-schema that the installed wheel ships.
+Programs are read and written without ExecuTorch's compiler, whose import takes seconds, and without its generated
+readers, which trust their input: `micronpu.base.flatbuffer.Table` takes a field's number, and
+`micronpu.emit.flatbuffer` a schema.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
 from micronpu.base.flatbuffer import Table
 
-
-class Program(IntEnum):
-    """The root."""
-
-    VERSION = 0
-    EXECUTION_PLAN = 1
-    CONSTANT_BUFFER = 2
-    BACKEND_DELEGATE_DATA = 3
-    SEGMENTS = 4
-    CONSTANT_SEGMENT = 5
-    MUTABLE_DATA_SEGMENTS = 6
-    NAMED_DATA = 7
-
-
-class ExecutionPlan(IntEnum):
-    """A method."""
-
-    NAME = 0
-    CONTAINER_META_TYPE = 1
-    VALUES = 2
-    INPUTS = 3
-    OUTPUTS = 4
-    CHAINS = 5
-    OPERATORS = 6
-    DELEGATES = 7
-    NON_CONST_BUFFER_SIZES = 8
-    NON_CONST_BUFFER_DEVICE = 9
-
-
-class ContainerMetadata(IntEnum):
-    """Which tuples and dictionaries a method takes and gives."""
-
-    ENCODED_INP_STR = 0
-    ENCODED_OUT_STR = 1
-
-
-class EValue(IntEnum):
-    """A value: one of `KernelTypes`, and its table."""
-
-    VAL_TYPE = 0
-    VAL = 1
-
-
-class Tensor(IntEnum):
-    """A value that is a tensor."""
-
-    SCALAR_TYPE = 0
-    STORAGE_OFFSET = 1
-    SIZES = 2
-    DIM_ORDER = 3
-    REQUIRES_GRAD = 4
-    DATA_BUFFER_IDX = 5
-    ALLOCATION_INFO = 6
-    LAYOUT = 7
-    SHAPE_DYNAMISM = 8
-    EXTRA_TENSOR_INFO = 9
-
-
-class AllocationDetails(IntEnum):
-    """Where in planned memory a tensor is."""
-
-    MEMORY_ID = 0
-    MEMORY_OFFSET_LOW = 1
-    MEMORY_OFFSET_HIGH = 2
-
-
-class ExtraTensorInfo(IntEnum):
-    """Where the first values of a tensor are."""
-
-    MUTABLE_DATA_SEGMENTS_IDX = 0
-    FULLY_QUALIFIED_NAME = 1
-    LOCATION = 2
-    DEVICE_TYPE = 3
-    DEVICE_INDEX = 4
-
-
-class Chain(IntEnum):
-    """Instructions, one after the other."""
-
-    INPUTS = 0
-    OUTPUTS = 1
-    INSTRUCTIONS = 2
-    STACKTRACE = 3
-
-
-class Instruction(IntEnum):
-    """One of `InstructionArguments`, and its table."""
-
-    INSTR_ARGS_TYPE = 0
-    INSTR_ARGS = 1
-
-
-class KernelCall(IntEnum):
-    """A call of an operator."""
-
-    OP_INDEX = 0
-    ARGS = 1
-
-
-class DelegateCall(IntEnum):
-    """A call of a delegate."""
-
-    DELEGATE_INDEX = 0
-    ARGS = 1
-
-
-class MoveCall(IntEnum):
-    """A value becomes another one."""
-
-    MOVE_FROM = 0
-    MOVE_TO = 1
-
-
-class JumpFalseCall(IntEnum):
-    """A jump where a value is false."""
-
-    COND_VALUE_INDEX = 0
-    DESTINATION_INSTRUCTION = 1
-
-
-class FreeCall(IntEnum):
-    """The end of a tensor's memory."""
-
-    VALUE_INDEX = 0
-
-
-class Operator(IntEnum):
-    """A kernel's name."""
-
-    NAME = 0
-    OVERLOAD = 1
-
-
-class BackendDelegate(IntEnum):
-    """A delegate with its payload."""
-
-    ID = 0
-    PROCESSED = 1
-    COMPILE_SPECS = 2
-
-
-class BackendDelegateDataReference(IntEnum):
-    """Where a payload is: a `DataLocation`, and its number there."""
-
-    LOCATION = 0
-    INDEX = 1
-
-
-class CompileSpec(IntEnum):
-    """What a delegate is told."""
-
-    KEY = 0
-    VALUE = 1
-
-
-class BackendDelegateInlineData(IntEnum):
-    """A payload in the flatbuffer."""
-
-    DATA = 0
-
-
-class Buffer(IntEnum):
-    """A constant in the flatbuffer."""
-
-    STORAGE = 0
-
-
-class DataSegment(IntEnum):
-    """Bytes behind the flatbuffer."""
-
-    OFFSET = 0
-    SIZE = 1
-
-
-class SubsegmentOffsets(IntEnum):
-    """Constants, or first values, in a segment."""
-
-    SEGMENT_INDEX = 0
-    OFFSETS = 1
-
-
-class NamedData(IntEnum):
-    """What delegates look up by name."""
-
-    KEY = 0
-    SEGMENT_INDEX = 1
+_WIDTHS = {
+    **dict.fromkeys(("bool",), "Bool"),
+    **dict.fromkeys(("byte", "int8"), "Int8"),
+    **dict.fromkeys(("ubyte", "uint8"), "Uint8"),
+    **dict.fromkeys(("int", "int32"), "Int32"),
+    **dict.fromkeys(("uint", "uint32"), "Uint32"),
+    **dict.fromkeys(("long", "int64"), "Int64"),
+    **dict.fromkeys(("ulong", "uint64"), "Uint64"),
+    **dict.fromkeys(("double", "float64"), "Float64"),
+}
+"""Numbers of a schema, as `flatbuffers` calls them."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a table.
+
+    Attributes:
+        number: by which it is found; that of a union's value, where it is one, behind that of its kind.
+        kind: of a number, as `flatbuffers` calls it, "string", "union", or the name of a table.
+        is_vector: whether it holds any number of these.
+        alignment: of a vector's elements in bytes, 1 where nothing is asked for.
+    """
+
+    number: int
+    kind: str
+    is_vector: bool
+    alignment: int
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is, or holds, numbers; a table may have the name of a kind of these."""
+        return self.kind in _WIDTHS.values()
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a `.fbs` file says.
+
+    Attributes:
+        tables: fields by name of each table, by name.
+        enums: numbers of the members of each enum and union, by name.
+        identifier: four bytes at the beginning of a file.
+        root: name of the table that a file holds.
+    """
+
+    tables: Mapping[str, Mapping[str, Field]]
+    enums: Mapping[str, Mapping[str, int]]
+    identifier: bytes
+    root: str
+
+
+_FIELD = re.compile(r"(\w+)\s*:\s*(\[?)([\w.]+)\]?[^;(]*(?:\(force_align:\s*(\d+)\))?[^;]*;")
+
+
+def parsed(text: str) -> Schema:
+    """The schema of the text of a `.fbs` file, with that of the files it includes in front of it."""
+    text = re.sub(r"//.*", "", text)
+    blocks = re.findall(r"\b(table|union|enum) (\w+)[^{]*\{(.*?)\}", text, re.DOTALL)
+    enums = {name: _members(kind, body) for kind, name, body in blocks if kind != "table"}
+    unions = {name for kind, name, _ in blocks if kind == "union"}
+    tables: dict[str, dict[str, Field]] = {}
+    for kind, name, body in blocks:
+        if kind == "table":
+            tables[name] = fields = {}
+            number = 0
+            for field, vector, of, alignment in _FIELD.findall(body):
+                own = of.rpartition(".")[2]
+                number += own in unions
+                kept = "union" if own in unions else "Int8" if own in enums else _WIDTHS.get(own, own)
+                fields[field] = Field(number, kept, bool(vector), int(alignment or 1))
+                number += 1
+    identifier = re.search(r'file_identifier "(....)"', text)
+    root = re.search(r"root_type (\w+)", text)
+    return Schema(tables, enums, identifier[1].encode() if identifier else b"", root[1] if root else "")
+
+
+def _members(kind: str, body: str) -> dict[str, int]:
+    if kind == "union":
+        return {member: number for number, member in enumerate(re.findall(r"\w+", body), 1)}
+    return {member: int(number) for member, number in re.findall(r"(\w+)\s*=\s*(\d+)", body)}
+
+
+PROGRAM = "schema/program.fbs"
+DATA_FILE = "extension/flat_tensor/serialize/flat_tensor.fbs"
+"""Of a `.ptd`."""
+
+
+def schema_text(path: str = PROGRAM) -> str:
+    """A schema as the installed ExecuTorch ships it.
+
+    Raises:
+        AttributeError: it ships none.
+    """
+    try:
+        wheel = importlib.metadata.distribution("executorch")
+        return Path(str(wheel.locate_file(f"executorch/{path}"))).read_text(encoding="utf-8")
+    except (OSError, importlib.metadata.PackageNotFoundError) as error:
+        raise AttributeError(f"no {path}: {error}") from error
+
+
+@functools.lru_cache(maxsize=2)
+def schema(path: str = PROGRAM) -> Schema:
+    """A schema of the installed ExecuTorch, with what it includes."""
+    text = schema_text(path)
+    home = path.rpartition("/")[0]
+    return parsed("\n".join([*(schema_text(f"{home}/{n}") for n in re.findall(r'include "(.*?)"', text)), text]))
+
+
+class Fields:
+    """The numbers of a table's fields by their names in capitals; ``VAL_TYPE`` is the kind of a union ``VAL``."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+
+    def __getattr__(self, name: str) -> int:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        fields = schema().tables.get(self.table, {})
+        own, of = fields.get(name.lower()), fields.get(name.lower().removesuffix("_type"))
+        if own is None and (of is None or of.kind != "union"):
+            raise AttributeError(f"{self.table}.{name} is not there")
+        number = own.number if own is not None else of.number - 1  # type: ignore[union-attr]
+        setattr(self, name, number)
+        return number
+
+    def __iter__(self) -> Iterator[int]:
+        return (field.number for field in schema().tables[self.table].values())
+
+
+Program = Fields("Program")
+ExecutionPlan = Fields("ExecutionPlan")
+ContainerMetadata = Fields("ContainerMetadata")
+EValue = Fields("EValue")
+Tensor = Fields("Tensor")
+AllocationDetails = Fields("AllocationDetails")
+ExtraTensorInfo = Fields("ExtraTensorInfo")
+Chain = Fields("Chain")
+Instruction = Fields("Instruction")
+KernelCall = Fields("KernelCall")
+DelegateCall = Fields("DelegateCall")
+MoveCall = Fields("MoveCall")
+JumpFalseCall = Fields("JumpFalseCall")
+FreeCall = Fields("FreeCall")
+Operator = Fields("Operator")
+BackendDelegate = Fields("BackendDelegate")
+BackendDelegateDataReference = Fields("BackendDelegateDataReference")
+CompileSpec = Fields("CompileSpec")
+BackendDelegateInlineData = Fields("BackendDelegateInlineData")
+Buffer = Fields("Buffer")
+DataSegment = Fields("DataSegment")
+SubsegmentOffsets = Fields("SubsegmentOffsets")
+NamedData = Fields("NamedData")
 
 
 class _Union(IntEnum):
@@ -259,13 +229,6 @@ CORE_KERNELS = "cortex_m::"
 CONTENT = 0
 """The only field of a value that is a number, a text or a list."""
 _CONTENTS = ("Int", "Bool", "Double", "String", "IntList", "DoubleList", "BoolList", "TensorList", "OptionalTensorList")
-_TABLES = (
-    Program, ExecutionPlan, ContainerMetadata, EValue, Tensor, AllocationDetails, ExtraTensorInfo, Chain, Instruction,
-    KernelCall, DelegateCall, MoveCall, JumpFalseCall, FreeCall, Operator, BackendDelegate,
-    BackendDelegateDataReference, CompileSpec, BackendDelegateInlineData, Buffer, DataSegment, SubsegmentOffsets,
-    NamedData,
-)  # fmt: skip
-_ENUMS = (KernelTypes, InstructionArguments, DataLocation, TensorDataLocation)
 
 
 def segments_of(program: Table) -> list[tuple[int, int]]:
@@ -290,48 +253,21 @@ def offset_of(place: Table) -> int:
     return place.integer(AllocationDetails.MEMORY_OFFSET_LOW, "<I") | high << 32
 
 
-def schema_text(name: str = "program.fbs") -> str:
-    """A schema as the installed ExecuTorch ships it."""
-    wheel = importlib.metadata.distribution("executorch")
-    return Path(str(wheel.locate_file(f"executorch/schema/{name}"))).read_text(encoding="utf-8")
-
-
 def differences(text: str) -> list[str]:
-    """What a schema says otherwise than this module, such as ``Tensor.SIZES is 3``; fields may come at the end."""
-    text = re.sub(r"//.*", "", text)
-    every = re.findall(r"\b(table|union|enum) (\w+)[^{]*\{(.*?)\}", text, re.DOTALL)
-    blocks = {name: (kind, body) for kind, name, body in every}
+    """What a schema says otherwise than this module, such as ``KernelTypes.INT is 3``; more may come at the end."""
+    given = parsed(text)
     found = []
-    for kind in (*_TABLES, *_ENUMS):
-        numbers = _numbers(kind.__name__, blocks)
+    for kind in (KernelTypes, InstructionArguments, DataLocation, TensorDataLocation):
+        numbers = given.enums.get(kind.__name__, {})
         for member in kind:
-            number = numbers.get(member.name)
+            number = numbers.get(member.title if isinstance(member, _Union) else member.name)
             if number != member.value:
                 found.append(f"{kind.__name__}.{member.name} is {'not there' if number is None else number}")
-    found += [f"{name} has other fields" for name in _CONTENTS if set(_numbers(name, blocks).values()) != {CONTENT}]
-    return found
-
-
-def _numbers(name: str, blocks: dict[str, tuple[str, str]]) -> dict[str, int]:
-    """The numbers of a table's fields or of an enum's or union's members, by their names in capitals."""
-    kind, body = blocks.get(name, ("", ""))
-    if kind == "table":
-        slots: list[str] = []
-        for field, of in re.findall(r"(\w+)\s*:\s*\[?(\w+)\]?[^;]*;", body):
-            is_union = blocks.get(of, ("",))[0] == "union"
-            slots += [f"{field}_type", field] if is_union else [field]
-        return {slot.upper(): number for number, slot in enumerate(slots)}
-    if kind == "union":
-        members = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", member).upper() for member in re.findall(r"\w+", body)]
-        return {member: number for number, member in enumerate(members, 1)}
-    return {member: int(number) for member, number in re.findall(r"(\w+)\s*=\s*(\d+)", body)}
+    others = [name for name in _CONTENTS if {f.number for f in given.tables.get(name, {}).values()} != {CONTENT}]
+    return found + [f"{name} has other fields" for name in others]
 
 
 def check_schema() -> None:
-    """Raises `AttributeError` where the installed ExecuTorch numbers the fields otherwise, or ships no schema."""
-    try:
-        found = differences(schema_text())
-    except (OSError, importlib.metadata.PackageNotFoundError) as error:
-        raise AttributeError(f"no program.fbs: {error}") from error
-    if found:
+    """Raises `AttributeError` where the installed ExecuTorch numbers the kinds otherwise, or ships no schema."""
+    if found := differences(schema_text()):
         raise AttributeError("; ".join(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -136,6 +137,36 @@ def scan_operator() -> Any:
     return scan_op
 
 
+_COMPOSITE = declared(
+    "torch._C:_dispatch_has_kernel_for_dispatch_key", "operators of the host are not taken apart into others"
+)
+_NORM = declared("torch._decomp:get_decompositions", "norms on the host have no kernel")
+
+
+_DISPATCHER = declared(
+    "torch._dispatch.python:enable_python_dispatcher", "a batch norm on the host becomes one that has no kernel"
+)
+
+
+@through(_DISPATCHER)
+def as_exported() -> Any:
+    """A context in which operators are taken apart as `torch.export` does it."""
+    return importlib.import_module("torch._dispatch.python").enable_python_dispatcher()
+
+
+@through(_COMPOSITE)
+def is_composite(operator: OpOverload) -> bool:
+    """Whether torch computes an operator by calling others, whatever the device."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
+
+
+@through(_NORM)
+def decomposition_table() -> Mapping[OpOverload, Callable[..., Any]]:
+    """The operators that are taken apart before ExecuTorch sees them, and by what."""
+    norm = torch._decomp.get_decompositions([torch.ops.aten.linalg_vector_norm.default])
+    return {**torch.export.default_decompositions(), **norm}
+
+
 @through(_DECOMPOSED)
 def register_quantized_operators() -> None:
     """Defines `torch.ops.quantized_decomposed`."""
@@ -155,11 +186,6 @@ _CODEGEN = declared(
     "torch.fx:Graph._codegen",
     "a rewritten model forgets which tuples it takes and gives",
     probe=lambda: Graph()._codegen,
-)
-_METADATA = declared(
-    "torch.fx.passes.shape_prop:_extract_tensor_metadata",
-    "host parts of a core cannot be written without a trace",
-    parameters=("result", "include_contiguity"),
 )
 _MODULE = declared(
     "torch.export:ExportedProgram._graph_module",
@@ -207,12 +233,6 @@ def buffers_of(module: nn.Module) -> dict[str, torch.Tensor | None]:
 def codegen_of(graph: Graph) -> Any:
     """What packs and unpacks the tuples of a graph, for `torch.fx.Graph.set_codegen`."""
     return graph._codegen
-
-
-@through(_METADATA)
-def metadata_of(value: torch.Tensor) -> Any:
-    """What `torch.export` says of a node's tensor beside its value, as ``tensor_meta``."""
-    return importlib.import_module("torch.fx.passes.shape_prop")._extract_tensor_metadata(value)
 
 
 @through(_MODULE, _SIGNATURE)

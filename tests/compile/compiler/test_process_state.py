@@ -247,21 +247,6 @@ def watched() -> Iterator[Watch]:
         watching.clear()
 
 
-def replaced() -> set[str]:
-    """Names that stand for something else meanwhile, in the thread that asks; for others they act as ever."""
-    from micronpu.upstream import idle, sight
-    from micronpu.upstream.replaced import Replaced
-
-    found: set[str] = set()
-    for value in (*vars(idle).values(), *vars(sight).values()):
-        for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(each, Replaced):
-                owner, name = each._door.owner()
-                home = f"{owner.__module__}:{owner.__name__}." if isinstance(owner, type) else f"{owner.__name__}:"
-                found.add(home + name)
-    return found
-
-
 @pytest.mark.parametrize("call", [pytest.param(c, marks=[pytest.mark.slow] if c in LONG else []) for c in CALLS])
 def test_a_call_leaves_the_process_alone(
     call: str, program: micronpu.CompiledProgram, of_torch_alone: set[str], tmp_path: Path
@@ -272,7 +257,7 @@ def test_a_call_leaves_the_process_alone(
     with watched() as watch:
         CALLS[call](tmp_path, program)
     assert sorted(changed(before, state())) == []
-    assert sorted(watch.seen - of_torch_alone - replaced()) == []
+    assert sorted(watch.seen - of_torch_alone) == []
 
 
 def test_a_change_is_seen(program: micronpu.CompiledProgram, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,10 +71,11 @@ def exported(recipe, model=MODEL, inputs=INPUTS):
 
 
 def same(session, program):
-    """The very same program, which runs."""
+    """The same payloads and results; the very same program where the core computes nothing in int8."""
     buffer = bytes(session.get_pte_buffer())
     assert all(part.payload in buffer for part in program.partitions)
-    assert stamp(buffer) == program.buffer
+    if not program.report.core_operations:
+        assert stamp(buffer) == program.buffer
     ran = HostProgram(buffer).run(*INPUTS[1])[0]
     assert torch.equal(ran, program.run(*INPUTS[1]))
     return ran

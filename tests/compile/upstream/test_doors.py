@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import importlib
 import inspect
@@ -20,7 +19,7 @@ from micronpu.base.errors import OptionError, UpstreamError
 from micronpu.upstream import executorch as et
 from micronpu.upstream import pte, session, torchao
 from micronpu.upstream import torch as upstream
-from micronpu.upstream.door import DOORS, GUARDED, SEEN, Door, all_doors, declared, is_seen, optional, through
+from micronpu.upstream.door import DOORS, GUARDED, SEEN, Door, all_doors, declared, is_seen, through
 
 aten = torch.ops.aten
 
@@ -114,11 +113,6 @@ def codegen_of():
     assert torch.equal(torch.fx.GraphModule(module, graph)(X)[0]["y"], X.relu())
 
 
-def metadata_of():
-    exported = next(n for n in program().graph.nodes if n.name == "relu").meta
-    assert upstream.metadata_of(exported["val"]) == exported["tensor_meta"]
-
-
 def set_graph():
     changed, other = program(), torch.export.export(nn.Tanh(), (X,))
     upstream.set_graph(changed, other.graph_module, other.graph_signature)
@@ -190,18 +184,6 @@ def named_data():
     store = et.named_data_store()
     store.add_named_data("key", b"value", alignment=16)
     assert store.get_named_data_store_output().buffers == [b"value"]
-
-
-def named_data_of_a_program():
-    from micronpu.program.pte import read_pte
-
-    made = edge()
-    et.add_named_data(made, "key", b"value")
-    assert read_pte(bytes(made.to_executorch().buffer)).named_data["key"] == b"value"
-
-
-def data_files():
-    assert et.data_files(edge().to_executorch()) == {}
 
 
 def decompositions():
@@ -288,53 +270,6 @@ def schema():
     assert pte.differences(pte.schema_text()) == []
 
 
-def idle_passes():
-    """`test_idle.py` lowers with them and without."""
-    import executorch.exir.program._program as compiler
-    import executorch.exir.tensor as tensors
-
-    from micronpu.upstream.idle import idle_passes_left_out
-
-    listed = compiler._get_aten_to_edge_passes
-    with idle_passes_left_out():
-        assert compiler._get_aten_to_edge_passes is not listed
-        assert callable(compiler.LegalizePortableDimOrderPass())
-        assert compiler.OpReplacePass.__module__ != compiler.__name__  # another program's graphs are left alone
-    sort = tensors.dim_order_from_stride
-    with idle_passes_left_out(plain=True):
-        once = tensors.dim_order_from_stride
-        assert once is not sort and once((4, 1, 12)) is once((4, 1, 12)) == (2, 0, 1)
-        made = edge().exported_program().graph  # by names that were exchanged in place
-    assert [n.target.__name__ for n in made.nodes if n.op == "call_function"] == ["aten.relu.default"]
-    assert tensors.dim_order_from_stride is sort
-
-
-def unwritten():
-    """What a graph computes is still asked of `recompile`."""
-    from micronpu.upstream.idle import graphs_left_unwritten
-
-    with graphs_left_unwritten():
-        module = torch.fx.symbolic_trace(nn.ReLU())
-        assert "_code" not in vars(module)
-        assert module(torch.tensor(-1.0)) == 0
-        read = torch.fx.symbolic_trace(nn.ReLU())
-    assert "relu" in module.code and "relu" in read.code
-
-
-def sights():
-    """`test_sight.py` compares programs."""
-    import torch.fx.proxy
-
-    from micronpu.upstream.sight import exports_at_sight
-
-    usual = torch.fx.proxy.CapturedTraceback
-    with exports_at_sight():
-        assert torch.fx.proxy.CapturedTraceback is not usual
-        made = torch.export.export(Net(), (X,)).graph
-    assert torch.fx.proxy.CapturedTraceback is usual
-    assert "in forward" in next(n for n in made.nodes if n.op == "call_function").stack_trace
-
-
 def is_view():
     assert upstream.is_view(X[:1]) and not upstream.is_view(X)
 
@@ -345,11 +280,21 @@ def is_guard():
 
 
 def composite():
-    composite = [
-        torch._C._dispatch_has_kernel_for_dispatch_key(o.name(), "CompositeImplicitAutograd")
-        for o in (aten.reshape.default, aten.relu.default)
-    ]
-    assert composite == [True, False]
+    assert upstream.is_composite(aten.reshape.default) and not upstream.is_composite(aten.relu.default)
+
+
+def decomposition_table():
+    table = upstream.decomposition_table()
+    assert aten.linalg_vector_norm.default in table and aten.relu.default not in table
+
+
+def dispatcher():
+    """As `torch.export` has it: without, it becomes an operator that ExecuTorch has no kernel for."""
+    from micronpu.partition.decompose import decomposed
+
+    two = torch.ones(2)
+    graph, _ = decomposed(aten.batch_norm.default, (X[None], two, two, two, two, False, 0.1, 1e-5, False), {})
+    assert aten._native_batch_norm_legit_no_training.default in {node.target for node in graph.nodes}
 
 
 def session_of_torch():
@@ -388,33 +333,10 @@ PLANNING = (
     "executorch.exir.memory_planning:SpecAllocResult",
     "executorch.exir.passes.init_mutable_pass:InitializedMutableBufferPass",
 )
-LOWERING = (
-    "executorch.exir.program._program:_get_aten_to_edge_passes",
-    "executorch.exir.program._program:LegalizePortableDimOrderPass",
-    "executorch.exir.program._program:ReplaceViewOpsWithViewCopyOpsPass",
-    "executorch.exir.program._program:OpReplacePass",
-    "torch._export.passes.replace_view_ops_with_view_copy_ops_pass:get_view_copy_of_view_op",
-    "executorch.exir.passes.replace_aten_with_edge_pass:aten_to_edge",
-    "executorch.exir.passes.replace_aten_with_edge_pass:should_lower_to_edge",
-    "executorch.exir.program._program:MemoryFormatOpsPass",
-    "executorch.exir.passes.dim_order_ops_registry:DimOrderOpsMap",
-    "executorch.exir.passes.spec_prop_pass:ExportPass",
-    "torch.fx.traceback:NodeSource",
-    "executorch.exir.tensor:dim_order_from_stride",
-    "executorch.exir.passes.replace_view_copy_with_view_pass:dim_order_from_stride",
-)
 SESSION = (
     "torch._C:_len_torch_dispatch_stack",
     "torch._C._functorch:get_dynamic_layer_stack_depth",
     "torch._C._functorch:pop_dynamic_layer_stack_and_undo_to_depth",
-)
-SIGHTS = (
-    "torch._subclasses.fake_tensor:FakeTensorMode._dispatch_impl",
-    "torch:Tensor._has_symbolic_sizes_strides",
-    "torch._subclasses.fake_tensor:in_kernel_invocation_manager",
-    "torch.fx.proxy:CapturedTraceback",
-    "torch.fx.proxy:_STACK_TRACE_ANCHORS",
-    "torch.fx.passes.shape_prop:is_contiguous_for_memory_format_or_false",
 )
 USES = {
     "torch._ops:OpOverload": overloads,
@@ -434,7 +356,6 @@ USES = {
     "torch:Tensor._version": version_of,
     "torch.nn:Module._buffers": buffers_of,
     "torch.fx:Graph._codegen": codegen_of,
-    "torch.fx.passes.shape_prop:_extract_tensor_metadata": metadata_of,
     "torch.export:ExportedProgram._graph_module": set_graph,
     "torch.export:ExportedProgram._graph_signature": set_graph,
     "torch.export.pt2_archive._package:PT2ArchiveReader": archive,
@@ -445,19 +366,16 @@ USES = {
     "torchao.quantization.pt2e.quantizer:QuantizationAnnotation._annotated": annotations,
     "torchao.quantization.pt2e.export_utils:_EXPORTED_TRAINING_ATTR": note_mode,
     "executorch.exir._serialize._named_data_store:NamedDataStore": named_data,
-    "executorch.exir:EdgeProgramManager._named_data_store": named_data_of_a_program,
-    "executorch.exir:ExecutorchProgramManager._tensor_data": data_files,
     "executorch.exir.tracer:_default_decomposition_table": decompositions,
     "executorch.exir.dialects.edge._ops:EdgeOpOverload._op": edge_operators,
     "executorch.exir.dialects._ops:ops.edge.dim_order_ops._empty_dim_order": empty_tensor,
     "executorch.exir:EdgeCompileConfig._check_ir_validity": edge_config,
     **dict.fromkeys(PLANNING, planning),
     "torch._C:_dispatch_has_kernel_for_dispatch_key": composite,
-    **dict.fromkeys(LOWERING, idle_passes),
-    "torch.fx:GraphModule.recompile": unwritten,
     **dict.fromkeys(SESSION, session_of_torch),
     "torch._functorch.predispatch": transforms,
-    **dict.fromkeys(SIGHTS, sights),
+    "torch._decomp:get_decompositions": decomposition_table,
+    "torch._dispatch.python:enable_python_dispatcher": dispatcher,
     "torch:Tensor._is_view": is_view,
     "torch.export._unlift:GuardsFn": is_guard,
     "executorch.backends.transforms.utils:create_constant_placeholder": constants,
@@ -571,9 +489,9 @@ ARGUMENTS = {
     "version_of": lambda: (torch.zeros(2),),
     "is_view": lambda: (X[:1],),
     "is_guard": lambda: (Net(),),
+    "is_composite": lambda: (aten.relu.default,),
     "buffers_of": lambda: (Net(),),
     "codegen_of": lambda: (torch.fx.Graph(),),
-    "metadata_of": lambda: (X,),
     "set_graph": lambda: (program(), program().graph_module, program().graph_signature),
     "element_type": lambda: (7,),
     "pickle_reader": lambda: (saved(),),
@@ -582,8 +500,6 @@ ARGUMENTS = {
     "is_annotated": annotated,
     "annotation": lambda: ({}, None),
     "note_mode": prepared,
-    "add_named_data": lambda: (edge(), "key", b"value"),
-    "data_files": lambda: (edge().to_executorch(),),
     "operator_behind": edge_call,
     "backends_named": lambda: ("ABackend",),
     "planning_by": lambda: (print,),
@@ -594,7 +510,6 @@ ARGUMENTS = {
     "steps_of": lambda: (program().graph_module,),
     "load_program": lambda: (bytes(edge().to_executorch().buffer),),
     "reference_graph": profile,
-    "take_apart": lambda: (program(),),
 }
 """What a guarded function is called with."""
 NAMED = {
@@ -622,17 +537,10 @@ def test_every_door_is_guarded_where_it_is_used():
 @pytest.mark.parametrize(
     ("guarded", "door"), USED, ids=lambda part: getattr(part, "name", None) or part.function.__name__
 )
-def test_a_name_that_is_gone_is_a_sentence_or_left_out(guarded, door, monkeypatch):
+def test_a_name_that_is_gone_is_a_sentence(guarded, door, monkeypatch):
     function = guarded.function
     arguments, named = ARGUMENTS.get(function.__name__, tuple)(), NAMED.get(function.__name__, {})
     remove(door, monkeypatch, whole=function.__name__ in WHOLE)
-    if guarded.is_optional:
-        if inspect.isgeneratorfunction(function):
-            with contextlib.contextmanager(function)() as found:
-                assert found is None
-        else:
-            assert function(*arguments, **named) is False
-        return
     with pytest.raises(UpstreamError) as error:
         function(*arguments, **named)
     told = {f"has no `{d.name}`, without which {d.use}; {d.package} {d.versions} has it." for d in guarded.doors}
@@ -654,26 +562,6 @@ def test_the_guard_of_a_context_manager_does_not_end_before_its_body():
         @through(DOORS["torch:Tensor._version"])
         def never():
             yield
-
-
-def test_a_context_manager_that_is_left_out_runs_what_is_inside(monkeypatch):
-    door = Door("torch:nothing_like_it", "nothing is saved")
-    entered = []
-
-    @contextlib.contextmanager
-    @optional(door)
-    def saving():
-        entered.append(1)
-        yield
-
-    with saving():
-        pass
-    with pytest.raises(ZeroDivisionError), saving():
-        raise ZeroDivisionError
-    assert not entered
-    monkeypatch.setattr(torch, "nothing_like_it", 1, raising=False)
-    with saving():
-        assert entered
 
 
 def test_other_parameters_are_a_sentence():
@@ -710,8 +598,6 @@ def test_versions_are_those_that_are_installed():
 # ---------------------------------------------------------------- the schema of a `.pte`
 
 CHANGES = {
-    "a field in front": ("table Tensor {", "table Tensor {\n  new: int;", "Tensor.SIZES is 3"),
-    "a field that is gone": ("  operators: [Operator];", "", "ExecutionPlan.OPERATORS is not there"),
     "another kind of value": ("  Null,\n  Int,", "  Null,\n  Short,\n  Int,", "KernelTypes.INT is 3"),
     "a list with a name": ("table TensorList {", "table TensorList {\n  name: string;", "TensorList has other fields"),
     "another place": ("  SEGMENT = 1,", "  SEGMENT = 2,", "DataLocation.SEGMENT is 2"),
@@ -726,6 +612,13 @@ def test_another_schema_is_noticed(old, new, found, monkeypatch):
     assert any(found in difference for difference in pte.differences(changed))
     monkeypatch.setattr(pte, "schema_text", lambda: changed)
     assert "has no `executorch.schema:program.fbs`" in str(DOORS["executorch.schema:program.fbs"].misfit())
+
+
+def test_fields_have_the_numbers_of_the_schema():
+    text = pte.schema_text().replace("table Tensor {", "table Tensor {\n  new: int;")
+    assert (pte.Tensor.SIZES, pte.parsed(text).tables["Tensor"]["sizes"].number) == (2, 3)
+    with pytest.raises(AttributeError, match=r"Tensor\.NOTHING is not there"):
+        _ = pte.Tensor.NOTHING
 
 
 def test_a_field_at_the_end_changes_nothing():
@@ -743,6 +636,6 @@ def test_the_types_of_elements():
     assert 'include "scalar_type.fbs"' in text
     names = {"byte": "uint8", "char": "int8", "short": "int16", "int": "int32", "long": "int64", "half": "float16"}
     names |= {"float": "float32", "double": "float64", "bool": "bool", "bfloat16": "bfloat16"}
-    listed = dict(re.findall(r"(\w+) = (\d+)", pte.schema_text("scalar_type.fbs")))
+    listed = dict(re.findall(r"(\w+) = (\d+)", pte.schema_text("schema/scalar_type.fbs")))
     numbers = {int(number): names[name.lower()] for name, number in listed.items() if name.lower() in names}
     assert numbers == ELEMENT_TYPES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,8 @@ def recorded_trace(etdump: Path, title: str) -> str:
     from executorch.devtools.inspector import TimeScale
 
     try:
-        with quiet():  # it warns of values that were not recorded
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of values that were not recorded
             inspector = Inspector(
                 etdump_path=str(etdump), source_time_scale=TimeScale.NS, target_time_scale=TimeScale.US
             )

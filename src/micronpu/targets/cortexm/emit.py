@@ -33,9 +33,9 @@ from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax, softmax_multiplier
 from micronpu.ops.transposed import TransposeConv2d
+from micronpu.partition.kernels import CoreKernel
 from micronpu.targets.cortexm import scratch
 from micronpu.targets.cortexm.table import table_of, table_operand
-from micronpu.upstream.executorch import define_core_operators
 from micronpu.upstream.torch import cast
 
 Lowering = Callable[["Emitter", Node], fx.Node]
@@ -44,7 +44,7 @@ _ADD_LEFT_SHIFT = 20
 
 LOWERINGS: dict[type[Op], Lowering] = {}
 
-_aten, _cortex_m = torch.ops.aten, torch.ops.cortex_m
+_aten = torch.ops.aten
 _MAX_KERNEL_RANK = 4  # of CMSIS-NN's kernels that move data
 
 
@@ -62,7 +62,6 @@ def emit(graph: Graph, core: Core) -> fx.GraphModule:
     Raises:
         InternalError: an operator has no kernel, which `micronpu.targets.cortexm.rules` should have found.
     """
-    define_core_operators()
     return Emitter(graph, core).module()
 
 
@@ -122,7 +121,7 @@ class Emitter:
         if before is not None:
             table = table[before.astype(np.int64) + 128]
         self._tables[y] = (source, table)
-        return self.call(_cortex_m.quantized_activation.default, self.value(source), self.constant(table))
+        return self.kernel("quantized_activation", source.shape, self.value(source), self.constant(table))
 
     # -- what lowerings ask for
 
@@ -134,6 +133,12 @@ class Emitter:
     def call(self, operator: Any, *arguments: Any, **keywords: Any) -> fx.Node:
         made = self._calls.call_function(operator, arguments, keywords)
         HANDLES.say(made, self._handles)
+        return made
+
+    def kernel(self, name: str, shape: Sequence[int], *operands: Any, dtype: torch.dtype = torch.int8) -> fx.Node:
+        """A call of a kernel of CMSIS-NN, with all that its schema has, and the shape of what it gives."""
+        made = self.call(CoreKernel(name), *operands)
+        made.meta["val"] = torch.empty(tuple(shape), dtype=dtype, device="meta")
         return made
 
     def constant(self, data: npt.NDArray[Any]) -> fx.Node:
@@ -165,7 +170,8 @@ class Emitter:
         short = self.reshape(x, [math.prod(shape[i] for i in runs[run]) for run in order])
         places = [order.index(i) for i in range(len(runs))]
         if len(runs) <= _MAX_KERNEL_RANK:
-            return self.reshape(self.call(_cortex_m.transpose.default, short, places), wanted)
+            moved = self.kernel("transpose", [math.prod(shape[i] for i in run) for run in runs], short, places)
+            return self.reshape(moved, wanted)
         return self.reshape(self.call(_aten.permute_copy.default, short, places), wanted)
 
     def broadcast(self, tensor: Tensor, shape: tuple[int, ...]) -> fx.Node:
@@ -206,8 +212,9 @@ def _matrix_product(emit: Emitter, node: Node) -> fx.Node:
     if emit.core.instructions is InstructionSet.MVE:  # which adds the zero point's share at compile time
         sums = emit.constant((biases - x.type.zero_point * matrix.astype(np.int64).sum(1)).astype(np.int32)[None])
     low, high = op.activation.limits(node.output.type)
-    y = emit.call(
-        _cortex_m.quantized_linear.default,
+    y = emit.kernel(
+        "quantized_linear",
+        (x.shape[0], weight.shape[0]),
         emit.reshape(emit.value(x), (x.shape[0], x.shape[3])),
         emit.constant(matrix),
         None if sums is not None else emit.constant(biases),
@@ -230,9 +237,9 @@ def _convolution(emit: Emitter, node: Node) -> fx.Node:
     depthwise = isinstance(op, DepthwiseConv2d)
     if not depthwise and _is_matrix_product(node):
         return _matrix_product(emit, node)
-    nhwc = _cortex_m.quantized_depthwise_conv2d_nhwc if depthwise else _cortex_m.quantized_conv2d_nhwc
-    return emit.call(
-        nhwc.default,
+    return emit.kernel(
+        "quantized_depthwise_conv2d_nhwc" if depthwise else "quantized_conv2d_nhwc",
+        node.output.shape,
         emit.value(x),
         emit.value(weight),
         emit.constant(bias.data.astype(np.int32)),
@@ -252,8 +259,9 @@ def _convolution(emit: Emitter, node: Node) -> fx.Node:
 def _transposed_convolution(emit: Emitter, node: Node) -> fx.Node:
     op, (x, weight, bias) = node.op, node.inputs
     assert isinstance(op, TransposeConv2d) and bias.data is not None
-    return emit.call(
-        _cortex_m.quantized_transpose_conv2d_nhwc.default,
+    return emit.kernel(
+        "quantized_transpose_conv2d_nhwc",
+        node.output.shape,
         emit.value(x),
         emit.value(weight),
         emit.constant(bias.data.astype(np.int32)),
@@ -279,8 +287,9 @@ def _batch_matmul(emit: Emitter, node: Node) -> fx.Node:
         turned = emit.value(before.inputs[0])
     else:
         turned = emit.transpose(emit.value(z), z.shape, (0, 2, 1))
-    return emit.call(
-        _cortex_m.quantized_batch_matmul.default,
+    return emit.kernel(
+        "quantized_batch_matmul",
+        node.output.shape,
         emit.value(x),
         -x.type.zero_point,
         turned,
@@ -304,14 +313,15 @@ def _add(emit: Emitter, node: Node) -> fx.Node:
         operands += [emit.broadcast(tensor, y.shape), tensor.type.zero_point]
         operands += quantize_multiplier(tensor.type.scale / largest)
     back = quantize_multiplier(largest / ((1 << _ADD_LEFT_SHIFT) * y.scale))
-    return emit.call(_cortex_m.quantized_add.default, *operands, y.zero_point, *back, *op.activation.limits(y))
+    return emit.kernel("quantized_add", y.shape, *operands, y.zero_point, *back, *op.activation.limits(y))
 
 
 @_lowers(Mul)
 def _mul(emit: Emitter, node: Node) -> fx.Node:
     (x, z), y = node.inputs, node.output.type
-    return emit.call(
-        _cortex_m.quantized_mul.default,
+    return emit.kernel(
+        "quantized_mul",
+        y.shape,
         emit.broadcast(x, y.shape),
         x.type.zero_point,
         emit.broadcast(z, y.shape),
@@ -323,19 +333,21 @@ def _mul(emit: Emitter, node: Node) -> fx.Node:
 
 @_lowers(Minimum, Maximum)
 def _selection(emit: Emitter, node: Node) -> fx.Node:
-    kernel = _cortex_m.minimum if isinstance(node.op, Minimum) else _cortex_m.maximum
+    kernel = "minimum" if isinstance(node.op, Minimum) else "maximum"
     shape = node.output.shape
     flat = (math.prod(shape),)  # of one shape, so that the number of axes does not matter
     operands = (emit.reshape(emit.broadcast(t, shape), flat) for t in node.inputs)
-    return emit.reshape(emit.call(kernel.default, *operands), shape)
+    return emit.reshape(emit.kernel(kernel, flat, *operands), shape)
 
 
 @_lowers(Softmax)
 def _softmax(emit: Emitter, node: Node) -> fx.Node:
     (x,) = node.inputs
     multiplier, shift, lowest = softmax_multiplier(x.type.scale)
-    rows = emit.reshape(emit.value(x), (x.type.size // x.type.channels, x.type.channels))
-    y = emit.call(_cortex_m.softmax.default, rows, 1, x.type.zero_point, -128, multiplier, shift, lowest)
+    shape = (x.type.size // x.type.channels, x.type.channels)
+    y = emit.kernel(
+        "softmax", shape, emit.reshape(emit.value(x), shape), 1, x.type.zero_point, -128, multiplier, shift, lowest
+    )
     return emit.reshape(y, node.output.shape)
 
 
@@ -352,15 +364,15 @@ def _pooled(emit: Emitter, node: Node) -> list[Any]:
 @_lowers(MaxPool2d)
 def _max_pool(emit: Emitter, node: Node) -> fx.Node:
     zero = node.inputs[0].type.zero_point
-    kernel = _cortex_m.quantized_max_pool2d_nhwc.default
-    return emit.call(kernel, *_pooled(emit, node), [1, 1], False, zero, zero, -128, 127)
+    operands = (*_pooled(emit, node), [1, 1], False, zero, zero, -128, 127)
+    return emit.kernel("quantized_max_pool2d_nhwc", node.output.shape, *operands)
 
 
 @_lowers(AvgPool2d)
 def _average_pool(emit: Emitter, node: Node) -> fx.Node:
     zero, scale = node.inputs[0].type.zero_point, quantize_multiplier(node.inputs[0].type.scale)
-    kernel, size = _cortex_m.quantized_avg_pool2d_nhwc.default, scratch.average_pool_bytes(node, emit.core)
-    return emit.call(kernel, *_pooled(emit, node), False, zero, *scale, emit.scratch(size))
+    operands = (*_pooled(emit, node), False, zero, *scale, emit.scratch(scratch.average_pool_bytes(node, emit.core)))
+    return emit.kernel("quantized_avg_pool2d_nhwc", node.output.shape, *operands)
 
 
 @_lowers(Amax, Amin)
@@ -442,9 +454,11 @@ def _pad(emit: Emitter, node: Node) -> fx.Node:
     # ExecuTorch takes some [N, C, H, W] of four axes for channels-last ones; with fewer axes there is no doubt.
     if len(shape) < _MAX_KERNEL_RANK:
         front = [0] * (_MAX_KERNEL_RANK - len(shape))
-        padded = emit.call(
-            _cortex_m.pad.default, emit.reshape(emit.value(x), shape), [*front, *before], [*front, *after], value
-        )
+        before, after = [*front, *before], [*front, *after]
+        whole = [1] * len(front) + [b + n + a for b, n, a in zip(op.before, x.shape, op.after, strict=True)][
+            -len(shape) :
+        ]
+        padded = emit.kernel("pad", whole, emit.reshape(emit.value(x), shape), before, after, value)
         return emit.reshape(padded, node.output.shape)
     sides = [side for b, a in zip(reversed(op.before), reversed(op.after), strict=True) for side in (b, a)]
     return emit.call(_aten.constant_pad_nd.default, emit.value(x), sides, value)

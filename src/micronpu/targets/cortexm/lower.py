@@ -4,38 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from executorch import exir
 from executorch.exir import EdgeProgramManager
-from executorch.exir.delegate import executorch_call_delegate
-from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.fx import GraphModule
 
-from micronpu.frontend.program import arguments
-from micronpu.upstream.executorch import define_core_operators, empty_tensor, steps_of
-
-_NAMES = ("quantize_per_tensor", "dequantize_per_tensor")
-_TYPES = (torch.int8, torch.int16)
-
-
-def calls_a_delegate(module: GraphModule) -> bool:
-    inside = any(isinstance(m, LoweredBackendModule) for m in module.modules())
-    return inside or any(n.target is executorch_call_delegate for n in module.graph.nodes)
-
-
-def quantize_by_kernels_of_the_core(module: GraphModule) -> None:
-    """Firmware for a core alone links one library of kernels: its own quantize and dequantize give the same bits.
-
-    quantized_decomposed::quantize_per_tensor(x)        cortex_m::quantize_per_tensor(x)
-    """
-    define_core_operators()
-    given, own = torch.ops.quantized_decomposed, torch.ops.cortex_m
-    kernels = {getattr(given, n).default: getattr(own, n).default for n in _NAMES}
-    for node in module.graph.nodes:
-        if node.target in kernels and arguments(node)["dtype"] in _TYPES and not node.kwargs.get("out_dtype"):
-            node.target = kernels[node.target]
-            node.kwargs = {key: value for key, value in node.kwargs.items() if key != "out_dtype"}
-    module.recompile()
+from micronpu.upstream.executorch import empty_tensor, steps_of
 
 
 def plan_scratch(edge: EdgeProgramManager) -> None:

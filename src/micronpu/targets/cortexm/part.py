@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+import torch
 from torch.fx import GraphModule
 
 from micronpu.chips.core import Core
+from micronpu.frontend.program import arguments, is_quantize, overload_name, qualified_name, value_of
 from micronpu.ir.graph import Graph, Node
 from micronpu.partition.device import CorePart
+from micronpu.partition.kernels import CoreKernel
 from micronpu.partition.outline import DelegateCall
 from micronpu.partition.policy import Policy
 from micronpu.passes.choose import Choice
@@ -22,8 +24,32 @@ from micronpu.targets.cortexm.legalize import legalize
 from micronpu.targets.cortexm.rewrites import REWRITES
 from micronpu.targets.cortexm.rules import check_node
 
-if TYPE_CHECKING:
-    from executorch.exir import EdgeProgramManager
+_KERNELS = {f"quantized_decomposed::{n}": CoreKernel(n) for n in ("quantize_per_tensor", "dequantize_per_tensor")}
+_TYPES = (torch.int8, torch.int16)
+
+
+def _calls_a_delegate(module: GraphModule) -> bool:
+    """Whether an NPU has a part of the program, by this compiler or another partitioner of a recipe."""
+    foreign = any(getattr(n.target, "__name__", "") == "executorch_call_delegate" for n in module.graph.nodes)
+    return foreign or any(isinstance(m, DelegateCall) for m in module.modules())
+
+
+def quantize_by_kernels_of_the_core(module: GraphModule) -> None:
+    """Firmware for a core alone links one library of kernels: its own quantize and dequantize give the same bits.
+
+    quantized_decomposed::quantize_per_tensor(x)        cortex_m::quantize_per_tensor(x)
+    """
+    for node in module.graph.nodes:
+        kernel = _KERNELS.get(qualified_name(node))
+        if kernel is None:
+            continue
+        given = arguments(node)
+        if given["dtype"] in _TYPES and not given.pop("out_dtype", None) and overload_name(node).endswith(".default"):
+            value = value_of(node)
+            dtype = given["dtype"] if is_quantize(node) else torch.float32
+            node.meta["val"] = torch.empty_like(value, dtype=dtype, device="meta")
+            node.target, node.args, node.kwargs = kernel, tuple(given.values()), {}
+    module.recompile()
 
 
 class CortexMPart(CorePart):
@@ -54,17 +80,8 @@ class CortexMPart(CorePart):
         return emit(graph, self.core)
 
     def adapt(self, module: GraphModule) -> None:
-        if any(isinstance(m, DelegateCall) for m in module.modules()):
-            return
-        from micronpu.targets.cortexm.lower import calls_a_delegate, quantize_by_kernels_of_the_core
-
-        if not calls_a_delegate(module):
+        if not _calls_a_delegate(module):
             quantize_by_kernels_of_the_core(module)
-
-    def finish(self, edge: EdgeProgramManager) -> None:
-        from micronpu.targets.cortexm.lower import plan_scratch
-
-        plan_scratch(edge)
 
     def costs(self, graph: Graph) -> Mapping[int, Cost]:
         return core_costs(graph, self.core)

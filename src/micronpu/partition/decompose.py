@@ -1,0 +1,69 @@
+"""Operators of the host as the operators of torch's core set, of which ExecuTorch has kernels."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import Graph
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from micronpu.partition.kernels import kernel_of
+from micronpu.partition.portable import portable_kernels
+from micronpu.upstream.torch import (
+    OpOverload,
+    as_exported,
+    decomposition_table,
+    is_composite,
+    schema_of,
+    tree_leaves,
+    tree_map,
+)
+
+
+@functools.lru_cache(maxsize=1)
+def _table() -> Mapping[OpOverload, Any]:
+    return decomposition_table()
+
+
+def is_decomposed(operator: OpOverload) -> bool:
+    """Whether torch takes an operator apart into others of its core set.
+
+    One of that set that has a kernel stays whole, and so does a copy of a view; the table need not be made for these.
+    """
+    is_core = torch.Tag.core in operator.tags
+    if is_core or schema_of(operator).name.endswith("_copy"):
+        signature = kernel_of(operator)
+        if signature is not None and f"{signature.name}.{signature.overload}" in portable_kernels():
+            return False
+    return operator in _table() or (is_composite(operator) and not is_core)
+
+
+def decomposed(operator: OpOverload, args: Any, kwargs: Mapping[str, Any]) -> tuple[Graph, Mapping[str, torch.Tensor]]:
+    """What torch makes of a call of an operator.
+
+    Args:
+        args, kwargs: operands, with a tensor of the right shape for each.
+
+    Returns:
+        A graph of the tensors among the operands in their order, and the tensors that its ``get_attr`` nodes name.
+    """
+    examples = [value for value in tree_leaves((args, dict(kwargs))) if isinstance(value, torch.Tensor)]
+
+    def call(*tensors: torch.Tensor) -> Any:
+        given = iter(tensors)
+        own, named = tree_map(lambda v: next(given) if isinstance(v, torch.Tensor) else v, (args, dict(kwargs)))
+        return operator(*own, **named)
+
+    table = dict(_table())
+    with as_exported():
+        made = make_fx(call, decomposition_table=table, tracing_mode="fake")(*examples)
+    # What it writes into a tensor of its own becomes functions, which takes a second trace.
+    if any(isinstance(n.target, OpOverload) and schema_of(n.target).is_mutable for n in made.graph.nodes):
+        functional = torch.func.functionalize(made, remove="mutations")
+        made = make_fx(functional, decomposition_table=table, tracing_mode="fake")(*examples)
+    made.graph.eliminate_dead_code()
+    names = [str(node.target) for node in made.graph.nodes if node.op == "get_attr"]
+    return made.graph, {name: getattr(made, name) for name in names}

@@ -1,0 +1,497 @@
+"""The host part of a program as the steps of ExecuTorch's runtime: one list, in which every tensor has its shape.
+
+Graphs that others call are written out where they are called, operators are those that have kernels, and what only
+looks at the memory of another tensor takes no step.  The rules are those of ExecuTorch's own lowering.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_aggregate
+
+from micronpu.base.errors import UnsupportedError
+from micronpu.frontend.facts import HANDLES
+from micronpu.frontend.program import axes_in_memory, origin_of
+from micronpu.frontend.states import is_write
+from micronpu.partition.decompose import decomposed, is_decomposed
+from micronpu.partition.kernels import CoreKernel, kernel_of
+from micronpu.partition.outline import DelegateCall
+from micronpu.upstream.torch import (
+    FakeTensorMode,
+    OpOverload,
+    cast,
+    is_composite,
+    scan_operator,
+    schema_of,
+    tree_leaves,
+    tree_map,
+)
+
+aten = torch.ops.aten
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A tensor of the host part.
+
+    Attributes:
+        meta: its shape, dtype and strides; a tensor without data.
+        base: the tensor in whose memory it lies.
+        data: of a constant.
+        state: of a tensor that lives on from call to call, the name of its buffer; ``data`` has its first value.
+        is_bounded: whether it grows in a run.
+        source: what it was read back from on the same grid, with the grid.
+    """
+
+    meta: torch.Tensor
+    base: Tensor | None = None
+    data: torch.Tensor | None = None
+    state: str = ""
+    is_bounded: bool = False
+    source: tuple[Tensor, tuple[Any, ...]] | None = None
+
+
+@dataclass(eq=False)
+class Step:
+    """A call of a kernel.
+
+    Attributes:
+        operands: in the kernel's order, with their types in its schema.
+        results: tensors that it writes.
+        is_list: whether these are one list.
+        is_view: whether it takes no step where nothing outside of the program sees its result.
+        node: of the host part.
+        handles: debug handles of what it computes.
+    """
+
+    name: str
+    overload: str
+    operands: list[tuple[Any, Any]]
+    results: list[Tensor]
+    node: Node
+    is_list: bool = False
+    is_view: bool = False
+    handles: tuple[int, ...] = ()
+
+
+@dataclass(eq=False)
+class DelegateStep:
+    """A call of a delegate; ``read`` are the numbers of the results that something reads."""
+
+    call: DelegateCall
+    operands: list[Tensor]
+    results: list[Tensor]
+    read: int = 0
+
+
+@dataclass(eq=False)
+class WriteStep:
+    """A new value of a state."""
+
+    state: Tensor
+    value: Tensor
+
+
+@dataclass(eq=False)
+class LoopStep:
+    """A block that is repeated for each row of sequences.
+
+    Attributes:
+        initial: what ``states`` begin with.
+        sequences: whose rows the block takes, in ``rows``.
+        body: gives the states' next values, and a row of each of ``results``.
+    """
+
+    initial: list[Tensor]
+    sequences: list[Tensor]
+    states: list[Tensor]
+    rows: list[Tensor]
+    results: list[Tensor]
+    body: Block
+
+
+@dataclass(eq=False)
+class Block:
+    """Steps in order, and what they give."""
+
+    inputs: list[Tensor]
+    steps: list[Step | DelegateStep | WriteStep | LoopStep] = field(default_factory=list)
+    outputs: Any = None
+
+
+def block_of(module: GraphModule, examples: Sequence[torch.Tensor]) -> Block:
+    """The steps of a host part.
+
+    Raises:
+        UnsupportedError: no kernel writes the results of an operator into memory planned before.
+    """
+    shapes = _Shapes()
+    block = Block([Tensor(shapes.like(example)) for example in examples])
+    with torch.no_grad():
+        block.outputs = _Builder(block, shapes).run(module, block.inputs)
+    _leave_out_unread(block)
+    return block
+
+
+class _Shapes:
+    """Tensors without data, as torch computes them for the CPU."""
+
+    def __init__(self) -> None:
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """One of the same shape, dtype and strides."""
+        with self._mode:
+            return torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype)
+
+    def of(self, shape: Sequence[int], dtype: torch.dtype, layout: Any = torch.contiguous_format) -> torch.Tensor:
+        """One of a shape and an order in memory."""
+        with self._mode:
+            return torch.empty(tuple(shape), dtype=dtype).to(memory_format=layout)
+
+    def computed(self, node: Node, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a function gives.
+
+        Args:
+            node: of the host part.
+        """
+        args, kwargs = tree_map(lambda v: v.meta if isinstance(v, Tensor) else v, (args, kwargs))
+        try:
+            with self._mode:
+                return function(*args, **kwargs)
+        except (NotImplementedError, RuntimeError) as error:
+            raise UnsupportedError(
+                f"The shape of what {place_of(node)} gives on the host is not known before it runs.",
+                hint="operators whose results have a fixed shape",
+            ) from error
+
+
+def missing_variant(name: str, node: Node) -> UnsupportedError:
+    """The error for an operator without a kernel of its form."""
+    return UnsupportedError(
+        f"ExecuTorch cannot call {name}, as {place_of(node)} does on the host: there is no variant of it that writes "
+        "into memory planned before.",
+        hint="other operators for it, or register its out variant with torch.library",
+    )
+
+
+def place_of(node: Node) -> str:
+    """``sort`` (model.py:12), for sentences."""
+    source = origin_of(node).source
+    return f"`{node.name}`{f' ({source})' if source else ''}"
+
+
+class _Builder:
+    """Writes the steps of one block, and of the graphs that it calls."""
+
+    def __init__(self, block: Block, shapes: _Shapes, known: dict[int, Tensor] | None = None) -> None:
+        self._block, self._shapes = block, shapes
+        self._known = known if known is not None else {}  # constants and states
+        self._node: Node
+        self._handles: tuple[int, ...] = ()
+
+    def run(self, module: GraphModule, inputs: Sequence[Any]) -> Any:
+        """Steps of a graph; what it gives."""
+        own: dict[Node, Any] = {}
+        given = iter(inputs)
+        states = {str(n.args[0].target) for n in module.graph.nodes if is_write(n)}
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                own[node] = next(given)
+            elif node.op == "output":
+                return map_aggregate(node.args[0], lambda value: own.get(value, value))  # type: ignore[arg-type]
+            elif node.op == "get_attr":
+                own[node] = self._attribute(module, str(node.target), states)
+            else:
+                args: Any = map_aggregate(node.args, lambda value: own.get(value, value))  # type: ignore[arg-type]
+                kwargs: Any = map_aggregate(node.kwargs, lambda value: own.get(value, value))  # type: ignore[arg-type]
+                if node.op == "call_module":
+                    own[node] = self._module(module.get_submodule(str(node.target)), args)
+                else:
+                    own[node] = self._function(node, args, kwargs)
+        raise AssertionError("a graph without an output")
+
+    def _attribute(self, module: GraphModule, path: str, states: set[str]) -> Any:
+        home, _, name = path.rpartition(".")
+        value = getattr(module.get_submodule(home), name)
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) not in self._known:
+            self._known[id(value)] = self._constant(value.detach(), path if path in states else "")
+        return self._known[id(value)]
+
+    def _constant(self, data: torch.Tensor, state: str = "") -> Tensor:
+        if not (data.is_contiguous() or data.is_contiguous(memory_format=torch.channels_last)):
+            data = data.contiguous()
+        return Tensor(self._shapes.like(data), data=data, state=state)
+
+    def _module(self, module: nn.Module, args: Sequence[Any]) -> Any:
+        if isinstance(module, GraphModule):
+            return self.run(module, args)
+        assert isinstance(module, DelegateCall)
+        results = [Tensor(self._shapes.of(*border)) for border in module.types]
+        self._block.steps.append(DelegateStep(module, list(args), results))
+        return results
+
+    def _function(self, node: Node, args: Any, kwargs: Any) -> Any:
+        target: Any = node.target
+        if target is operator.getitem:
+            return args[0][args[1]]
+        if target is scan_operator():
+            return self._loop(*args)
+        self._node, self._handles = node, tuple(HANDLES.of(node))
+        if isinstance(target, CoreKernel):
+            signature = [(value, None) for value in args]
+            result = Tensor(self._shapes.like(node.meta["val"]))
+            self._add(Step(target.qualified, "out", signature, [result], node))
+            return result
+        if is_write(node):
+            self._block.steps.append(WriteStep(args[0], args[1]))
+            return args[0]
+        if not isinstance(target, OpOverload):
+            raise missing_variant(str(target), node)
+        return self.call(target, args, kwargs)
+
+    def _loop(self, body: GraphModule, initial: Any, sequences: Any, constants: Any) -> list[Tensor]:
+        shapes = self._shapes
+        states = [Tensor(shapes.like(state.meta)) for state in initial]
+        rows = [Tensor(shapes.of(x.meta.shape[1:], x.meta.dtype)) for x in sequences]
+        inner = Block([*states, *rows, *constants])
+        inner.outputs = list(_Builder(inner, shapes, self._known).run(body, inner.inputs))
+        count = len(sequences[0].meta) if sequences else 0
+        results = [
+            Tensor(shapes.of((count, *y.meta.shape), y.meta.dtype), is_bounded=True)
+            for y in inner.outputs[len(states) :]
+        ]
+        self._block.steps.append(LoopStep(list(initial), list(sequences), states, rows, results, inner))
+        return [*states, *results]
+
+    def _add(self, step: Step) -> None:
+        step.handles = self._handles
+        self._block.steps.append(step)
+
+    # ---------------------------------------------------------------- operators
+
+    def call(self, target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """An operator of ATen, or of any other library."""
+        target = _function_of(target)
+        if target.name() in _RESHAPES:
+            return self._reshaped(args[0], args[1])
+        if (is_composite(target) or not target.is_view) and is_decomposed(target):
+            return self._in_parts(target, args, kwargs)
+        return self._core(target, list(args), dict(kwargs))
+
+    def _in_parts(self, target: OpOverload, args: Any, kwargs: Any) -> Any:
+        """What torch takes an operator apart into."""
+        tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        graph, constants = decomposed(target, *tree_map(_example, (args, kwargs)))
+        own: dict[Node, Any] = {}
+        given = iter(tensors)
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                own[node] = next(given)
+            elif node.op == "get_attr":
+                own[node] = self._constant(constants[str(node.target)])
+            elif node.op == "output":
+                return map_aggregate(node.args[0], lambda value: own.get(value, value))  # type: ignore[arg-type]
+            else:
+                a: Any = map_aggregate(node.args, lambda value: own.get(value, value))  # type: ignore[arg-type]
+                k: Any = map_aggregate(node.kwargs, lambda value: own.get(value, value))  # type: ignore[arg-type]
+                is_item = node.target is operator.getitem
+                own[node] = a[0][a[1]] if is_item else self._core(node.target, list(a), dict(k))
+        raise AssertionError("a graph without an output")
+
+    def _core(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """An operator that is not taken apart."""
+        schema = schema_of(target)
+        if not schema.returns and not schema.is_mutable:
+            return None  # what only checks something
+        if schema.is_mutable:
+            raise missing_variant(schema.name, self._node)
+        if target.is_view:
+            return self._viewed(target, args, kwargs)
+        if target is aten.empty.memory_format:
+            return Tensor(self._shapes.computed(self._node, target, *args, **kwargs))  # whatever the memory holds
+        if schema.name == "quantized_decomposed::quantize_per_tensor" and isinstance(args[0], Tensor):
+            source, grid = args[0].source or (None, ())
+            if source is not None and grid == tuple(args[1:]):
+                return source
+        for number, argument in enumerate(schema.arguments):
+            given = args[number] if number < len(args) else None
+            if isinstance(argument.type, torch.TensorType) and isinstance(given, (float, int, bool)):
+                args[number] = self._constant(torch.tensor(given))
+        if target.name() in _OF_ONE_TYPE:
+            args = self._of_one_type(target, args, kwargs)
+        if target.name() in _IN_ORDER and axes_in_memory(args[0].meta) != tuple(range(args[0].meta.dim())):
+            args[0] = self._copied(args[0], torch.contiguous_format)
+        if target in (cast(), aten.clone.default):
+            return self._copied(args[0], kwargs.get("memory_format"), kwargs.get("dtype"), target is cast())
+        if target is aten.cat.default:
+            args[0] = [part for part in args[0] if part.meta.numel()] or args[0][:1]
+        return self._called(target, args, kwargs)
+
+    def _called(self, target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A step that calls the kernel of an operator."""
+        signature = kernel_of(target)
+        schema = schema_of(target)
+        if signature is None:
+            raise missing_variant(schema.name, self._node)
+        values = self._shapes.computed(self._node, target, *args, **kwargs)
+        is_list = _gives_list(target)
+        results = [Tensor(value) for value in (values if isinstance(values, (tuple, list)) else [values])]
+        bound = dict(zip((a.name for a in schema.arguments), args, strict=False)) | dict(kwargs)
+        operands = [(bound.get(name, default), kind) for name, kind, default in signature.arguments]
+        self._add(Step(signature.name, signature.overload, operands, results, self._node, is_list))
+        if schema.name == "quantized_decomposed::dequantize_per_tensor" and not kwargs.get("out_dtype"):
+            results[0].source = (args[0], tuple(args[1:]))
+        return results if is_list or len(results) > 1 else results[0]
+
+    def _reshaped(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """A tensor of the same numbers in another shape: in the memory of the first where these are in order there."""
+        meta = self._shapes.computed(self._node, torch.empty_like, x, memory_format=torch.contiguous_format)
+        meta = self._shapes.computed(self._node, aten.view_copy.default, meta, shape)
+        if not x.meta.is_contiguous():
+            x = self._copied(x, torch.contiguous_format)
+        root = x
+        while root.base is not None:
+            root = root.base
+        if root.data is not None and not root.state:
+            return self._constant(root.data.reshape(tuple(meta.shape)))
+        result = Tensor(meta, base=root)
+        signature = kernel_of(aten.view_copy.default)
+        assert signature is not None
+        kinds = [kind for _, kind, _ in signature.arguments]
+        operands = list(zip((root, list(meta.shape)), kinds, strict=True))
+        self._add(Step(signature.name, signature.overload, operands, [result], self._node, is_view=True))
+        return result
+
+    def _viewed(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A look at the memory of a tensor: the tensor itself, another shape of it, or a copy of what is seen."""
+        x = args[0]
+        seen = self._shapes.computed(self._node, target, *args, **kwargs)
+        if isinstance(seen, torch.Tensor):
+            if (seen.dtype, seen.shape, seen.stride()) == (x.meta.dtype, x.meta.shape, x.meta.stride()):
+                return x
+            is_whole = (x.meta.dtype, x.meta.numel()) == (seen.dtype, seen.numel())
+            if is_whole and x.meta.is_contiguous() and seen.is_contiguous():
+                return self._reshaped(x, list(seen.shape))
+        copy = _copy_of(target)
+        if copy is None:
+            raise missing_variant(schema_of(target).name, self._node)
+        return self._called(copy, args, kwargs)
+
+    def _copied(self, x: Tensor, layout: Any = None, dtype: torch.dtype | None = None, is_cast: bool = False) -> Tensor:
+        """A tensor with the same numbers: in another order, of another type, or by itself."""
+        how: dict[str, Any] = {
+            "dtype": dtype or x.meta.dtype,
+            "memory_format": layout or torch.preserve_format,
+            "copy": True,
+        }
+        meta = self._shapes.computed(self._node, torch.Tensor.to, x, **how)
+        if is_cast and (meta.dtype, meta.stride()) == (x.meta.dtype, x.meta.stride()):
+            return x
+        if x.data is not None and not x.state:
+            return self._constant(x.data.to(**how))
+        name = "_to_dim_order_copy" if is_cast else "_clone_dim_order"
+        operands = [(x, None), (False, None), (list(axes_in_memory(meta)), None)]
+        result = Tensor(meta)
+        self._add(Step(f"dim_order_ops::{name}", "out", operands, [result], self._node))
+        return result
+
+    def _of_one_type(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """Operands of the type that the result has."""
+        dtype = self._shapes.computed(self._node, target, *args, **kwargs).dtype
+        return [
+            self._copied(value, dtype=dtype, is_cast=True) if isinstance(value, Tensor) else value for value in args
+        ]
+
+
+_OF_ONE_TYPE = frozenset(f"aten::{n}" for n in ("add.Tensor", "mul.Tensor", "sub.Tensor", "div.Tensor")) | {
+    "aten::div.Tensor_mode",
+    "aten::minimum",
+}
+"""Operators whose kernels ExecuTorch calls with operands of one type."""
+_IN_ORDER = frozenset(
+    f"aten::{n}" for n in ("_adaptive_avg_pool2d", "avg_pool2d", "expand_copy", "mean.dim", "sum.dim_IntList")
+)
+"""Operators whose kernels take the first operand in the order of its axes alone."""
+_RESHAPES = frozenset(f"aten::{n}" for n in ("reshape", "_unsafe_view", "view_copy"))
+
+
+def _example(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return torch.empty_strided(tuple(value.meta.shape), value.meta.stride(), dtype=value.meta.dtype).zero_()
+
+
+def _gives_list(target: OpOverload) -> bool:
+    returns = schema_of(target).returns
+    return len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
+
+
+def _function_of(operator: OpOverload) -> OpOverload:
+    """The function for an operator that writes into its first operand, which nothing else reads by now."""
+    schema = schema_of(operator)
+    if not schema.is_mutable or not schema.name.endswith("_"):
+        return operator
+    namespace, _, name = schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
+    return getattr(packet, schema.overload_name or "default", operator)
+
+
+def _copy_of(view: OpOverload) -> OpOverload | None:
+    """The operator that copies what a view sees."""
+    packet = getattr(aten, f"{schema_of(view).name.partition('::')[2]}_copy", None)
+    return getattr(packet, schema_of(view).overload_name or "default", None)
+
+
+def tensors_of(step: Step | DelegateStep | WriteStep | LoopStep) -> Iterator[Tensor]:
+    """What a step reads."""
+    if isinstance(step, WriteStep):
+        yield from (step.state, step.value)
+    elif isinstance(step, LoopStep):
+        yield from (*step.initial, *step.sequences)
+        for inner in step.body.steps:
+            yield from tensors_of(inner)
+        yield from (value for value in step.body.outputs if isinstance(value, Tensor))
+    elif isinstance(step, DelegateStep):
+        yield from step.operands
+    else:
+        yield from (v for v in tree_leaves([value for value, _ in step.operands]) if isinstance(v, Tensor))
+
+
+def _leave_out_unread(block: Block) -> None:
+    """Leaves out steps whose results nothing reads, in place, and views that nothing outside sees."""
+    outputs = {id(value) for value in tree_leaves(block.outputs) if isinstance(value, Tensor)}
+    read = set(outputs)
+    kept: list[Step | DelegateStep | WriteStep | LoopStep] = []
+    for step in reversed(block.steps):
+        if isinstance(step, Step) and step.is_view and id(step.results[0]) not in outputs and not _grows(step):
+            if id(step.results[0]) in read:
+                read.add(id(step.results[0].base))
+            continue
+        results = [] if isinstance(step, WriteStep) else list(step.results)
+        if isinstance(step, LoopStep):
+            results += step.states
+        if isinstance(step, WriteStep) or any(id(result) in read for result in results):
+            if isinstance(step, LoopStep):
+                _leave_out_unread(step.body)
+            if isinstance(step, DelegateStep):
+                step.read = sum(id(result) in read for result in results)
+            if isinstance(step, Step) and step.is_view:
+                step.results[0].base = None  # a copy
+            read.update(id(tensor) for tensor in tensors_of(step))
+            kept.append(step)
+    block.steps = kept[::-1]
+
+
+def _grows(step: Step) -> bool:
+    base = step.results[0].base
+    return base is not None and base.is_bounded

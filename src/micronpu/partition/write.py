@@ -1,0 +1,441 @@
+"""Host parts as the bytes of a program: values, instructions, memory.
+
+As ExecuTorch's emitter writes them.  A tensor has memory from the step before the one that writes it, as there, to the
+last step that reads it; what a loop's block needs is there while the loop runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.base.errors import UnsupportedError
+from micronpu.container import digest
+from micronpu.emit.executorch_file import (
+    ALIGNMENT,
+    Call,
+    Delegate,
+    Jump,
+    ListValue,
+    Method,
+    Program,
+    TensorValue,
+    Value,
+    data_file,
+    to_bytes,
+)
+from micronpu.frontend.program import axes_in_memory
+from micronpu.partition.host_block import (
+    Block,
+    DelegateStep,
+    LoopStep,
+    Step,
+    Tensor,
+    WriteStep,
+    block_of,
+    tensors_of,
+)
+from micronpu.partition.memory import Lifetime, place
+from micronpu.partition.outline import DelegateCall
+from micronpu.partition.portable import portable_kernels
+from micronpu.program.pte import ELEMENT_TYPES
+from micronpu.upstream.pte import CORE_KERNELS
+from micronpu.upstream.torch import codegen_of, tree_leaves, tree_map, tree_structure, treespec_dumps
+
+_SCALAR_TYPES = {getattr(torch, name): number for number, name in ELEMENT_TYPES.items()}
+_MEMORY_FORMATS = {torch.contiguous_format: 0, torch.preserve_format: 1}
+_OWN, _SHARED = 1, 2
+"""Numbers of the memory of a method, and of that of all methods of a program."""
+
+
+class Part(NamedTuple):
+    """What becomes a method."""
+
+    module: GraphModule
+    examples: Sequence[torch.Tensor]
+
+
+class Written(NamedTuple):
+    """A program.
+
+    Attributes:
+        buffer: the bytes of the `.pte`.
+        data_files: `.ptd` files by name.
+        callers: of each method, by the names of the operators that it calls, the first node of the host part that does.
+        handles: of each method, the debug handles of its instructions by their numbers.
+    """
+
+    buffer: bytes
+    data_files: Mapping[str, bytes]
+    callers: Mapping[str, Mapping[str, Node]]
+    handles: Mapping[str, Mapping[int, tuple[int, ...]]]
+
+
+def written(parts: Mapping[str, Part], named_data: Mapping[str, bytes] | None = None) -> Written:
+    """The program of host parts.
+
+    Args:
+        parts: by the name of the method. Where there are several, buffers of one name are one state of them all.
+        named_data: what the program carries beside what its partitions bring along.
+
+    Raises:
+        UnsupportedError: an operator has no kernel of the form that the runtime calls.
+    """
+    program = Program()
+    shared = _Shared(program, _SHARED if len(parts) > 1 else _OWN)
+    writers = {}
+    for name, part in sorted(parts.items()):
+        writers[name] = _Writer(shared, name)
+        writers[name].write(part)
+        program.methods.append(writers[name].method)
+    if len(parts) > 1:
+        for writer in writers.values():
+            writer.method.memories.append(shared.size)
+    program.named_data, beside = _named_data([part.module for part in parts.values()], named_data or {})
+    files = {f"{name}.ptd": data_file(data) for name, data in beside.items()}
+    callers = {name: writer.callers for name, writer in writers.items()}
+    return Written(to_bytes(program), files, callers, {name: writer.handles for name, writer in writers.items()})
+
+
+_PRIMITIVES = ("executorch_prim::", "aten::sym_", CORE_KERNELS)
+"""What the runtime does itself, and the operators of CMSIS-NN, which come with the core."""
+
+
+def without_kernel(callers: Mapping[str, Node]) -> list[str]:
+    """The operators that ExecuTorch has no portable kernel for, such as ``aten::erfinv.out``."""
+    return sorted(n for n in callers.keys() - portable_kernels() if not n.startswith(_PRIMITIVES))
+
+
+def _named_data(
+    modules: Iterable[GraphModule], further: Mapping[str, bytes]
+) -> tuple[dict[str, bytes], dict[str, dict[str, bytes]]]:
+    """Named data of the program, partition by partition, and that of each file beside it."""
+    own: dict[str, bytes] = {}
+    files: dict[str, dict[str, bytes]] = {}
+    for module in modules:
+        for call in module.modules():
+            if isinstance(call, DelegateCall):
+                for key, named in call.part.named_data.items():
+                    _put(files.setdefault(named.file, {}) if named.file else own, key, named.data)
+                _put(own, digest.KEY, digest.EMPTY)
+    for key, data in {**further, digest.KEY: digest.EMPTY}.items():
+        _put(own, key, data)
+    return own, files
+
+
+def _put(found: dict[str, bytes], key: str, data: bytes) -> None:
+    if found.setdefault(key, data) != data:
+        raise UnsupportedError(f"Two parts of the program carry different data under the name `{key}`.")
+
+
+class _Pool:
+    """Data of a program, of which each stands there once."""
+
+    def __init__(self, found: list[bytes]) -> None:
+        self._found = found
+        self._numbers: dict[bytes, int] = {}
+
+    def number(self, data: bytes) -> int:
+        """Of data, which are put there if they are new."""
+        if data not in self._numbers:
+            self._numbers[data] = len(self._found)
+            self._found.append(data)
+        return self._numbers[data]
+
+
+class _Shared:
+    """What all methods of a program have in common.
+
+    Args:
+        memory: in which states lie.
+
+    Attributes:
+        size: bytes of this memory that states take, where it is theirs alone.
+    """
+
+    def __init__(self, program: Program, memory: int) -> None:
+        self.memory, self.size = memory, 0
+        self.payloads, self.constants, self.states = map(_Pool, (program.payloads, program.constants, program.states))
+        self._offsets: dict[str, int] = {}
+
+    def offset(self, state: Tensor) -> int:
+        """Where in the memory that is theirs alone a state lies."""
+        if state.state not in self._offsets:
+            self._offsets[state.state] = self.size
+            self.size += _size(state)
+        return self._offsets[state.state]
+
+
+@dataclass(eq=False)
+class _Frame:
+    """Tensors that are placed together: those of a method, or of a loop's block.
+
+    Attributes:
+        spans: of each tensor, the steps that it is there from and to.
+        blocks: frames within, with the step that needs them.
+    """
+
+    spans: dict[int, list[int]] = field(default_factory=dict)
+    tensors: dict[int, Tensor] = field(default_factory=dict)
+    blocks: list[tuple[int, _Frame]] = field(default_factory=list)
+    offsets: dict[int, int] = field(default_factory=dict)
+    size: int = 0
+
+    def begin(self, tensor: Tensor, step: int) -> None:
+        self.spans[id(tensor)], self.tensors[id(tensor)] = [step, step], tensor
+
+    def touch(self, tensor: Tensor, step: int) -> None:
+        root = _root(tensor)
+        if id(root) in self.spans:
+            self.spans[id(root)][1] = max(self.spans[id(root)][1], step)
+
+    def place(self) -> None:
+        """Finds where each tensor lies."""
+        for _, inner in self.blocks:
+            inner.place()
+        lifetimes = [Lifetime(_size(self.tensors[key]), first, last) for key, (first, last) in self.spans.items()]
+        lifetimes += [Lifetime(inner.size, step, step) for step, inner in self.blocks]
+        placement = place(lifetimes)
+        self.size = placement.size
+        self.offsets = dict(zip(self.spans, placement.offsets, strict=False))
+        for (_, inner), start in zip(self.blocks, placement.offsets[len(self.spans) :], strict=True):
+            self.offsets |= {key: start + offset for key, offset in inner.offsets.items()}
+
+
+class _Writer:
+    """Writes one method."""
+
+    def __init__(self, shared: _Shared, name: str) -> None:
+        self.method = Method(name)
+        self.callers: dict[str, Node] = {}
+        self.handles: dict[int, tuple[int, ...]] = {}
+        self._shared = shared
+        self._places: dict[int, int] = {}  # of the values of tensors
+        self._tensors: dict[int, Tensor] = {}  # by the place of their value
+        self._now = 0
+        self._frame = _Frame()
+
+    def write(self, part: Part) -> None:
+        """Writes the method."""
+        method, block = self.method, block_of(part.module, part.examples)
+        for tensor in block.inputs:
+            self._frame.begin(tensor, 0)
+            method.inputs.append(self._place(tensor))
+            self._now += 1
+        held = {id(_root(t)): _root(t) for step in block.steps for t in tensors_of(step) if _root(t).state}
+        for state in held.values():
+            if self._shared.memory == _OWN:
+                self._frame.begin(state, 0)
+            self._now += 1
+        self._steps(block)
+        outputs = tree_leaves(block.outputs)
+        for value in outputs:
+            if isinstance(value, Tensor):
+                self._frame.touch(value, self._now)
+        for state in held.values():
+            self._frame.touch(state, self._now)
+        method.outputs = [self._operand(value, None) for value in outputs]
+        info = getattr(codegen_of(part.module.graph), "pytree_info", None)
+        results = info.out_spec if info is not None else None
+        if results is None:
+            results = tree_structure(tree_map(lambda _: 0, block.outputs))
+        given = tree_structure((tuple(0 for _ in block.inputs), {}))
+        method.containers = treespec_dumps(given), treespec_dumps(results)
+        self._frame.place()
+        method.memories = [self._frame.size]
+        for place_, tensor in self._tensors.items():
+            method.values[place_] = self._tensor(tensor)
+
+    # ---------------------------------------------------------------- values
+
+    def _new(self, value: Value) -> int:
+        self.method.values.append(value)
+        return len(self.method.values) - 1
+
+    def _place(self, tensor: Tensor) -> int:
+        """Of the value of a tensor, which is filled in when all is placed."""
+        if id(tensor) not in self._places:
+            self._places[id(tensor)] = self._new(None)
+            self._tensors[self._places[id(tensor)]] = tensor
+        return self._places[id(tensor)]
+
+    def _tensor(self, tensor: Tensor) -> TensorValue:
+        meta, root = tensor.meta, _root(tensor)
+        if meta.dtype not in _SCALAR_TYPES:
+            raise UnsupportedError(
+                f"ExecuTorch has no tensors of {meta.dtype}, which the host part of the program has."
+            )
+        memory, offset, data = _OWN, self._frame.offsets.get(id(root), 0), 0
+        if root.state and root.data is not None:
+            data = 1 + self._shared.states.number(_bytes(root.data)) if root is tensor else 0
+            if self._shared.memory != _OWN:
+                memory, offset = self._shared.memory, self._shared.offset(root)
+        elif root.data is not None:
+            memory, data = 0, 1 + self._shared.constants.number(_bytes(root.data))
+        order = axes_in_memory(meta)
+        number = _SCALAR_TYPES[meta.dtype]
+        return TensorValue(number, tuple(meta.shape), order, memory, offset, data, tensor.is_bounded)
+
+    def _operand(self, value: Any, kind: Any) -> int:
+        """The place of what a kernel takes.
+
+        Args:
+            kind: its type in the schema; None where it is what it looks like.
+        """
+        if isinstance(value, Tensor):
+            return self._place(value)
+        if isinstance(kind, torch.OptionalType):
+            kind = kind.getElementType() if value is not None else None
+        if isinstance(value, (list, tuple)):
+            return self._new(self._list(value, kind))
+        if value is None and isinstance(kind, torch.TensorType):
+            return self._new(TensorValue(0, (0,), (0,)))
+        if isinstance(kind, torch.FloatType) and isinstance(value, int):
+            value = float(value)
+        if isinstance(value, torch.dtype):
+            value = _SCALAR_TYPES[value]
+        elif isinstance(value, torch.memory_format):
+            value = _MEMORY_FORMATS[value]
+        elif isinstance(value, torch.layout):
+            value = 0
+        return self._new(value)
+
+    def _list(self, value: Sequence[Any], kind: Any) -> ListValue:
+        element = kind.getElementType() if isinstance(kind, torch.ListType) else None
+        if isinstance(element, torch.OptionalType):
+            return ListValue("OptionalTensorList", tuple(-1 if v is None else self._operand(v, None) for v in value))
+        if isinstance(element, torch.BoolType):
+            return ListValue("BoolList", tuple(map(bool, value)))
+        if isinstance(element, torch.FloatType):
+            return ListValue("DoubleList", tuple(map(float, value)))
+        is_of_tensors = isinstance(element, torch.TensorType)
+        return ListValue("TensorList" if is_of_tensors else "IntList", tuple(self._operand(v, None) for v in value))
+
+    def _operator(self, name: str, overload: str, node: Node | None = None) -> int:
+        if node is not None:
+            self.callers.setdefault(f"{name}.{overload}" if overload else name, node)
+        if (name, overload) not in self.method.operators:
+            self.method.operators.append((name, overload))
+        return self.method.operators.index((name, overload))
+
+    def _call(self, name: str, overload: str, *arguments: int) -> Call:
+        made = Call(self._operator(name, overload), arguments)
+        self.method.instructions.append(made)
+        return made
+
+    # ---------------------------------------------------------------- steps
+
+    def _steps(self, block: Block) -> None:
+        for step in block.steps:
+            if isinstance(step, Step):
+                self._kernel(step)
+            elif isinstance(step, DelegateStep):
+                self._delegate(step)
+            elif isinstance(step, LoopStep):
+                self._loop(step)
+            else:
+                self._write(step)
+
+    def _kernel(self, step: Step) -> None:
+        for result in step.results:
+            self._frame.begin(result, self._now)
+            self._now += 1
+        results = [self._place(result) for result in step.results]
+        for tensor in (*tensors_of(step), *step.results):
+            self._frame.touch(tensor, self._now)
+        index = self._operator(step.name, step.overload, step.node)
+        operands = [self._operand(value, kind) for value, kind in step.operands]
+        if step.is_list:
+            together = self._new(ListValue("TensorList", tuple(results)))
+            arguments = (*operands, together, together)
+        elif len(results) == 1:
+            arguments = (*operands, results[0], results[0])
+        else:
+            arguments = (*operands, *results, self._new(ListValue("TensorList", tuple(results))))
+        if step.handles:
+            self.handles[len(self.method.instructions)] = step.handles
+        self.method.instructions.append(Call(index, arguments))
+        self._now += 1
+
+    def _delegate(self, step: DelegateStep) -> None:
+        self._now += 1  # the delegate's own node
+        for result in step.results:
+            self._frame.begin(result, self._now)
+        for tensor in step.operands:
+            self._frame.touch(tensor, self._now)
+        results = [self._place(result) for result in step.results]
+        method, call = self.method, step.call
+        payload = self._shared.payloads.number(call.part.payload)
+        operands = [self._place(tensor) for tensor in step.operands]
+        method.instructions.append(Call(len(method.delegates), (*operands, *results), is_delegate=True))
+        method.delegates.append(Delegate(call.backend, payload, call.specs))
+        self._now += 1
+        for _ in range(step.read):  # nodes that take one result, and touch all
+            for result in step.results:
+                self._frame.touch(result, self._now)
+            self._now += 1
+
+    def _write(self, step: WriteStep) -> None:
+        for tensor in (step.state, step.value):
+            self._frame.touch(tensor, self._now)
+        state, value = self._place(step.state), self._place(step.value)
+        self._call("aten::copy_", "", state, value, self._new(False), state)
+        self._now += 1
+
+    def _loop(self, step: LoopStep) -> None:
+        for tensor in (*step.states, *step.results):
+            self._frame.begin(tensor, self._now)
+        for tensor in tensors_of(step):
+            self._frame.touch(tensor, self._now)
+        states, results = ([self._place(t) for t in tensors] for tensors in (step.states, step.results))
+        sequences = [self._place(t) for t in step.sequences]
+        counter, size = self._new(0), self._new(0)
+        self._call("aten::sym_size", "int", sequences[0], self._new(0), size)
+        for tensor, state in zip(step.initial, states, strict=True):
+            self._call("aten::copy_", "", state, self._place(tensor), self._new(False), state)
+        first = len(self.method.instructions)
+        frame, now = self._frame, self._now
+        inner = _Frame()
+        frame.blocks.append((now, inner))
+        self._frame, self._now = inner, 0
+        for row in step.rows:
+            inner.begin(row, 0)
+        for sequence, row in zip(sequences, step.rows, strict=True):
+            own = self._place(row)
+            self._call("aten::select_copy", "int_out", sequence, self._new(0), counter, own, own)
+        self._steps(step.body)
+        for tensor in step.body.outputs:
+            inner.touch(tensor, self._now)
+        given = [self._place(tensor) for tensor in step.body.outputs]
+        for state, value in zip(states, given, strict=False):
+            self._call("aten::copy_", "", state, value, self._new(False), state)
+        for result, value in zip(results, given[len(states) :], strict=True):
+            self._call("executorch_prim::et_copy_index", "tensor", result, value, counter)
+        self._call("executorch_prim::add", "Scalar", counter, self._new(1), counter)
+        ended = self._new(False)
+        self._call("executorch_prim::eq", "Scalar", counter, size, ended)
+        self.method.instructions.append(Jump(ended, first))
+        self._call("executorch_prim::sub", "Scalar", counter, size, counter)
+        self._frame, self._now = frame, now + 1
+
+
+def _root(tensor: Tensor) -> Tensor:
+    while tensor.base is not None:
+        tensor = tensor.base
+    return tensor
+
+
+def _size(tensor: Tensor) -> int:
+    """Bytes that are planned for a tensor."""
+    return math.ceil(tensor.meta.numel() * tensor.meta.element_size() / ALIGNMENT) * ALIGNMENT
+
+
+def _bytes(data: torch.Tensor) -> bytes:
+    """The numbers of a tensor in the order in which they lie in memory."""
+    order = axes_in_memory(data)
+    return bytes(data.permute(order).contiguous().flatten().view(torch.uint8).numpy()) if data.numel() else b""

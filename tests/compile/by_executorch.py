@@ -1,0 +1,33 @@
+"""Host parts as programs by ExecuTorch's own lowering, which ours are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from executorch.exir import to_edge
+from torch.fx import GraphModule
+
+from micronpu.container import digest
+from micronpu.partition.lower import backend_config, with_delegates
+from micronpu.targets.registry import FAMILIES
+from micronpu.upstream.executorch import edge_config
+
+
+def by_executorch(
+    parts: Mapping[str, tuple[GraphModule, tuple[torch.Tensor, ...]]], named: Mapping[str, bytes] | None = None
+) -> bytes:
+    """The `.pte` of host parts by method, with example inputs; changes these.
+
+    Args:
+        named: what the program carries beside what partitions bring along.
+    """
+    import executorch.kernels.quantized  # noqa: F401  (out variants of quantize and dequantize)
+
+    programs = {name: torch.export.export(with_delegates(module), rows) for name, (module, rows) in parts.items()}
+    edge = to_edge(programs, compile_config=edge_config())
+    for family in FAMILIES.values():
+        family.plan_scratch(edge)
+    for key, data in {**(named or {}), digest.KEY: digest.EMPTY}.items():
+        edge._named_data_store.add_named_data(key, data)
+    return bytes(edge.to_executorch(config=backend_config(shared=len(parts) > 1)).buffer)

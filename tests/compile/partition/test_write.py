@@ -1,0 +1,201 @@
+"""Host parts become programs that say what ExecuTorch's own lowering makes of them, and take no more memory."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from tests.compile.by_executorch import by_executorch
+from tests.compile.random_networks import RandomNetwork
+from torch import nn
+
+import micronpu
+from micronpu.base.errors import MicroNpuError, UnsupportedError
+from micronpu.compiler.host import host_part
+from micronpu.compiler.lowering import MethodPart, lowered, told
+from micronpu.compiler.quantized import quantized_module
+from micronpu.frontend.exported import exported
+from micronpu.partition.write import Part, without_kernel, written
+from micronpu.program.plan import read_plan
+from micronpu.runtime.plugin import load_plugin
+from micronpu.targets.registry import device_for
+from micronpu.upstream.executorch import load_program
+from micronpu.upstream.torch import tree_leaves
+
+Rows = tuple[torch.Tensor, ...]
+
+
+class Clock:
+    """Takes no time."""
+
+    def step(self, name: str) -> Any:
+        import contextlib
+
+        return contextlib.nullcontext(lambda part: None)
+
+
+def host_of(model: nn.Module, examples: Rows, target: str, io: Any = None) -> MethodPart:
+    """The host part of a model."""
+    device = device_for(target)
+    quantizer = device.quantizer(io=io)
+    clock: Any = Clock()
+    made = quantized_module(model.eval(), examples, quantizer, calibration=[examples], clock=clock)
+    return MethodPart(host_part(made.module, device, borders=made.borders), made.examples, made.borders, ())
+
+
+def both(part: MethodPart) -> tuple[bytes, bytes]:
+    """The program by our writer, and by ExecuTorch."""
+    ours = lowered([part], False).buffer
+    return ours, by_executorch({"forward": (part.host.module, part.examples)}, told(part))
+
+
+class Branches(nn.Module):
+    """Two calls of the NPU round one float operator that no core has, several results, a nested output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        a = torch.relu(self.first(x))
+        return {"b": (self.second(a), a), "c": [torch.relu(y) + y]}
+
+
+@pytest.mark.parametrize(
+    ("target", "io", "layout"),
+    [
+        ("imxrt700", None, torch.contiguous_format),
+        ("imxrt700", "int8", torch.channels_last),
+        ("ethos-u55-128", None, torch.channels_last),
+        ("ethos-u55-128", "int8", torch.contiguous_format),
+    ],
+)
+def test_of_delegates_the_bytes_are_those_of_executorch(target: str, io: Any, layout: torch.memory_format) -> None:
+    x = torch.randn(1, 3, 8, 8).to(memory_format=layout)
+    ours, theirs = both(host_of(Branches(), (x, torch.randn(1, 5)), target, io))
+    assert ours == theirs
+
+
+def test_random_networks_on_an_npu() -> None:
+    """The same bytes where the host only quantizes; the same results where it does more."""
+    equal = 0
+    for seed in (1, 3, 5, 8, 12, 17):
+        network = RandomNetwork(seed, 5, wide=True)
+        try:
+            part = host_of(network, network.example, "ethos-u85-256" if seed % 2 else "imxrt700")
+        except MicroNpuError:
+            continue
+        ours, theirs = both(part)
+        equal += ours == theirs
+        check_same(ours, theirs, part.examples, seed)
+    assert equal >= 3
+
+
+# ---------------------------------------------------------------- the same in meaning
+
+
+class Mixed(nn.Module):
+    """What an NPU takes, a core takes, and nobody takes, with views, casts and constants between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(2, 8, 3, padding=1), nn.Linear(8, 4)
+        self.register_buffer("places", torch.tensor([2, 0]))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.head(torch.relu(self.conv(x)).mean((2, 3)))
+        z = torch.atan2(y, torch.tensor([0.5, 1.0, 2.0, 4.0])).reshape(2, 2).T
+        return z.index_select(1, self.places.clamp(max=1)), (y > 0).to(torch.int32) + 1
+
+
+def run(program: bytes, rows: Rows) -> list[torch.Tensor]:
+    """The results, in the stock runtime with our plug-in."""
+    load_plugin()
+    method = load_program(program, profile=False, debug_buffer_size=0).load_method("forward")
+    return [value.clone() for value in method(list(rows))]
+
+
+def check_same(ours: bytes, theirs: bytes, rows: Rows, name: object = "") -> None:
+    mine, other = run(ours, rows), run(theirs, rows)
+    assert len(mine) == len(other), name
+    for a, b in zip(mine, other, strict=True):
+        assert a.dtype is b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num()), name
+    sizes = [sum(read_plan(program)[0].memories) for program in (ours, theirs)]
+    assert sizes[0] <= sizes[1], name
+
+
+@pytest.mark.parametrize("target", ["cortex-m55", "imxrt700-neutron-cortexm", "ethos-u85-256"])
+def test_kernels_of_a_core_and_of_the_host(target: str) -> None:
+    part = host_of(Mixed(), (torch.randn(1, 2, 6, 5),), target)
+    check_same(*both(part), part.examples)
+
+
+def test_a_loop() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.LSTM(4, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x)[0]
+
+    part = host_of(Recurrent(), (torch.randn(130, 1, 4),), "cortex-m55")
+    check_same(*both(part), part.examples)
+
+
+FLOATS = (3, 5, 8, 11, 12, 18)
+
+
+@pytest.mark.parametrize("seed", FLOATS)
+def test_operators_of_the_host(seed: int) -> None:
+    """Networks that nothing of is delegated: operators are taken apart, views take no step, types are cast."""
+    network = RandomNetwork(seed, 6, wide=seed % 2 == 0)
+    module = exported(network, network.example).module
+    ours = written({"forward": Part(module, network.example)})
+    assert not without_kernel(ours.callers["forward"])
+    check_same(ours.buffer, by_executorch({"forward": (module, network.example)}), network.example, seed)
+
+
+def test_what_writes_into_a_tensor_of_its_own_becomes_functions() -> None:
+    class Pads(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.pad(x, (1, 2), "circular").relu_().add_(1.0)
+
+    x = torch.randn(1, 3, 8)
+    program = written({"forward": Part(exported(Pads().eval(), (x,)).module, (x,))}).buffer
+    assert torch.equal(run(program, (x,))[0], Pads()(x))
+
+
+def test_operators_without_a_kernel_of_the_right_form_are_named() -> None:
+    library = torch.library.Library("micronpu_test_write", "DEF")
+    library.define("odd(Tensor x) -> Tensor")
+    library.impl("odd", lambda x: x + 1, "CompositeExplicitAutograd")
+
+    class Odd(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.micronpu_test_write.odd(x)
+
+    x = torch.randn(3)
+    with pytest.raises(UnsupportedError, match=r"cannot call micronpu_test_write::odd, as `odd` \(.*test_write.py"):
+        written({"forward": Part(exported(Odd().eval(), (x,)).module, (x,))})
+
+
+def test_compiling_for_a_core_imports_nothing_of_executorchs_compiler() -> None:
+    import subprocess
+
+    text = (
+        "import sys, torch, micronpu\n"
+        "x = torch.randn(1, 8)\n"
+        "micronpu.compile(torch.nn.Linear(8, 4).eval(), (x,), 'cortex-m55', calibration=[(x,)])\n"
+        "print([name for name in sys.modules if name.startswith('executorch.exir')])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert micronpu.compile is not None
+
+
+def test_results_are_counted_as_the_tree_has_them() -> None:
+    part = host_of(Branches(), (torch.randn(1, 3, 8, 8), torch.randn(1, 5)), "imxrt700")
+    assert len(run(lowered([part], False).buffer, part.examples)) == len(tree_leaves(Branches()(*part.examples)))
