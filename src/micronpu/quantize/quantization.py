@@ -138,7 +138,7 @@ class Quantization:
     @property
     def is_auto(self) -> bool:
         """Whether the compiler chooses the precision."""
-        return self.activations in _SLOWDOWN
+        return isinstance(self.activations, str) and self.activations in _SLOWDOWN
 
     @property
     def slowdown(self) -> float | None:
