@@ -178,6 +178,7 @@ class _Frame:
     Attributes:
         spans: of each tensor, the steps that it is there from and to.
         blocks: frames within, with the step that needs them.
+        known: tensors of these frames, and of those around.
     """
 
     spans: dict[int, list[int]] = field(default_factory=dict)
@@ -185,12 +186,16 @@ class _Frame:
     blocks: list[tuple[int, _Frame]] = field(default_factory=list)
     offsets: dict[int, int] = field(default_factory=dict)
     size: int = 0
+    known: set[int] = field(default_factory=set)
 
     def begin(self, tensor: Tensor, step: int) -> None:
+        self.known.add(id(tensor))
         self.spans[id(tensor)], self.tensors[id(tensor)] = [step, step], tensor
 
     def touch(self, tensor: Tensor, step: int) -> None:
         root = _root(tensor)
+        if root.data is None and id(root) not in self.known:
+            self.begin(root, step)  # memory that nothing writes before, such as a kernel's to work in
         if id(root) in self.spans:
             self.spans[id(root)][1] = max(self.spans[id(root)][1], step)
 
@@ -391,7 +396,8 @@ class _Writer:
         for tensor in (*step.states, *step.results):
             self._frame.begin(tensor, self._now)
         for tensor in tensors_of(step):
-            self._frame.touch(tensor, self._now)
+            if id(_root(tensor)) in self._frame.known:  # and not one of the block's own
+                self._frame.touch(tensor, self._now)
         states, results = ([self._place(t) for t in tensors] for tensors in (step.states, step.results))
         sequences = [self._place(t) for t in step.sequences]
         counter, size = self._new(0), self._new(0)
@@ -400,7 +406,7 @@ class _Writer:
             self._call("aten::copy_", "", state, self._place(tensor), self._new(False), state)
         first = len(self.method.instructions)
         frame, now = self._frame, self._now
-        inner = _Frame()
+        inner = _Frame(known=frame.known)
         frame.blocks.append((now, inner))
         self._frame, self._now = inner, 0
         for row in step.rows:
