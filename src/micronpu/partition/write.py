@@ -47,7 +47,9 @@ from micronpu.program.pte import ELEMENT_TYPES
 from micronpu.upstream.pte import CORE_KERNELS
 from micronpu.upstream.torch import codegen_of, tree_leaves, tree_map, tree_structure, treespec_dumps
 
-_SCALAR_TYPES = {getattr(torch, name): number for number, name in ELEMENT_TYPES.items()}
+_COMPLEX = {torch.complex64: 9, torch.complex128: 10}
+"""What no kernel of ExecuTorch computes; a kernel of the user's own may."""
+_SCALAR_TYPES = {getattr(torch, name): number for number, name in ELEMENT_TYPES.items()} | _COMPLEX
 _MEMORY_FORMATS = {torch.contiguous_format: 0, torch.preserve_format: 1}
 _OWN, _SHARED = 1, 2
 """Numbers of the memory of a method, and of that of all methods of a program."""
