@@ -143,7 +143,7 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
         import onnx
     except ModuleNotFoundError as error:
         raise ModelError("Reading ONNX needs the package `onnx`.", hint='pip install "micronpu[onnx]"') from error
-    from micronpu.frontend.model_files.onnx_operators import LOWERINGS
+    from micronpu.frontend.model_files.onnx_layers import LOWERINGS
 
     model = onnx.ModelProto()
     try:

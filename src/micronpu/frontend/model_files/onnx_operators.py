@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional
 
-from micronpu.frontend.model_files.network import Function, Rounding
+from micronpu.frontend.model_files.network import Function
 from micronpu.frontend.model_files.onnx import OnnxNode
 
 Lowering = Callable[[OnnxNode], None]
@@ -548,112 +547,3 @@ def _resize(node: OnnxNode) -> None:
 def _einsum(node: OnnxNode) -> None:
     equation = node.attributes["equation"].decode()
     node.emit(lambda *given: torch.einsum(equation, *given))
-
-
-# ---------------------------------------------------------------- quantization
-
-
-@lowering("QuantizeLinear")
-def _quantize(node: OnnxNode) -> None:
-    # Results stay floats that the integers can represent: the DequantizeLinear behind has nothing left to do.
-    rounding = _rounding(node)
-    node.emit(lambda x: x, [node.operand(0)], rounding)
-    node.builder.rounded.add(node.outputs[0])
-
-
-def _rounding(node: OnnxNode) -> Rounding:
-    scale, zero = node.constant(1), node.constant(2)
-    if scale is None or scale.numel() != 1:
-        raise node.error("quantizes an activation with several scales", "per-tensor activations")
-    dtype = torch.uint8 if zero is None else zero.dtype
-    point = 0 if zero is None else int(zero.reshape(-1)[0])
-    if dtype is torch.uint8:  # the same numbers, 128 less
-        dtype, point = torch.int8, point - 128
-    if dtype not in (torch.int8, torch.int16):
-        raise node.error(f"quantizes to {dtype}", "int8, uint8 or int16")
-    return Rounding(float(scale), point, dtype)
-
-
-@lowering("DequantizeLinear")
-def _dequantize(node: OnnxNode) -> None:
-    if node.inputs[0] in node.builder.rounded:
-        node.builder.values[node.outputs[0]] = node.operand(0)
-        return
-    integers, scale, zero = (node.constant(i) for i in range(3))
-    assert integers is not None and scale is not None
-    if zero is not None and bool(zero.any()) and integers.dtype is not torch.uint8:
-        raise node.error("has weights with a zero point", "symmetric weights")
-    if integers.dtype is torch.uint8:
-        raise node.error("has weights of uint8", "int8 weights, symmetric")
-    number = node.builder.dequantized(
-        node.name, integers, scale.reshape(-1).to(torch.float64), node.attributes.get("axis", 1) % integers.dim()
-    )
-    node.builder.values[node.outputs[0]] = number
-
-
-# ---------------------------------------------------------------- recurrent layers
-
-
-@lowering("LSTM", "GRU", "RNN")
-def _recurrent(node: OnnxNode) -> None:
-    w, r, b = (node.constant(i) for i in (1, 2, 3))
-    assert w is not None and r is not None
-    hidden, directions = node.attributes["hidden_size"], w.shape[0]
-    first_h, first_c = 5, 6
-    plain = not ({"clip", "activations", "layout"} & {k for k, v in node.attributes.items() if v}) and not node.has(7)
-    if node.attributes.get("activations") and not node.attributes.get("clip"):
-        usual = {"LSTM": [b"Sigmoid", b"Tanh", b"Tanh"], "GRU": [b"Sigmoid", b"Tanh"], "RNN": [b"Tanh"]}[node.kind]
-        plain = list(node.attributes["activations"]) == usual * directions and not node.has(7)
-    direction = node.attributes.get("direction", b"forward").decode()
-    if not plain or (node.kind == "GRU" and not node.attributes.get("linear_before_reset", 0)):
-        raise node.error(
-            "has peepholes, a clip, other activations, or a GRU that resets before the matrix product",
-            "the recurrent layer as PyTorch computes it: linear_before_reset=1",
-        )
-    lengths = node.constant(4)
-    if lengths is not None and bool((lengths != node.meta(0).shape[0]).any()):
-        raise node.error("has sequences of unequal lengths", "whole sequences")
-    layer = _layer(node.kind, w, r, b, direction == "bidirectional")
-    initial = [node.operand(i) for i in (first_h, first_c) if node.has(i)]
-    steps, batch = node.meta(0).shape[:2]
-
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, x: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            given: Any = None
-            if states:
-                given = states[0] if len(states) == 1 else tuple(states)
-            y, last = self.layer(torch.flip(x, [0]) if direction == "reverse" else x, given)
-            y = torch.flip(y, [0]) if direction == "reverse" else y
-            whole = y.reshape(steps, batch, directions, hidden).permute(0, 2, 1, 3)
-            return (whole, *(last if isinstance(last, tuple) else (last,)))[: len(node.outputs)]
-
-    node.emit(Recurrent().eval(), [node.operand(0), *initial])
-
-
-_GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
-"""PyTorch's gates by their place in ONNX: i, f, g, o of i, o, f, c; r, z, n of z, r, h."""
-
-
-def _layer(kind: str, w: torch.Tensor, r: torch.Tensor, b: torch.Tensor | None, both: bool) -> nn.RNNBase:
-    make: Any = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}[kind]
-    hidden = r.shape[2]
-    layer: nn.RNNBase = make(w.shape[2], hidden, bias=b is not None, bidirectional=both)
-
-    def ordered(value: torch.Tensor) -> torch.Tensor:
-        return torch.cat([value[g * hidden : (g + 1) * hidden] for g in _GATES[kind]])
-
-    with torch.no_grad():
-        for d in range(w.shape[0]):
-            end = "_reverse" if d else ""
-            getattr(layer, f"weight_ih_l0{end}").copy_(ordered(w[d]))
-            getattr(layer, f"weight_hh_l0{end}").copy_(ordered(r[d]))
-            if b is not None:
-                for name, part in zip(("bias_ih", "bias_hh"), b[d].chunk(2), strict=True):
-                    getattr(layer, f"{name}_l0{end}").copy_(ordered(part))
-    for parameter in layer.parameters():
-        parameter.requires_grad_(False)
-    return layer
