@@ -19,7 +19,7 @@ from micronpu.compiler.clock import Clock
 from micronpu.compiler.precision import Allowed, chosen
 from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.frontend.exported import export_for_training, exported, inputs_not_negative
-from micronpu.frontend.facts import BOTH_BRANCHES, LOOPS_ALLOWED, NOT_NEGATIVE, WRITTEN_OUT
+from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, LOOPS_ALLOWED, NOT_NEGATIVE, WRITTEN_OUT
 from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states
 from micronpu.frontend.states import State, states_of
 from micronpu.frontend.training import Train
@@ -69,10 +69,12 @@ class Quantized:
         return states_of(self.module).values
 
 
-def _control_flow(module: GraphModule) -> tuple[str, ...]:
-    """What became of branches and loops, as notes of the report."""
+def _import_notes(module: GraphModule) -> tuple[str, ...]:
+    """Return notes of the report on converted dtypes, branches and loops."""
+    converted = " and ".join(CONVERTED.of(module))
     both = "both branches are computed and one result chosen, as no NPU branches; both cost cycles."
-    notes = [f"`{name}`: {both}" for name in BOTH_BRANCHES.of(module)]
+    notes = [f"The model's {converted} is computed as float32, also its inputs and outputs."] if converted else []
+    notes += [f"`{name}`: {both}" for name in BOTH_BRANCHES.of(module)]
     for name, steps, ends_early in WRITTEN_OUT.of(module):
         text = f"`{name}`: its {steps} steps are written out, as no NPU loops; each costs cycles and commands"
         notes.append(f"{text}, also those behind the end that data decide." if ends_early else f"{text}.")
@@ -116,7 +118,7 @@ def quantized_module(
         names = [n.name for n in given.module.graph.nodes if n.op == "placeholder"]
         warnings = of_data(data.rows, names[: len(given.examples)], sum(map(len, sequences)), data.distinct)
     report: SparsityReport | None = None
-    notes = _control_flow(given.module)
+    notes = _import_notes(given.module)
     if sparsity is not None:
         with clock.step("sparsify") as progress:
             given, quantizer, report, notes = sparsity.reduced(given, sequences, quantizer, progress)

@@ -18,10 +18,12 @@ from micronpu.frontend.branches import compute_both_branches
 from micronpu.frontend.checks import check_examples, check_names, check_parameters, check_results
 from micronpu.frontend.constants import add_constant
 from micronpu.frontend.export import as_inputs, check_static, export
-from micronpu.frontend.facts import BOTH_BRANCHES, EXPORTED, SIZE, WRITTEN_OUT
+from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, EXPORTED, SIZE, WRITTEN_OUT
+from micronpu.frontend.float32 import convert_to_float32, in_float32, to_float32
 from micronpu.frontend.functional import functional
 from micronpu.frontend.loops import write_out_loops
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
+from micronpu.frontend.regions import without_regions
 from micronpu.frontend.states import States, lift, states_of
 from micronpu.frontend.taken import without_taken_names
 from micronpu.frontend.training import set_training
@@ -64,12 +66,16 @@ def exported(
     examples = as_inputs(example_inputs)
     ready = isinstance(model, GraphModule) and (is_exported(model) or not is_float(model))
     module = graph_module(model if ready else export(model, examples))
+    converted = CONVERTED.of(module)
+    if converted:
+        examples = tuple(map(in_float32, examples))
     loops = () if ready else write_out_loops(module, also)
     if not ready:
         check_static(module)
     chosen = () if ready else compute_both_branches(module)
     check_results(module)
     module = lift(module, also)
+    CONVERTED.say(module, converted)
     BOTH_BRANCHES.say(module, chosen)
     WRITTEN_OUT.say(module, loops)
     every = (*examples, *states_of(module).initial)
@@ -138,6 +144,7 @@ def _exported_again(
             part.training = False
     else:
         own.eval()
+    own, examples = to_float32(own), tuple(map(in_float32, examples))
     sizes = {t.shape[0] if t.dim() else None for t in examples}
     if len(sizes) == 1 and None not in sizes:
         # A size of 1 would be taken for a constant.
@@ -166,9 +173,11 @@ def graph_module(program: Any) -> GraphModule:
         check_names((*program.state_dict, *program.constants, *(entry.fqn for entry in program.module_call_graph)))
         # Guards would be calls of a module in the middle of the graph, and shapes are checked by us.
         with quiet():
+            program, converted = convert_to_float32(without_regions(program))
             program = _without_transforms(program)
             module = functional(without_taken_names(program)).module(check_guards=False)
         assert isinstance(module, GraphModule)
+        CONVERTED.say(module, converted)
         return module
     raise ModelError(
         f"A {type(program).__name__} cannot be quantized as it is.",

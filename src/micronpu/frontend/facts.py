@@ -83,6 +83,8 @@ NOT_NEGATIVE: Fact[Collection[str]] = Fact("micronpu_not_negative", ())
 """Names of integer inputs that are never negative; the finished program refuses others."""
 BOTH_BRANCHES: Fact[tuple[str, ...]] = Fact("micronpu_branches", ())
 """Names of each `torch.cond` of which both branches are computed."""
+CONVERTED: Fact[tuple[str, ...]] = Fact("micronpu_converted", ())
+"""Dtypes of a module's floats that were converted to float32, such as "float16"."""
 WRITTEN_OUT: Fact[tuple[tuple[str, int, bool], ...]] = Fact("micronpu_written_out", ())
 """Of each `while_loop` that is written out: its name, its steps, and whether data may end it before that."""
 LOOPS_ALLOWED: Fact[bool] = Fact("micronpu_loops", False)

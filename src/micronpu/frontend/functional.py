@@ -7,14 +7,12 @@ they are, whatever the module writes into them.
 
 from __future__ import annotations
 
-import copy
-
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
-from micronpu.base.quiet import quiet
 from micronpu.frontend.program import aten_overload, is_getitem
+from micronpu.frontend.regions import with_own_graph
 from micronpu.upstream.torch import schema_of, set_graph
 
 
@@ -42,10 +40,7 @@ def _without_written_inputs(program: ExportedProgram) -> ExportedProgram:
     y = relu(x)                     y = relu(x)
     return y as x, y        ->      return y
     """
-    changed = copy.copy(program)
-    with quiet():  # torch warns of its own copying
-        module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
-    module.meta.update(program.graph_module.meta)
+    changed, module = with_own_graph(program)
     signature = program.graph_signature
     kept = [i for i, s in enumerate(signature.output_specs) if s.kind is not OutputKind.USER_INPUT_MUTATION]
     output = module.graph.output_node()

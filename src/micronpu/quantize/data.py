@@ -10,6 +10,7 @@ import torch
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
 from micronpu.frontend.checks import all_finite
+from micronpu.frontend.float32 import in_float32
 
 Row = tuple[torch.Tensor, ...]
 
@@ -140,6 +141,8 @@ def _checked(where: str, item: Any, examples: Sequence[torch.Tensor]) -> tuple[t
 
 def _checked_input(where: str, value: Any, example: torch.Tensor) -> torch.Tensor:
     tensor = _tensor(where, value)
+    if example.dtype is torch.float32:
+        tensor = in_float32(tensor)
     if tensor.dtype != example.dtype:
         raise ModelError(
             f"{where} has dtype {_name(tensor.dtype)}, the model takes {_name(example.dtype)}.",

@@ -197,7 +197,7 @@ REFUSED = {
         {"data": X[:, :1]},
         "Evaluation item 0, input 0 has shape [1, 6, 6], the model takes [1, 2, 6, 6]",
     ),
-    "another type": ({"data": X.double()}, "has dtype float64, the model takes float32"),
+    "another type": ({"data": X.int()}, "has dtype int32, the model takes float32"),
     "no rows": ({"data": X[:0]}, "The evaluation data is empty."),
     "no such output": ({"output": 1}, "There is no output 1: the program has 1."),
     "another model": ({"model": nn.Sequential(MODEL, nn.Linear(4, 5)).eval()}, "the float model [60, 5]"),

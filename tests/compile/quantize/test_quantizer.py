@@ -400,7 +400,7 @@ def test_no_warnings_reach_the_user():
             [torch.zeros(1, 8, 6, 5)],
             "Calibration item 0, input 0 has shape [1, 8, 6, 5], the model takes [1, 8, 6, 6].",
         ),
-        ([torch.zeros(1, 8, 6, 6, dtype=torch.float64)], "Calibration item 0, input 0 has dtype float64"),
+        ([torch.zeros(1, 8, 6, 6, dtype=torch.int32)], "Calibration item 0, input 0 has dtype int32"),
         ([torch.full((1, 8, 6, 6), torch.nan)], "Calibration item 0, input 0 holds NaN or infinity"),
         ([(torch.zeros(1, 8, 6, 6), 3)], "Calibration item 0 has 2 inputs, the model has 1."),
         (["abc"], "Calibration item 0, input 0 is a str, not a tensor."),
