@@ -79,7 +79,7 @@ def _of_tensors(tensors: Iterable[torch.Tensor]) -> str:
     for tensor in tensors:
         own = tensor.detach()
         digest.update(f"{own.dtype}{list(own.shape)}".encode())
-        digest.update(own.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(own.contiguous().reshape(-1).as_strided((own.numel(),), (1,)).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:_DIGITS]
 
 
