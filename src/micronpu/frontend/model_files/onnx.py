@@ -1,13 +1,11 @@
 """Reader of ONNX files, with the `onnx` package.
 
-The nodes become the steps of a `Network` in PyTorch's operators, in their order and with their names.  What does not
-depend on the inputs, such as the arithmetic on shapes that exporters write, is computed while the file is read.
+Sizes and constants are checked while they are read; nothing outside the file is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,116 +14,11 @@ import numpy as np
 import torch
 
 from micronpu.base.errors import ModelError, UnsupportedError
-from micronpu.frontend.model_files.network import Function, Network, NetworkBuilder, Operand, Rounding, Shapes
+from micronpu.frontend.model_files.network import Network, Shapes
+from micronpu.frontend.model_files.onnx_builder import DAMAGED, OnnxBuilder, OnnxNode
+from micronpu.frontend.model_files.onnx_layers import LOWERINGS
 
 OLDEST_OPSET = 11
-_HINT_DAMAGED = "copy the file again; onnx.checker.check_model(path) lists what is wrong with it"
-
-
-@dataclass(frozen=True)
-class OnnxNode:
-    """A node of the file.
-
-    Attributes:
-        attributes: by name, as Python and NumPy values.
-        opset: version of the default operator set.
-    """
-
-    builder: OnnxBuilder
-    kind: str
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
-    opset: int
-
-    def __str__(self) -> str:
-        return f"Node `{self.name}` ({self.kind})"
-
-    def error(self, what: str, hint: str) -> UnsupportedError:
-        """An error about this node."""
-        return UnsupportedError(f"{self} {what}.", hint=hint)
-
-    def has(self, i: int) -> bool:
-        """True if the operand is given."""
-        return i < len(self.inputs) and bool(self.inputs[i])
-
-    def operand(self, i: int) -> Operand:
-        """The number of a tensor, or a constant."""
-        if not self.has(i):
-            raise self.error(f"has no operand {i}", _HINT_DAMAGED)
-        return self.builder.value(self, self.inputs[i])
-
-    def operands(self) -> list[Operand]:
-        """All operands."""
-        return [self.operand(i) for i in range(len(self.inputs)) if self.has(i)]
-
-    def meta(self, i: int) -> torch.Tensor:
-        """Shape and dtype of an operand."""
-        value = self.operand(i)
-        return value if isinstance(value, torch.Tensor) else self.builder.meta[value]
-
-    def constant(self, i: int) -> torch.Tensor | None:
-        """An operand that does not depend on the inputs; None if it is not given.
-
-        Raises:
-            UnsupportedError: it does.
-        """
-        if not self.has(i):
-            return None
-        value = self.operand(i)
-        if not isinstance(value, torch.Tensor):
-            raise self.error(
-                f"computes its operand {i} `{self.inputs[i]}` from the inputs, and it has to be a constant",
-                "a model whose shapes do not depend on data",
-            )
-        return value
-
-    def integers(self, i: int, attribute: str = "") -> list[int] | None:
-        """Numbers that an operand gives, or in older files an attribute; None if neither does."""
-        value = self.constant(i)
-        if value is not None:
-            return [int(n) for n in value.reshape(-1).tolist()]
-        given = self.attributes.get(attribute)
-        return None if given is None else [int(n) for n in np.reshape(given, -1)]
-
-    def emit(
-        self, function: Function, operands: Sequence[Operand] | None = None, rounding: Rounding | None = None
-    ) -> None:
-        """Appends the node as a function of PyTorch; computed now if all its operands are constants."""
-        self.builder.emit(self, function, self.operands() if operands is None else operands, rounding)
-
-
-class OnnxBuilder(NetworkBuilder):
-    """Makes the steps of a file; `onnx_operators` defines what becomes of each node."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.values: dict[str, Operand] = {}
-        self.rounded: set[str] = set()  # results of QuantizeLinear
-
-    def value(self, node: OnnxNode, name: str) -> Operand:
-        """A value by its name."""
-        if name not in self.values:
-            raise node.error(f"reads `{name}`, which no node before it makes", _HINT_DAMAGED)
-        return self.values[name]
-
-    def emit(self, node: OnnxNode, function: Function, operands: Sequence[Operand], rounding: Rounding | None) -> None:
-        """See `OnnxNode.emit`; results behind those that the node names are dropped."""
-        if all(isinstance(o, torch.Tensor) for o in operands) and rounding is None:
-            with torch.no_grad():
-                made = function(*operands)
-            self.values.update(zip(node.outputs, made if isinstance(made, (tuple, list)) else (made,), strict=False))
-            return
-        named = node.outputs
-
-        def first(*given: torch.Tensor) -> Any:
-            results = function(*given)
-            return tuple(results[: len(named)]) if isinstance(results, (tuple, list)) else results
-
-        whole = function if isinstance(function, torch.nn.Module) else first
-        numbers = self.add(node.name, whole, operands, [rounding] * len(named))
-        self.values.update(zip(named, numbers, strict=True))
 
 
 def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
@@ -143,7 +36,6 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
         import onnx
     except ModuleNotFoundError as error:
         raise ModelError("Reading ONNX needs the package `onnx`.", hint='pip install "micronpu[onnx]"') from error
-    from micronpu.frontend.model_files.onnx_layers import LOWERINGS
 
     model = onnx.ModelProto()
     try:
@@ -152,7 +44,7 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
         if not model.graph.node:
             raise ValueError("no nodes")
     except Exception as error:  # protobuf's own class depends on its version
-        raise ModelError(f"{path} is no ONNX model, or is damaged.", hint=_HINT_DAMAGED) from error
+        raise ModelError(f"{path} is no ONNX model, or is damaged.", hint=DAMAGED) from error
     if opset < OLDEST_OPSET:
         raise ModelError(
             f"{path} is of opset {opset}; files of opset {OLDEST_OPSET} and newer are read.",
@@ -164,7 +56,7 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
     inputs = _inputs(builder, [i for i in model.graph.input if i.name not in builder.values], shapes, path)
     if not inputs or not model.graph.output:
         raise ModelError(f"{path} has no inputs or no outputs.", hint="a model with both")
-    _walk(builder, model.graph.node, opset, LOWERINGS, path)
+    _walk(builder, model.graph.node, opset, path)
     outputs = [builder.values.get(given.name) for given in model.graph.output]
     for given, number in zip(model.graph.output, outputs, strict=True):
         if not isinstance(number, int):
@@ -172,9 +64,7 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
     return builder.network(inputs, [n for n in outputs if isinstance(n, int)])
 
 
-def _walk(
-    builder: OnnxBuilder, nodes: Any, opset: int, lowerings: Mapping[str, Callable[[OnnxNode], None]], path: Path
-) -> None:
+def _walk(builder: OnnxBuilder, nodes: Any, opset: int, path: Path) -> None:
     import onnx
 
     for i, given in enumerate(nodes):
@@ -189,24 +79,22 @@ def _walk(
             chosen = attributes["then_branch" if bool(node.constant(0)) else "else_branch"]
             for initializer in chosen.initializer:
                 builder.values[initializer.name] = _initializer(initializer, path)
-            _walk(builder, chosen.node, opset, lowerings, path)
+            _walk(builder, chosen.node, opset, path)
             builder.values.update(
                 {o: builder.value(node, v.name) for o, v in zip(given.output, chosen.output, strict=True)}
             )
             continue
-        if kind not in lowerings:
+        if kind not in LOWERINGS:
             raise node.error(
                 "is of an operator that is not read from ONNX files",
                 "a model without it; or the model in PyTorch, with a function for that part",
             )
         try:
-            lowerings[kind](node)
+            LOWERINGS[kind](node)
         except (KeyError, IndexError, TypeError, RuntimeError, ValueError) as error:
             if isinstance(error, ModelError):
                 raise
-            raise ModelError(
-                f"{node} has attributes or operands that do not fit: {error}.", hint=_HINT_DAMAGED
-            ) from error
+            raise ModelError(f"{node} has attributes or operands that do not fit: {error}.", hint=DAMAGED) from error
 
 
 def _constant(given: Any, name: str, path: Path) -> torch.Tensor:
@@ -235,7 +123,7 @@ def _initializer(given: Any, path: Path) -> torch.Tensor:
     try:
         data = numpy_helper.to_array(given)
     except Exception as error:
-        raise ModelError(f"The constant `{given.name}` of {path} is damaged.", hint=_HINT_DAMAGED) from error
+        raise ModelError(f"The constant `{given.name}` of {path} is damaged.", hint=DAMAGED) from error
     if data.dtype.kind not in "fiub":
         raise UnsupportedError(f"The constant `{given.name}` of {path} is of {data.dtype}.", hint="numbers")
     return torch.from_numpy(np.array(data, np.float32 if data.dtype.kind == "f" else data.dtype))

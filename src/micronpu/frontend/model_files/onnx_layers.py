@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from micronpu.frontend.model_files.network import Rounding
-from micronpu.frontend.model_files.onnx import OnnxNode
+from micronpu.frontend.model_files.onnx_builder import OnnxNode
 from micronpu.frontend.model_files.onnx_operators import LOWERINGS as LOWERINGS
 from micronpu.frontend.model_files.onnx_operators import lowering
 

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from micronpu.frontend.model_files.network import Function
-from micronpu.frontend.model_files.onnx import OnnxNode
+from micronpu.frontend.model_files.onnx_builder import OnnxNode
 
 Lowering = Callable[[OnnxNode], None]
 LOWERINGS: dict[str, Lowering] = {}
