@@ -38,7 +38,7 @@ def advise(
     json: console.JsonInstead = False,
     debug: console.Debug = False,
 ) -> None:
-    """Show where the time goes, and what a change of the network saves: each is compiled, and not trained."""
+    """Show where the time goes and what model changes would save (compiled, not retrained)."""
     from micronpu.cli.files import load_calibration, load_model, register
     from micronpu.targets.registry import find_target
 

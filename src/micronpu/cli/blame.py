@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 _FOR_BLAME = 32
 """Rows that are blamed where cures are tried as well."""
 
-Sort = Annotated[
-    str, typer.Option(metavar="BY", help="Worst first by: output (its part of the output's error), own, or total.")
-]
+Sort = Annotated[str, typer.Option(metavar="BY", help="Sort by: output, own or total error.")]
 
 
 @console.guarded
@@ -49,7 +47,7 @@ def blame(
     ] = None,
     calibration: Annotated[
         str | None,
-        console.option("DATA", "Inputs that choose the ranges.", default="those of --data"),
+        console.option("DATA", "Calibration inputs.", default="those of --data"),
     ] = None,
     target: Target = "",
     how: Quantization = UNCHANGED,
@@ -59,26 +57,25 @@ def blame(
         bool,
         typer.Option(
             "--fix",
-            help="Try cures, keep what measurably helps on rows that calibrated nothing, and write a file for each "
-            "choice that no other one beats.",
+            help="Try fixes, keep those that help on held-out samples, write a settings file for each good trade-off.",
         ),
     ] = False,
     budget: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="For --fix, on the clock; what is not expected to fit is left out."),
+        typer.Option(metavar="SECONDS", help="Time limit of --fix (wall-clock seconds)."),
     ] = 60.0,
     fix_output: Annotated[
         Path | None,
-        console.option("DIR", "For --fix: where the files go.", default="the present folder"),
+        console.option("DIR", "Folder for the files of --fix.", default="the present folder"),
     ] = None,
     report_json: Annotated[
         Path | None,
-        console.option("PATH", "Write all layers, or with --fix all choices, as JSON; - for standard output."),
+        console.option("PATH", "Write all layers, or with --fix all choices, as JSON; - for stdout."),
     ] = None,
     json: console.JsonInstead = False,
     debug: console.Debug = False,
 ) -> None:
-    """Show which layers cost the accuracy: quantized against float on real data, worst first, and what to try."""
+    """Show which layers lose accuracy in quantization, and what to try."""
     from micronpu.cli.files import load_calibration, load_model, register
     from micronpu.targets.registry import find_target
 

@@ -303,7 +303,7 @@ def debug(
     fault: Fault = None,
     debug: console.Debug = False,
 ) -> None:
-    """Wait for gdb, on this machine: breakpoints, steps and memory in the firmware, while the NPU works.
+    """Run firmware under gdb (localhost).
 
     In another terminal: gdb-multiarch FIRMWARE.elf -ex "target remote :1234"
     """
@@ -341,7 +341,7 @@ def install(
     ] = None,
     debug: console.Debug = False,
 ) -> None:
-    """Fetch Arm's inference runners from PyPI: version and hashes are held, and nothing of the package is executed."""
+    """Fetch Arm's inference runners from PyPI: pinned by hash; nothing is executed."""
     from micronpu.board import runners
 
     told = runners.package()

@@ -42,21 +42,17 @@ _budget = functools.partial(console.option, panel="Budgets")
 class Limits:
     """What the options of a command say about budgets, an option for each field."""
 
-    max_ms: Annotated[float | None, _budget("MS", "Most milliseconds of a call, as the report estimates them.")] = None
-    max_sram: Annotated[str | None, _budget("BYTES", "Most bytes of SRAM, such as 256K or 1.5M.")] = None
-    max_flash: Annotated[str | None, _budget("BYTES", "Most bytes of the program's file.")] = None
-    min_sqnr: Annotated[float | None, _budget("DB", "Least signal-to-noise ratio against the float model.")] = None
+    max_ms: Annotated[float | None, _budget("MS", "Maximum estimated inference time (ms).")] = None
+    max_sram: Annotated[str | None, _budget("BYTES", "Maximum SRAM, e.g. 256K or 1.5M.")] = None
+    max_flash: Annotated[str | None, _budget("BYTES", "Maximum size of the program file.")] = None
+    min_sqnr: Annotated[float | None, _budget("DB", "Minimum SQNR against the float model (dB).")] = None
     min_agreement: Annotated[
-        float | None, _budget("PART", "Minimum top-1 agreement with the float model on held-out samples, such as 0.9.")
+        float | None, _budget("PART", "Minimum top-1 agreement with the float model on held-out samples, e.g. 0.9.")
     ] = None
-    min_accuracy: Annotated[
-        float | None, _budget("NUMBER", "Least value of --metric on --eval-data with --labels.")
-    ] = None
-    eval_data: Annotated[
-        str | None, _budget("DATA", "Inputs that --min-accuracy is about, as for `micronpu eval`.")
-    ] = None
+    min_accuracy: Annotated[float | None, _budget("NUMBER", "Minimum --metric on --eval-data with --labels.")] = None
+    eval_data: Annotated[str | None, _budget("DATA", "Inputs for --min-accuracy, as for `micronpu eval`.")] = None
     data: Annotated[
-        str | None, _budget("DATA", "Samples to judge the quantized model on; all calibration data calibrate then.")
+        str | None, _budget("DATA", "Held-out samples; all calibration data are then used for calibration.")
     ] = None
     labels: Annotated[str | None, _budget("FILE", "Labels of --data or --eval-data: FILE.npy or FILE.npz:name.")] = None
     metric: Annotated[

@@ -14,7 +14,7 @@ from micronpu.cli import console
 
 @console.guarded
 def calibrate(
-    chip: Annotated[Path, console.argument("CHIP.toml", "Your chip file, whose constants are written anew.")],
+    chip: Annotated[Path, console.argument("CHIP.toml", "Your chip file, to be updated.")],
     log: Annotated[list[Path], console.argument("LOG", "What the firmware printed, or an ETDump; one or several.")],
     report: Annotated[
         list[Path],
@@ -30,16 +30,16 @@ def calibrate(
         Path | None, console.option("NEW.toml", "Write the chip file there.", "--output", "-o", default="CHIP.toml")
     ] = None,
     clock_mhz: Annotated[
-        float | None, typer.Option("--clock-mhz", metavar="MHZ", help="Of the log's counter, where the log is silent.")
+        float | None, typer.Option("--clock-mhz", metavar="MHZ", help="Counter clock, if not in the log.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the result without writing it.")] = False,
     report_json: Annotated[Path | None, console.option("PATH", "Write it as JSON, `-` for standard output.")] = None,
     json: console.JsonInstead = False,
     debug: console.Debug = False,
 ) -> None:
-    """Show what a board measured beside the estimates, and write the chip file's constants anew.
+    """Compare board measurements with estimates and update the chip file.
 
-    The speed of its memories, what a call of the NPU takes, and the band. Comments and the rest of the file stay.
+    Updates memory bandwidths, call overhead and the band. Comments and the rest of the file stay.
     """
     from micronpu.board.calibrate import calibrate as calibrated
     from micronpu.board.calibrate import observed

@@ -57,15 +57,11 @@ def compare(
     metric: Annotated[str | None, console.option("NAME", "As for `micronpu eval`.", default="top1")] = None,
     library: console.Library = None,
     jobs: Annotated[int | None, console.option("NUMBER", "Processes.", default="as many as there are cores")] = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="For a row, on the clock; it says so where that is not enough.")
-    ] = 1800.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit per target (s).")] = 1800.0,
     ray: Annotated[bool, typer.Option("--ray", help="Work on a Ray cluster, or on this machine through Ray.")] = False,
     folder: Annotated[
         Path | None,
-        console.option(
-            "DIR", "Keep each row there when it is done; the same command goes on where it was interrupted."
-        ),
+        console.option("DIR", "Store finished rows there; the same command resumes after an interrupt."),
     ] = None,
     json: console.Json = False,
     report_json: Annotated[
@@ -79,7 +75,7 @@ def compare(
 ) -> None:
     """Compile one model for many targets and show what fits, what it costs, and which are Pareto-optimal.
 
-    A target that fails is a row that says why; the exit code is 1 where all of them do.
+    A target that fails becomes a row with the reason; exit code 1 if all fail.
     """
     from micronpu.cli.evaluate import write_json
     from micronpu.cli.files import check_libraries

@@ -27,7 +27,7 @@ Target = Annotated[
     str,
     console.option(
         "NAME",
-        "What to compile for: a chip, an NPU, a core or a chip file (required); see `micronpu targets`.",
+        "Target chip, NPU, core or chip file (required); see `micronpu targets`.",
         "--target",
         "-t",
         complete=complete_target,

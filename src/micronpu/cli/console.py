@@ -104,9 +104,7 @@ def takes(**made: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-JsonInstead = Annotated[
-    bool, typer.Option("--json", help="Print JSON on standard output, and the words on standard error.")
-]
+JsonInstead = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, messages to stderr.")]
 Library = Annotated[
     list[str] | None,
     option(
@@ -119,13 +117,11 @@ _QUIET = inspect.Parameter(
     "quiet",
     inspect.Parameter.KEYWORD_ONLY,
     default=False,
-    annotation=Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print no words, only errors and what --json asks for.")
-    ],
+    annotation=Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and --json output.")],
 )
 NoCache = Annotated[
     bool,
-    typer.Option("--no-cache", help="Use no answers of earlier compilations, and keep none; results are the same."),
+    typer.Option("--no-cache", help="Do not use the compilation cache. Results are identical."),
 ]
 _quiet = False
 """Whether the command under way prints no words."""

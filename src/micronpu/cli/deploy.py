@@ -31,8 +31,8 @@ def deploy(
         str | None,
         console.option(
             "TARGET",
-            "The board, see `micronpu targets`: its memories are held against the program's. TARGET,TARGET for two "
-            "NPUs of one chip.",
+            "The board, whose memories the program must fit; see `micronpu targets`. TARGET,TARGET for two NPUs of "
+            "one chip.",
             "--for",
             "-t",
             default="what the program was compiled for",
@@ -52,25 +52,21 @@ def deploy(
         str | None,
         console.option(
             "NAME",
-            "Of the files and of everything in C, for several programs with commas between.",
+            "Prefix of files and C symbols; comma-separated for several programs.",
             default="model, or of several programs the names of their files",
         ),
     ] = None,
-    section: Annotated[
-        str, typer.Option(help="Section of the firmware in which the program stands.")
-    ] = "network_model_sec",
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a folder that holds files, in one step; files of other names stay.")
-    ] = False,
+    section: Annotated[str, typer.Option(help="Linker section of the program.")] = "network_model_sec",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a non-empty folder; other files are kept.")] = False,
     concurrent: Annotated[
         bool,
-        typer.Option("--concurrent", help="The programs may run at the same time: none shares memory with another."),
+        typer.Option("--concurrent", help="Programs may run at the same time: they share no memory."),
     ] = False,
     functions: Annotated[
         str | None,
         console.option(
             "NAME,...",
-            "C functions to write beside the programs: resize, ssd_decode, nms, smooth, topk.",
+            "C functions to add: resize, ssd_decode, nms, smooth, topk.",
             "--with",
             default="none",
         ),
@@ -79,7 +75,7 @@ def deploy(
         str | None,
         console.option(
             "MEMORY",
-            "A memory of the chip for planned tensors that are touched most, as far as they fit: dtcm or dtcm=65536.",
+            "Memory for the most used planned tensors, as far as they fit: dtcm or dtcm=65536.",
             "--hot",
             default="none",
         ),

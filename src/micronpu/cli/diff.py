@@ -27,8 +27,8 @@ def diff(
         bool,
         typer.Option(
             "--why",
-            help="Also say by what the two differ: model, data, options, tools or machine. Reports know it; a program "
-            "needs the manifest that `micronpu compile --manifest` writes beside it.",
+            help="Also show the cause: model, data, options, tools or machine. Programs need their manifests; see "
+            "`micronpu compile --manifest`.",
         ),
     ] = False,
     json: console.Json = False,
@@ -37,8 +37,8 @@ def diff(
 ) -> None:
     """Show what changed between two reports, or two programs: exit code 0 for nothing, 1 for anything.
 
-    Of reports (`micronpu compile --report-json`): delegation, time, memory, accuracy, bytes, every operator that moved
-    and every operation of the NPU that is another. Of programs: what their bytes tell.
+    For reports (`micronpu compile --report-json`): delegation, time, memory, accuracy, bytes, moved operators and
+    changed NPU operations. For programs: what the file shows.
     """
     from micronpu.report.delegation import DelegationReport
     from micronpu.report.difference import Difference, difference

@@ -46,9 +46,9 @@ def evaluate(
             default="top1 where there are labels",
         ),
     ] = None,
-    output: Annotated[int, typer.Option(metavar="NUMBER", help="Which output of the model is judged.")] = 0,
+    output: Annotated[int, typer.Option(metavar="NUMBER", help="Output of the model to evaluate.")] = 0,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Fast kernels, which may differ by one step from the bit-exact ones.")
+        bool, typer.Option("--fast", help="Fast kernels, which may differ by one LSB from the bit-exact ones.")
     ] = False,
     report_json: Annotated[
         Path | None,
@@ -57,7 +57,7 @@ def evaluate(
     json: console.JsonInstead = False,
     debug: console.Debug = False,
 ) -> None:
-    """Judge a .pte program on data, beside the float model: what was lost, and whether that is noise."""
+    """Compare the accuracy of a .pte with the float model, with significance."""
     from micronpu.cli.files import load_model, register
     from micronpu.cli.sources import load_data
 

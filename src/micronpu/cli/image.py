@@ -18,9 +18,7 @@ from micronpu.cli.completion import complete_target
 def image(
     program: Annotated[Path, console.argument("PROGRAM.pte", "What `micronpu compile` wrote.")],
     output: Annotated[Path, console.option("FILE", "The image.", "--output", "-o")],
-    version: Annotated[
-        str, console.option("X.Y.Z", "Of the image: a firmware with two slots takes the higher.", "--version")
-    ],
+    version: Annotated[str, console.option("X.Y.Z", "Image version; of two slots the newer is used.", "--version")],
     target: Annotated[
         str | None,
         console.option(
@@ -39,7 +37,7 @@ def image(
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
-    """Write a program as an image that a firmware checks and loads without being built anew."""
+    """Write a program as an update image that firmware verifies and loads without a rebuild."""
     from micronpu.deploy.image import make_image
 
     made = make_image(

@@ -65,27 +65,27 @@ ModelArgument = Annotated[
 ]
 InOut = Annotated[
     str | None,
-    console.option("TYPE", "The program takes and gives integers: int8, uint8 or int16.", "--io", default="floats"),
+    console.option("TYPE", "Integer inputs and outputs: int8, uint8 or int16.", "--io", default="floats"),
 ]
 MissingKernels = Annotated[
     bool,
     typer.Option(
         "--allow-missing-kernels",
-        help="Allow operators that ExecuTorch has no kernel for, if you register your own.",
+        help="Allow operators without an ExecuTorch kernel, if you register your own.",
     ),
 ]
 Verify = Annotated[
     bool,
     typer.Option(
         "--verify/--no-verify",
-        help="Run the program on a few rows, and compare it with the quantized model and the float model.",
+        help="Run the program on a few samples and compare it with the quantized and the float model.",
     ),
 ]
 Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Do not write a program with a warning, such as below 10 dB against float; exit code 3.",
+        help="Treat warnings as errors: do not write the program; exit code 3.",
     ),
 ]
 HeldOut = Annotated[
@@ -109,15 +109,15 @@ Compress = Annotated[
     float | None,
     console.option(
         "PART",
-        "Round weights to fewer bits, which Vela stores in fewer bytes, as long as at most this share of the held-out "
-        "answers changes, such as 0.01.",
+        "Round weights to fewer bits for better compression, while at most this share of held-out top-1 results "
+        "changes, e.g. 0.01.",
     ),
 ]
 MaxLoss = Annotated[
     float | None,
     console.option(
         "PART",
-        "With --sparsity: largest share of held-out answers that may differ from float.",
+        "With --sparsity: maximum share of held-out samples whose top-1 result may change.",
         default="without limit",
     ),
 ]
@@ -125,7 +125,7 @@ MaxCycles = Annotated[
     float | None,
     console.option(
         "CYCLES",
-        "With --sparsity: stop at this many cycles; up to 1.0 it is a share of the dense model's cycles.",
+        "With --sparsity: stop at this many cycles; values up to 1.0 are a share of the dense model's.",
         default="as few as possible",
     ),
 ]
@@ -157,21 +157,20 @@ def compile_command(
         Path | None,
         console.option(
             "OUT.pte",
-            "The program; OUT.tflite writes the quantized network as one LiteRT model.",
+            "Output file; OUT.tflite writes the quantized network as one LiteRT model.",
             "--output",
             "-o",
             default="FUNCTION.pte",
         ),
     ] = None,
     vela: Annotated[
-        bool, typer.Option("--vela", help="OUT.tflite holds the NPU's command stream, as LiteRT Micro runs it.")
+        bool, typer.Option("--vela", help="Write Vela's command stream into OUT.tflite, for LiteRT Micro.")
     ] = False,
     deploy_to: Annotated[
         Path | None,
         console.option(
             "DIR",
-            "Also write the firmware folder, as `micronpu deploy` does, with the first calibration inputs as golden "
-            "vectors.",
+            "Also write the firmware folder, as `micronpu deploy` does.",
             "--deploy",
         ),
     ] = None,
@@ -202,23 +201,22 @@ def compile_command(
         bool,
         typer.Option(
             "--manifest",
-            help="Write what the program was made of, OUT.manifest.json, of which `micronpu reproduce` makes the same "
-            "bytes again.",
+            help="Write OUT.manifest.json, from which `micronpu reproduce` rebuilds identical bytes.",
         ),
     ] = False,
     in_float: Annotated[
         bool,
         typer.Option(
             "--float",
-            help="A baseline to compare with: ExecuTorch's own program in float, without quantization and for no NPU.",
+            help="Write ExecuTorch's float program as a baseline: no quantization, no NPU.",
         ),
     ] = False,
     etrecord: Annotated[
         Path | None,
-        console.option("PATH", "Write the ETRecord as well, by which ExecuTorch's Inspector names lines of the model."),
+        console.option("PATH", "Also write an ETRecord, for ExecuTorch's Inspector."),
     ] = None,
     profile: Annotated[
-        Path | None, console.option("PATH", "Show where the time of the compilation went, and write it as JSON.")
+        Path | None, console.option("PATH", "Show where compilation time went, and write it as JSON.")
     ] = None,
     reports: Reports = NOWHERE,
     no_cache: console.NoCache = False,
@@ -226,8 +224,8 @@ def compile_command(
 ) -> None:
     """Compile a PyTorch model to a .pte program.
 
-    A float model is quantized first, with calibration data. A program that misses a budget, or with --strict one that
-    a warning is about, is not written, its reports are; the exit code is 3 then.
+    A float model is quantized first, with calibration data. If a budget is missed, or with --strict if there is a
+    warning, only the reports are written, and the exit code is 3.
     """
     from micronpu.cli.files import load_model, register
     from micronpu.cli.sources import load_data, sources_of
@@ -380,7 +378,7 @@ def check(
     require_full: Annotated[
         bool,
         typer.Option(
-            "--require-full", help="Exit with code 1 where an operator is not on the NPU, or in float on a core."
+            "--require-full", help="Exit with code 1 unless every operator is on the NPU (on a core: quantized)."
         ),
     ] = False,
     io: InOut = None,
@@ -392,7 +390,7 @@ def check(
 ) -> None:
     """Show what would run on the NPU, and why the rest would not, without compiling.
 
-    Needs no calibration data. Exit code 0, whatever the answer; 3 where the rest could not run on the host either.
+    Needs no calibration data. Exit code 0 in any case, except 3 if a non-delegated operator has no kernel either.
     """
     from micronpu.cli.files import load_model, register
     from micronpu.targets.registry import find_target
@@ -441,16 +439,16 @@ def run(
         Path | None,
         console.option(
             "DIR",
-            "Write output_0.npy, output_1.npy ... into this folder, made where it is not there.",
+            "Write output_0.npy, output_1.npy ... into this folder; created if missing.",
             "--output",
             "-o",
         ),
     ] = None,
     rows: Annotated[
-        bool, typer.Option("--rows", help="Each input holds many rows: run once per row and join the outputs.")
+        bool, typer.Option("--rows", help="Inputs hold several samples: run once per row and stack the outputs.")
     ] = False,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Fast kernels, which may differ by one step from the bit-exact ones.")
+        bool, typer.Option("--fast", help="Fast kernels, which may differ by one LSB from the bit-exact ones.")
     ] = False,
     check: Annotated[
         bool,
@@ -464,7 +462,7 @@ def run(
         bool | None,
         typer.Option(
             "--isolated/--not-isolated",
-            help="Run in a process of its own, where a program that crashes does no harm; even one that is damaged.",
+            help="Run in a separate process, safe for damaged programs that crash.",
             show_default="isolated unless the program carries the digest that `micronpu compile` writes",
         ),
     ] = None,
@@ -494,7 +492,7 @@ def run(
     ] = None,
     recorded: Annotated[
         Path | None,
-        console.option("ETDUMP", "Make the trace of an ETDump of a board, in the place of a run here."),
+        console.option("ETDUMP", "Build the trace from a board's ETDump."),
     ] = None,
     json: console.JsonInstead = False,
     debug: console.Debug = False,

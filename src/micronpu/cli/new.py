@@ -39,7 +39,7 @@ def new(
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
-    """Write a folder to begin with: a model file, a README, and a workflow for GitHub that holds limits."""
+    """Create a starter project with a GitHub workflow that enforces budgets."""
     from micronpu.deploy.folder import write_folder
     from micronpu.targets.registry import find_target
 

@@ -27,15 +27,14 @@ _Images = Annotated[
     Path | None,
     console.option(
         "DIR",
-        "Pictures as typical inputs, subfolders included: each is scaled to fill the model's input and cropped to its "
-        "middle.",
+        "Folder of images as typical inputs, subfolders included; resized and centre-cropped to the input size.",
     ),
 ]
 _Normalize = Annotated[
     str | None,
     console.option(
         "RANGE",
-        f"What the pictures' bytes become: {UNIT}, {SYMMETRIC}, or {IMAGENET} for ImageNet's mean and deviation.",
+        f"Pixel scaling: {UNIT}, {SYMMETRIC}, or {IMAGENET} (mean/std).",
         default="0..1",
     ),
 ]

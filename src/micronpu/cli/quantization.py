@@ -22,8 +22,8 @@ _Activations = Annotated[
     str,
     typer.Option(
         metavar="TYPE",
-        help="int8, or int16 where the NPU computes with it; weights are int8 in any case. auto and accurate, of "
-        "compile: int8 where it is near float, and otherwise the nearest program in 1.1 or 2 times its time.",
+        help="Activation type: int8, int16 (if supported), or auto or accurate (compile only): int8 if near float, "
+        "otherwise the most accurate program in 1.1 or 2 times its time. Weights are always int8.",
     ),
 ]
 
@@ -40,7 +40,7 @@ _Observer = Annotated[
     str | None,
     console.option(
         "NAME",
-        "Where ranges of activations come from: histogram, mse, percentile, minmax, moving_average.",
+        "Observer for activation ranges: histogram, mse, percentile, minmax, moving_average.",
         "--activation-observer",
         default="histogram",
         panel=_PANEL,
@@ -48,20 +48,18 @@ _Observer = Annotated[
 ]
 _Percentile = Annotated[
     float | None,
-    console.option(
-        "PERCENT", "For percentile: values inside of the range at either end.", default="99.99", panel=_PANEL
-    ),
+    console.option("PERCENT", "Percentile of the observer `percentile`.", default="99.99", panel=_PANEL),
 ]
 _InputObserver = Annotated[
     str | None,
     console.option(
-        "NAME", "The same for the inputs of the program.", "--input-observer", default="minmax", panel=_PANEL
+        "NAME", "Observer for the ranges of the program's inputs.", "--input-observer", default="minmax", panel=_PANEL
     ),
 ]
 _WeightObserver = Annotated[
     str | None,
     console.option(
-        "NAME", "Where ranges of weights come from: minmax, mse.", "--weight-observer", default="minmax", panel=_PANEL
+        "NAME", "Observer for weight ranges: minmax, mse.", "--weight-observer", default="minmax", panel=_PANEL
     ),
 ]
 _Equalize = Annotated[
@@ -85,7 +83,7 @@ _AdaptiveRounding = Annotated[
     bool,
     typer.Option(
         "--adaptive-rounding",
-        help="Round weights for the smallest error of the results, not each to its nearest step (as AdaRound).",
+        help="Choose weight rounding to minimise the layer's output error (AdaRound).",
         rich_help_panel=_PANEL,
         show_default=False,
     ),
@@ -94,7 +92,7 @@ _FitRanges = Annotated[
     bool,
     typer.Option(
         "--fit-ranges",
-        help="Choose the ranges of activations for the smallest error of the results, not of each tensor.",
+        help="Choose activation ranges to minimise the error of the model's outputs.",
         rich_help_panel=_PANEL,
         show_default=False,
     ),

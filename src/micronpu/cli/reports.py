@@ -21,22 +21,18 @@ if TYPE_CHECKING:
 _Html = Annotated[Path | None, console.option("PATH", "Write the report as a web page.")]
 _Json = Annotated[
     Path | None,
-    console.option("PATH", "Write the report as JSON; - for standard output, and all else to standard error."),
+    console.option("PATH", "Write the report as JSON; - for stdout (messages go to stderr)."),
 ]
 
 _Trace = Annotated[
     Path | None,
-    console.option(
-        "PATH", "Write what the NPU does over time, as estimated, as a trace for chrome://tracing and Perfetto."
-    ),
+    console.option("PATH", "Write the estimated schedule as a trace for chrome://tracing and Perfetto."),
 ]
 _Top = Annotated[
     int | None,
-    console.option(
-        "N", "Show the N most costly lines of each table.", "--top", default="10 of a table of more than 24"
-    ),
+    console.option("N", "Show the N most costly rows of each table.", "--top", default="10 of a table of more than 24"),
 ]
-_Every = Annotated[bool, typer.Option("--all", help="Show every operation by itself, those of repeated steps too.")]
+_Every = Annotated[bool, typer.Option("--all", help="Show every operation; do not fold repeated ones.")]
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def reproduce(
         ),
     ] = None,
     calibration: Annotated[
-        str | None, console.option("DATA", "Where its data are.", default="what the manifest names")
+        str | None, console.option("DATA", "Calibration data, if moved.", default="what the manifest names")
     ] = None,
     library: Annotated[
         list[str] | None,
@@ -42,17 +42,16 @@ def reproduce(
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", "-t", help="Where the chip file is.", autocompletion=complete_target),
+        typer.Option("--target", "-t", help="Chip file, if moved.", autocompletion=complete_target),
     ] = None,
     output: Annotated[Path | None, console.option("OUT.pte", "Write the program.", "--output", "-o")] = None,
     json: console.Json = False,
     no_cache: console.NoCache = False,
     debug: console.Debug = False,
 ) -> None:
-    """Make a program again, with the model, data and options of its manifest.
+    """Rebuild a program with the model, data and options of its manifest.
 
-    Exit code 0 where it has the same bytes; 1 where it has others, with what differs: model, data, options, tools or
-    machine.
+    Exit code 0 if identical, else 1 and the cause: model, data, options, tools or machine.
     """
     from micronpu.cli.sources import found_sources
     from micronpu.report.basis import causes

@@ -20,7 +20,7 @@ from micronpu.partition.device import CompiledPartition, Device
 from micronpu.report.delegation import BorderTensor, DelegationReport
 from micronpu.report.texts import plural
 
-ENERGY = "no figure of this chip; of others: arXiv 2509.17533 (E7), 2503.22567 (WE2, MCX N947), MLPerf Tiny (cores)"
+ENERGY = "not published for this chip"
 _NAME = re.compile(r"[\w.-]+")
 
 

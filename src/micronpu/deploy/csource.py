@@ -301,7 +301,7 @@ def _calls(facts: Facts, methods: Sequence[Facts]) -> list[str]:
     called = _invoke(facts) if len(methods) == 1 else []
     loads = "the program" if called else "the program with all of its methods"
     return [
-        f"/* Loads {loads}; again, it begins anew. The other calls want it first. */",
+        f"/* Loads {loads}. Call it first; a second call reloads it. */",
         f"micronpu_status {name}_init(void);",
         "",
         f"/* The same with a program that stands elsewhere, such as one that came later: at a multiple of {ALIGNMENT}, "
@@ -320,7 +320,7 @@ def _calls(facts: Facts, methods: Sequence[Facts]) -> list[str]:
         "/* Why the last call did not succeed: micronpu_error_text makes a sentence of it. */",
         f"const micronpu_error *{name}_error(void);",
         "",
-        "/* What an image that replaces the program must be content with; see micronpu_image.h. */",
+        "/* Requirements an update image must meet; see micronpu_image.h. */",
         f"extern const micronpu_image_firmware {name}_image_firmware;",
     ]
 

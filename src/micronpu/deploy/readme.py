@@ -70,7 +70,7 @@ def lead(together: Together) -> str:
         lines.append(f"- `{whole.file}.pte`, {len(whole.program):,} bytes, SHA-256 `{whole.sha256}`{said}")
     lines += [
         "",
-        "Behind them each file has their digest, which is not in the firmware: `micronpu run` tells damage by it.",
+        "Each file ends with a digest for `micronpu run`; it is not linked.",
     ]
     text = "\n".join(lines)
     if not all(facts.board.on_device for facts in together.programs):
@@ -89,9 +89,9 @@ def _sizes(together: Together) -> str:
         lines.append(f"| {total.name} | {total.bytes:,} | {size} | {total.verdict} |")
     lines += [
         "",
-        "The pools are exact: what ExecuTorch 1.5 hands out on a 32-bit core, counted from the program. In "
-        f"`micronpu_pools.c` each is padded to {LINE} bytes, a line of the data cache. Beside them come the runtime "
-        f"and its kernels ({_CODE}), and the stack.",
+        "Pool sizes are exact for ExecuTorch 1.5 on 32-bit cores. "
+        f"`micronpu_pools.c` pads each to {LINE} bytes, a line of the data cache. Add the runtime and its kernels "
+        f"({_CODE}) and the stack.",
         *together.pools.open,
     ]
     if len(together.groups) > 1 and not together.concurrent:
@@ -187,44 +187,44 @@ def _meaning(border: Border) -> str:
 
 
 _WORDS = {
-    "micronpu.h": "what an application calls: error codes with their sentences, the programs by name",
-    "micronpu.c": "its sentences",
+    "micronpu.h": "public interface: error codes and messages, the programs by name",
+    "micronpu.c": "error messages",
     "micronpu_image.h": "an image of `micronpu image`: checked before it replaces a program",
-    "micronpu_image.c": "the same",
+    "micronpu_image.c": "verification of update images: implementation",
     "micronpu_model.hpp": "a program in ExecuTorch's runtime, without a heap",
-    "micronpu_model.cpp": "the same",
+    "micronpu_model.cpp": "glue to ExecuTorch's runtime: implementation",
     "micronpu_resize.h": "a camera's picture, or a part of it, in the size and the integers of a network",
-    "micronpu_resize.c": "the same",
+    "micronpu_resize.c": "resize: implementation",
     "micronpu_ssd_decode.h": "boxes of an SSD's anchors",
-    "micronpu_ssd_decode.c": "the same",
+    "micronpu_ssd_decode.c": "SSD box decoder: implementation",
     "micronpu_nms.h": "the best of boxes that overlap",
-    "micronpu_nms.c": "the same",
+    "micronpu_nms.c": "non-maximum suppression: implementation",
     "micronpu_smooth.h": "scores of call after call as events",
-    "micronpu_smooth.c": "the same",
+    "micronpu_smooth.c": "score smoothing: implementation",
     "micronpu_topk.h": "the highest scores of many, such as the next tokens of a language model",
-    "micronpu_topk.c": "the same",
+    "micronpu_topk.c": "top-k: implementation",
     "micronpu_npu.h": "start-up of the NPU: what an application may define for itself",
     "micronpu_npu.c": "start-up of the NPU: check, interrupt, caches, semaphores, time limit, clock",
     "micronpu_data.hpp": "data that programs look up in files",
-    "micronpu_data.cpp": "the same",
+    "micronpu_data.cpp": "data files: implementation",
     "micronpu_pools.c": "the memories and pools",
     "micronpu_programs.c": "the programs by name",
     "micronpu_profile.c": "prints what a build asks for: cycles of runs, kernels and NPU calls; bytes",
     "micronpu_kernels.cpp": "registers the kernels that are called, and no others",
-    "selected_operators.yaml": "the same for ExecuTorch's selective build",
+    "selected_operators.yaml": "kernels for ExecuTorch's selective build",
     "main.cpp": "an application: runs the vectors, prints PASS or FAIL",
     "CMakeLists.txt": "builds the programs as a library, and the application where ExecuTorch is installed",
     "zephyr/CMakeLists.txt": "the application for Zephyr with upstream's ExecuTorch module",
     "zephyr/module.yml": "the folder as a module of Zephyr",
-    "zephyr/module/Kconfig": "its option",
-    "zephyr/module/CMakeLists.txt": "its sources",
+    "zephyr/module/Kconfig": "option of the Zephyr module",
+    "zephyr/module/CMakeLists.txt": "sources of the Zephyr module",
     "zephyr/sample.yaml": "the application as a test of twister",
     "board/startup.c": "start-up code of the emulated board",
-    "board/semihosting.c": "its console",
-    "board/link.ld": "its linker script",
+    "board/semihosting.c": "console of the emulated board",
+    "board/link.ld": "linker script of the emulated board",
     "board/toolchain.cmake": "Arm's GNU toolchain for the core",
-    "zephyr/Kconfig": "its options: sizes of the pools",
-    "zephyr/prj.conf": "its configuration",
+    "zephyr/Kconfig": "options of the Zephyr application: pool sizes",
+    "zephyr/prj.conf": "configuration of the Zephyr application",
     "micronpu.clayer.yml": "a layer for csolution projects with the components of the pack PyTorch::ExecuTorch",
     "micronpu_sections.ld": "what goes where, for the board's linker script",
     "README.md": "this page",

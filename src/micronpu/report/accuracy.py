@@ -98,8 +98,8 @@ class Comparison:
         return None if self.agreeing is None or not self.rows else wilson(self.agreeing, self.rows)
 
     def against(self, what: str) -> str:
-        """``28.6 dB (27.9 to 29.3) against float, the same largest element in 8 of 8``."""
-        same = f", the same largest element in {self.agreeing} of {self.rows}" if self.agreeing is not None else ""
+        """``28.6 dB (27.9 to 29.3) against float, top-1 agrees on 8 of 8``."""
+        same = f", top-1 agrees on {self.agreeing} of {self.rows}" if self.agreeing is not None else ""
         within = f" ({self.interval[0]:.1f} to {self.interval[1]:.1f})" if self.interval is not None else ""
         return f"{decibel_text(self.sqnr)}{within} against {what}{same}"
 

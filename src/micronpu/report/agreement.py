@@ -33,17 +33,15 @@ class Agreement:
             return f"The program was not compared with the quantized model: {self.reason}."
         inputs = f"{self.inputs} input{'' if self.inputs == 1 else 's'}"
         if self.equal == 1.0:
-            return (
-                f"On {inputs} the program gives what the quantized model gives, in all of {self.elements:,} elements."
-            )
+            return f"Against the quantized model, on {inputs}: all of {self.elements:,} outputs equal."
         text = (
-            f"On {inputs} the program gives what the quantized model gives in {self.equal:.1%} of {self.elements:,} "
-            f"elements; the largest difference is {self.largest:.3g} steps, where up to {self.bound:.3g} are expected."
+            f"Against the quantized model, on {inputs}: {self.equal:.1%} of {self.elements:,} outputs equal, at most "
+            f"{self.largest:.3g} LSB off ({self.bound:.3g} expected)."
         )
         if self.hanging:
             results = f"result{'' if len(self.hanging) == 1 else 's'} {', '.join(map(str, self.hanging))}"
             text += (
-                f" Left out are values of {results} that hang on a step of rounding: positions or comparisons of "
-                "values that are almost equal."
+                f" Not counted: values of {results} that depend on rounding, such as positions or comparisons of "
+                "almost equal values."
             )
         return text

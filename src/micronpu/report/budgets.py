@@ -143,4 +143,4 @@ def _accuracy(name: str, accuracy: ProgramAccuracy | None, called: str) -> tuple
 
 
 def _none(called: str, why: str, hint: str) -> OptionError:
-    return OptionError(f"The budget {called} is on a figure that there is none of ({why}).", hint=hint)
+    return OptionError(f"{called} has no figure to compare with: {why}.", hint=hint)

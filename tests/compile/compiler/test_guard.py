@@ -170,7 +170,7 @@ def test_a_budget_on_the_answers():
     with pytest.raises(OptionError, match=r"min_agreement is 1\.5; it is a share"):
         micronpu.Budgets(min_agreement=1.5)
     no_scores = compiled(nn.Sequential(nn.Conv2d(3, 4, 3)), rows(1, 3, 8, 8)).report
-    with pytest.raises(OptionError, match="min_agreement is on a figure that there is none of"):
+    with pytest.raises(OptionError, match="min_agreement has no figure to compare with"):
         micronpu.Budgets(min_agreement=0.9).results(no_scores)
 
 

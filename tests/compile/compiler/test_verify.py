@@ -53,7 +53,7 @@ def test_the_agreement_is_in_the_report(target, io):
     assert agreement.equal > 0.5
     assert agreement.largest <= agreement.bound
     assert json.loads(program.report.to_json())["agreement"]["equal"] == agreement.equal
-    assert "On 2 inputs the program gives what the quantized model gives" in str(program.report)
+    assert "Against the quantized model, on 2 inputs:" in str(program.report)
     accuracy = program.report.accuracy
     assert (accuracy.rows, accuracy.of, accuracy.held_out) == ((0, 1, 2, 3), 4, False)
     assert "on 4 samples that also calibrated (0, 1, 2, 3 of 4; " in str(program.report)
@@ -211,7 +211,7 @@ def test_positions_that_hang_on_a_step_of_rounding_are_no_defect(monkeypatch):
 
     monkeypatch.setattr(micronpu.CompiledProgram, "_results", another)
     agreement = micronpu.compile(Largest().eval(), data[0], TARGETS[1], calibration=data).report.agreement
-    assert agreement.hanging == (0,) and "hang on a step of rounding" in str(agreement)
+    assert agreement.hanging == (0,) and "depend on rounding" in str(agreement)
     monkeypatch.setattr(micronpu.CompiledProgram, "_results", functools.partialmethod(another, place=(0, 1)))
     with pytest.raises(WrongResultError, match="a result 0 that is "):
         micronpu.compile(Largest().eval(), data[0], TARGETS[1], calibration=data)

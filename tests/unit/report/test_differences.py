@@ -138,4 +138,4 @@ def test_a_row_has_two_lines_at_80_columns_and_its_name_is_whole(metric: str) ->
     assert ("top1 0.9000" in below) == bool(metric)
     assert any(line.startswith("* imxrt700-neutron-cortexm ") for line in lines), "the front"
     assert "    1 operator: gru" in lines and "    No program." in lines
-    assert lines[-1].startswith("* fits, and none beats it")
+    assert lines[-1].startswith("* fits, and no other is better in everything")

@@ -266,8 +266,7 @@ def test_rows_are_operations_after_compilation_and_operators_before():
 
 def test_sentence_about_macs():
     assert macs_sentence(report()) == (
-        "4,000 multiply-accumulate operations on the NPU, 500 on the host, without those of 1 operator on the host, "
-        "which are not known"
+        "4,000 multiply-accumulate operations on the NPU, 500 on the host, not counting 1 operator on the host"
     )
     assert macs_sentence(replace(report(), verdicts=report().verdicts[:2])) == (
         "3,000 multiply-accumulate operations on the NPU"
@@ -476,7 +475,7 @@ def test_words_of_a_table_are_explained_where_it_has_them() -> None:
         report = DelegationReport("chip", verdicts, operations=tuple(chosen))
         for text in (printed(report_view(report)), page(report, graph=False)):
             words = " ".join(html.unescape(text).split())
-            assert ("share of the multipliers" in words and "looked up" in words) is has_cost
+            assert ("MAC utilisation" in words and "looked up" in words) is has_cost
 
 
 @pytest.mark.parametrize(("width", "is_shown"), [(120, True), (50, False)])
@@ -488,7 +487,7 @@ def test_a_column_that_a_narrow_terminal_leaves_out_is_not_explained(width: int,
     lines = capture.get().splitlines()
     (head,) = (line for line in lines if line.startswith("NPU operation"))
     assert head.rstrip().count("use") == is_shown
-    assert any("use: share" in line for line in lines) is is_shown
+    assert any("use: MAC" in line for line in lines) is is_shown
 
 
 def test_what_takes_the_time_is_named_with_what_to_try() -> None:

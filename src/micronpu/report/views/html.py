@@ -211,7 +211,7 @@ def _memory(report: DelegationReport) -> str:
         return ""
     parts = "\n".join(figures)
     return f"""<section class="card">
-<h2>Memory over time</h2> <span class="about">a column is a step, its height bytes of the memory</span>
+<h2>Memory over time</h2> <span class="about">bytes in use at each step</span>
 {parts}
 </section>"""
 
@@ -306,7 +306,7 @@ def _hotspots(report: DelegationReport) -> str:
 {lines}
 </tbody>
 </table></div>
-<p class="about">Use: share of the multipliers' cycles that do work. {_marked(TRY_ADVISE)}</p>
+<p class="about">Use: MAC utilisation. {_marked(TRY_ADVISE)}</p>
 </details>"""
 
 

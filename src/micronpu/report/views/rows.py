@@ -227,8 +227,8 @@ def explained(rows: Sequence[Row], columns: Collection[str] = ("bound by", "use"
     """What the words of a table of these rows mean, as far as it has them and shows the column; "" for none."""
     found = []
     if total_cycles(rows):
-        found += ["bound by: what the operation waits for longest"] * ("bound by" in columns)
-        found += [f"use: share of the multipliers' cycles that do work, {NOTHING} without MACs"] * ("use" in columns)
+        found += ["bound by: the bottleneck"] * ("bound by" in columns)
+        found += ["use: MAC utilisation"] * ("use" in columns)
     if any(row.title.split(" ")[0] == "table" for row in rows):
         found.append("table: a function of each element by itself, looked up")
     return "; ".join(found)
@@ -242,7 +242,7 @@ def macs_sentence(report: DelegationReport) -> str:
     if host:
         parts.append(f"{host:,} on the host" if parts else f"{host:,} multiply-accumulate operations on the host")
     if parts and unknown:
-        parts.append(f"without those of {plural(unknown, 'operator')} on the host, which are not known")
+        parts.append(f"not counting {plural(unknown, 'operator')} on the host")
     return ", ".join(parts)
 
 

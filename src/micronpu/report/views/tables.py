@@ -157,7 +157,7 @@ CANDIDATE_COLUMNS = (
 )
 _ON_FIRST_LINE = ("target", "time", "band", "SRAM", "flash")
 """The other ones are on the second line of a row in the terminal."""
-BEST = "fits, and none beats it"
+BEST = "fits, and no other is better in everything"
 """What a star says: in time, SRAM, flash and accuracy at once."""
 
 

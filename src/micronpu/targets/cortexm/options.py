@@ -19,11 +19,8 @@ class CortexMOptions(Switches, Options):
 
     Attributes:
         silicon: the core, such as "cortex-m33"; it decides which form of CMSIS-NN's kernels the program is for.
-        instructions: "SCALAR", "DSP" or "MVE" for a core whose maker has left out an extension, such as a Cortex-M33
-            without DSP or a Cortex-M55 without MVE; what its chip file says, or what most cores of the name have,
-            unless given.
-        disabled_passes: names of rewrites to leave out, on the graph or on the float program; `micronpu passes` lists
-            them.
+        instructions: instruction set, if not the usual one of this core: "SCALAR", "DSP" or "MVE".
+        disabled_passes: names of passes and rewrites to skip; see `micronpu passes`.
 
     Raises:
         OptionError: CMSIS-NN does not run on the core, or the core cannot have these instructions.

@@ -78,5 +78,5 @@ def npu_latency(cycles: Sequence[int], clock: float, source: str, timing: Timing
     calls = round(len(cycles) * usual * clock)
     if not calls:
         return (busy,)
-    around = f"driver, interrupt and caches around {plural(len(cycles), 'call')}; {timing.basis}"
+    around = f"call overhead (driver, interrupt, caches), {plural(len(cycles), 'call')}; {timing.basis}"
     return busy, Latency(CALLS, calls, clock, least / usual, most / usual, around)

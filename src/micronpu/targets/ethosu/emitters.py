@@ -33,7 +33,7 @@ Emit = Callable[[Graph], Emitted]
 
 _MOST_ROWS = 65_535
 """Rows of a gather or scatter: Vela writes their number to a register of 16 bits."""
-_WRONG = "Vela's program of it computes another result"
+_WRONG = "Vela miscompiles it"
 
 
 def to_tosa(graph: Graph) -> TosaModel:
@@ -117,17 +117,17 @@ def objection(node: Node, via: str, family: str) -> str:
     if isinstance(op, LookupTable) and litert:
         # A gather, there: eight times the cycles of a table, and Vela forgets three of four bytes of the indices when
         # it looks for what has to wait for their transfer.
-        return f"{_WRONG}, for what follows may overwrite the indices of its gather before they are read"
+        return f"{_WRONG}: the indices of its gather may be overwritten before they are read"
     if isinstance(op, (GatherRows, ScatterRows)):
         return _too_many_rows(math.prod(node.inputs[op.operand_names.index("indices")].shape))
     if isinstance(op, ResizeNearest) and litert and not (op.align_corners or op.half_pixel_centers):
         before, after = node.inputs[0].shape[1:3], op.size
         if any(n % m for n, m in zip(after, before, strict=True)):
-            return f"{_WRONG}, for it takes the centres of pixels"
+            return f"{_WRONG} with half-pixel centres"
     if isinstance(op, Amin) and node.output.type.dtype is DType.INT16 and (litert or family != "u85"):
-        return f"{_WRONG}, for it reads one row only"
+        return f"{_WRONG}: only one row is read"
     return ""
 
 
 def _too_many_rows(count: int) -> str:
-    return f"{_WRONG}: of {count:,} rows to move it takes {count % (_MOST_ROWS + 1):,}" if count > _MOST_ROWS else ""
+    return f"{_WRONG}: of {count:,} rows only {count % (_MOST_ROWS + 1):,} are moved" if count > _MOST_ROWS else ""

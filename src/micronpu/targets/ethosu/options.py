@@ -78,44 +78,35 @@ class EthosUOptions(Switches, Options):
 
     Attributes:
         silicon: the accelerator, such as "ethos-u55-128".
-        system_config: section of the Vela configuration; the family's default unless given.
-        memory_mode: section of the Vela configuration; the family's default unless given.
-        extra_flags: further flags of the ``vela`` command, one string each ("--optimise=Size"); those about its
-            files and its own output have no effect, and the report says so.
-        system_entries: what stands in the place of entries of the system configuration, such as "core_clock=400e6"; a
-            target that is a chip brings along the clock and the bandwidths of its file where neither system_config nor
-            config_ini is given.
-        config_ini: path of an own Vela configuration, spaces allowed; Vela's own unless given.
-        via: format that Vela is given: "litert", "tosa", or "auto" for the better of both.
-        carry_graph: carry the integer graph that Vela was given along as named data, for `RunOptions(graph=True)`. A
-            host runs the command stream either way; the bytes that the board reads are the same.
-        prefetch: weights that Vela leaves in flash until they are computed with are brought into SRAM before, by
-            transfers beside the arithmetic, where that saves 3 % of the cycles; takes what SRAM of `max_sram_bytes` is
-            free, or none beyond Vela's where that is 0.
-        weights: where weights are read: "flash", or whatever memory the memory mode names; "sram" for a program that
-            stands in the SRAM from the start of the firmware on, which is the memory mode Sram_Only; "auto" for that
-            where it fits `max_sram_bytes` and saves 3 % of the cycles.
-        search: seconds to look for a faster program beyond the plans that usually pay: layers in parts, limits of the
-            arena, Vela's own switches, formats, each with its weights brought ahead. The programs of two searches may
-            differ; what was tried is kept on disk, and the next search goes on behind it. An interrupt ends it with the
-            best so far.
-        ray: a search works on a Ray cluster (`micronpu[ray]`): the one that the environment names, else this machine.
-        verify_streams: run what Vela makes in the simulator, beside the graph that it was made of, before it is used.
-        external_commands: where a runtime finds the command stream, as named data of a file of this name
-            (``NAME`` or ``NAME.ptd``); "" keeps it in the payload.
-        external_weights: the same for weights and tables.
-        shared_weights: methods of one program read one copy of their weights, as named data of the program; a firmware
-            with ExecuTorch before 1.5 does not find them there.
-        separate_io: inputs and outputs lie in regions of their own, outside the scratch memory, as the driver of Linux
-            wants them (`EthosUBackend_Cortex_A`); a target whose core runs Linux brings it along. The flag
-            ``--separate-io-regions`` is the same.
-        max_sram_bytes: SRAM that there is; a program that needs more is refused. 0 for no limit; a target that is a
-            chip brings along the SRAM of its file.
-        intermediates_dir: folder for what each partition goes through: graph, flatbuffer, payload, Vela's figures;
-            made if missing, "" for none.
-        debug_info: write there, too, what every operator was in the model, as ``debug.json``.
-        disabled_passes: names of passes and rewrites to leave out, on the graph or on the float program; `micronpu
-            passes` lists them.
+        system_config: system configuration in vela.ini; default: the backend's.
+        memory_mode: memory mode in vela.ini; default: the backend's.
+        extra_flags: further flags of the ``vela`` command, one string each ("--optimise=Size"); flags about files and
+            output have no effect and are reported.
+        system_entries: override entries of Vela's system configuration, such as "core_clock=400e6"; a chip target sets
+            clock and bandwidths itself unless system_config or config_ini is given.
+        config_ini: path to your own vela.ini.
+        via: format of Vela's input: "litert", "tosa", or "auto" for the better of both.
+        carry_graph: store the integer graph as named data, for `RunOptions(graph=True)`; the command stream does not
+            change.
+        prefetch: prefetch weights from flash into free SRAM, up to `max_sram_bytes`, if that saves 3 % of the cycles;
+            with 0 only into SRAM that Vela allocates anyway.
+        weights: memory of the weights: "flash" (or what the memory mode names); "sram" for a program copied to SRAM at
+            boot (memory mode Sram_Only); "auto" for "sram" if it fits `max_sram_bytes` and saves 3 % of the cycles.
+        search: search this many seconds for a faster schedule. Results are cached and resumed; Ctrl+C keeps the best.
+            Two searches may give different programs.
+        ray: search on a Ray cluster (`micronpu[ray]`): the one that the environment names, else this machine.
+        verify_streams: check command streams in the simulator against their graphs.
+        external_commands: put the command stream into a data file of this name (``NAME`` or ``NAME.ptd``); "" keeps it
+            in the payload.
+        external_weights: put weights and tables into a data file of this name; "" keeps them in the payload.
+        shared_weights: share weights between methods (needs ExecuTorch 1.5).
+        separate_io: place inputs and outputs outside the scratch memory, as the Linux driver needs them
+            (`EthosUBackend_Cortex_A`); default for targets whose core runs Linux. Same as ``--separate-io-regions``.
+        max_sram_bytes: available SRAM (bytes); 0 = unlimited. Default: the chip's.
+        intermediates_dir: folder for the intermediate files of each partition: graph, flatbuffer, payload, Vela's
+            figures; created if missing, "" for none.
+        debug_info: also write debug.json there: operators mapped to source lines.
+        disabled_passes: names of passes and rewrites to skip; see `micronpu passes`.
 
     Raises:
         OptionError: a value of the wrong type, or a name that does not exist.

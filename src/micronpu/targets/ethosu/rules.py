@@ -129,7 +129,7 @@ class Judge:
                 self._ended |= isinstance(error, VelaEndedError)
                 objections[format] = error.what
             except (InternalError, UnsupportedError) as error:
-                objections[format] = f"it cannot be emitted: {error.what}"
+                objections[format] = error.what
             else:
                 break
         return objections

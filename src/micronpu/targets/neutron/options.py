@@ -55,25 +55,23 @@ class NeutronOptions(Switches, Options):
     Attributes:
         silicon: name of the chip, or the path of a chip file of your own.
         extra_flags: further flags for the vendor's converter, such as "--verbose" or "--min-num-ops-per-graph=2".
-        excluded_graph_passes: passes of its own that the vendor's converter runs without. The default is what
-            ExecuTorch's own flow always excludes, so that programs for silicon go the way that is in use; () for none.
-        operators_not_to_delegate: ATen operators that shall stay on the host, as the model has them or as ExecuTorch
-            decomposes them: "aten.add.Tensor", "aten::convolution", "aten_relu_default".
-        use_neutron_for_format_conversion: the NPU itself converts between the program's NCHW tensors and its own
-            channels-last ones; otherwise the runtime does it on the core before and after the call.
-        fetch_constants_to_sram: the converter arranges for weights to be fetched from flash to SRAM.
+        excluded_graph_passes: passes that the vendor's converter skips; () to exclude none. The default is that of
+            ExecuTorch's flow.
+        operators_not_to_delegate: ATen operators to keep on the host, as in the model or as ExecuTorch decomposes
+            them: "aten.add.Tensor", "aten::convolution", "aten_relu_default".
+        use_neutron_for_format_conversion: convert between NCHW and channels-last on the NPU, not on the core.
+        fetch_constants_to_sram: prefetch weights from flash to SRAM.
         dump_kernel_selection_code: write a C file per partition with the kernels that it needs, into
             ``intermediates_dir`` or the current folder; see `micronpu.targets.neutron.kernels`.
-        profiling: ask the vendor's converter for a program that takes the time of its kernels (payload version 1).
-        intermediates_dir: folder for what each partition goes through: graph before and after the passes, LiteRT model,
-            payload, report and log of the converter; made if missing, "" for none.
+        profiling: build with kernel timing (vendor's converter, payload version 1).
+        intermediates_dir: folder for the intermediate files of each partition: graph before and after the passes,
+            LiteRT model, payload, report and log of the converter; created if missing, "" for none.
         converter: "sdk" (the vendor's, for silicon), "reference" (open, for the host) or "auto": the vendor's where it
             is installed and serves the chip.
         converter_flavor: rule set of the converter version; see `NeutronTargetSpec`.
-        converter_timeout: seconds after which the vendor's converter is ended.
-        sdk_version: version that the vendor's SDK must have, because the firmware of the board has it; "" for any.
-        disabled_passes: names of passes and rewrites to leave out, on the graph or on the float program; `micronpu
-            passes` lists them.
+        converter_timeout: converter timeout (s).
+        sdk_version: required version of the vendor's SDK, that of the board's firmware; "" for any.
+        disabled_passes: names of passes and rewrites to skip; see `micronpu passes`.
 
     Raises:
         OptionError: a value of the wrong type, or a name that does not exist.
