@@ -257,7 +257,9 @@ class _Search:
         lost = (
             0.0 if metric is None else (metric.float_model - metric.quantized) * (1 if metric.larger_is_better else -1)
         )
-        return _Tried(name, module, quantizer, Fidelity.of(self.exact, _floats(results)), hint, lost=lost)
+        lengths = [len(recording) for recording in self.trial.recordings]
+        fidelity = Fidelity.of(self.exact, _floats(results), lengths)
+        return _Tried(name, module, quantizer, fidelity, hint, lost=lost)
 
     def quantized(self, name: str, quantizer: StaticQuantizer, hint: str = "") -> _Tried | None:
         """Return a program that is made anew; None where the model cannot be quantized so."""

@@ -6,6 +6,7 @@ those that a measurement is about.  A network with states is run call by call.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Fidelity:
 
     Attributes:
         signal: power of each view of an output, over all samples.
-        noise: of each sample, by view. [samples][views]
+        noise: of each sample or recording, by view. [samples][views]
         outputs: how many of the views are outputs as they are; these come first.
     """
 
@@ -44,8 +45,17 @@ class Fidelity:
     outputs: int
 
     @classmethod
-    def of(cls, exact: Sequence[Sequence[torch.Tensor]], found: Sequence[Sequence[torch.Tensor]]) -> Fidelity:
-        """Compare results, sample by sample."""
+    def of(
+        cls,
+        exact: Sequence[Sequence[torch.Tensor]],
+        found: Sequence[Sequence[torch.Tensor]],
+        lengths: Sequence[int] = (),
+    ) -> Fidelity:
+        """Compare results, call by call.
+
+        Args:
+            lengths: calls of each recording, whose noise is added up: quiet calls outnumber those that matter.
+        """
         peaks = [max(_peak(row[i]) for row in exact) for i in range(len(exact[0]))] if exact else []
         behind = [i for i, peak in enumerate(peaks) if peak > _SATURATED]
         rows = []
@@ -55,6 +65,9 @@ class Fidelity:
             powers = [_powers(x, y) for x, y in pairs]
             total = [t + signal for t, (signal, _) in zip(total, powers, strict=True)]
             rows.append(tuple(error for _, error in powers))
+        if lengths:
+            calls = iter(rows)
+            rows = [tuple(map(sum, zip(*itertools.islice(calls, length), strict=True))) for length in lengths]
         return cls(tuple(total), tuple(rows), len(peaks))
 
     @property

@@ -13,6 +13,7 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import OptionError
+from micronpu.compiler.sensitivity import Fidelity
 
 
 def rows(*shape: int, count: int = 24) -> list[torch.Tensor]:
@@ -31,6 +32,17 @@ class LogPower(nn.Module):
         power = self.spectrum(x).square()
         y: torch.Tensor = self.second(torch.relu(self.first(torch.log(power + 1e-3))))
         return y
+
+
+def test_recordings_gain_as_a_whole_though_most_of_their_calls_are_quiet():
+    loud = [[torch.tensor([5.0 if call == 9 else 0.01])] for _ in range(2) for call in range(10)]
+
+    def off(quiet: float, peak: float) -> list[list[torch.Tensor]]:
+        return [[y + (peak if float(y) > 1 else quiet)] for (y,) in loud]
+
+    coarse, fine = (Fidelity.of(loud, off(*by), [10, 10]) for by in ((0.0, 1.0), (0.001, 0.1)))
+    assert fine.gains_on(coarse) == pytest.approx(20, abs=0.1) and coarse.gains_on(fine) == 0
+    assert len(fine.noise) == 2
 
 
 class Plain(nn.Module):
