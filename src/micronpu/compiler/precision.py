@@ -451,7 +451,13 @@ def uneven_factors(model: GraphModule, largest: int) -> frozenset[str]:
 
 def _typed(tried: _Tried, best: _Tried) -> str:
     """Return what the user types for a program that was not chosen."""
-    return 'quantization="int16"' if tried is not best and tried.name == "int16" else ""
+    if tried is best or tried.name != "int16":
+        return ""
+    kept = [name for name, on in vars(tried.quantizer.settings.corrections).items() if on]
+    if not kept:
+        return 'quantization="int16"'
+    settings = ", ".join(f'"{name}": True' for name in kept)
+    return f'quantization=Quantization(activations="int16", settings={{{settings}}})'
 
 
 def _floats(results: Sequence[Sequence[Row]]) -> list[list[torch.Tensor]]:
