@@ -54,6 +54,9 @@ int main(void) {
     to_first[0] = state_out[round];
     for (size_t vector = 0; vector < 3; ++vector) {
       in_first[0] = first_vector_input(vector, 0);
+      to_first[0] = NULL; // is refused before the states move, or the step that follows would differ
+      check(first_invoke(in_first, to_first) == MICRONPU_ARGUMENT, "an output that is NULL");
+      to_first[0] = state_out[round];
       check(first_invoke(in_first, to_first) == MICRONPU_OK, "a step");
       check(first_compare(vector, 0, state_out[round], NULL) == 0, "a step's result");
       check(second_invoke(in_second, to_second) == MICRONPU_OK, "the program beside");

@@ -128,6 +128,17 @@ def test_another_npu_is_noticed_before_the_first_run(elf: Path, tmp_path: Path) 
     assert "is an Ethos-U65 with 256 MACs" in done.output and not done.runs
 
 
+def test_a_time_limit_without_a_clock_does_not_link(tmp_path: Path, elf: Path) -> None:
+    """The weak clock, which stands still, is there only where there is no limit."""
+    folder, more = elf.parent / "out", (f"-I{elf.parent / 'out'}", f"-I{HERE / 'driver'}")
+    for limit, symbol in (("0", "W"), ("50u", "U")):
+        made = firmware.compile_source(
+            folder / "micronpu_npu.c", tmp_path, "cortex-m55", *more, f"-DMICRONPU_NPU_MILLISECONDS={limit}"
+        )
+        listed = subprocess.run(["arm-none-eabi-nm", str(made)], capture_output=True, text=True, check=True).stdout
+        assert re.search(rf" {symbol} micronpu_milliseconds$", listed, re.M), listed
+
+
 def test_a_run_that_never_ends_is_given_up(tmp_path: Path, elf: Path) -> None:
     """With a time limit, which is a setting of the build."""
     folder = elf.parent / "out"

@@ -83,7 +83,7 @@ class Pools:
         method: of the method allocator.
         temporary: of the temporary allocator, with the largest scratch of a delegate.
         scratch: of that, the scratch of the delegates that need one, in order.
-        alignment: that the temporary pool begins at.
+        alignment: that each pool begins at: a line of the data cache.
         hot: numbers of the planned memories that stand in a faster memory than the others, from 1 on.
         open: what is not known: a sentence each.
     """
@@ -92,7 +92,7 @@ class Pools:
     method: int
     temporary: int
     scratch: tuple[int, ...] = ()
-    alignment: int = 16
+    alignment: int = 32
     open: tuple[str, ...] = ()
     hot: tuple[int, ...] = ()
 

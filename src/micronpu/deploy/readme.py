@@ -242,7 +242,7 @@ def _files(together: Together, files: list[str], data_files: list[str]) -> str:
         words |= {
             f"{name}.pte": "the program",
             f"{name}.S": f"the program in the section `{facts.section}`, through `.incbin`",
-            f"{name}_data.h": f"the same as a C array, for toolchains without `.incbin`; in the place of `{name}.S`",
+            f"{name}_data.h": f"the program as a C array, for toolchains without `.incbin`; in the place of `{name}.S`",
             f"{name}.cpp": "the calls",
             f"{name}_image.c": "what the firmware gives to an image that replaces the program",
         }
@@ -252,7 +252,7 @@ def _files(together: Together, files: list[str], data_files: list[str]) -> str:
         words |= {
             f"{name}.h": "calls, sizes, inputs and outputs, functions between numbers and integers",
             f"{name}_vectors.c": "golden vectors and a function that compares",
-            f"{name}_vectors.h": "its header",
+            f"{name}_vectors.h": f"header of `{name}_vectors.c`",
             f"{name}.bpte": "program and vectors as a bundled program of ExecuTorch, for upstream's runners",
         }
     lines = ["| file | is |", "|---|---|"]
