@@ -6,6 +6,7 @@ import functools
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from micronpu.base.arguments import is_class
 from micronpu.base.errors import OptionError, first_line
 
 BACKENDS = "micronpu.backends"
@@ -47,6 +48,6 @@ def load(point: EntryPoint, kind: type | tuple[type, ...], what: str) -> Any:
             f"{subject} cannot be loaded: {type(error).__name__}: {first_line(error)}.",
             hint=f"pip install --upgrade {name}, or pip uninstall {name}",
         ) from error
-    if not (isinstance(found, kind) or (isinstance(found, type) and issubclass(found, kind))):
+    if not (isinstance(found, kind) or is_class(found, kind)):
         raise OptionError(f"{subject} is no {what}.", hint=f"a newer {name}, or pip uninstall {name}")
     return found
