@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -31,8 +32,17 @@ class Command(TyperCommand):
         for parameter in own:
             if not getattr(parameter, "rich_help_panel", None) and parameter.name in panels:
                 parameter.rich_help_panel = panels[parameter.name]  # type: ignore[attr-defined]
-        with _whole_names():
-            super().format_help(ctx, formatter)
+        text, self.help = self.help, _unwrapped(self.help or "")
+        try:
+            with _whole_names():
+                super().format_help(ctx, formatter)
+        finally:
+            self.help = text
+
+
+def _unwrapped(text: str) -> str:
+    """Return the text with each paragraph on one line, so that the terminal decides where lines end."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
 
 
 @contextmanager

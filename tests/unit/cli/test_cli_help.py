@@ -174,3 +174,9 @@ def test_help_of_many_options_leaves_room_for_words():
         if title == "Options" or title in PANELS:
             texts = [re.split(r"\s{2,}", line.strip(" │"))[-1] for line in panel.splitlines()[1:-1]]
             assert max(map(len, texts)) >= 24, panel
+
+
+def test_paragraphs_of_help_are_as_wide_as_the_terminal():
+    """The source's line ends do not end lines of the help."""
+    text = started("diff", "--help", COLUMNS="240").stdout
+    assert "bytes, moved operators and changed NPU operations." in text
