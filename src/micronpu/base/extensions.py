@@ -48,6 +48,6 @@ def load(point: EntryPoint, kind: type | tuple[type, ...], what: str) -> Any:
             f"{subject} cannot be loaded: {type(error).__name__}: {first_line(error)}.",
             hint=f"pip install --upgrade {name}, or pip uninstall {name}",
         ) from error
-    if not (isinstance(found, kind) or is_class(found, kind)):
+    if not (isinstance(found, kind) or (is_class(found) and issubclass(found, kind))):
         raise OptionError(f"{subject} is no {what}.", hint=f"a newer {name}, or pip uninstall {name}")
     return found

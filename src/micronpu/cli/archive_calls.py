@@ -80,6 +80,9 @@ def _is_admitted(space: str, packet: str, overload: str) -> bool:
     return space in ("aten", "quantized_decomposed") and f"{packet}.{overload}" in admitted(space)
 
 
+_QUANTIZATION = ("quantize_", "dequantize_", "choose_qparams")
+
+
 @functools.cache
 def admitted(space: str = "aten") -> frozenset[str]:
     """The overloads of a namespace that a saved program may call, such as ``add.Tensor``.
@@ -97,6 +100,8 @@ def admitted(space: str = "aten") -> frozenset[str]:
     packets = {_plain(name.partition("::")[2].partition(".")[0]) for name in listed_kernels(space)}
     if space == "aten":
         packets |= _WRITTEN
+    else:  # others exist only once a library of ExecuTorch's kernels has been loaded
+        packets = {packet for packet in packets if packet.startswith(_QUANTIZATION)}
     found = set(WAYS) if space == "aten" else set()
     for packet in sorted(packets):
         for name in (packet, f"{packet}_copy", f"{packet}_"):

@@ -214,7 +214,10 @@ def test_model(name, call, capfd):
     shapes.addHandler(logged)
     refused(lambda: getattr(micronpu, call)(model, examples, "imxrt700", calibration=GOOD), ModelError, *parts)
     shapes.removeHandler(logged)
-    assert capfd.readouterr() == ("", "")  # torch has something to print in some of these cases
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    # torch prints the graph up to the branch; holding that back would take stderr from other threads.
+    assert name == "branch" or printed.err == ""
     assert logged.texts == []
 
 
@@ -367,7 +370,7 @@ COMMANDS = {
     "compile none.py:net": "There is no file none.py. Try: check the path.",
     "compile .:net": ". is a folder. Try: a file in it, model.py:function.",
     "compile m.py": "'m.py' names no model. Try: m.py:FUNCTION.",
-    "compile m.py:": "'m.py:' names no model. Try: path/to/file.py:function, a saved program",
+    "compile m.py:": "'m.py:' names no model. Try: path/to/file.py:function, a file .tflite, .onnx or .pt2",
     "compile net": "'net' names no model.",
     "compile m.py:nett": "m.py has no function 'nett'. Try: one of net, training, alone, triple,",
     "compile m.py:fails": f"`fails` of m.py raised an error in line 15: RuntimeError: no such. {DEBUG}",

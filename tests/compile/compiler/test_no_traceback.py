@@ -56,7 +56,7 @@ def conv(m: Net, x: Tensor) -> Tensor:
 
 
 CASES: dict[str, tuple[Callable[[], Any], type[MicroNpuError], tuple[str, ...]]] = {
-    "no target": (lambda: compiled(conv, target=None), OptionError, ("The target is of type NoneType; it is a name.",)),
+    "no target": (lambda: compiled(conv, target=None), OptionError, ("No target is given",)),
     "targets": (lambda: compiled(conv, target=["imxrt700"]), OptionError, ("The target is of type list",)),
     "nothing": (lambda: compiled(lambda m, x: None), ModelError, ("The model returns no tensor",)),
     "empty tuple": (lambda: compiled(lambda m, x: ()), ModelError, ("The model returns no tensor",)),
@@ -91,11 +91,6 @@ CASES: dict[str, tuple[Callable[[], Any], type[MicroNpuError], tuple[str, ...]]]
         lambda: compiled(lambda m, x: m.bilinear(x, x)),
         UnsupportedError,
         ("aten::_trilinear.out, which `bilinear`", "test_no_traceback.py:"),
-    ),
-    "two types": (
-        lambda: compiled(lambda m, x: m.fc(x)),
-        ModelError,
-        ("The model cannot compute calibration item 0: mat1 and mat2 must have the same dtype",),
     ),
     "size 0": (
         lambda: compiled(lambda m, x: F.interpolate(x, scale_factor=0.01)),
