@@ -61,7 +61,8 @@ def _sources(node: Node) -> Sources | None:
         number = _numbered(node, names)
     except Exception:  # a copy that does not take integers: the output is judged as a whole
         return None
-    return Sources(number.numpy(), tuple(names)) if number is not None and len(names) > 1 else None
+    # A cast moves numbers, too, and leaves them floats.
+    return Sources(number.long().numpy(), tuple(names)) if number is not None and len(names) > 1 else None
 
 
 def _numbered(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor | None:
