@@ -104,7 +104,7 @@ def state() -> State:
         **{f"logger {each.name}": (each.level, each.handlers[:], each.disabled, each.propagate) for each in loggers},
         "warnings.filters": [*map(id, warnings.filters)],
         "warnings.showwarning": id(warnings.showwarning),
-        "gc": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
+        "gc": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() > 0),  # frozen objects may end
         "environment": dict(os.environ),
         "directory": os.getcwd(),
         "recursion": sys.getrecursionlimit(),
