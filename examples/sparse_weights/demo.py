@@ -3,7 +3,7 @@
     python examples/sparse_weights/demo.py
     python examples/sparse_weights/demo.py --max-loss 0.05 --target ethos-u85-1024
 
-Takes half a minute.  The network and its recordings are those of `examples/keyword_spotting`.
+Takes about a minute.  The network and its recordings are those of `examples/keyword_spotting`.
 """
 
 from __future__ import annotations
