@@ -453,12 +453,11 @@ def _pad(emit: Emitter, node: Node) -> fx.Node:
         del shape[0], before[0], after[0]
     # ExecuTorch takes some [N, C, H, W] of four axes for channels-last ones; with fewer axes there is no doubt.
     if len(shape) < _MAX_KERNEL_RANK:
+        whole = [b + n + a for b, n, a in zip(before, shape, after, strict=True)]
         front = [0] * (_MAX_KERNEL_RANK - len(shape))
-        before, after = [*front, *before], [*front, *after]
-        whole = [1] * len(front) + [b + n + a for b, n, a in zip(op.before, x.shape, op.after, strict=True)][
-            -len(shape) :
-        ]
-        padded = emit.kernel("pad", whole, emit.reshape(emit.value(x), shape), before, after, value)
+        padded = emit.kernel(
+            "pad", whole, emit.reshape(emit.value(x), shape), [*front, *before], [*front, *after], value
+        )
         return emit.reshape(padded, node.output.shape)
     sides = [side for b, a in zip(reversed(op.before), reversed(op.after), strict=True) for side in (b, a)]
     return emit.call(_aten.constant_pad_nd.default, emit.value(x), sides, value)
