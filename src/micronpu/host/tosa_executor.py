@@ -130,7 +130,7 @@ class TosaProgram:
                 f"The TOSA program needs more memory than there is: {error}.", hint=_COMPILE_AGAIN
             ) from None
         known = {**self._constants, **values}
-        return [np.ascontiguousarray(known[name]) for name in self._names[1]]
+        return [np.asarray(known[name], order="C") for name in self._names[1]]
 
     def _compute(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> list[np.ndarray[Any, Any]]:
         check_buffers("Input", inputs, self._inputs)
