@@ -1,5 +1,5 @@
-// What the host kernels of the `cortex_m::*` operators share: argument checks that end in a sentence, views of tensors
-// as the board's memory has them, and CMSIS-NN's requantization.
+// Argument checks that throw messages, views of tensors in the board's memory layout, and CMSIS-NN's requantization:
+// shared by the host kernels of the `cortex_m::*` operators.
 //
 // The arithmetic is defined in tests/cortexm_reference.py, which names CMSIS-NN's file for each operator.
 #pragma once
@@ -43,19 +43,19 @@ void require_type(const Tensor& tensor, ScalarType type, const char* role);
 void require_range(int64_t value, int64_t low, int64_t high, const char* name);
 void require_shape(const Tensor& tensor, std::initializer_list<int64_t> shape, const char* role);
 
-// Whether the elements lie without gaps in the order of the axes given, outermost first. Axes of size 1 do not matter.
+// True if the elements are dense in memory in the given order of axes, outermost first. Axes of size 1 are ignored.
 bool lies_in_order(const Tensor& tensor, std::initializer_list<int> axes);
 bool is_contiguous(const Tensor& tensor);
 bool is_channels_last(const Tensor& tensor);
 void require_contiguous(const Tensor& tensor, const char* role);
 
 bool same_shape(const Tensor& a, const Tensor& b);
-// Whether two tensors of one shape have every element at the same place in memory.
+// True if two tensors of one shape have every element at the same offset in memory.
 bool same_layout(const Tensor& a, const Tensor& b);
 
-// Gives `out` its shape, which a program of fixed shapes has set already.
+// Sets the shape of `out`; does nothing if a program of fixed shapes has set it already.
 void resize(Tensor& out, const std::vector<int64_t>& shape);
-// Shape of `like`, its layout in memory, and the element type given.
+// Gives `out` the shape and memory layout of `like`, and the element type `type`.
 void prepare_like(const Tensor& like, Tensor& out, ScalarType type);
 
 // How an operator counts the axes of its images; in memory both are N, H, W, C.
@@ -104,7 +104,7 @@ inline int32_t wrapping_add(int32_t a, int32_t b) {
   return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
 }
 
-// High 32 bits of 2 * a * b, rounded to nearest, for a multiplier that is not negative.
+// High 32 bits of 2 * a * b, rounded to nearest, for a non-negative multiplier.
 inline int32_t doubling_high_multiply(int32_t a, int32_t b) {
   return static_cast<int32_t>((static_cast<int64_t>(a) * b + (1LL << 30)) >> 31);
 }
@@ -123,14 +123,14 @@ inline int32_t requantize(int32_t value, const Scale& scale) {
   return rounding_right_shift(doubling_high_multiply(shifted, scale.multiplier), left - scale.shift);
 }
 
-// Numbers of an int8 tensor plus an offset; int16 holds them and lets compilers multiply in pairs.
+// Widens int8 numbers to int16 and adds an offset; int16 operands let compilers vectorize multiplications in pairs.
 inline void widen(const int8_t* from, int64_t count, int32_t offset, int16_t* to) {
   for (int64_t i = 0; i < count; ++i) {
     to[i] = static_cast<int16_t>(from[i] + offset);
   }
 }
 
-// Sum of products of numbers up to 255 in size, wrapping around like an int32 register.
+// Sum of products of numbers of magnitude at most 255, wrapping around like an int32 register.
 int32_t dot(const int16_t* a, const int16_t* b, int64_t count);
 
 } // namespace micronpu::cortexm

@@ -3,7 +3,7 @@
 namespace micronpu::cortexm {
 namespace {
 
-// What all convolutions have after the sum: requantization by channel, zero point, activation.
+// Output stage of every convolution: bias, per-channel requantization, zero point and activation bounds.
 struct Finish {
   std::vector<int32_t> biases;
   std::vector<Scale> scales;
@@ -59,7 +59,7 @@ int64_t output_size(int64_t size, int64_t kernel, int64_t stride, int64_t paddin
   return room / stride + 1;
 }
 
-// The image that a convolution gives; `out` is made ready for it.
+// Returns the shape of a convolution's output and resizes `out` to it.
 Image prepared(const Image& in, const Window& window, int64_t channels, Layout layout, Tensor& out) {
   const Image result{
       in.batch,
@@ -73,8 +73,8 @@ Image prepared(const Image& in, const Window& window, int64_t channels, Layout l
   return result;
 }
 
-// Refuses less scratch memory than CMSIS-NN's kernel writes to on any core: what a core needs depends on its instruction
-// set, which a program does not name, so the checks ask for the least.
+// Refuses less scratch memory than CMSIS-NN's kernel writes on every core. The size that a core needs depends on its
+// instruction set, which a program does not name, so the check requires the minimum.
 void require_scratch(const Tensor& scratch, int64_t bytes, const char* name) {
   const int64_t given = static_cast<int64_t>(scratch.nbytes());
   if (given < bytes) {
@@ -85,8 +85,8 @@ void require_scratch(const Tensor& scratch, int64_t bytes, const char* name) {
   }
 }
 
-// Of arm_convolve_s8: two columns of int16.  A kernel of one element has a function of its own, and so has one of a row
-// on cores with Helium, where arm_convolve_1_x_n_s8 keeps a column of int8.
+// Scratch bytes of arm_convolve_s8: two columns of int16. 1x1 kernels use another function, which needs none; so do
+// kernels of one row on cores with Helium, where arm_convolve_1_x_n_s8 keeps one column of int8.
 int64_t convolution_scratch(const Image& in, const Window& window, int64_t taps, int64_t channels) {
   const bool row = in.height == 1 && window.kernel.vertical == 1 && window.dilation.horizontal == 1 &&
       in.channels == channels && window.stride.horizontal * channels % 4 == 0;
@@ -151,7 +151,7 @@ void Convolutions<layout>::plain(
   require_scratch(scratch, convolution_scratch(in, window, taps, group_size), "scratch");
   std::vector<int16_t> weights(weight.numel());
   widen(weight.const_data_ptr<int8_t>(), weight.numel(), 0, weights.data());
-  // The input numbers that one output pixel sees, ordered like the weights; those in the padding count as 0.
+  // Input values under the kernel of one output pixel, in the order of the weights; padding counts as 0.
   std::vector<int16_t> patch(groups * length);
   const int8_t* from = input.const_data_ptr<int8_t>();
   int8_t* to = out.mutable_data_ptr<int8_t>();

@@ -6,7 +6,7 @@
 namespace micronpu::cortexm {
 namespace {
 
-// To the nearest int32: beyond the ends the end, NaN 0, as Arm's conversion instruction has it.
+// Converts to the nearest int32: saturates, and maps NaN to 0, like Arm's conversion instruction.
 int64_t saturated_int32(float value) {
   if (std::isnan(value)) {
     return 0;
@@ -76,7 +76,7 @@ void for_each_pair(const Tensor& a, const Tensor& b, Tensor& out, Compute comput
   const int8_t* left = a.const_data_ptr<int8_t>();
   const int8_t* right = b.const_data_ptr<int8_t>();
   int8_t* to = out.mutable_data_ptr<int8_t>();
-  // With one shape the vector is as long as the tensor.
+  // The vector is as long as the tensor if the shapes are equal.
   const int64_t length = smaller.numel();
   for (int64_t start = 0; start < larger.numel(); start += length) {
     const int8_t* x = left + (a.numel() == length ? 0 : start);
@@ -171,7 +171,7 @@ void choose_from(const Tensor& a, const Tensor& b, Tensor& out, bool also_int32,
   if (out.dim() > 4) {
     refuse("the output has " + std::to_string(out.dim()) + " axes, but CMSIS-NN takes at most 4.");
   }
-  // arm_minimum_s8 takes the sizes of axes for those of the memory, whatever lies there.
+  // arm_minimum_s8 interprets the sizes of the axes as memory order, for any layout.
   require_contiguous(a, "the first input");
   require_contiguous(b, "the second input");
   require_contiguous(out, "the output");

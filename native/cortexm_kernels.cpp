@@ -27,8 +27,8 @@ std::string operator_name(const char* kernel_name) {
   return {kernel_name, std::strlen(kernel_name) - std::strlen(".out")};
 }
 
-// What a kernel's parameter is made from. A program is a file, and the runtime hands on what it says: a value of another
-// kind, or a tensor without memory, is refused here, before a kernel looks at it.
+// Converters of kernel arguments. The program is an untrusted file and the runtime does not check argument types, so
+// values of another type and tensors without memory are refused before a kernel reads them.
 [[noreturn]] void wrong(size_t index, const char* expected) {
   refuse(
       "argument " + std::to_string(index) + " must be " + expected + ".", "compile the model again, or copy the file again");
@@ -115,7 +115,7 @@ struct Unbox<Integers> {
   }
 };
 
-// A kernel as ExecuTorch calls it: no exception leaves, and a failure leaves its sentence as the plug-in's last error.
+// Wraps a kernel for ExecuTorch: catches every exception and stores its message as the plug-in's last error.
 template <auto Function, const char* name>
 struct Guarded;
 

@@ -1,8 +1,8 @@
 // Host kernels of the `cortex_m::*` operators, for programs that ExecuTorch's Cortex-M passes have rewritten.
 //
 // Each function has its schema's name and arguments (executorch.backends.cortex_m.ops.operators). It throws a Refusal
-// for arguments that the board's kernel refuses, or for which it would compute something else than the operator means.
-// The host needs no scratch memory, but refuses less than the board's kernels write to where that is known.
+// for arguments that the board's kernel refuses, or for which that kernel would compute a wrong result. The host needs
+// no scratch memory, but refuses less than the board's kernels write, where that size is known.
 #pragma once
 
 #include "cortexm_common.h"
@@ -62,8 +62,8 @@ struct Pools {
   static MaxPool largest;
 };
 
-// Every operator: the only list there is. KERNEL: type and name of the kernel. WINDOW: name, which with _nhwc is that of the
-// layout channels_last, and where its kernels are.
+// The list of all operators. KERNEL: type and name of the kernel. WINDOW: name (the layout channels_last adds _nhwc)
+// and the namespace of its kernels.
 #define MICRONPU_CORTEXM_KERNELS(KERNEL, WINDOW)               \
   KERNEL(Quantize, quantize_per_tensor)                        \
   KERNEL(Quantize, dequantize_per_tensor)                      \
@@ -91,8 +91,7 @@ MICRONPU_CORTEXM_KERNELS(MICRONPU_DECLARE, MICRONPU_DECLARED)
 #undef MICRONPU_DECLARE
 #undef MICRONPU_DECLARED
 
-// Registers with the ExecuTorch runtime those kernels that nobody has registered before: a second registration of a
-// name would end the process.
+// Registers the kernels that the ExecuTorch runtime does not have yet: registering a name twice ends the process.
 executorch::runtime::Error register_kernels();
 
 } // namespace micronpu::cortexm

@@ -67,7 +67,8 @@ int32_t one_over_one_plus(int32_t value) {
 }
 
 constexpr int32_t sum_integer_bits = 12;
-// From here on the last shift is by more than 31 bits, which C leaves undefined: 512 times the largest exponential.
+// Largest allowed sum, 512 times the largest exponential. Above it the last shift exceeds 31 bits, which is undefined
+// in C.
 constexpr int64_t softmax_sum_limit = 1LL << 28;
 
 struct SoftmaxTable {

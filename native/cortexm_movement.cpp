@@ -16,7 +16,7 @@ void transpose(const Tensor& input, Integers permutation, Tensor& out) {
   }
   std::vector<int64_t> shape(rank);
   std::vector<bool> seen(rank, false);
-  // Of the result, padded in front to four axes: sizes, and steps through the input.
+  // Sizes of the result, left-padded to four axes, and the input strides of its axes.
   std::array<int64_t, 4> sizes{1, 1, 1, 1};
   std::array<int64_t, 4> steps{};
   for (int64_t axis = 0; axis < rank; ++axis) {
@@ -57,8 +57,8 @@ void pad(const Tensor& input, Integers pre_pad, Integers post_pad, int64_t pad_v
         "pre_pad and post_pad must have 4 entries each, but have " + std::to_string(pre_pad.size()) + " and " +
         std::to_string(post_pad.size()) + ".");
   }
-  // The entries count axes as they lie in memory. The compiler takes an image whose memory can be read both ways for a
-  // channels-last one (executorch.backends.cortex_m.passes.passes_utils.is_channels_last).
+  // The entries of the padding are in memory order. The compiler treats an image that is both contiguous and
+  // channels-last as channels-last (executorch.backends.cortex_m.passes.passes_utils.is_channels_last).
   const bool channels_last = rank == 4 &&
       (input.size(1) == 1 || (input.size(2) == 1 && input.size(3) == 1) || !is_contiguous(input));
   std::array<int64_t, 4> axes{0, 1, 2, 3};

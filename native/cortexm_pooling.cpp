@@ -8,7 +8,8 @@ struct Pool {
   Pair kernel, stride, padding;
 };
 
-// Windows along one axis. With `ceil_mode` the last may hang over, if it starts inside the image or its padding.
+// Number of windows along one axis. With `ceil_mode` the last one may reach past the end if it starts inside the image
+// or its padding.
 int64_t output_size(int64_t size, int64_t kernel, int64_t stride, int64_t padding, bool ceil_mode) {
   const int64_t room = size + 2 * padding - kernel;
   if (room < 0) {
@@ -32,7 +33,7 @@ Pool pool_of(
       pair_of(kernel_size, 1, "kernel_size"),
       pair_of(stride, 1, "stride"),
       pair_of(padding, 0, "padding")};
-  // A window must meet the image.
+  // Every window must overlap the image.
   require_range(pool.padding.vertical, 0, pool.kernel.vertical - 1, "padding");
   require_range(pool.padding.horizontal, 0, pool.kernel.horizontal - 1, "padding");
   pool.out = {
@@ -89,7 +90,7 @@ void Pools<layout>::average(
         }
       },
       [&](int64_t places, int8_t* results) {
-        // Ties go away from the number 0; the mean of int8 numbers is one.
+        // Ties round away from zero.
         const int32_t count = static_cast<int32_t>(places);
         for (size_t i = 0; i < sums.size(); ++i) {
           const int32_t half = sums[i] > 0 ? count / 2 : -(count / 2);

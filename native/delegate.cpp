@@ -43,19 +43,19 @@ using executorch::runtime::Span;
 Executor g_executor;
 thread_local int32_t t_mode = 0;
 
-// One loaded partition. The model itself belongs to the executor.
+// One loaded partition. The executor owns the model.
 struct Program {
   const Family* family = nullptr;
   Payload payload;
-  bool is_own = false; // computed by the family's own executor, which takes tensors as they lie in memory
+  bool is_own = false; // True: the executor of this backend computes it and takes tensors in their memory layout
   int64_t executor = 0;
   // Reused by each call: tensors for the executor, and memory for those whose layout must change.
   std::vector<micronpu_tensor> inputs, outputs;
   std::vector<std::vector<uint8_t>> input_memory, output_memory;
 };
 
-// Receives the operators of a traced run and logs them: for each an event and, at the level that keeps values, its
-// output. Either all operators have both or none has: the Inspector cannot digest an event whose output is missing.
+// Logs the operators of a traced run: one event each and, at the level that keeps values, its output. Either all
+// operators have outputs or none has: the Inspector fails on an event whose output is missing.
 struct TraceContext {
   EventTracer* tracer;
   bool logs_outputs;
@@ -116,7 +116,7 @@ void log_operator(
           trace->tracer, nullptr, identifier, ArrayRef<Tensor>(tensors.data(), tensors.size()));
     }
   } catch (...) {
-    // Out of memory while tracing: a missing event is better than a C++ exception in Python's frames.
+    // Out of memory while tracing: lose the event instead of throwing through Python's frames.
   }
 }
 
@@ -158,14 +158,14 @@ class Delegate final : public BackendInterface {
       program->input_memory.resize(payload.inputs.size());
       program->output_memory.resize(payload.outputs.size());
       const int32_t mode = t_mode | (context.event_tracer() != nullptr ? MICRONPU_MODE_TRACED : 0);
-      const void* graph = source.is_own ? payload.model : nullptr; // null, too, where it carries none
+      const void* graph = source.is_own ? payload.model : nullptr; // null if the payload carries no graph
       program->executor = g_executor.create(
           source.is_own ? name() : "", source.is_own ? source.content.data() : payload.model,
           source.is_own ? source.content.size() : payload.model_size, graph,
           graph == nullptr ? 0 : payload.model_size, mode, static_cast<int32_t>(payload.inputs.size()),
           static_cast<int32_t>(payload.outputs.size()));
       if (program->executor == 0) {
-        return Error::InvalidProgram; // the executor left the sentence
+        return Error::InvalidProgram; // the executor has set the message
       }
       // The executor has its own copy of the model.
       payload.model = nullptr;
@@ -246,7 +246,7 @@ class Delegate final : public BackendInterface {
         program.executor, program.inputs.data(), num_inputs, program.outputs.data(), num_outputs,
         tracer == nullptr ? nullptr : log_operator, &trace);
     if (status != 0) {
-      return Error::Internal; // the executor left the sentence
+      return Error::Internal; // the executor has set the message
     }
 
     for (size_t i = 0; i < payload.outputs.size(); ++i) {
@@ -283,7 +283,7 @@ Error register_backend(Delegate& backend) {
   return Error::Ok;
 }
 
-// A function's own, so that it is there before the first registration, whatever the order of the files.
+// A static local: it is constructed before the first registration, in any order of translation units.
 std::vector<Family>& registered_families() {
   static std::vector<Family> all;
   return all;

@@ -1,8 +1,8 @@
 // The delegates of all families (`family.h`) for the host.
 //
-// What computes is not here: an executor that the loader installs through C function pointers (Python installs LiteRT's
-// interpreter and the families' own simulators, see src/micronpu/runtime/plugin.py). This side reads the payload, checks
-// and lays out tensors the way the board's runtime does, and reports profiling events.
+// The computation is done by an executor that the loader installs through C function pointers (Python installs LiteRT's
+// interpreter and the backends' simulators, see src/micronpu/runtime/plugin.py). This file reads the payload, checks
+// tensors, converts their layouts like the board's runtime, and reports profiling events.
 #pragma once
 
 #include <executorch/runtime/core/error.h>
@@ -16,11 +16,11 @@ struct micronpu_tensor {
   void* data;
   uint64_t size; // bytes
   int32_t scalar_type;
-  int32_t rank; // of `shape`; tensors handed to the executor have rank 0 and no shape
+  int32_t rank; // of `shape`; tensors passed to the executor have rank 0 and no shape
   const int32_t* shape;
 };
 
-// Called by a traced run after each operator. `outputs` are laid out as the LiteRT program has them.
+// Called by a traced run after each operator. `outputs` have the layouts of the LiteRT program.
 typedef void (*micronpu_trace_sink)(
     void* context,
     int32_t operator_index,
@@ -29,13 +29,13 @@ typedef void (*micronpu_trace_sink)(
     const micronpu_tensor* outputs,
     int32_t num_outputs);
 
-// Bits of `mode`. TRACED: runs will be traced, so that its preparation need not fall into the first run's time.
-// GRAPH: a program runs the integer graph that it carries in the place of what its NPU would.
+// Bits of `mode`. TRACED: runs will be traced, so preparation for it happens at load time, outside the first run.
+// GRAPH: execute the integer graph that the program carries instead of the NPU's command stream.
 enum { MICRONPU_MODE_FAST = 1, MICRONPU_MODE_TRACED = 2, MICRONPU_MODE_GRAPH = 4 };
 
-// The executor. A function that fails leaves a sentence with micronpu_set_error() and returns 0 (create) or non-zero.
-// `model` is a LiteRT or TOSA flatbuffer, and `backend` is "".  Or it is a payload that the executor of the delegate
-// `backend` takes; then `graph` is the flatbuffer that it was made of, or null where the program does not carry it.
+// The executor. A function that fails sets a message with micronpu_set_error() and returns 0 (create) or non-zero.
+// `model` is a LiteRT or TOSA flatbuffer and `backend` is "", or `model` is a payload for the executor of the delegate
+// `backend` and `graph` is the flatbuffer that it was compiled from, null if the program does not carry it.
 typedef int64_t (*micronpu_create)(
     const char* backend,
     const void* model,
@@ -45,7 +45,7 @@ typedef int64_t (*micronpu_create)(
     int32_t mode,
     int32_t num_inputs,
     int32_t num_outputs);
-// A run with a `sink` is traced: operator by operator.
+// A run with a `sink` is traced operator by operator.
 typedef int32_t (*micronpu_run)(
     int64_t handle,
     const micronpu_tensor* inputs,
@@ -66,10 +66,10 @@ struct Executor {
   micronpu_destroy destroy = nullptr;
 };
 
-// Replaces the executor of programs loaded from now on; an empty one detaches Python at its exit.
+// Replaces the executor of programs loaded from now on; an empty one detaches Python at exit.
 void set_executor(const Executor& executor);
 
-// The `mode` that programs loaded on this thread from now on hand to the executor's create().
+// Sets the `mode` passed to the executor's create() for programs that this thread loads from now on.
 void set_mode(int32_t mode);
 
 // Registers the delegates once; a second call is Ok and does nothing.

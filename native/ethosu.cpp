@@ -117,7 +117,7 @@ bool inline_blocks(
 }
 
 std::string host_graph_key(const uint8_t* data, size_t size) {
-  // An identifier, not a safeguard: the graph has a checksum of its own.
+  // Identifies a graph; the graph's own checksum protects its content.
   char key[48];
   std::snprintf(key, sizeof(key), "micronpu_graph_%08" PRIx32 "_%zx", crc32(data, size), size);
   return key;

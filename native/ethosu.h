@@ -16,11 +16,11 @@ struct EthosUBorder {
   size_t num_outputs = 0;
 };
 
-// Checks the blocks of a payload; on anything but ok, `error` is a sentence.
+// Checks the blocks of a payload; on any result but ok, `error` is a message.
 PayloadStatus check_ethosu_payload(const uint8_t* data, size_t size, EthosUBorder& border, std::string& error);
 
-// Copies a payload that check_ethosu_payload() took, with the blocks that stand elsewhere put in their places. `find`
-// gives the content of a key, and false where nothing has it. False, with a sentence in `error`, where one is missing.
+// Copies a payload that check_ethosu_payload() accepted and inlines its externally stored blocks. `find` returns the
+// content of a key, or false if it has none. Returns false, with a message in `error`, if a block is missing.
 bool inline_blocks(
     const uint8_t* data,
     size_t size,
@@ -28,8 +28,8 @@ bool inline_blocks(
     std::vector<uint8_t>& whole,
     std::string& error);
 
-// Name under which the integer graph of a payload travels as named data: it depends on the payload's bytes, so that a
-// graph cannot be taken for that of another payload.
+// Name under which the integer graph of a payload is stored as named data. It is derived from the payload's bytes,
+// so that a payload does not run another payload's graph.
 std::string host_graph_key(const uint8_t* data, size_t size);
 
 } // namespace micronpu

@@ -1,5 +1,5 @@
-// Arm Ethos-U: the payload is what the chip runs, its command stream; the integer graph that it was made of may travel
-// beside it, as named data.
+// Arm Ethos-U: the payload is the command stream that the chip runs; the integer graph that it was compiled from may
+// accompany it as named data.
 #include "delegate.h"
 #include "ethosu.h"
 #include "family.h"
@@ -15,7 +15,7 @@ namespace {
 using executorch::runtime::BackendInitContext;
 using executorch::runtime::FreeableBuffer;
 
-// The reference container beside an Ethos-U payload; `source.graph` stays empty where there is none.
+// Loads the integer graph of an Ethos-U payload; `source.graph` stays empty if the program does not carry it.
 PayloadStatus load_graph(
     const FreeableBuffer& processed,
     const EthosUBorder& border,

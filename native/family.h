@@ -1,4 +1,5 @@
-// What a family tells the plug-in of its delegate.  One file per family defines a `Registration`; nothing else names it.
+// Registration of a backend's delegate with the plug-in. Each backend defines a `Registration` in one file; nothing
+// else names it.
 #pragma once
 
 #include "payload.h"
@@ -13,15 +14,15 @@
 
 namespace micronpu {
 
-// What a delegate computes, as its executor is given it. The members keep alive what they point at.
+// The program that a delegate passes to its executor. The members keep alive what they point at.
 struct Source {
-  Payload payload; // an open container: the delegate's own, or that of the graph which its program carries
-  bool is_own = false; // the family's own executor takes `content`, and tensors as they lie in memory
+  Payload payload; // an open container: the delegate's own, or that of the graph in its program
+  bool is_own = false; // true: the backend's own executor takes `content`, and tensors in their memory layout
   std::vector<uint8_t> content;
   std::optional<executorch::runtime::FreeableBuffer> graph;
 };
 
-// Reads and verifies `processed`; on anything but ok, `error` is a sentence. `mode` is that of the thread.
+// Reads and verifies `processed`; on any result but ok, `error` is a message. `mode` is the thread's mode.
 using Loader = PayloadStatus (*)(
     executorch::runtime::BackendInitContext& context,
     const executorch::runtime::FreeableBuffer& processed,
@@ -32,11 +33,11 @@ using Loader = PayloadStatus (*)(
 struct Family {
   const char* backend; // name of the delegate
   Loader load;
-  bool any_type; // takes elements of any type by their size; else the integers of up to 32 bits and bool
-  bool is_strict; // looks at the order of axes that a tensor names; else at what lies in memory
+  bool any_type; // true: takes any element type by its size; false: integers of up to 32 bits and bool
+  bool is_strict; // true: compares the tensor's dim order; false: its memory layout
 };
 
-// All that are registered, in no order.
+// All registered backends, in no particular order.
 const std::vector<Family>& families();
 
 struct Registration {

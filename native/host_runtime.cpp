@@ -1,7 +1,7 @@
-// ExecuTorch's runtime for callers that have arrays and no torch: load a method, run it, look at its outputs.
+// ExecuTorch's runtime for callers that have arrays and no torch: load a method, run it, read its outputs.
 //
-// Called through ctypes, see src/micronpu/runtime/native.py, which has checked the program's plan before.  Each function
-// that can fail leaves a sentence in micronpu_last_error(); where a delegate has left one already, that stays.
+// Called through ctypes from src/micronpu/runtime/native.py, which has checked the program's plan. A function that
+// fails sets the message of micronpu_last_error(), unless a delegate has set one already.
 #include "status.h"
 
 #include <executorch/extension/data_loader/buffer_data_loader.h>
@@ -29,7 +29,7 @@
 
 extern "C" {
 
-// A tensor at the border of a method. Inputs are laid out in the order of axes that the method has for them.
+// An input or output of a method. Inputs have the method's order of axes.
 struct micronpu_host_tensor {
   void* data;
   uint64_t size; // bytes; of outputs only
@@ -59,7 +59,7 @@ using executorch::runtime::etensor::ScalarType;
 using executorch::runtime::etensor::Tensor;
 using executorch::runtime::etensor::TensorImpl;
 
-// The most aligned load of a kernel; planned offsets are multiples of no more.
+// Largest alignment that a kernel's load requires; planned offsets are multiples of at most this.
 constexpr size_t kAlignment = 64;
 
 struct Free {
@@ -70,7 +70,7 @@ struct Free {
 using Memory = std::unique_ptr<uint8_t[], Free>;
 using Shared = std::shared_ptr<uint8_t[]>;
 
-// Zeros: a program that reads what nobody wrote computes the same on every run.
+// Zeroed, so that a program that reads unwritten memory computes the same on every run.
 Memory allocate(size_t size) {
   const size_t bytes = size == 0 ? 1 : size;
   Memory memory(static_cast<uint8_t*>(::operator new[](bytes, std::align_val_t(kAlignment))));
@@ -78,13 +78,13 @@ Memory allocate(size_t size) {
   return memory;
 }
 
-// What ExecuTorch logged first since a call began: the reason; the lines behind it say who passed it on.
+// First error that ExecuTorch logged during a call: the cause; later lines say who propagated it.
 std::string& logged() noexcept {
   thread_local std::string line;
   return line;
 }
 
-// Keeps the delegate's sentence, which says more than a number.
+// Keeps the delegate's message, which is more precise than an error code.
 Error report(Error code) {
   if (micronpu::last_error()[0] != '\0') {
     return code;
@@ -93,7 +93,7 @@ Error report(Error code) {
   return micronpu::fail(code, "the ExecuTorch runtime reports: " + reason + ".");
 }
 
-// Members in the order in which they need each other: the method goes first and the program's bytes last.
+// Members are destroyed in reverse order: the method first, the program's bytes last.
 struct Host {
   Host(const void* data, size_t size) : loader(data, size) {}
 
@@ -105,7 +105,7 @@ struct Host {
   BufferDataLoader loader;
   std::optional<Program> program;
   std::vector<Memory> planned;
-  std::vector<Shared> shared; // memories from the second on, which all methods of a program have
+  std::vector<Shared> shared; // memories from the second on, common to all methods of a program
   std::vector<Span<uint8_t>> spans;
   std::vector<Memory> outputs;
   MallocMemoryAllocator method_allocator;
@@ -115,8 +115,8 @@ struct Host {
   std::optional<Method> method;
 };
 
-// Memories that the methods of a program share, each as large as the largest wants it; those of another method where
-// that is loaded already.
+// Allocates the memories that the methods of a program share, each with the largest size that a method needs, or takes
+// those of a method that is already loaded.
 Error Host::share(const Host* beside) {
   if (beside != nullptr) {
     shared = beside->shared;
@@ -250,7 +250,7 @@ Error Host::output(size_t index, micronpu_host_tensor& found) {
   return Error::Ok;
 }
 
-// Nothing is thrown through C: what fails here is memory.
+// Catches every exception, which must not cross the C interface; only allocation fails here.
 template <typename Work>
 int32_t guarded(Work work) noexcept {
   try {
@@ -270,8 +270,8 @@ void keep_errors(
     size_t line,
     const char* message,
     size_t /*length*/) {
-  // ExecuTorch's Python interface, imported later, puts its own logging in place of this one. That is as it should be,
-  // and the runtime reports it as an error nevertheless.
+  // ExecuTorch's Python interface, imported later, replaces this logging on purpose; the runtime reports that as an
+  // error nevertheless.
   if (function != nullptr && std::string_view(function) == "register_pal") {
     return;
   }
@@ -281,21 +281,21 @@ void keep_errors(
   } else if (level == et_pal_log_level_t::kError && logged().empty()) {
     try {
       logged() = message;
-    } catch (...) { // out of memory: the code alone has to do
+    } catch (...) { // out of memory: only the error code remains
     }
   }
 }
 
 } // namespace
 
-// Keeps from the user what ExecuTorch's libraries tell of themselves; the first error of a call is in its sentence. For processes without torch,
-// where nobody else has a say in it, until ExecuTorch's Python interface is imported.
+// Suppresses the log output of ExecuTorch's libraries; the first error of a call becomes part of its message. For
+// processes without torch; ExecuTorch's Python interface replaces this logging when it is imported.
 MICRONPU_EXPORT void micronpu_host_quiet() {
   executorch::runtime::runtime_init();
   executorch::runtime::register_pal(executorch::runtime::PalImpl::create(keep_errors, __FILE__));
 }
 
-// Whether the runtime has a kernel, such as "aten::add.out".
+// Returns 1 if the runtime has the kernel, for example "aten::add.out".
 MICRONPU_EXPORT int32_t micronpu_host_has_operator(const char* name) {
   for (const auto& kernel : executorch::runtime::get_registered_kernels()) {
     if (std::string_view(kernel.name_) == name) {
@@ -305,9 +305,9 @@ MICRONPU_EXPORT int32_t micronpu_host_has_operator(const char* name) {
   return 0;
 }
 
-// A method of a program whose bytes outlive it, or null. Delegates get the mode of micronpu_set_mode().  beside: another
-// method of the same bytes, or null; the two share the planned memories from the second on.  Loading a method writes the
-// first values of states: all that share some are loaded before one of them runs.
+// Loads a method of a program whose bytes outlive it; null on failure. Delegates get the mode of micronpu_set_mode().
+// `beside`: another method of the same bytes, or null; the two share the planned memories from the second on. Loading a
+// method initializes its states, so load all methods that share states before running one.
 MICRONPU_EXPORT void* micronpu_host_load(const void* data, uint64_t size, const char* method, const void* beside) {
   std::unique_ptr<Host> host;
   const int32_t failed = guarded([&] {
@@ -318,12 +318,13 @@ MICRONPU_EXPORT void* micronpu_host_load(const void* data, uint64_t size, const 
   return failed ? nullptr : host.release();
 }
 
-// Runs once. The inputs outlive the reading of the outputs: an output may be an input. 0 or an ExecuTorch error code.
+// Runs once. Keep the inputs alive until the outputs are read: an output may alias an input. Returns 0 or an ExecuTorch
+// error code.
 MICRONPU_EXPORT int32_t micronpu_host_run(void* host, const micronpu_host_tensor* inputs, int32_t count) {
   return guarded([&] { return static_cast<Host*>(host)->run(inputs, static_cast<size_t>(count)); });
 }
 
-// An output tensor of the last run, valid until the next. 0 or an ExecuTorch error code.
+// Returns an output tensor of the last run, valid until the next. 0 or an ExecuTorch error code.
 MICRONPU_EXPORT int32_t micronpu_host_output(void* host, int32_t index, micronpu_host_tensor* found) {
   return guarded([&] { return static_cast<Host*>(host)->output(static_cast<size_t>(index), *found); });
 }

@@ -16,7 +16,7 @@ size_t align16(size_t size) {
   return (size + 15) & ~size_t{15};
 }
 
-// The file is little-endian, whatever the host is.
+// The file is little-endian on every host.
 uint32_t word(const uint8_t* bytes, size_t index) {
   const uint8_t* b = bytes + 4 * index;
   return uint32_t{b[0]} | uint32_t{b[1]} << 8 | uint32_t{b[2]} << 16 | uint32_t{b[3]} << 24;
@@ -40,8 +40,8 @@ PayloadStatus incompatible(const std::string& what, std::string& error) {
 
 } // namespace
 
-// Eight bytes at a time, each through the table of its distance from the last: a payload has megabytes, and is summed in
-// full wherever it is loaded. Bytes are put together by hand: the same on every host.
+// Slicing-by-8: payloads have megabytes and are summed in full at each load. Words are assembled from bytes, which
+// gives the same result on every host.
 uint32_t crc32(const uint8_t* data, size_t size) {
   static const std::array<std::array<uint32_t, 256>, 8> tables = [] {
     std::array<std::array<uint32_t, 256>, 8> made{};

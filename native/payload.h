@@ -13,7 +13,7 @@ namespace micronpu {
 
 struct TensorSlot {
   uint8_t index; // delegate argument of an input, delegate output of an output
-  bool channels_last; // the NPU wants C last where the program has C, H, W as last three axes
+  bool channels_last; // the NPU needs C last where the program's last three axes are C, H, W
 };
 
 struct Payload {
@@ -34,7 +34,7 @@ enum class PayloadStatus {
 // zlib's CRC-32.
 uint32_t crc32(const uint8_t* data, size_t size);
 
-// Reads and verifies `data`; on anything but ok, `error` is a sentence. `payload.model` points into `data`.
+// Reads and verifies `data`; on any result but ok, `error` is a message. `payload.model` points into `data`.
 PayloadStatus parse_payload(const uint8_t* data, size_t size, Payload& payload, std::string& error);
 
 } // namespace micronpu

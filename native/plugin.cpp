@@ -1,25 +1,25 @@
-// The C surface of the plug-in: registration, the executor's installation and the last error. Called through ctypes.
+// C interface of the plug-in: registration, installation of the executor, and the last error. Called through ctypes.
 //
-// Registration is a call, not a static initialiser: its error can then be told, and loading the library twice is safe.
+// Registration is a function, not a static initialiser: it can report errors, and loading the library twice is safe.
 #include "cortexm_kernels.h"
 #include "delegate.h"
 #include "status.h"
 
 #define MICRONPU_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Changes whenever a signature of this surface changes; the loader checks it.
+// Changes with every signature of this interface; the loader checks it.
 MICRONPU_EXPORT int32_t micronpu_abi_version() {
   return 7;
 }
 
-// 0, or an ExecuTorch error code with a sentence in micronpu_last_error().
+// Returns 0, or an ExecuTorch error code with a message in micronpu_last_error().
 MICRONPU_EXPORT int32_t micronpu_register() {
   const executorch::runtime::Error error = micronpu::register_backends();
   return static_cast<int32_t>(
       error == executorch::runtime::Error::Ok ? micronpu::cortexm::register_kernels() : error);
 }
 
-// Null pointers detach the executor; programs then fail with a sentence.
+// Null pointers detach the executor; programs then fail with a message.
 MICRONPU_EXPORT void micronpu_set_executor(
     micronpu_create create, micronpu_run run, micronpu_destroy destroy) {
   micronpu::Executor executor;
@@ -29,12 +29,12 @@ MICRONPU_EXPORT void micronpu_set_executor(
   micronpu::set_executor(executor);
 }
 
-// Bits of MICRONPU_MODE_*. For programs that this thread loads from now on.
+// Sets the bits of MICRONPU_MODE_* for programs that this thread loads from now on.
 MICRONPU_EXPORT void micronpu_set_mode(int32_t mode) {
   micronpu::set_mode(mode);
 }
 
-// For the executor: the sentence of its failure. UTF-8.
+// Sets the message of the executor's failure. UTF-8.
 MICRONPU_EXPORT void micronpu_set_error(const char* sentence) {
   try {
     micronpu::fail(executorch::runtime::Error::Internal, sentence == nullptr ? "" : sentence);

@@ -2,7 +2,7 @@
 
 namespace micronpu {
 namespace {
-// A function's static, so that no order of static initialisation matters.
+// A static local, independent of the order of static initialisation.
 std::string& slot() noexcept {
   thread_local std::string sentence;
   return sentence;
@@ -19,7 +19,7 @@ executorch::runtime::Error fail(executorch::runtime::Error code, const std::stri
   try {
     slot() = sentence;
   } catch (...) {
-    slot().clear(); // out of memory: the code alone has to do
+    slot().clear(); // out of memory: only the error code remains
   }
   return code;
 }

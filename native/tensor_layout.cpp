@@ -15,8 +15,8 @@ using executorch::aten::Tensor;
 using executorch::runtime::Error;
 using executorch::runtime::EValue;
 
-// True if the elements of `tensor` lie in memory densely in the given order of axes. Strides of size-1 axes say nothing
-// about memory, so they are not looked at: the dim order list of such a tensor is arbitrary.
+// True if the elements of `tensor` are dense in memory in the given order of axes. Strides of size-1 axes are ignored:
+// they do not affect memory, and the dim order of such a tensor is arbitrary.
 template <typename Axis>
 bool lies_in_order(const Tensor& tensor, const Axis& axis_at) {
   if (tensor.numel() == 0) {
@@ -47,8 +47,8 @@ bool is_channels_last(const Tensor& tensor) {
       lies_in_order(tensor, [rank](ssize_t i) { return i == 0 ? 0 : i == rank - 1 ? 1 : i + 1; });
 }
 
-// What Neutron's delegate compares: the list of axes that the program names, also where sizes of 1 make other orders the
-// same bytes. What the board refuses must not run here.
+// Compare the dim order, as Neutron's delegate does, even if axes of size 1 make other orders the same bytes: a tensor
+// that the board refuses must not run on the host.
 bool names_contiguous(const Tensor& tensor) {
   const auto order = tensor.dim_order();
   for (size_t i = 0; i < order.size(); ++i) {
@@ -77,7 +77,7 @@ bool names_channels_last(const Tensor& tensor) {
 Layout layout_of(const Tensor& tensor, const TensorSlot& slot, bool is_strict) {
   const ssize_t rank = tensor.dim();
   const bool contiguous = is_strict ? names_contiguous(tensor) : is_contiguous(tensor);
-  // With one channel, C, H, W and H, W, C are the same bytes.
+  // C, H, W and H, W, C are the same bytes if there is one channel.
   const bool moves_channels = slot.channels_last && !(rank >= 3 && tensor.size(rank - 3) == 1);
   if (!moves_channels) {
     return contiguous ? Layout::as_is : Layout::unsupported;
@@ -88,7 +88,7 @@ Layout layout_of(const Tensor& tensor, const TensorSlot& slot, bool is_strict) {
   return rank >= 3 && contiguous ? Layout::permute : Layout::unsupported;
 }
 
-// Whether a delegate that is particular about element types takes one.
+// True for the element types that a delegate with `any_type` false takes.
 bool is_small_integer(ScalarType type) {
   return type == ScalarType::Char || type == ScalarType::Byte || type == ScalarType::Short || type == ScalarType::Int ||
       type == ScalarType::Bool;
@@ -107,7 +107,7 @@ void transpose(const uint8_t* from, uint8_t* to, size_t batch, size_t rows, size
   }
 }
 
-// [batch][rows][columns] -> [batch][columns][rows]. False for an element size that the NPU does not have.
+// [batch][rows][columns] -> [batch][columns][rows]. False for an element size that the NPU lacks.
 bool transpose(const void* from, void* to, size_t element, size_t batch, size_t rows, size_t columns) {
   const auto* source = static_cast<const uint8_t*>(from);
   auto* target = static_cast<uint8_t*>(to);

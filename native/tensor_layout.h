@@ -1,4 +1,4 @@
-// Tensors of the runtime as a payload wants them: which layouts it takes, and copies where they must change.
+// Layouts of the runtime's tensors that a payload accepts, and conversions between them.
 #pragma once
 
 #include "delegate.h"
@@ -15,12 +15,12 @@ namespace micronpu {
 
 enum class Layout { as_is, permute, unsupported };
 
-// Fills `entry` so that its data has the program's layout: the tensor's own memory, or `memory` when it must change.
+// Fills `entry` with data in the program's layout: the tensor's own memory, or `memory` if a conversion is needed.
 executorch::runtime::Error prepare(
     const Family& family, const char* what, size_t index, const executorch::runtime::EValue& value,
     const TensorSlot& slot, bool is_own, std::vector<uint8_t>& memory, micronpu_tensor& entry, Layout& layout);
 
-// A tensor's elements in channels-last order, [.., C, H, W] to [.., H, W, C], and back.
+// Copies a tensor's elements in channels-last order, [.., C, H, W] to [.., H, W, C], and back.
 void to_channels_last(const executorch::aten::Tensor& tensor, void* to);
 void from_channels_last(const void* from, const executorch::aten::Tensor& tensor);
 

@@ -31,8 +31,8 @@ struct Scale {
 // offset can be added.
 int64_t rescale_wide(int64_t value, const Scale& scale);
 
-// The same where |value| * scale < 2^62, which the caller has made sure of (|value| < 2^30 or scale < 2^31 and a value
-// of 31 bits). Inline: it is in the innermost loops.
+// Same, for |value| * scale < 2^62, which the caller ensures (|value| < 2^30, or scale < 2^31 and a 31-bit value).
+// Inline: it is in the innermost loops.
 inline int64_t rescale(int64_t value, const Scale& s) {
   const int64_t v = value * static_cast<int64_t>(s.scale);
   const int64_t half = s.shift ? int64_t{1} << (s.shift - 1) : 0;
@@ -61,13 +61,13 @@ inline int64_t rescale(int64_t value, const Scale& s) {
   return v >> s.shift;
 }
 
-// Either of the two, as the value needs.
+// Selects between the two by the magnitude of the value.
 inline int64_t rescale_any(int64_t value, const Scale& s) {
   constexpr int64_t limit = int64_t{1} << 30;
   return value < limit && value > -limit && s.shift < 62 ? rescale(value, s) : rescale_wide(value, s);
 }
 
-// Product of amounts of work, at most 2^64 - 1.
+// Product of amounts of work, saturating at 2^64 - 1.
 inline uint64_t product(std::initializer_list<int64_t> factors) {
   uint64_t result = 1;
   for (const int64_t factor : factors) {

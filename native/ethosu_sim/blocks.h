@@ -1,4 +1,4 @@
-// The blocks that an operation makes its output in, in the order in which the NPU makes them.
+// The blocks of an operation's output, in the order in which the NPU computes them.
 #pragma once
 
 #include "feature_map.h"

@@ -1,4 +1,4 @@
-// The one way in which anything here fails.
+// The exception that every failure of the simulator throws.
 #pragma once
 
 #include "sim.h"
@@ -21,7 +21,7 @@ class Fault : public std::exception {
   std::string sentence; // begins with a small letter: the machine puts "command .. at ..: " in front
 };
 
-// The stream does what no correct stream does.
+// The stream does something that no correct stream does.
 [[noreturn]] inline void invalid(const std::string& sentence) {
   throw Fault(ETHOSU_SIM_INVALID, sentence);
 }

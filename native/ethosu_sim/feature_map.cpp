@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kBrick = 16; // channels
 constexpr int64_t kMaxElements = int64_t{1} << 28;
 
-// Columns [begin, end) of a row that lie in one tile, and where the first of them is.
+// Columns [begin, end) of a row inside one tile, and the address of the first.
 struct Part {
   int64_t begin, end;
   int64_t address;
@@ -34,8 +34,8 @@ int row_parts(const FeatureMap& map, int64_t y, int64_t width, Part (&parts)[2])
   return count;
 }
 
-// Calls visit(address, elements, column, channel, step) for every run of elements that lie together in memory; the run's
-// elements go to [column][channel..], and where a run spans several columns (only if it holds whole pixels) `step` is
+// Calls visit(address, elements, column, channel, step) for every run of elements that are adjacent in memory; the
+// run's elements go to [column][channel..]. A run spans several columns only if it holds whole pixels; `step` is then
 // the number of channels of each.
 template <class Visit>
 void for_runs(const FeatureMap& map, int64_t y, int64_t width, int64_t depth, Visit visit) {
@@ -88,7 +88,7 @@ void store(const T* values, int64_t elements, int64_t step, int64_t pitch, uint8
   }
 }
 
-// Calls visit(a number of the element's type).
+// Calls visit(a value of the element's C++ type).
 template <class Visit>
 void with_element(unsigned bytes, bool is_signed, Visit visit) {
   const auto either = [&](auto without_sign, auto with_sign) { is_signed ? visit(with_sign) : visit(without_sign); };
@@ -122,7 +122,7 @@ int64_t FeatureMap::most() const {
 
 namespace {
 
-// The bytes of a block, [first, last], sorted.
+// Returns the bytes of a block as sorted spans [first, last].
 std::vector<std::pair<int64_t, int64_t>> bytes_of(const FeatureMap& map, const Area& area) {
   std::vector<std::pair<int64_t, int64_t>> spans;
   const int64_t size = map.element_bytes;
@@ -184,7 +184,7 @@ bool share_bytes(const FeatureMap& a, const Area& in_a, const FeatureMap& b, con
     return false;
   }
   const auto first = bytes_of(a, in_a), second = bytes_of(b, in_b);
-  // Spans of one block may lie inside each other (strides of zero): a sweep over both by their ends.
+  // Spans of one block may be nested (strides of zero), so sweep over both lists by their ends.
   size_t j = 0;
   int64_t reach = INT64_MIN; // the greatest last byte of second[0 .. j)
   for (const auto& [begin, last] : first) {

@@ -44,12 +44,12 @@ struct Plane {
   }
 };
 
-// Reads `width` elements x `depth` of row y into out[width][depth], each less the zero point. T: int16_t, int32_t or
-// int64_t; wide enough for the values, which the caller has made sure of. Checks every byte once.
+// Reads `width` elements x `depth` of row y into out[width][depth] and subtracts the zero point. T is int16_t, int32_t
+// or int64_t; the caller ensures that it is wide enough. Checks every byte once.
 template <class T>
 void read_row(Memory& memory, const FeatureMap& map, int64_t y, int64_t width, int64_t depth, T* out);
 
-// Writes values[width][depth] to row y; the values are within the element type.
+// Writes values[width][depth] to row y; values are within the range of the element type.
 template <class T>
 void write_row(Memory& memory, const FeatureMap& map, int64_t y, int64_t width, int64_t depth, const T* values);
 
@@ -58,7 +58,7 @@ struct Area {
   int64_t y0 = 0, y1 = 0, x0 = 0, x1 = 0, c0 = 0, c1 = 0;
 };
 
-// Whether any byte of a block of one map is in a block of another. Looks at no memory.
+// True if a block of one map shares a byte with a block of another. Reads no memory.
 bool share_bytes(const FeatureMap& a, const Area& in_a, const FeatureMap& b, const Area& in_b);
 
 struct Padding {
@@ -67,8 +67,8 @@ struct Padding {
 
 enum class Upscale { none, nearest, zeros }; // by two in both directions
 
-// The input of a window operation: rows x columns as the kernel sees them, padding and upscaling included. Of the map,
-// `height` x `width` (after upscaling, before padding) are used.
+// The input of a window operation: rows x columns as the kernel reads them, including padding and upscaling. `height` x
+// `width` of the map (after upscaling, before padding) are used.
 template <class T>
 void read_window(
     Memory& memory, const FeatureMap& map, int64_t height, int64_t width, int64_t depth, const Padding& padding,

@@ -6,7 +6,7 @@
 namespace ethosu {
 namespace {
 
-// Four channels at once share the loads of the input.
+// Computes four channels at once, which share the loads of the input.
 template <class T, class Sum>
 void dot4(const T* in, const T* weights, int64_t count, Sum* sums) {
   const T *w0 = weights, *w1 = w0 + count, *w2 = w1 + count, *w3 = w2 + count;

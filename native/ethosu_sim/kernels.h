@@ -1,4 +1,5 @@
-// The inner loops, on dense blocks: no registers, no memory, no checks. All sums are exact or wrap in 32 bits as told.
+// The inner loops on dense blocks: no registers, no memory, no checks. Sums are exact or wrap in 32 bits, as documented
+// at each function.
 #pragma once
 
 #include "feature_map.h"
@@ -21,8 +22,8 @@ struct Kernel {
 };
 
 // One output row of a convolution: sums[width][depth] = sum over the window of in * weights[depth][kernel y][kernel x]
-// [in.depth]. `in` is what read_window() gives. `patch` is a buffer that the function may grow.
-// <int16_t, int32_t> for 8-bit data, <int32_t, int64_t> for all else.
+// [in.depth]. `in` is the result of read_window(). `patch` is a buffer that the function may grow. <int16_t, int32_t>
+// for 8-bit data, otherwise <int32_t, int64_t>.
 template <class T, class Sum>
 void convolve_row(
     const Plane<T>& in, const Kernel& kernel, const T* weights, int64_t y, int64_t width, int64_t depth,
@@ -33,7 +34,7 @@ template <class T, class Sum>
 void depthwise_row(
     const Plane<T>& in, const Kernel& kernel, const T* weights, int64_t y, int64_t width, int64_t depth, Sum* sums);
 
-// One row of a pool over the window: greatest, least or sum of in[..][channel].
+// One row of a pool over the window: maximum, minimum or sum of in[..][channel].
 enum class Pool { greatest, least, sum };
 template <class T, class Sum>
 void pool_row(const Plane<T>& in, const Kernel& kernel, Pool pool, int64_t y, int64_t width, Sum* sums);

@@ -3,7 +3,7 @@
 namespace ethosu {
 namespace {
 
-enum : unsigned { // operations that all families have
+enum : unsigned { // operations of all accelerators
   NPU_OP_STOP = 0x000,
   NPU_OP_IRQ = 0x001,
   NPU_OP_DMA_WAIT = 0x011,

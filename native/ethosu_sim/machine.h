@@ -1,5 +1,5 @@
-// What all families share: driver actions, the loop over commands, waits, errors with their place. A family adds its
-// registers and operations.
+// Base class of the accelerators: driver actions, the loop over commands, waits, and errors with their position.
+// Derived classes add registers and operations.
 #pragma once
 
 #include "memory.h"
@@ -42,11 +42,11 @@ class Machine {
  public:
   virtual ~Machine() = default;
 
-  // Runs the words of a command stream; throws Fault with the place in its sentence.
+  // Runs the words of a command stream; throws Fault with the position in its message.
   void run(const uint32_t* words, size_t count);
   void reset();
 
-  // Names of registers and commands, nullptr: there is none of that code.
+  // Names of registers and commands; nullptr for unknown codes.
   virtual const char* name_of_cmd0(unsigned code) const = 0;
   virtual const char* name_of_cmd1(unsigned code) const = 0;
 
@@ -60,7 +60,7 @@ class Machine {
   // Runs an operation (codes below 0x100 but stop, irq, waits, pmu) and fills `done` (name, ofm, transfer). It must call
   // neither memory.begin() nor memory.commit(). True: a transfer.
   virtual bool operate(unsigned code, uint32_t parameter, ethosu_sim_operation& done) = 0;
-  virtual void forget() {} // what else a reset clears
+  virtual void forget() {} // clears further state on a reset
   virtual void start() {} // before the first command of a run; registers are zero
 
   // Calls the callback.
@@ -70,7 +70,7 @@ class Machine {
   Registers registers_;
 };
 
-// The makers of the families; nullptr for an unknown number of MACs.
+// Factories of the accelerators; nullptr for an unknown number of MACs.
 std::unique_ptr<Machine> make_u55(int32_t macs); // u55_machine.cpp
 std::unique_ptr<Machine> make_u65(int32_t macs); // u55_machine.cpp
 std::unique_ptr<Machine> make_u85(int32_t macs); // u85_machine.cpp

@@ -243,7 +243,7 @@ void Memory::begin() {
   current_.writes.clear();
 }
 
-// Most operations are never compared with a transfer: spans are put in order only where they are.
+// Sorts spans only when they are compared with a transfer, which is rare.
 const Footprint& Memory::in_order(Job& job) {
   if (!job.is_tidy) {
     tidy(job.footprint.reads);
@@ -282,7 +282,7 @@ void Memory::refuse_overlap(Job& current, std::deque<Job>& jobs, const char* eng
 void Memory::commit(Engine engine, uint32_t operation) {
   std::deque<Job>& own = engine == Engine::kernel ? kernels_ : transfers_;
   const size_t most = engine == Engine::kernel ? max_kernels_ : max_transfers_;
-  // The engine takes no more than it can hold: the oldest is done before a further one begins.
+  // The engine has a limited queue: the oldest job finishes before another one starts.
   while (own.size() >= most) {
     own.pop_front();
   }

@@ -1,4 +1,4 @@
-// The NPU's view of memory: regions with bounds and with a note of every byte that was written, and who is still at work.
+// The NPU's view of memory: bounded regions, a written flag for every byte, and the jobs in flight.
 #pragma once
 
 #include "fault.h"
@@ -15,18 +15,18 @@ constexpr unsigned kMaxRegions = 8;
 constexpr unsigned kInternal = 8; // the table memory inside the NPU: region number for hazards and messages
 constexpr uint64_t kInternalSize = 2048; // bytes of tables on all three families
 
-// Bytes [begin, end) of a region (of the outermost one, if regions lie inside each other).
+// Bytes [begin, end) of a region (of the outermost one, if regions are nested).
 struct Span {
   unsigned region;
   uint64_t begin, end;
 };
 
-// What one operation reads and writes; adjoining spans are merged as they come.
+// Bytes that one operation reads and writes; adjacent spans are merged as they arrive.
 struct Footprint {
   std::vector<Span> reads, writes;
 };
 
-// The work that a run may ask for: multiplications, and bytes moved.
+// Limits the work of a run: multiplications and bytes moved.
 class Budget {
  public:
   void start(uint64_t limit) {
@@ -34,7 +34,7 @@ class Budget {
     spent_ = 0;
   }
 
-  // Call it before the work is done, with an amount computed in 64 bits.
+  // Call it before doing the work, with an amount computed in 64 bits.
   void spend(uint64_t amount);
 
   uint64_t spent() const {
@@ -47,7 +47,7 @@ class Budget {
 
 class Memory {
  public:
-  // Throws ETHOSU_SIM_BAD_ARGUMENT. Clears nothing of the table memory.
+  // Throws ETHOSU_SIM_BAD_ARGUMENT. Leaves the table memory unchanged.
   void bind(const ethosu_sim_region* regions, int32_t num_regions, const ethosu_sim_range* ranges, int32_t num_ranges);
 
   // Bytes that an operation reads: inside the region, and written. `what` names them ("IFM", "weights") in the error.
@@ -56,7 +56,7 @@ class Memory {
   // Bytes that an operation is about to write: inside the region, not constant. They count as written from now on.
   uint8_t* write(unsigned region, uint64_t address, uint64_t size, const char* what);
 
-  // A transfer. Lengths are rounded up, so it may move bytes that nobody has written: those stay unwritten.
+  // Performs a transfer. Lengths are rounded up, so it may move unwritten bytes; these stay unwritten.
   void copy(unsigned from, uint64_t source, unsigned to, uint64_t destination, uint64_t size);
 
   // Table memory (region kInternal in read() and write() is the same).
@@ -64,19 +64,19 @@ class Memory {
     return read(kInternal, address, size, "table");
   }
 
-  // The first byte of a part of a region that nobody has written; UINT64_MAX: none.
+  // Returns the first unwritten byte in a part of a region, or UINT64_MAX.
   uint64_t unwritten(unsigned region, uint64_t address, uint64_t size) const;
 
   void forget_tables();
 
   // Order of events. An operation's accesses are collected from begin() to commit(); commit() refuses an overlap with a
-  // transfer or a kernel that is still at work, and counts the operation as at work until a wait says otherwise.
+  // transfer or a kernel in flight, and counts the operation as in flight until a wait ends it.
   enum class Engine { kernel, transfer };
   void begin();
   void commit(Engine engine, uint32_t operation);
-  // What the operation of the last commit() reads and writes, in order and without overlaps.
+  // Returns what the operation of the last commit() reads and writes, sorted and without overlaps.
   const Footprint& committed(Engine engine);
-  // Waits until at most `count` of that engine are at work.
+  // Waits until at most `count` jobs of that engine are in flight.
   void wait(Engine engine, unsigned count);
   void start_run(unsigned max_kernels, unsigned max_transfers);
 
@@ -96,7 +96,8 @@ class Memory {
     bool is_tidy; // spans are sorted and free of overlaps
   };
 
-  // A byte for each of an outermost scratch region, from its first use on; of other regions none.
+  // Returns the written flags, one byte each, of an outermost scratch region, allocated at first use; empty for other
+  // regions.
   std::vector<uint8_t>& written_of(unsigned outer);
   const Region& locate(unsigned region, uint64_t address, uint64_t size, const char* what) const;
   static void note(std::vector<Span>& spans, Span span);
@@ -107,7 +108,7 @@ class Memory {
   std::array<std::vector<uint8_t>, kMaxRegions + 1> written_; // see written_of()
   std::array<uint8_t, kInternalSize> tables_{};
   Footprint current_;
-  std::deque<Job> kernels_, transfers_; // at work, oldest first
+  std::deque<Job> kernels_, transfers_; // in flight, oldest first
   unsigned max_kernels_ = 1, max_transfers_ = 1;
 };
 

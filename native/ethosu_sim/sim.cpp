@@ -23,7 +23,7 @@ constexpr uint32_t kCop1 = 0x31504F43, kCop2 = 0x32504F43;
   throw Fault(ETHOSU_SIM_INVALID, "The driver actions " + sentence + ".");
 }
 
-// Words of driver actions, every one inside the bytes.
+// Reader of driver actions, with bounds checks.
 class Words {
  public:
   Words(const uint8_t* data, uint64_t size) : data_(data), count_(size / 4) {}
@@ -67,7 +67,7 @@ class Words {
   uint64_t count_, at_ = 0;
 };
 
-// The stream's own word about the NPU that it was compiled for: log2 of the MACs in bits 0-3, product in bits 28-31.
+// Checks the configuration word of the stream: log2 of the MACs in bits 0-3, product in bits 28-31.
 void check_config(const ethosu_sim& sim, uint32_t config) {
   const uint32_t products[] = {0, 1, 2};
   const uint32_t product = config >> 28, log2 = config & 15;
@@ -88,7 +88,7 @@ std::vector<uint32_t> stream_of_cop1(const ethosu_sim& sim, Words& words) {
     switch (word & 0xFF) {
       case kConfig:
         check_config(sim, words.take());
-        words.take(); // the architecture's version
+        words.take(); // architecture version
         break;
       case kNop:
         break;
@@ -120,7 +120,7 @@ std::vector<uint32_t> stream_of_cop2(const ethosu_sim& sim, Words& words) {
   if (metadata % 4 || length % 4 || metadata < 32 || static_cast<uint64_t>(metadata) + 4 > length) {
     malformed("have metadata of " + std::to_string(metadata) + " bytes in an entry of " + std::to_string(length));
   }
-  words.take(); // four letters of who compiled it
+  words.take(); // four letters that name the compiler
   words.take(); // version
   words.take(); // length of the data
   check_config(sim, words.take());

@@ -13,7 +13,7 @@ const char* const kNames[] = {
     "leading zeros", "shift right", "shift left",
 };
 
-// Of additions: both operands by 16 bits, or A (B) by 32 bits and the other by a power of two.
+// Input scaling of additions: both operands by 16 bits, or A (B) by 32 bits and the other by a power of two.
 enum Scaling : uint32_t { kBoth16 = 0, kA32 = 1, kB32 = 2 };
 
 int64_t leading_zeros(int64_t value) {
@@ -27,11 +27,11 @@ int64_t leading_zeros(int64_t value) {
 
 } // namespace
 
-// What is done with two operands, before the scale of the output.
+// The arithmetic on two operands, before the output scale.
 struct Combination {
   uint32_t mode = 0, scaling = kBoth16;
-  int64_t a_factor = 1, b_factor = 1; // kBoth16, and the power of two of the others
-  Scale scale; // of the operand that has 32 bits of it; LRELU: of what is negative
+  int64_t a_factor = 1, b_factor = 1; // factors of kBoth16, or the power of two of the others
+  Scale scale; // of the operand with a 32-bit scale; LRELU: the slope of negative values
   Rounding rounding = Rounding::half_up; // of SHR
 
   template <class T>
@@ -77,7 +77,7 @@ struct Combination {
           return rescale_wide(x, {1, static_cast<unsigned>(y), rounding, 0});
         });
       default:
-        // Bits that leave the 32 are lost.
+        // Bits shifted out of the 32 are lost.
         return all([](int64_t x, int64_t y) {
           return int64_t{static_cast<int32_t>(y < 0 || y > 31 ? 0 : static_cast<uint32_t>(x) << y)};
         });
@@ -85,7 +85,7 @@ struct Combination {
   }
 };
 
-// The second operand: a constant, or a map that is repeated along the directions in which it has one element.
+// The second operand: a constant, or a map that is broadcast along axes of size 1.
 struct SecondOperand {
   const FeatureMap* map = nullptr; // nullptr: a constant, or none
   int64_t constant = 0;
@@ -179,7 +179,7 @@ void U55::elementwise(uint32_t mode, ethosu_sim_operation& done) {
     combine.scaling = precision >> 8 & 3;
     combine.scale = scale_of(
         OPA_SCALE, rounding == 0 ? Rounding::double_up : rounding == 1 ? Rounding::toward_zero : Rounding::half_up);
-    // The left shift of LiteRT's additions is part of the scale, so that its first rounding is that much lower.
+    // The left shift of LiteRT's additions is part of the scale, so the first rounding is that many bits lower.
     combine.scale.left_shift = in.element_bytes == 1 ? 20 : 15;
     if (combine.scaling == kBoth16) {
       combine.a_factor = value(OPA_SCALE) & 0xFFFF;

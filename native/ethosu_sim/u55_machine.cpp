@@ -201,17 +201,17 @@ void U55::use_tables(Finish& out) {
     not_modelled("NPU_SET_ACTIVATION = " + hex(get(ACTIVATION)) + " is not modelled");
   }
   if (out.activation < kTables && shape_.shram_banks <= 16) {
-    // Small NPUs keep accumulators where the tables are: an operation without table destroys them.
+    // Small NPUs keep accumulators in the table memory: an operation without table overwrites the tables.
     memory.forget_tables();
   }
 }
 
 namespace {
 
-constexpr int64_t kMostOfFunction = int64_t{1} << 20; // far beyond where both functions are flat
+constexpr int64_t kMostOfFunction = int64_t{1} << 20; // far above the range where both functions change
 
-// The table of the logistic function that the NPU interpolates, of value index / 24: 16 bits of fraction, each entry
-// corrected by half of what a straight line to the next one errs in the middle (as LiteRT's table is).
+// Entry of the NPU's interpolation table of the logistic function at index / 24: 16 fractional bits, corrected by half
+// the error of linear interpolation at the midpoint (like LiteRT's table).
 int64_t sigmoid_entry(int64_t index) {
   static const std::vector<int64_t> table = [] {
     const auto exact = [](double x) { return 65536.0 / (1.0 + std::exp(-x / 24.0)); };
@@ -226,8 +226,7 @@ int64_t sigmoid_entry(int64_t index) {
   return table[static_cast<size_t>(index)];
 }
 
-// The logistic function at the magnitude of `value`, whose last `bits` bits lie between two entries; beyond the table it
-// is `flat`.
+// The logistic function at the magnitude of `value`, interpolated with its last `bits` bits; `flat` beyond the table.
 int64_t interpolated(int64_t value, int bits, int64_t flat) {
   const int64_t magnitude = std::abs(value), high = magnitude >> bits, low = magnitude & ((1 << bits) - 1);
   if (high >= 255) {
@@ -237,13 +236,13 @@ int64_t interpolated(int64_t value, int bits, int64_t flat) {
   return (a << bits) + low * (b - a);
 }
 
-// Logistic function of value / (3 * 4096), 15 bits of fraction, as LiteRT's 16-bit reference computes it.
+// Logistic function of value / (3 * 4096), 15 fractional bits, like LiteRT's 16-bit reference.
 int64_t sigmoid(int64_t value) {
   const int64_t result = interpolated(value, 9, 0x7FFF << 10);
   return value >= 0 ? (result + (1 << 9)) >> 10 : ((1 << 25) - result + (1 << 9) - 1) >> 10;
 }
 
-// Hyperbolic tangent of value / (3 * 4096), 15 bits of fraction, through the logistic function of twice the value.
+// Hyperbolic tangent of value / (3 * 4096), 15 fractional bits, through the logistic function of twice the value.
 int64_t tanh(int64_t value) {
   const int64_t result = interpolated(value, 8, 0xFFFF << 8);
   return value >= 0 ? (result - (1 << 23) + (1 << 7)) >> 8 : (-result + (1 << 23) + (1 << 7) - 1) >> 8;
@@ -258,7 +257,7 @@ int64_t look_up(const uint8_t* table, unsigned element_bytes, bool is_signed, in
     std::memcpy(&entry, table + 4 * (clamp(value, -128, 127) + 128), 4);
     return entry;
   }
-  // 512 pairs of a base and the difference to the next, linear in between.
+  // 512 pairs of a base and the difference to the next; linear interpolation in between.
   int16_t pair[2];
   std::memcpy(pair, table + 4 * ((value + 32768) >> 7), 4);
   return clamp(pair[0] + (((value & 127) * pair[1] + 64) >> 7), INT16_MIN, INT16_MAX);
@@ -271,7 +270,7 @@ void U55::write_row(Finish& out, int64_t y, const int64_t* values) {
   const int64_t zero_point = out.zero_point, least = out.least, most = out.most;
   int32_t* row = out.row.data();
   if (out.activation == 3 || out.activation == 4) {
-    // These take more than the 16 bits of the output: the clamp comes after them.
+    // These operations use more than the 16 bits of the output, so the clamp follows them.
     for (int64_t i = 0; i < count; ++i) {
       const int64_t value = clamp(values[i], -kMostOfFunction, kMostOfFunction);
       row[i] = static_cast<int32_t>(clamp(out.activation == 3 ? tanh(value) : sigmoid(value), least, most));
@@ -345,7 +344,7 @@ void U55::transfer(ethosu_sim_operation& done) {
   }
   unsigned target = to & 7;
   if (to >> 8 & 1) {
-    // Of the memory inside, only the last two banks may be written: the tables.
+    // Only the last two banks of the internal memory are writable: the tables.
     const uint64_t tables = uint64_t{shape_.shram_banks} * kBankBytes - kInternalSize;
     if (destination < tables) {
       not_modelled("the transfer writes byte " + hex(destination) + " of the NPU's own memory, where there is no table");
@@ -353,7 +352,7 @@ void U55::transfer(ethosu_sim_operation& done) {
     destination -= tables;
     target = kInternal;
   }
-  // Rows of `length` bytes; the skips are the bytes between rows and between planes, of the side that has the mode.
+  // Rows of `length` bytes; the skips are the bytes between rows and between planes, on the side that has the mode.
   const unsigned mode = std::max(from_mode, to_mode);
   const uint64_t rows = mode >= 1 ? get(DMA0_SIZE0) : 1, planes = mode >= 2 ? get(DMA0_SIZE1) : 1;
   const int64_t skip0 = mode >= 1 ? static_cast<int64_t>(address(DMA0_SKIP0) << 24) >> 24 : 0;

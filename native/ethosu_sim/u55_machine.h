@@ -1,4 +1,4 @@
-// Ethos-U55 and Ethos-U65: registers to operations. See u55_registers.h for where the numbers come from.
+// Ethos-U55 and Ethos-U65: decodes registers into operations. u55_registers.h names the source of the numbers.
 #pragma once
 
 #include "arithmetic.h"
@@ -12,7 +12,7 @@
 
 namespace ethosu::u55 {
 
-// What an accelerator is beside its name.
+// Parameters of an accelerator.
 struct Shape {
   int32_t family, macs;
   int64_t cores;
@@ -20,7 +20,7 @@ struct Shape {
   unsigned shram_banks; // of 1024 bytes, per core
 };
 
-// What happens to the sums of an operation, up to the OFM.
+// Output stage of an operation: from the sums to the OFM.
 struct Finish {
   FeatureMap map;
   int64_t height = 0, width = 0, depth = 0;
@@ -46,14 +46,14 @@ class U55 final : public Machine {
   bool operate(unsigned code, uint32_t parameter, ethosu_sim_operation& done) override;
 
  private:
-  // Registers that must have been set.
+  // Returns a register, which the stream must have set.
   uint32_t get(Cmd0 code) const;
   int32_t get_signed(Cmd0 code) const;
   uint32_t value(Cmd1 code) const;
   uint64_t address(Cmd1 code) const;
   Scale scale_of(Cmd1 code, Rounding rounding) const;
 
-  // The registers of a feature map: IFM, IFM2, OFM have the same order at different places.
+  // Decodes the registers of a feature map: IFM, IFM2 and OFM have the same order at different codes.
   FeatureMap map_of(const char* name, Cmd0 precision, Cmd0 zero_point, Cmd0 width0, Cmd0 region, Cmd1 base) const;
   FeatureMap ifm() const;
   FeatureMap ifm2() const;
@@ -83,7 +83,7 @@ class U55 final : public Machine {
       Finish& out, const FeatureMap& in, const SecondOperand& second, bool swapped, const Combination& combine,
       const Scale* ofm_scale);
 
-  // Bias, scale and shift of every channel, from the records of 10 bytes.
+  // Bias, scale and shift of every channel, from records of 10 bytes.
   struct Channel {
     int64_t bias;
     Scale scale;
@@ -93,7 +93,7 @@ class U55 final : public Machine {
   void scale_row(
       const std::vector<Channel>& channels, bool wide, int64_t width, int64_t depth, const Sum* sums, int64_t* out) const;
 
-  // An input as the jobs of an operation read it, see u55_overlap.cpp.
+  // An input as the blocks of an operation read it, see u55_overlap.cpp.
   struct Source {
     FeatureMap map;
     Kernel kernel;
@@ -106,7 +106,7 @@ class U55 final : public Machine {
 
     Area area(const Area& made, int64_t chunk) const;
   };
-  // Refuses an operation that may read what the one before it has not written yet, as far as BLOCKDEP lets it.
+  // Refuses an operation that BLOCKDEP allows to start before the previous one has written what it reads.
   void check_overlap(const Finish& out, const std::vector<Source>& sources);
   Source window_source(const Finish& out, const FeatureMap& in, const Kernel& kernel, bool whole_depth) const;
 
@@ -115,7 +115,7 @@ class U55 final : public Machine {
     bool valid = false;
     FeatureMap map;
     Size size, block;
-  } previous_; // operation, and its output
+  } previous_; // the previous operation and its output
 };
 
 } // namespace ethosu::u55

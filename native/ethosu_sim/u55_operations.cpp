@@ -172,7 +172,7 @@ void U55::convolve(bool depthwise, ethosu_sim_operation& done) {
   memory.budget.spend(product({out.height, out.width, out.depth, taps}));
   const Weights layer = layer_weights(depthwise, in, k, out.depth, ifm_depth);
   check_overlap(out, {window_source(out, in, k, !depthwise)});
-  // 255 x 511: the greatest product of a value less its zero point and a weight of 9 bits.
+  // 255 x 511: the largest product of a value minus its zero point and a 9-bit weight.
   const bool fits = taps < kMost32 / (255 * 256);
   use_tables(out);
   if (in.element_bytes == 1 && fits) {
@@ -193,7 +193,7 @@ void U55::pool_as(uint32_t mode, Finish& out, const FeatureMap& in) {
   read_window<T>(
       memory, in, height, width, out.depth, pad, upscale(), average ? T(0) : std::numeric_limits<T>::min(), plane);
   const Rounding rounding = ofm_rounding();
-  // With padding the NPU divides by the number of elements inside the map, by itself.
+  // The NPU itself divides padded averages by the number of elements inside the map.
   const bool divides = average && padded;
   std::vector<Channel> scales;
   if (!divides) {
@@ -239,7 +239,7 @@ void U55::pool_as(uint32_t mode, Finish& out, const FeatureMap& in) {
     } else if (scales.empty()) {
       std::copy(sums.begin(), sums.end(), scaled.begin());
     } else {
-      // 32 bits hold sums of 8 bits and at most 2^16 taps, which have 24 bits: their product with a scale has less than 62.
+      // Sums of 8-bit values over at most 2^16 taps have 24 bits: their product with a scale has less than 62.
       scale_row<Sum>(scales, sizeof(Sum) > 4 || !global_scale(), out.width, out.depth, sums.data(), scaled.data());
     }
     write_row(out, y, scaled.data());
@@ -256,7 +256,7 @@ void U55::reduce_sum(Finish& out, const FeatureMap& in) {
   }
   memory.budget.spend(product({out.height, out.width, depth}));
   const Scale scale = global_scale() ? scale_of(OFM_SCALE, ofm_rounding()) : Scale{1, 0, Rounding::half_up, 0};
-  // 32 bits hold every value but one of 32 bits less a zero point.
+  // 32 bits hold every difference but that of a 32-bit value and a zero point.
   const bool narrow = in.element_bytes < 4 || in.zero_point == 0;
   std::vector<int32_t> row(static_cast<size_t>(narrow ? out.width * depth : 0));
   std::vector<int64_t> wide(static_cast<size_t>(narrow ? 0 : out.width * depth)), sums(static_cast<size_t>(out.width));

@@ -1,4 +1,5 @@
-// Operations that overlap: the NPU may begin an operation before the one before it is done, as far as BLOCKDEP allows.
+// Overlap of operations: the NPU may start an operation before the previous one has finished, as far as BLOCKDEP
+// allows.
 #include "u55_machine.h"
 
 #include <algorithm>
@@ -21,7 +22,7 @@ void U55::check_overlap(const Finish& out, const std::vector<Source>& sources) {
   }
   const int64_t ahead = get(BLOCKDEP) & 3;
   if (previous_.valid && ahead) {
-    // Job i of this operation may run while job j from the end of the one before does, if i + j < BLOCKDEP.
+    // Job i of this operation may run while job j, counted from the end of the previous one, does, if i + j < BLOCKDEP.
     const int64_t before = count_of(previous_.size, previous_.block);
     for (const Source& source : sources) {
       const int64_t per_block = blocks(source.depth, source.job_depth);

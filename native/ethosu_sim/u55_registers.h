@@ -1,10 +1,10 @@
-// The registers and operations of Ethos-U55 and Ethos-U65 by name. Source of the numbers: ethos_u55_regs.py of
-// Vela's public Python package.
+// Names of the registers and operations of Ethos-U55 and Ethos-U65. Source of the numbers: ethos_u55_regs.py of Vela's
+// public Python package.
 #pragma once
 
 namespace ethosu::u55 {
 
-// X(code, NAME, what): what is `all`, or `u65` for what Ethos-U55 does not have.
+// X(code, NAME, what): what is `all`, or `u65` for registers that Ethos-U55 lacks.
 #define ETHOSU_U55_CMD0(X) \
   X(0x000, NPU_OP_STOP, all) \
   X(0x001, NPU_OP_IRQ, all) \
@@ -118,7 +118,7 @@ enum Cmd1 : unsigned {
 #undef X
 };
 
-// Names as Vela and Arm's manuals have them; nullptr: the NPU has none of that code.
+// Names as in Vela and Arm's manuals; nullptr if the NPU has no such code.
 const char* name_of_cmd0(unsigned code, bool u65);
 const char* name_of_cmd1(unsigned code, bool u65);
 

@@ -11,14 +11,14 @@ int64_t up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Walks through the weights of one core in the order of its stream. `visit` is called with the index of each in
-// [ofm][kernel y][kernel x][ifm] (depthwise: [ofm][kernel y][kernel x]), or -1 for padding.
+// Visits the weights of one core in stream order. `visit` is called with the index of each weight in [ofm][kernel
+// y][kernel x][ifm] (depthwise: [ofm][kernel y][kernel x]), or -1 for padding.
 template <class Visit>
 void walk(const WeightLayout& l, int64_t core, Visit&& visit) {
   const int64_t depth = (l.ofm_depth - core + l.cores - 1) / l.cores; // of this core
   const int64_t block = std::max<int64_t>(1, (l.block_depth + l.cores - 1 - core) / l.cores);
   const int64_t ifm_block = l.part_kernel || l.ifm_16_bit ? 16 : 32;
-  // Taps of a sub-kernel are filled up to a multiple of this.
+  // Taps of a sub-kernel are padded to a multiple of this.
   const int64_t round = l.depthwise ? 4 : l.part_kernel ? (l.ifm_16_bit ? 2 : 4) : 1;
   const auto put = [&](int64_t o, int64_t y, int64_t x, int64_t i, bool inside) {
     if (!inside || o >= depth || i >= l.ifm_depth) {

@@ -1,4 +1,4 @@
-// The weights of Ethos-U55 and Ethos-U65: in which order the NPU asks for them.
+// The weights of Ethos-U55 and Ethos-U65: the order in which the NPU reads them.
 #pragma once
 
 #include "weights.h"
@@ -10,9 +10,9 @@ struct WeightLayout {
   int64_t ofm_depth = 0, ifm_depth = 0; // depthwise: ifm_depth 1
   int64_t kernel_height = 0, kernel_width = 0; // taps
   int64_t block_depth = 0; // of the OFM block
-  int64_t sub_height = 8, sub_width = 8; // taps that one sub-kernel has at most
+  int64_t sub_height = 8, sub_width = 8; // maximum taps of one sub-kernel
   bool depthwise = false, part_kernel = false, ifm_16_bit = false;
-  int64_t ofm_ublock = 8; // channels that the MAC unit makes at once
+  int64_t ofm_ublock = 8; // channels that the MAC unit computes at once
   int64_t cores = 1; // core k has the OFM channels k, k + cores, ..
 };
 
@@ -20,7 +20,7 @@ struct WeightLayout {
 std::vector<int16_t> decode_layer(
     const WeightLayout& layout, const std::vector<std::pair<const uint8_t*, size_t>>& streams);
 
-// What distinguishes layouts, as text.
+// Text key of the fields that decide a layout.
 std::string key_of(const WeightLayout& layout);
 
 } // namespace ethosu::u55

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kMostTaps = int64_t{1} << 22; // of a sum, so that it stays within 64 bits
 
-// Whether products of values and weights, 9 bits each, add up to 32 bits whatever they are.
+// True if sums of `products` 9-bit values times 9-bit weights fit into 32 bits.
 bool fits_narrow(unsigned element_bytes, int64_t products) {
   return element_bytes == 1 && products < int64_t{1} << 14;
 }

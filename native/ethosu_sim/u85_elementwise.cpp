@@ -45,7 +45,7 @@ int64_t scaled(int64_t value, const Scale& scale) {
   return value == static_cast<int32_t>(value) ? rescale(value, scale) : rescale_wide(value, scale);
 }
 
-// Only streams that mean nothing come near the ends of 64 bits; their results must at least be defined.
+// Only meaningless streams reach the limits of 64 bits; their results must still be defined.
 int64_t wrapped(uint64_t value) {
   return static_cast<int64_t>(value);
 }
@@ -58,7 +58,7 @@ int64_t leading_zeros(int64_t value) {
   return count;
 }
 
-// The lowest bits of a value as a signed number.
+// Sign-extends the lowest bits of a value.
 int64_t low_bits(uint64_t value, unsigned bits) {
   return static_cast<int64_t>(value << (64 - bits)) >> (64 - bits);
 }
@@ -70,7 +70,7 @@ void each(const int64_t* a, const int64_t* b, int64_t count, int64_t* out, Funct
   }
 }
 
-// One operand, row by row, broadcast to the size of the output.
+// One operand, read row by row and broadcast to the size of the output.
 struct Operand {
   bool is_scalar = false, along_height = false, along_width = false, along_depth = false; // broadcast
   bool is_scaled = false;
@@ -201,7 +201,7 @@ void U85Machine::elementwise(uint32_t mode, ethosu_sim_operation& done) {
   }
   Scale output_scale = out.scale;
   if (mode == EW_MUL && ifm_bits == 32) {
-    // Of products of 32 bits only the shift counts. They are rounded twice where the register says so: LiteRT's mean
+    // Products of 32-bit values use only the shift. They are rounded twice if the register requests it: LiteRT's mean
     // needs it, although TOSA's product does not.
     output_scale.scale = 1;
   }

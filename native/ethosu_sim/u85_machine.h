@@ -15,10 +15,10 @@
 
 namespace ethosu::u85 {
 
-// How an operation's results leave: requantized, clamped, looked up, and stored.
+// Output stage of an operation: requantization, clamp, table and store.
 struct Output {
   Size size; // before transposing
-  Scale scale; // of all channels; of its own, `rounding` and `left_shift` hold for channels too
+  Scale scale; // of all channels; its `rounding` and `left_shift` also apply to per-channel scales
   std::vector<Scale> channel_scales; // empty: `scale`
   std::vector<int64_t> bias; // per channel, empty: none
   FeatureMap map;
@@ -50,13 +50,13 @@ class U85Machine final : public Machine {
 
   // Registers, which the stream must have set.
   uint32_t get(unsigned code) const; // of CMD0
-  int32_t get_signed(unsigned code) const; // its 16 bits as a signed number
+  int32_t get_signed(unsigned code) const; // 16 bits, sign-extended
   uint32_t value(unsigned code) const; // of CMD1
   uint32_t parameter(unsigned code) const; // the 16 bits beside it
-  uint64_t address(unsigned code) const; // both as 40 bits
+  uint64_t address(unsigned code) const; // both as a 40-bit number
   int64_t stride(unsigned code) const; // the same, signed
 
-  // Registers as values; they refuse what has no meaning. u85_machine.cpp.
+  // Decode registers and refuse meaningless values. u85_machine.cpp.
   Size ofm_size() const;
   int64_t ifm_depth() const;
   Storage storage(Input input) const;
@@ -73,7 +73,7 @@ class U85Machine final : public Machine {
   bool is_channelwise() const; // scales per channel
   void describe(const Output& out, ethosu_sim_operation& done) const;
 
-  // Inputs; chained ones come from their buffer. Values are less the zero point. u85_machine.cpp.
+  // Read inputs; chained ones come from their buffer. The zero point is subtracted. u85_machine.cpp.
   template <class T>
   void read_input(Input input, const Size& size, const Padding& padding, Upscale upscale, T fill, Plane<T>& plane);
   const Plane<int64_t>& chained(Input input) const;
@@ -90,16 +90,16 @@ class U85Machine final : public Machine {
   void look_up(const Output& out, int64_t* values, int64_t count) const;
   void read_scales(Output& out);
 
-  // The accumulators' input and output, ACC_FORMAT. True: `sums` go on to the output.
+  // Load and store the accumulators, ACC_FORMAT. Returns true if `sums` continue to the output.
   template <class Sum>
   void put_accumulators(Output& out, int64_t y, Sum* sums);
   void open_accumulators(const Output& out);
 
-  // What an operation reads of an input, job by job. u85_overlap.cpp.
+  // Part of an input that a block of the operation reads. u85_overlap.cpp.
   enum class Reads {
     window, // `job_depth` channels of the kernel's window
     window_channels, // of the window, the channels of the output block
-    same, // the place of the output block; a size of 1 is broadcast
+    same, // the region of the output block; a size of 1 is broadcast
     weights, // of IFM2 in a matrix product
     all,
   };
@@ -112,13 +112,13 @@ class U85Machine final : public Machine {
     Padding pad;
     bool upscaled = false;
 
-    // The place of the output block in an input of that size.
+    // The region of the output block in an input of that size.
     static Source same(const FeatureMap& map, const Size& size);
 
     Area area(const Area& made, int64_t chunk) const;
   };
-  // Refuses an operation that may read what the one before it has not written yet, as far as BLOCKDEP lets it. Call it
-  // when the inputs have been read.
+  // Refuses an operation that BLOCKDEP allows to start before the previous one has written what it reads. Call it after
+  // reading the inputs.
   void check_overlap(const Output& out, bool chained_input, const std::vector<Source>& sources);
   // The same for operations with a window; `size`: of the IFM.
   void check_window(const Output& out, const Size& size, Reads reads, int64_t job_depth);
@@ -146,7 +146,7 @@ class U85Machine final : public Machine {
 
   const int32_t macs_;
   std::map<unsigned, Plane<int64_t>> chains_; // by number
-  // What ACC_FORMAT keeps from one operation to the next.
+  // Accumulators that ACC_FORMAT keeps between operations.
   struct Accumulators {
     uint32_t input = ACC_RESET;
     bool output = true;

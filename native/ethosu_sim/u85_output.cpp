@@ -24,7 +24,7 @@ int64_t sign_extend(int64_t value, unsigned bits) {
   not_modelled("a sum does not fit in its accumulator");
 }
 
-// The fast way where the product fits.
+// Uses 64-bit arithmetic if the product fits.
 int64_t scaled(int64_t value, const Scale& scale) {
   return value == static_cast<int32_t>(value) ? rescale(value, scale) : rescale_wide(value, scale);
 }
@@ -50,7 +50,7 @@ Table table_of(unsigned activation) {
     case ACT_TABLE_S16_S16:
     case ACT_TABLE_S16_S32:
       return {2048, -(1 << 15), (1 << 15) - 1};
-    // The lowest number itself is left out: with it, sigmoid would end at 0, where LiteRT's ends at 1.
+    // The lowest number is excluded: with it, sigmoid would saturate at 0, where LiteRT's saturates at 1.
     case ACT_TANH:
       return {2048, 1 - (1 << 16), (1 << 16) - 1};
     case ACT_SIGMOID:
@@ -231,7 +231,7 @@ void U85Machine::look_up(const Output& out, int64_t* values, int64_t count) cons
         values[i] = entry(index, int32_t{});
         break;
       default: {
-        // 512 pairs of base and slope; the lowest bits of the value lie between two of them.
+        // 512 pairs of base and slope; the lowest bits of the value interpolate between two entries.
         const unsigned bits = out.activation == ACT_TANH ? 8 : out.activation == ACT_SIGMOID ? 9 : 7;
         const int64_t place = v + (256 << bits), pair = 2 * (place >> bits), between = place & ((1 << bits) - 1);
         const int64_t fine = entry(pair, int16_t{}) * (int64_t{1} << bits) + entry(pair + 1, int16_t{}) * between;
@@ -240,8 +240,7 @@ void U85Machine::look_up(const Output& out, int64_t* values, int64_t count) cons
         } else if (out.activation == ACT_TABLE_S16_S16) {
           values[i] = clamp((fine + 64) >> bits, INT16_MIN, INT16_MAX);
         } else {
-          // As LiteRT's kernels, for which these two are made: the table holds 2 * sigmoid(x) - 1, and halves of what is
-          // below zero are rounded down.
+          // Like LiteRT's kernels: the sigmoid table holds 2 * sigmoid(x) - 1, and ties of negative values round down.
           const int64_t down = v < 0;
           values[i] = clamp(
               out.activation == ACT_TANH ? (fine + 128 - down) >> 8 : (fine + (1 << 24) + 512 - down) >> 10, INT16_MIN,

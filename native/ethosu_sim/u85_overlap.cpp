@@ -1,6 +1,7 @@
-// Operations that overlap: the NPU may begin an operation before the one before it is done, as far as BLOCKDEP allows.
+// Overlap of operations: the NPU may start an operation before the previous one has finished, as far as BLOCKDEP
+// allows.
 //
-// A chain counts as one operation: what its parts read of memory is held against the operation before the chain.
+// A chain counts as one operation: reads of its parts are checked against the operation before the chain.
 #include "u85_machine.h"
 
 #include <algorithm>
@@ -97,7 +98,7 @@ void U85Machine::check_overlap(const Output& out, bool chained_input, const std:
     last_ = {};
   }
   if (before_.valid && ahead) {
-    // Job i of this operation may run while job j from the end of the one before does, if i + j < BLOCKDEP.
+    // Job i of this operation may run while job j, counted from the end of the previous one, does, if i + j < BLOCKDEP.
     const int64_t before = before_.whole ? 1 : count_of(before_.size, before_.block);
     for (const Source& source : sources) {
       const int64_t per_block = blocks(source.size.depth, source.job_depth);

@@ -5,12 +5,12 @@
 namespace ethosu::u85 {
 namespace {
 
-constexpr int64_t kFar = int64_t{1} << 40; // beyond any value: padding of maxima and minima
+constexpr int64_t kFar = int64_t{1} << 40; // beyond any value: the padding of maximum and minimum pools
 constexpr int64_t kMostTaps = int64_t{1} << 22; // of a sum, so that it stays within 64 bits
 constexpr const char* kNames[] = {"max pool",           "average pool", "sum over depth", "sum pool",
                                   "accumulator output", "min pool",     "arg max over x", "arg max over y"};
 
-// Elements of a window's side [first, first + (taps - 1) * dilation] that lie in [0, size).
+// Number of the `taps` window positions first, first + dilation, .. that are inside [0, size).
 int64_t inside(int64_t first, int64_t taps, int64_t dilation, int64_t size) {
   int64_t count = 0;
   for (int64_t i = 0; i < taps; ++i) {
@@ -96,7 +96,7 @@ void U85Machine::pool_as(uint32_t mode, Output& out) {
   }
 }
 
-// The sum over the window is divided by the number of elements that lie inside the map, halves away from zero.
+// Divides the sum over the window by the number of elements inside the map; ties round away from zero.
 void U85Machine::average(Output& out) {
   const Kernel window = kernel();
   const Padding pad = padding();
@@ -157,8 +157,7 @@ void U85Machine::sum_depth(Output& out) {
   }
 }
 
-// The accumulator holds the index of the first greatest element above its value of 16 bits; OFM_SCALE shifts the latter
-// out.
+// The accumulator holds the index of the first maximum above its 16-bit value; OFM_SCALE shifts the value out.
 void U85Machine::find_greatest(uint32_t mode, Output& out) {
   const Kernel window = kernel();
   const Padding pad = padding();

@@ -1,4 +1,4 @@
-// Registers and commands of Ethos-U85, their names, and what their bits mean.
+// Registers and commands of Ethos-U85, their names and bit fields.
 //
 // Facts from the public register description of Vela's regor (ethos_u85_interface.hpp) and from Mesa's ethosu driver.
 #pragma once
@@ -173,7 +173,7 @@ enum Broadcast : uint32_t { BROADCAST_H = 1, BROADCAST_W = 2, BROADCAST_C = 4, B
 // ACC_FORMAT, bits 4 and 5.
 enum AccumulatorInput : uint32_t { ACC_RESET = 0, ACC_KEEP = 1, ACC_IFM2 = 2 };
 
-// Names of registers and commands, nullptr where there is none.
+// Names of registers and commands; nullptr for unknown codes.
 const char* name_of_cmd0(unsigned code);
 const char* name_of_cmd1(unsigned code);
 

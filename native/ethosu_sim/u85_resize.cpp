@@ -5,9 +5,9 @@
 namespace ethosu::u85 {
 namespace {
 
-constexpr unsigned kFraction = 16; // bits that the interpolated value is shifted up by; OFM_SCALE takes them away again
+constexpr unsigned kFraction = 16; // fractional bits of the interpolated value; OFM_SCALE removes them
 
-// Where the outputs of an axis lie between two inputs.
+// Input positions and weights for the outputs along one axis.
 struct Axis {
   int64_t numerator = 1; // outputs are numbered in units of 1/numerator of an input
   std::vector<int64_t> lower, upper, fraction; // inputs beside each output; fraction of numerator
@@ -32,7 +32,7 @@ void U85Machine::resize(uint32_t mode, ethosu_sim_operation& done) {
   open(out, false);
   done.name = kNames[mode];
   describe(out, done);
-  // The kernel registers hold the size of what is read.
+  // The kernel registers hold the size of the region that is read.
   const Size size{
       int64_t{get(KERNEL_HEIGHT_M1)} + 1, int64_t{get(KERNEL_WIDTH_M1)} + 1, out.size.depth};
 

@@ -12,7 +12,7 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Depth of what is read before the kernel moves on.
+// Channels that are read before the kernel advances.
 int64_t ifm_microblock_depth(const WeightLayout& l) {
   switch (l.traversal) {
     case Traversal::depthwise:
@@ -25,7 +25,7 @@ int64_t ifm_microblock_depth(const WeightLayout& l) {
   return l.ifm_block_depth();
 }
 
-// The kernel's elements are padded to a multiple of it.
+// The number of kernel elements is padded to a multiple of this.
 int64_t kernel_granule(const WeightLayout& l) {
   switch (l.traversal) {
     case Traversal::depthwise:
@@ -38,8 +38,8 @@ int64_t kernel_granule(const WeightLayout& l) {
   return 1;
 }
 
-// Walks through the weights of one core in the order of its stream. `visitor.weight(ofm, ky, kx, ifm)` is called for each
-// weight, and `visitor.padding(count)` for what lies between. A weight may lie outside the layer.
+// Visits the weights of one core in stream order: `visitor.weight(ofm, ky, kx, ifm)` for each weight, and
+// `visitor.padding(count)` for padding. A weight may be outside the layer.
 template <class Visitor>
 void walk(const WeightLayout& l, int64_t core, Visitor& visitor) {
   const bool depthwise = l.traversal == Traversal::depthwise;
@@ -50,7 +50,7 @@ void walk(const WeightLayout& l, int64_t core, Visitor& visitor) {
   const int64_t granule = kernel_granule(l);
   const int64_t stride_y = depth_first ? 1 : l.stride_y, stride_x = depth_first ? 1 : l.stride_x;
   const int64_t side_y = kSubkernel / l.dilation_y, side_x = kSubkernel / l.dilation_x;
-  // What the depthwise engine skips after each granule of elements.
+  // Elements that the depthwise engine skips after each granule.
   const int64_t gap = !depthwise ? 0 : l.ifm_bits != 16 && l.macs <= 256 ? 0 : l.macs <= 512 ? 2 : 6;
   const int64_t num_ifm_blocks = depthwise ? 1 : (l.ifm_depth + ifm_block - 1) / ifm_block;
 
@@ -114,7 +114,7 @@ struct Counter {
   }
 };
 
-// Puts a stream's weights where they belong. Outside the layer and in the padding there must be zeros.
+// Writes a stream's weights to their indices. Weights outside the layer and in the padding must be zero.
 struct Placer {
   const WeightLayout& layout;
   const int16_t* next;
@@ -186,7 +186,7 @@ std::vector<int16_t> decode_fast(const uint8_t* data, size_t size, size_t count)
   const int offset = static_cast<int8_t>(bits(104, 8));
   int16_t table[16];
   for (unsigned i = 0; i < 16; ++i) {
-    const int folded = static_cast<int>(bits(112 + 9 * i, 9)); // the sign is the lowest bit
+    const int folded = static_cast<int>(bits(112 + 9 * i, 9)); // sign in the lowest bit
     table[i] = static_cast<int16_t>(folded & 1 ? -(folded >> 1) : folded >> 1);
   }
   if ((size - header) * 8 / width < count) {
@@ -214,7 +214,7 @@ std::vector<int16_t> decode_weights(
   }
   std::vector<std::vector<int16_t>> decoded(counts.size());
   if (layout.fast) {
-    // One stream: the cores' take turns.
+    // One stream: the cores alternate.
     size_t total = 0;
     for (const size_t count : counts) {
       total += count;
@@ -234,7 +234,7 @@ std::vector<int16_t> decode_weights(
   } else {
     for (size_t core = 0; core < counts.size(); ++core) {
       if (core < streams.size() && streams[core].second != 0) {
-        // The encoder may end a stream with zeros of its own.
+        // The encoder may append zeros to a stream.
         decode_mlw(streams[core].first, streams[core].second, counts[core] + 4096, decoded[core]);
       }
     }

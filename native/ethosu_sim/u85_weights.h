@@ -1,4 +1,4 @@
-// The weights of Ethos-U85: the order in which the NPU asks for them, and its fast format.
+// The weights of Ethos-U85: the order in which the NPU reads them, and its fast format.
 #pragma once
 
 #include "weights.h"
@@ -13,7 +13,7 @@ namespace ethosu::u85 {
 
 enum class Traversal { depth_first, part_kernel, depthwise };
 
-// What decides the order of a layer's weights.
+// Parameters that decide the order of a layer's weights.
 struct WeightLayout {
   int64_t ofm_depth = 1, kernel_height = 1, kernel_width = 1, ifm_depth = 1; // taps; depthwise: ifm_depth 1
   int64_t stride_y = 1, stride_x = 1, dilation_y = 1, dilation_x = 1;
@@ -24,7 +24,7 @@ struct WeightLayout {
   bool sparse = false, fast = false;
   int32_t macs = 256;
 
-  int64_t ifm_block_depth() const; // no register says it
+  int64_t ifm_block_depth() const; // derived: no register holds it
   size_t count() const {
     return static_cast<size_t>(ofm_depth * kernel_height * kernel_width * ifm_depth);
   }

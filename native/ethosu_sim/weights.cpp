@@ -5,7 +5,7 @@
 namespace ethosu {
 namespace {
 
-// Bits of a stream, the lowest of each byte first.
+// Reader of bits, lowest bit of each byte first.
 class Bits {
  public:
   Bits(const uint8_t* data, size_t size) : data_(data), bits_(size * 8) {}
@@ -36,11 +36,11 @@ class Bits {
   size_t bits_, at_ = 0;
 };
 
-constexpr unsigned kNoZeroRuns = 6, kEnd = 7; // of the field "divisor of the zero runs"
+constexpr unsigned kNoZeroRuns = 6, kEnd = 7; // values of the field "divisor of the zero runs"
 constexpr unsigned kUncompressed = 7; // of the field "divisor of the weights"
-constexpr unsigned kSymbols = 12; // a chunk of quotients has at most that many
+constexpr unsigned kSymbols = 12; // maximum quotients in a chunk
 
-// The numbers that a weight index is looked up in: palette first, then direct values.
+// Lookup table of weight indices: palette first, then direct values.
 struct Palette {
   unsigned size = 0, bits = 2, offset = 0;
   uint16_t entries[32] = {};
@@ -115,7 +115,7 @@ void decode_slice(
   const unsigned zero_chunk = zero_divisor < 3 ? 12 : 8;
   const unsigned weight_chunk = plain && weights.divisor > 5 ? 8 : kSymbols;
 
-  // Chunks of both sequences alternate; whichever is too far ahead of the other pauses.
+  // Chunks of both sequences alternate; a sequence too far ahead of the other pauses.
   do {
     Chunk w, z;
     const bool behind = !zero_runs || weights.seen < zeros.seen + 8;
@@ -212,7 +212,7 @@ void decode_mlw(const uint8_t* data, size_t size, size_t limit, std::vector<int1
   bool first = true;
   weights.clear();
   for (;;) {
-    // What is left of the last byte may be too short for an end mark.
+    // The remaining bits of the last byte may be too few for an end mark.
     unsigned divisor = bits.left() < 3 ? kEnd : bits.take(3);
     while (divisor == kEnd) {
       bits.align();

@@ -16,7 +16,7 @@ struct Free {
   }
 };
 
-constexpr int kFastMemory = 2; // the base address that a driver's own fast memory takes the place of
+constexpr int kFastMemory = 2; // the base address that a driver's own fast memory replaces
 constexpr int kMaxBases = 8;
 constexpr uint64_t kAlignment = 16;
 
@@ -34,7 +34,7 @@ struct ethosu_driver {
 
 namespace {
 
-// The word of a stream's driver actions that says which accelerator it was compiled for; 0: there is none.
+// Returns the driver action's word that names the accelerator of a stream, or 0 if it has none.
 uint32_t config_of(const uint8_t* data, size_t size) {
   std::vector<uint32_t> words(size / 4);
   if (!words.empty()) {
@@ -130,7 +130,7 @@ int ethosu_invoke_async(
     driver->error = run(*driver, custom_data_ptr, custom_data_size, base_addr, base_addr_size, num_base_addr);
     driver->result = driver->error.empty() ? 0 : -1;
   } catch (const std::exception&) {
-    driver->result = -1; // no memory left, not even for a sentence
+    driver->result = -1; // out of memory, even for a message
   }
   if (driver->result) {
     std::fprintf(stderr, "ethosu: %s\n", driver->error.c_str());
