@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from micronpu.base.callers import warn
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
-from micronpu.compiler.at_sight import of_graph
+from micronpu.compiler.at_sight import of_graph, of_placement
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.facts import border_tensors, digests, tool_versions
 from micronpu.compiler.host import HostPart, host_part, within
@@ -168,7 +168,7 @@ def _judged(
     exact, known = quantized.trial.exact_rows, report.accuracy
     seen = (*quantized.warnings, *of_graph(own.whole, exact, may_choose=own.may_choose, accuracy=known))
     searched = () if quantized.frontier is None else quantized.frontier.warnings
-    report = replace(report, warnings=(*searched, *report.warnings, *seen))
+    report = replace(report, warnings=(*of_placement(report), *searched, *report.warnings, *seen))
     report = replace(report, tools=tool_versions())  # behind the run: it imports what reads packages
     if checks.budgets is not None:
         results = checks.budgets.results(report)

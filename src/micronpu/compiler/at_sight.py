@@ -26,7 +26,8 @@ from micronpu.ir.op import OutputQuantization
 from micronpu.ir.types import DType
 from micronpu.quantize.grids import rule_of
 from micronpu.report.accuracy import ProgramAccuracy
-from micronpu.report.warnings import NOTE, WARNING, ReportWarning
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.warnings import NOTE, NOTHING_DELEGATED, WARNING, ReportWarning
 from micronpu.upstream.torch import tree_leaves
 
 Row = tuple[torch.Tensor, ...]
@@ -118,6 +119,28 @@ def of_graph(
                 said.append(_unequal_parts(view, number, node, values, sources[number]))
             parts += [warning for warning in said if warning is not None]
     return (*parts, *lost)
+
+
+def of_placement(report: DelegationReport) -> tuple[ReportWarning, ...]:
+    """What the placement of the operators shows: none is on the NPU of the target, and some are not in int8 either."""
+    if not report.has_npu or report.delegated or not report.in_float:
+        return ()
+    first = report.in_float[0]
+    where = f" ({first.origin.source})" if first.origin.source else ""
+    reason = first.reasons[0] if first.reasons else None
+    return (
+        ReportWarning(
+            WARNING,
+            NOTHING_DELEGATED,
+            f"No operator of the program is on the NPU; the first of {report.operators} is `{first.node}`{where}"
+            + (f": {reason.sentence} Found: {reason.detail.rstrip('.')}." if reason is not None else "."),
+            (reason.hint if reason is not None else "") or "`micronpu check`, which gives the reason of each operator",
+            node=first.node,
+            operator=first.operator.split(".")[0],
+            module=first.origin.module,
+            source=first.origin.source,
+        ),
+    )
 
 
 # ---------------------------------------------------------------- inputs

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from micronpu.base.arguments import QUANTIZATION_NOW, moved
 from micronpu.base.errors import ModelError
 from micronpu.compiler.assemble import Staged, programs_of
-from micronpu.compiler.at_sight import of_graph
+from micronpu.compiler.at_sight import of_graph, of_placement
 from micronpu.compiler.basis import Wanted, basis_of
 from micronpu.compiler.clock import Clock, Listener
 from micronpu.compiler.methods import CompiledMethods
@@ -212,4 +212,4 @@ def check_model(
         from micronpu.compiler.foresight import of_host
 
         seen = (*of_host(quantized.module, made.report.in_float), *seen)
-    return replace(made, report=replace(made.report, warnings=seen))
+    return replace(made, report=replace(made.report, warnings=(*of_placement(made.report), *seen)))

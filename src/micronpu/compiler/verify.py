@@ -119,16 +119,13 @@ def verified(program: CompiledProgram, expected: Expected, reads: Sequence[Seque
         release()
         program.reset_states()
         results = [_floats(program.borders, program._results(*row)) for row in rows]
-    except RuntimeUnavailableError as error:
-        missing = ReportWarning(
-            WARNING,
-            NOT_VERIFIED,
-            f"The program was not run, and may be another than where it can be: {error.what}",
-            error.hint or "`micronpu doctor`",
-        )
-        return Verified(Agreement(reason=error.what.rstrip(".")), accuracy, (missing, *told))
     except MicroNpuError as error:
-        return Verified(Agreement(reason=f"this machine does not run it. {error.what.rstrip('.')}"), accuracy, told)
+        what, reason = f"The program was not run, and may be another than where it can be: {error.what}", error.what
+        if not isinstance(error, RuntimeUnavailableError):
+            what = f"This machine cannot run the program: {error.what}"
+            reason = f"this machine does not run it. {error.what}"
+        missing = ReportWarning(WARNING, NOT_VERIFIED, what, error.hint or "`micronpu doctor`")
+        return Verified(Agreement(reason=reason.rstrip(".")), accuracy, (missing, *told))
     exact = trial.exact_rows
     program.reset_states()
     scales = _scales(module)

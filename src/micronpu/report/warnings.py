@@ -18,7 +18,11 @@ NO_KERNEL = "no-kernel"
 
 
 NOT_VERIFIED = "not-verified"
-"""Rule of the warning that a tool is missing with which the program would have been run, and its stream proved."""
+"""Rule of the warning that this machine has not run the program: a tool is missing, or it cannot be run here."""
+
+
+NOTHING_DELEGATED = "nothing-delegated"
+"""Rule of the warning that a target has an NPU, and the program leaves it idle."""
 
 
 class AccuracyWarning(UserWarning):
@@ -33,7 +37,8 @@ class ReportWarning:
         level: "warning" where the program is of no use as a rule, "note" where a look is worth it.
         rule: what kind it is: "far-from-float", "avoidable-noise", "fresh-weights", "other-answers",
             "not-finite", "unequal-parts", "small-part", "precision", "int8-power", "unlike-features", "one-row",
-            "uninformative-data", "undecided-budget", "no-kernel" or "not-verified"; docs/accuracy.md says when.
+            "uninformative-data", "undecided-budget", "no-kernel", "not-verified" or
+            "nothing-delegated"; docs/accuracy.md says when.
         what: what was found, a sentence or two.
         hint: what to try, as a clause.
         output: number of the output that it is about; None where it is about no single one.

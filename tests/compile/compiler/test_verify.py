@@ -139,18 +139,31 @@ def test_a_quantized_module_is_compared_on_its_examples():
     assert report.accuracy.sqnr is None and "Accuracy on the example inputs: " in str(report)
 
 
+def test_a_program_that_leaves_the_npu_idle_begins_with_a_warning():
+    class Inverse(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.erfinv(x)
+
+    checks = micronpu.Verification(allow_missing_kernels=True)
+    with pytest.warns(micronpu.AccuracyWarning, match="No operator of the program is on the NPU; the first of 1 is "):
+        program = micronpu.compile(Inverse().eval(), DATA[0], "imxrt700-neutron", calibration=DATA, verify=checks)
+    assert [warning.rule for warning in program.report.warnings][:2] == ["nothing-delegated", "not-verified"]
+
+
 def test_what_cannot_run_here_is_said():
     class Inverse(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.erfinv(torch.tanh(x) * 0.5)
 
-    program = micronpu.compile(
-        Inverse().eval(),
-        DATA[0],
-        "imxrt700-neutron",
-        calibration=DATA,
-        verify=micronpu.Verification(allow_missing_kernels=True),
-    )
+    with pytest.warns(micronpu.AccuracyWarning, match="This machine cannot run the program"):
+        program = micronpu.compile(
+            Inverse().eval(),
+            DATA[0],
+            "imxrt700-neutron",
+            calibration=DATA,
+            verify=micronpu.Verification(allow_missing_kernels=True),
+        )
+    assert "not-verified" in [warning.rule for warning in program.report.warnings]
     assert "this machine does not run it" in program.report.agreement.reason
     assert "was not compared with the quantized model" in str(program.report)
 
