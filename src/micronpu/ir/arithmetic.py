@@ -114,7 +114,7 @@ def requantize(x: IntArray, real_multiplier: float) -> IntArray:
 def float32_quotient(divisor: float, *factors: float) -> float:
     """Product of scales divided by another, every step rounded to float32, as LiteRT computes most multipliers.
 
-    In double precision where a step is beyond float32, as the product of two scales of 1e20 is.
+    Computed in float64 if an intermediate result exceeds float32, such as the product of two scales of 1e20.
     """
     product = np.float32(factors[0])
     with np.errstate(over="ignore"):
@@ -189,7 +189,7 @@ def one_over_one_plus_x(a: IntArray) -> IntArray:
 
 
 def reciprocal(x: IntArray, integer_bits: int) -> tuple[IntArray, IntArray]:
-    """1 / x for positive x in Q``integer_bits``: a Q0 number, and the right shift that it still needs."""
+    """1 / x for positive x in Q``integer_bits``: a Q0 number, and the right shift still to be applied."""
     headroom = np.array([32 - int(v).bit_length() for v in np.ravel(x)], np.int64).reshape(np.shape(x))
     normalized = wrap_int32((x << headroom) - (1 << 31))
     return one_over_one_plus_x(normalized), integer_bits - headroom
@@ -198,10 +198,10 @@ def reciprocal(x: IntArray, integer_bits: int) -> tuple[IntArray, IntArray]:
 def wide_lookup_table(
     function: Any, x_scale: float, x_zero: int, y_scale: float, y_zero: int, real: type[np.floating[Any]] = np.float32
 ) -> IntArray:
-    """513 int16 results of a real function at every 128th int16 input; straight lines between them stand for the rest.
+    """513 int16 results of a real function at every 128th int16 input, to be interpolated linearly.
 
-    Every entry but the last is moved by half of what the line behind it is off in its middle, which halves the largest
-    error of a curved function.
+    Every entry but the last is shifted by half of the interpolation error at the midpoint of its interval, which halves
+    the largest error of a curved function.
 
     Args:
         real: type in which LiteRT computes this table.
@@ -230,7 +230,7 @@ def wide_lookup_table(
 
 
 def wide_lookup(table: IntArray, x: IntArray) -> IntArray:
-    """The straight lines between the 513 entries of `wide_lookup_table`, for int16 inputs; int64."""
+    """Interpolate linearly between the 513 entries of `wide_lookup_table` for int16 inputs; int64."""
     index = (x.astype(np.int64) >> 7) + 256
     base, slope = table[index].astype(np.int64), table[index + 1].astype(np.int64) - table[index]
     return np.asarray(base + ((slope * (x.astype(np.int64) & 0x7F) + 64) >> 7))

@@ -1,4 +1,4 @@
-"""What an importer sees of a node of the exported program.
+"""The importer's view of a node of the exported program.
 
 Operators know ATen only through this interface, so that they can be read, tested and listed without torch.
 """
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 
 class AtenArguments(Protocol):
-    """One call of an ATen operator, as far as it is known without its tensors."""
+    """Arguments of one call of an ATen operator that are not tensors."""
 
     @property
     def overload(self) -> str:
-        """Name with overload, such as ``conv2d.default``; edge operators give the name of what they wrap."""
+        """Name with overload, such as ``conv2d.default``; for an edge operator, the name of the ATen operator it
+        wraps."""
 
     def value(self, argument: str) -> Any:
         """A plain argument (number, list, bool, string), with the schema's default."""
@@ -40,15 +41,15 @@ class AtenNode(AtenArguments, Protocol):
 
     @property
     def output(self) -> QParams:
-        """Quantization of the result, behind a fused activation."""
+        """Quantization parameters of the result, after a fused activation."""
 
     @property
     def output_dtype(self) -> DType:
-        """Element type of the result, behind a fused activation."""
+        """Element type of the result, after a fused activation."""
 
     @property
     def activation(self) -> str:
-        """Name of the clamp that follows without a quantization between: "relu", "relu6", "relu_n1_to_1" or ""."""
+        """Name of a clamp that follows directly, without requantization: "relu", "relu6", "relu_n1_to_1" or ""."""
 
     def tensor(self, operand: str) -> Tensor:
         """An activation, quantized per tensor."""
@@ -57,13 +58,13 @@ class AtenNode(AtenArguments, Protocol):
         """The elements of a list operand."""
 
     def has(self, operand: str) -> bool:
-        """Whether the operand is given and is not None."""
+        """True if the operand is given and is not None."""
 
     def is_constant(self, operand: str) -> bool:
-        """Whether the operand's value is known at compile time."""
+        """True if the operand's value is known at compile time."""
 
     def is_quantized(self, operand: str) -> bool:
-        """True if the operand has integers and parameters of its own; False for a float constant."""
+        """True if the operand is an integer tensor with its own qparams; False for a float constant."""
 
     def integers(self, operand: str) -> Tensor:
         """An int32 operand, such as an index."""
@@ -72,17 +73,18 @@ class AtenNode(AtenArguments, Protocol):
         """A quantized int8 constant, with parameters per tensor or per channel."""
 
     def float_constant(self, operand: str) -> npt.NDArray[Any]:
-        """A constant as float32, dequantized if need be."""
+        """A constant as float32, dequantized if necessary."""
 
     def emit(self, op: Op, *inputs: Tensor, qparams: QParams | None = None) -> Tensor:
-        """Appends an operator that this node gives rise to."""
+        """Append an operator that implements this node."""
 
     def constant(self, data: npt.ArrayLike, type: TensorType) -> Tensor:
         """A constant operand."""
 
 
 def pair(node: AtenArguments, argument: str) -> tuple[int, int]:
-    """A 2-D size argument, where one number stands for both and none for the kernel (pooling stride)."""
+    """Return a 2-D size argument; a single number applies to both axes, and an empty list means the kernel size
+    (pooling stride)."""
     given = node.value(argument)
     sizes = [int(given)] if isinstance(given, int) else [int(v) for v in given]
     if len(sizes) == 1:
@@ -93,7 +95,7 @@ def pair(node: AtenArguments, argument: str) -> tuple[int, int]:
 
 
 def spatial_pair(node: AtenArguments, argument: str, spatial: int, height: int) -> tuple[int, int]:
-    """`pair` of an operator with 1 or 2 spatial axes; with one, ``height`` stands for the axis that is not there."""
+    """Return `pair` of an operator with 1 or 2 spatial axes; with one, ``height`` fills the missing axis."""
     if spatial == 2:
         return pair(node, argument)
     given = node.value(argument)

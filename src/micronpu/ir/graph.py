@@ -1,7 +1,7 @@
 """The graph that every stage between import and emission works on.
 
-A `Graph` is a list of `Node` in execution order over `Tensor` values.  A node applies one operator of
-`micronpu.ops` (what to do) to tensors (on what) and remembers its `Origin` (for whom).
+A `Graph` is a list of `Node` in execution order over `Tensor` values. A node applies one operator of `micronpu.ops` to
+tensors and records its `Origin`, the model's source that it implements.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a node comes from, so that any report can point at the user's own code.
+    """Source of a node in the user's model, for reports.
 
     Attributes:
         nodes: names of the nodes of the exported program, several when operators were fused.
@@ -40,11 +40,11 @@ class Origin:
     passes: tuple[str, ...] = ()
 
     def through(self, pass_name: str) -> Origin:
-        """The origin of something that ``pass_name`` made from here."""
+        """Return this origin with ``pass_name`` added."""
         return self if self.passes[-1:] == (pass_name,) else replace(self, passes=(*self.passes, pass_name))
 
     def joined(self, other: Origin) -> Origin:
-        """The origin of a node that stands for both."""
+        """Return the origin of a node that replaces both."""
         return Origin(
             nodes=tuple(dict.fromkeys((*self.nodes, *other.nodes))),
             source=self.source or other.source,
@@ -127,7 +127,7 @@ class Graph:
         return {output: node for node in self.nodes for output in node.outputs}
 
     def users(self) -> dict[Tensor, list[Node]]:
-        """For every tensor the nodes that read it, a node once per operand that reads it."""
+        """Map every tensor to the nodes that read it; a node occurs once per operand."""
         readers: dict[Tensor, list[Node]] = {}
         for node in self.nodes:
             for tensor in node.inputs:
@@ -135,7 +135,7 @@ class Graph:
         return readers
 
     def first_operator(self) -> str:
-        """Name of the program's first operator in the graph, as part of a file name."""
+        """Name of the first operator of the program in the graph, as part of a file name."""
         origins = [name for node in self.nodes for name in node.origin.nodes]
         return re.sub(r"[^A-Za-z0-9_.-]", "_", origins[0]) if origins else "partition"
 
@@ -146,14 +146,14 @@ class Graph:
         return list(found)
 
     def replace_uses(self, old: Tensor, new: Tensor) -> None:
-        """Makes every reader of ``old``, the graph's outputs included, read ``new``."""
+        """Replace ``old`` by ``new`` in every reader, including the graph's outputs."""
         for node in self.nodes:
             if old in node.inputs:
                 node.inputs = [new if t is old else t for t in node.inputs]
         self.outputs = [new if t is old else t for t in self.outputs]
 
     def remove_dead(self) -> bool:
-        """Drops nodes whose results nobody reads.  Returns whether anything was dropped."""
+        """Remove nodes whose results are unused. Return True if any was removed."""
         live: set[Tensor] = set(self.outputs)
         kept: list[Node] = []
         for node in reversed(self.nodes):
@@ -165,7 +165,7 @@ class Graph:
         return changed
 
     def rename(self) -> None:
-        """Gives tensors names that depend on the structure alone, so that equal graphs become equal bytes."""
+        """Name tensors by the graph's structure alone, so that equal graphs serialize to equal bytes."""
         for index, tensor in enumerate(self.inputs):
             tensor.name = f"input_{index}"
         counts: dict[str, int] = {}
@@ -182,7 +182,7 @@ class Graph:
                 tensor.name = f"{base}_{number}" if len(node.outputs) == 1 else f"{base}_{number}:{position}"
 
     def clone(self) -> Graph:
-        """A copy whose nodes and tensors can be changed; constants share their data."""
+        """Copy nodes and tensors; constants share their data."""
         copies: dict[Tensor, Tensor] = {}
 
         def copy(tensor: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ class Graph:
 
 
 def names_of(graph: Graph) -> dict[Tensor, str]:
-    """The name of every tensor in the text: its own, with a number where an earlier tensor has the same."""
+    """Unique name of every tensor in the printed text: its own, with a number if an earlier tensor has the same."""
     names: dict[Tensor, str] = {}
     taken: set[str] = set()
     for tensor in _tensors(graph):

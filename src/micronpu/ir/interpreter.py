@@ -1,6 +1,6 @@
 """The reference interpreter: runs a graph by the operators' own definitions.
 
-Slow and obvious on purpose.  Everything faster is tested against it, element for element.
+Slow and simple on purpose: faster implementations are tested against it, element by element.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def interpret(
 
     Args:
         inputs: one array per graph input, of its shape and integer type.
-        observe: called with every node and its result; what it returns, unless None, stands in the result's place.
+        observe: called with every node and its result; an array that it returns replaces the result.
 
     Raises:
-        ModelError: the inputs do not fit.
+        ModelError: number, type or shape of the inputs is wrong.
     """
     from micronpu.ir.op import Value
 

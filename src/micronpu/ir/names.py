@@ -1,4 +1,4 @@
-"""Names of ATen operators, in every spelling that users have for them."""
+"""Names of ATen operators, in every common spelling."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ CORE: dict[str, tuple[str, ...]] = {
     "slice_copy": ("slice", "narrow", "split", "chunk"),
     "view_copy": ("view", "reshape", "_reshape_copy", "flatten", "unflatten"),
 }
-"""What ExecuTorch's decompositions call operators that users write: the packet of the one, those of the others."""
+"""Operators that users write, by the name that ExecuTorch's decompositions give them."""
 
 _OVERLOADS = ("default", "dim", "Tensor")
 
 
 def _packet(name: str) -> str:
-    """The operator without overload, and without what only says how its result is stored."""
+    """The operator's name without overload and without suffixes that only describe how the result is stored."""
     packet = name.split(".")[0]
     return packet.rstrip("_").removesuffix("_copy") if packet not in CORE else packet
 
 
 def keys_of(overload: str) -> set[str]:
-    """Every name by which an overload such as ``conv2d.default`` may be meant."""
+    """Every name that matches an overload such as ``conv2d.default``."""
     packet, _, name = overload.partition(".")
     plain = _packet(packet)
     keys = {packet, plain, f"{packet}.{name}", f"{plain}.{name}"}
@@ -50,7 +50,7 @@ def keys_of(overload: str) -> set[str]:
 
 @functools.lru_cache(maxsize=1)
 def _by_spelling() -> dict[str, str]:
-    """Overload or packet by the ways to write it, without "aten"."""
+    """Overload or packet by its spellings, without "aten"."""
     found: dict[str, str] = {}
     for overload in WAYS:
         packet, _, name = overload.partition(".")
@@ -66,10 +66,10 @@ def _by_spelling() -> dict[str, str]:
 
 
 def operator_name(given: str, where: str) -> str:
-    """``add.Tensor``, or ``add`` for all its overloads, for any usual spelling: "aten::add", "aten_add_Tensor".
+    """``add.Tensor``, or ``add`` for all overloads, from any common spelling: "aten::add", "aten_add_Tensor".
 
     Args:
-        where: what the name is given for, in the error.
+        where: the option that the name is given for, used in the error.
 
     Raises:
         OptionError: there is no such operator.
@@ -87,6 +87,7 @@ def operator_name(given: str, where: str) -> str:
 
 
 def named(overloads: Iterable[str], names: Collection[str]) -> str | None:
-    """The one of ``names``, as `operator_name` gives them, by which one of the overloads is meant; None without."""
+    """Return the entry of ``names``, as `operator_name` returns them, that matches one of the overloads; None if none
+    does."""
     keys = {key for overload in overloads for key in keys_of(overload)}
     return next((name for name in names if name in keys), None)

@@ -1,6 +1,6 @@
-"""What an operator is: the facets that every class under `micronpu.ops` has.
+"""Base class of the operators under `micronpu.ops`, and their annotation rules.
 
-An operator knows what it *means* on every target.  What a chip can do with it stands in that chip's folder.
+An operator defines its *meaning* on every target. The package of a target defines which operators it supports.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Permutation = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """A concrete operand: integers and the type that says what they mean."""
+    """A concrete operand: integers and their type."""
 
     data: npt.NDArray[Any]
     type: TensorType
@@ -41,7 +41,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Work:
-    """What executing an operator once costs, whatever executes it.
+    """Cost of executing an operator once, on any executor.
 
     Attributes:
         macs: multiply-accumulate operations.
@@ -57,7 +57,7 @@ class Work:
 
 
 class OutputQuantization(Enum):
-    """Where the quantization parameters of a result come from."""
+    """Source of the quantization parameters of a result."""
 
     OWN = "own"
     SHARED = "shared"
@@ -65,12 +65,12 @@ class OutputQuantization(Enum):
 
 
 class NewValues(Enum):
-    """Which values the result of an operator has that its operand has not, where the two share a grid.
+    """New values in the result of an operator that shares qparams with its operand.
 
     Attributes:
-        NONE: it moves or selects.
-        BETWEEN: values between those of the operand, as a mean or an interpolation.
-        ANY: values that the operator brings along, such as a bound or what it pads with.
+        NONE: the operator moves or selects.
+        BETWEEN: values between those of the operand, such as a mean or an interpolation.
+        ANY: values from the operator, such as a bound or a padding value.
     """
 
     NONE = "none"
@@ -80,22 +80,22 @@ class NewValues(Enum):
 
 @dataclass(frozen=True)
 class Quantization:
-    """How PT2E annotates an operator, in terms of its operand names.
+    """PT2E annotation of an operator, in terms of its operand names.
 
     Attributes:
-        activations: operands that carry an activation's observer; a list operand counts as all of its elements.
+        activations: operands that have an activation observer; a list operand means all of its elements.
         output: own observer, shared with the first activation, or fixed.
         fixed: the fixed parameters of an int8 result.
-        fixed_int16: those of an int16 result, where they differ.
+        fixed_int16: those of an int16 result, if different.
         weight: operand that holds the weights, or "".
         weight_axis: axis of the output channels in the weights.
         bias: operand that holds the bias, or "".
         symmetric: the activations have zero point 0.
-        new_values: of a result that shares its operand's grid.
-        limits: lowest and highest value of a result on a fixed grid of whole numbers, where both are known.
-        finer: of a result that shares its operand's grid: how many times finer the steps of its own range have to be
-            for it to have a grid of its own, for which the operator has another form, where the operand is small and
-            where it is large; None where it has none.
+        new_values: of a result that shares qparams with its operand.
+        limits: lowest and highest value of a result with fixed qparams of scale 1 or more, if both are known.
+        finer: for a result that shares qparams with its operand: minimum ratio of the operand's scale to the scale of
+            the result's own range above which the result gets its own qparams and the operator its other form, for
+            small and for large operands; None if it has no other form.
     """
 
     activations: tuple[str, ...] = ("x",)
@@ -112,31 +112,31 @@ class Quantization:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the fixed grid has whole numbers only, and nothing between them."""
+        """True if the fixed qparams represent whole numbers only."""
         return self.fixed is not None and self.fixed.scale[0] >= 1.0
 
     def fixed_for(self, dtype: DType) -> QParams | None:
-        """The fixed parameters of a result of an element type."""
+        """Fixed qparams of a result of element type ``dtype``."""
         return self.fixed_int16 or self.fixed if dtype is DType.INT16 else self.fixed
 
 
 def own_qparams(*activations: str) -> Quantization:
-    """The result has an observer of its own."""
+    """Return the rule for a result with its own observer."""
     return Quantization(activations or ("x",))
 
 
 def symmetric_operands(*activations: str) -> Quantization:
-    """The operands have zero point 0, the result has an observer of its own."""
+    """Return the rule for operands with zero point 0 and a result with its own observer."""
     return Quantization(activations, symmetric=True)
 
 
 def shares_qparams(
     of: str = "x", new_values: NewValues = NewValues.NONE, finer: tuple[float, float] | None = None
 ) -> Quantization:
-    """The result has the scale and zero point of the operand: the operator only moves or selects values.
+    """Return the rule for a result with the operand's qparams: the operator only moves or selects values.
 
     Args:
-        new_values: those that it has nevertheless; an operand on a grid of whole numbers gets a finer one for them.
+        new_values: values that it adds nevertheless; an operand of whole numbers gets a smaller scale for them.
         finer: see `Quantization`.
     """
     return Quantization((of,), OutputQuantization.SHARED, new_values=new_values, finer=finer)
@@ -149,10 +149,10 @@ def fixed_qparams(
     int16_scale: float | None = None,
     limits: tuple[float, float] | None = None,
 ) -> Quantization:
-    """The range of the result is known beforehand.
+    """Return the rule for a result whose range is known in advance.
 
     Args:
-        int16_scale: of an int16 result, whose zero point is 0; ``scale`` unless given.
+        int16_scale: of an int16 result, whose zero point is 0; default ``scale``.
         limits: see `Quantization`.
     """
     wide = None if int16_scale is None else QParams.per_tensor(int16_scale, 0)
@@ -161,12 +161,12 @@ def fixed_qparams(
 
 
 def weighted(axis: int = 0) -> Quantization:
-    """Symmetric int8 weights with an int32 bias; the result has an observer of its own."""
+    """Return the rule for symmetric int8 weights with an int32 bias, and a result with its own observer."""
     return Quantization(weight="weight", weight_axis=axis, bias="bias")
 
 
 class Steps(NamedTuple):
-    """Largest difference of two results on the same grid, for int8 and for int16 results."""
+    """Largest difference in LSB of two results with equal qparams, for int8 and for int16 results."""
 
     int8: int = 0
     int16: int = 0
@@ -175,18 +175,18 @@ class Steps(NamedTuple):
 class Op(ABC):
     """An operator with its attributes; operands are passed to the methods.
 
-    Subclasses are frozen dataclasses made by `operator`.  Their doc-string says what the result is, with shapes.
+    Subclasses are frozen dataclasses made by `operator`. Their docstring states the result and its shape.
     """
 
     name: ClassVar[str]
     operand_names: ClassVar[tuple[str, ...]] = ("x",)
     quantization: ClassVar[Quantization]
     tosa_steps: ClassVar[Steps] = Steps()
-    """By how much the TOSA form differs from `reference`; not at all unless a class says so."""
+    """Largest difference between the TOSA form and `reference`; 0 unless a subclass sets it."""
 
     @abstractmethod
     def infer(self, *operands: TensorType) -> TensorType:
-        """Type of the result.  ``qparams`` is set where the operator dictates them and None elsewhere.
+        """Return the type of the result. ``qparams`` is set only if the operator dictates them.
 
         Raises:
             InternalError: the operands do not fit the attributes.
@@ -194,24 +194,24 @@ class Op(ABC):
 
     @abstractmethod
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        """The result, computed in the slow and obvious way: the definition of the operator."""
+        """Compute the result in a simple way; this defines the operator."""
 
     @abstractmethod
     def to_litert(self, emit: Any) -> None:
         """Writes the operator into a LiteRT model.
 
         Args:
-            emit: a `micronpu.emit.litert.LiteRtEmitter`; the formats stand above the operators and name them.
+            emit: a `micronpu.emit.litert.LiteRtEmitter`, a format of a higher package.
         """
 
     @abstractmethod
     def to_tosa(self, emit: Any) -> Any:
         """Writes the operator into a TOSA model and returns the result, a `TosaTensor`.
 
-        Where TOSA's arithmetic differs from `reference`, the doc-string says how, and `tosa_steps` by how much.
+        If TOSA's arithmetic differs from `reference`, the docstring describes how, and `tosa_steps` is the bound.
 
         Raises:
-            UnsupportedError: there is no TOSA form; the message says why.
+            UnsupportedError: there is no TOSA form; the message states the reason.
         """
 
     def macs(self, y: TensorType, *operands: TensorType) -> int:
@@ -219,7 +219,7 @@ class Op(ABC):
         return 0
 
     def work(self, y: TensorType, *operands: TensorType, constant: tuple[bool, ...] = ()) -> Work:
-        """MACs and bytes moved.  ``constant`` tells which operands are constants; none unless told."""
+        """MACs and bytes moved. ``constant`` is True for constant operands; default: no operand is constant."""
         flags = constant or (False,) * len(operands)
         return Work(
             macs=self.macs(y, *operands),
@@ -229,10 +229,10 @@ class Op(ABC):
         )
 
     def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
-        """How a transpose of the operands moves behind the operator.
+        """Move a transpose of the operands behind the operator.
 
-        Returns (op', p') such that ``op(transpose(x, permutation)) == transpose(op'(x), p')``, or None where that
-        cannot be.  ``y`` is the type of the result before the move.
+        Returns (op', p') such that ``op(transpose(x, permutation)) == transpose(op'(x), p')``, or None if there is
+        none. ``y`` is the type of the result before the move.
         """
         return None
 

@@ -1,7 +1,7 @@
-"""Two zeros in every four weights along the input channels: the pattern that some chips compute in half the cycles.
+"""2:4 sparsity: two zeros in every four weights along the input channels, which some chips compute in half the cycles.
 
-A group is four neighbouring channels of one output at one place of the kernel.  The last group is filled up with zeros,
-so that up to two channels need none of their own.
+A group is four adjacent channels of one output at one kernel position. The last group is padded with zeros, so up to
+two remaining channels always fit the pattern.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ KEPT = 2
 
 
 def is_two_in_four(weights: npt.NDArray[Any]) -> bool:
-    """Whether of each four weights along the last axis at least two are zero.
+    """True if at least two of each four weights along the last axis are zero.
 
     Args:
         weights: [..., C], such as [O, KH, KW, C] of a convolution or [O, I] of a linear layer.
     """
     if weights.ndim < 2 or not weights.size:
         return False
-    # Weights without the pattern lack it in the first output, as a rule.
+    # Weights without the pattern usually lack it in the first output already.
     return all(int(_counts(part != 0).max()) <= KEPT for part in (weights[:1], weights))
 
 
 def is_made_two_in_four(weights: npt.NDArray[Any]) -> bool:
-    """Whether weights have the pattern, and have it by more than chance or by having hardly any channels.
+    """True if weights have the pattern by intent, not by chance or for lack of channels.
 
-    A layer of zeros, or of one or two input channels, has the pattern without anyone's doing.
+    A layer of zeros, or of one or two input channels, always has the pattern.
     """
     return weights.ndim >= 2 and weights.shape[-1] > KEPT and is_two_in_four(weights) and bool(weights.any())
 
 
 def _counts(used: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """How many of each group are used, [..., C / 4]."""
+    """Number of nonzero weights in each group, [..., C / 4]."""
     channels = used.shape[-1]
     missing = -channels % GROUP
     if missing:

@@ -1,6 +1,6 @@
 """The registry of all operators, and of the ATen overloads that become them.
 
-The modules of `micronpu.ops` fill it as they are imported.
+The modules of `micronpu.ops` fill it when they are imported.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ BuildFunction = Callable[[AtenNode], Tensor]
 
 @dataclass(frozen=True)
 class AtenImport(Way):
-    """How one ATen overload becomes operators, or a table.
+    """Import of one ATen overload as operators or a table.
 
     Attributes:
         build: makes the nodes and returns the result; raises `UnsupportedError` for a form that cannot be imported.
-        quantization: annotation rule, or a function of the node where it depends on the arguments.
-        arguments: operand name to schema argument name where the two differ.
-        fuses: the operator can take a following clamp into itself.
+        quantization: annotation rule, or a function of the node that returns it.
+        arguments: operand name to schema argument name, if they differ.
+        fuses: the operator can fuse a following clamp.
         is_activation: this overload is such a clamp.
-        moves_only: the operator computes nothing, so that it is no reason to start a partition.
-        is_table: the operator is a table, which is only wanted for chips that look results up.
+        moves_only: the operator computes nothing, so it alone does not start a partition.
+        is_table: the operator is a table, used only on chips that support lookup tables.
     """
 
     build: BuildFunction
@@ -50,7 +50,7 @@ class AtenImport(Way):
 
 
 class _Imports(Mapping[str, AtenImport]):
-    """Those of the ways that importers take, by overload."""
+    """The operators and tables of the registry of lowerings, by overload."""
 
     def __getitem__(self, overload: str) -> AtenImport:
         for way in WAYS.get(overload, ()):
@@ -67,12 +67,12 @@ class _Imports(Mapping[str, AtenImport]):
 
 OPERATORS: dict[str, type[Op]] = {}
 ATEN_IMPORTS: Mapping[str, AtenImport] = _Imports()
-"""A view of the registry of ways: the operators and tables in it."""
+"""A view of the registry of lowerings: its operators and tables."""
 
 
 @dataclass_transform(frozen_default=True)
 def operator(name: str) -> Callable[[OpClass], OpClass]:
-    """Makes a class a frozen dataclass and registers it under ``name``."""
+    """Make a class a frozen dataclass and register it under ``name``."""
 
     def register(cls: OpClass) -> OpClass:
         if name in OPERATORS:
@@ -109,10 +109,10 @@ def from_aten(
     moves_only: bool = False,
     **arguments: str,
 ) -> Callable[[Any], Any]:
-    """Marks a class method ``build(cls, node)``, or a class with one of its base, as the importer of ATen overloads.
+    """Mark a class method ``build(cls, node)``, or a class whose base has one, as the importer of ATen overloads.
 
     Args:
-        arguments: operand name = schema argument name, where the two differ (``x="self"`` is the default).
+        arguments: operand name = schema argument name, if they differ (``x="self"`` is the default).
     """
 
     def mark(method: Any) -> Any:
@@ -140,7 +140,7 @@ def imports(
     moves_only: bool = True,
     **arguments: str,
 ) -> Callable[[BuildFunction], BuildFunction]:
-    """Marks a function as the importer of ATen overloads that become several operators of micronpu.
+    """Mark a function as the importer of ATen overloads that become several operators of micronpu.
 
     Args:
         arguments: as for `from_aten`.

@@ -1,12 +1,12 @@
-"""Graphs as text, one node a line, and back.
+"""Read and write graphs as text, one node a line.
 
     graph(%x: int8[1,4,4,3, 0.05*(q+3)]) {
       %y: int8[1,4,4,8, 0.1*(q-2)] = conv2d{stride=(2, 2)}(%x, %w: int8[8,3,3,3, per-channel[8]@0], %b: int32[8, ...])
       return %y
     }
 
-Everything is in the text but what constants hold: their elements, and their scales where there is one per channel.
-`constants_of` gives that, by the names of the text.
+The text contains everything but the data of constants and their per-channel scales. `constants_of` returns those, by
+the names in the text.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def constants_of(graph: Graph) -> dict[str, Tensor]:
 
 
 def parse_graph(text: str, constants: Mapping[str, Tensor | Array] | None = None) -> Graph:
-    """The graph that `print_graph` wrote, or that somebody wrote by hand.
+    """Parse the output of `print_graph`, or a graph written by hand.
 
     Args:
-        text: one statement a line; empty lines and what follows ``#`` count for nothing, but the comment of a node
+        text: one statement a line; empty lines and text after ``#`` are ignored, except that the comment of a node
             becomes its origin.
-        constants: what constants hold, by name: an array, or a tensor where the scales per channel matter too.
-            Those that are left out get made-up elements, the same for the same name and type.
+        constants: data of the constants by name: an array, or a tensor to set per-channel scales too. Missing constants
+            get generated elements, equal for equal names and types.
 
     Raises:
-        ModelError: the text is no such graph; the sentence names the line.
+        ModelError: the text is not such a graph; the message names the line.
     """
     return _Parser(text, constants or {}).parse()
 
@@ -133,7 +133,7 @@ class _Parser:
         self.graph.nodes.append(Node(op, inputs, outputs, origin))
 
     def _check(self, op: Op, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        """The declared types of the results are those that the operator infers."""
+        """Check that the declared result types are those that the operator infers."""
         names = ", ".join(op.operand_names)
         if not inputs or (names != "tensors" and len(inputs) != len(op.operand_names)):
             self.fail(f"`{op}` takes {names}, not {len(inputs)} operands.")
@@ -204,7 +204,7 @@ class _Parser:
     def _operand(
         self, text: str, op: Op | None = None, position: int = 0, before: list[Tensor] | None = None
     ) -> Tensor:
-        """A tensor that is known, or the declaration of a constant."""
+        """Return a known tensor, or declare a constant."""
         text = text.strip()
         if ": " not in text:
             match = _NAME.fullmatch(text)
@@ -233,7 +233,7 @@ class _Parser:
 
 
 def _split(text: str) -> list[str]:
-    """Parts between the commas that stand outside of all brackets."""
+    """Split at the commas outside of all brackets."""
     parts, depth, start = [], 0, 0
     for index, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
@@ -244,12 +244,12 @@ def _split(text: str) -> list[str]:
 
 
 def _partition(statement: str) -> tuple[str, str, str]:
-    """Left and right of the first `` = ``: attributes have no blanks round theirs."""
+    """Split at the first `` = ``; the ``=`` of an attribute has no spaces around it."""
     return statement.partition(" = ")
 
 
 def _value(text: str, hint: Any) -> Any:
-    """An attribute's value from its text, as its type says."""
+    """Parse an attribute's value according to its type."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         if text == "None":
             return None
@@ -267,7 +267,7 @@ def _value(text: str, hint: Any) -> Any:
 
 
 def _with_bias_scales(type: TensorType, op: Op | None, position: int, before: list[Tensor]) -> TensorType:
-    """A made-up bias has the scales that it must have: those of the input times those of the weights."""
+    """Give a generated bias its required scales: input scale times weight scales."""
     if op is None or type.qparams is None or type.qparams.is_per_tensor or position >= len(op.operand_names):
         return type
     rule = op.quantization
@@ -283,7 +283,7 @@ def _with_bias_scales(type: TensorType, op: Op | None, position: int, before: li
 
 
 def _made_up(name: str, type: TensorType) -> Array:
-    """Elements that depend on name and type alone."""
+    """Generate elements from the name and the type alone."""
     random = np.random.default_rng(zlib.crc32(f"{name}: {type}".encode()))
     if type.dtype is DType.FLOAT32:
         return random.standard_normal(type.shape).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Types of the values that flow through a graph: shape, element type and quantization."""
+"""Types of the values in a graph: shape, element type and quantization."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class QParams:
 
 @dataclass(frozen=True)
 class TensorType:
-    """What is known of a value before it is computed.
+    """Static type of a value.
 
     Attributes:
         shape: sizes, outermost first; every size is a known positive number.

@@ -1,4 +1,4 @@
-"""What a graph may contain at each stage of the way; run after every pass in the tests."""
+"""Invariants of a graph at each stage; the tests check them after every pass."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from micronpu.ir.types import DType
 
 
 class Stage(Enum):
-    """Stages of a graph, in order; each allows less than the one before."""
+    """Stages of a graph, in order; each allows less than the previous one."""
 
     IMPORTED = "imported"
     LITERT = "litert"
 
 
 def verify(graph: Graph, stage: Stage = Stage.IMPORTED) -> None:
-    """Raises `InternalError` with the offending node where the graph is not legal at ``stage``.
+    """Raise `InternalError` with the offending node if the graph is not legal at ``stage``.
 
     Every stage: nodes are in execution order, each tensor has one producer, results have the type that the operator
     infers, activations are quantized per tensor, and tensors that must share parameters do.
-    LITERT: paddings have a word in LiteRT, no node is left that nobody reads, and every output is a result of its own.
+    LITERT: paddings are expressible in LiteRT, no node is unused, and no tensor is output twice.
     """
     defined: set[Tensor] = set()
     for tensor in graph.inputs:

@@ -1,8 +1,9 @@
-"""What an ATen overload may become: the one registry of ways, and what of a device chooses among them.
+"""The registry of lowerings of ATen overloads, and the device capabilities that select among them.
 
-An overload becomes an operator, a table of a function of one element, or a composition of other overloads, which is
-written before the program is quantized, so that every intermediate value gets a grid of its own.  All of them stand in
-the modules of `micronpu.ops`.  Importers, annotation, support tables, hints and `micronpu passes` read them here.
+An overload is lowered to an operator, to a table of a function of one element, or to a decomposition into other
+overloads. Decompositions are applied before quantization, so that every intermediate value gets its own qparams. All
+lowerings are defined in the modules of `micronpu.ops`. Importers, annotation, support tables, hints and `micronpu
+passes` read them here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from micronpu.ir.types import DType
 
 
 class Kind(Enum):
-    """What an overload becomes."""
+    """Kinds of lowerings."""
 
     OPERATOR = "operator"
     TABLE = "table"
@@ -30,18 +31,18 @@ class Kind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a device computes with.
+    """Features of a device that select lowerings.
 
     Attributes:
-        tables: any function of one element, as a table of its results; comparisons and choices with it.
+        tables: any function of one element, as a lookup table; includes comparisons and selections.
         activations: element types of activations, the default first.
-        index_types: integer types of positions, as of the rows of an embedding, that the device reads.
-        lookups: rows of a matrix are picked and replaced by positions known at run time.
-        positions: of the largest among at most 256 elements, as int8 numbers.
-        resizes: images to any size, and not by some factors only.
-        resizes_by_axis: images by 1, 2, 4 or 8 along each axis, with aligned corners or without, and not by the same
-            factor along both.
-        zero_points: products of two computed matrices whatever their zero points are.
+        index_types: integer types of indices, such as embedding rows, that the device reads.
+        lookups: gather and scatter of matrix rows at indices known at run time.
+        positions: argmax over at most 256 elements, as int8 numbers.
+        resizes: image resize to any size, not only by certain factors.
+        resizes_by_axis: image resize by 1, 2, 4 or 8 along each axis, with or without aligned corners, and by different
+            factors along the two axes.
+        zero_points: products of two computed matrices with any zero points.
     """
 
     tables: bool = False
@@ -55,19 +56,19 @@ class Capabilities:
 
     @property
     def has_int16(self) -> bool:
-        """Whether activations may be int16."""
+        """True if activations may be int16."""
         return DType.INT16 in self.activations
 
     def computes(self, overload: str) -> bool:
-        """Whether an overload has a way that is an operator, or a table where the device has these."""
+        """True if an overload has a lowering to an operator, or to a table if the device has tables."""
         return any(
             way.kind is Kind.OPERATOR or (way.kind is Kind.TABLE and self.tables) for way in WAYS.get(overload, ())
         )
 
     def compositions(self, overload: str) -> tuple[Composition, ...]:
-        """The compositions to try for an overload, in order; none where the device has a table for it.
+        """Return the decompositions to try for an overload, in order; none if the device has a table for it.
 
-        Those of decisions are written in either case: what the table gives has to become a number.
+        Decompositions of decisions are always returned: their result has to become a number even after a table lookup.
         """
         ways = WAYS.get(overload, ())
         in_table = self.tables and any(way.kind is Kind.TABLE for way in ways)
@@ -76,7 +77,7 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Way:
-    """One thing that an overload may become.
+    """One lowering of an overload.
 
     Attributes:
         overload: ATen name with overload, such as ``conv2d.default``.
@@ -86,22 +87,22 @@ class Way:
 
     @property
     def kind(self) -> Kind:
-        """Which of the kinds it is."""
+        """The kind of this lowering."""
         raise NotImplementedError
 
 
 Float = Any
-"""A value of the float program: a node of it, which operators hand on and never look into, or a number."""
+"""A value of the float program: a number, or a node that operators pass on without reading it."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """What computes a value of the float program.
+    """The call that computes a value of the float program.
 
     Attributes:
-        overload: of the operator.
+        overload: of the called operator.
         given: its arguments by the names of the schema, defaults filled in.
-        readers: how many operators read the value.
+        readers: number of operators that read the value.
     """
 
     overload: str
@@ -111,142 +112,143 @@ class Call:
 
 @dataclass(frozen=True)
 class Results:
-    """New values for some results of an operator that has several; the others have no reader."""
+    """Replacements for some results of an operator with several; the other results are unused."""
 
     values: Mapping[int, Float]
 
 
 Step = Callable[["Writer", Float, list[Float]], list[Float]]
-"""Writes a step of a loop, with a writer for the step's own graph: from a row and the states to the new states."""
+"""Writes a step of a loop with a writer for the step's graph: maps a row and the states to the new states."""
 
 
 class Writer(AtenArguments, Protocol):
-    """Writes operators in front of one that they replace; what a composition is given.
+    """Writes the operators of a decomposition in place of the operator that they replace.
 
-    Operators are named by their overloads, so that compositions need no torch.
+    Operators are named by their overloads, so that decompositions need no torch.
     """
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """The arguments of the operator by the names of the schema, defaults filled in."""
+        """Arguments of the operator by schema name, with defaults."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """Of the device that the program is for."""
+        """Capabilities of the target device."""
 
     @property
     def unevenness(self) -> float:
-        """Of a norm, how many times larger than small rows calibration has seen large ones; 1 of other operators."""
+        """Ratio of large to small rows of a norm during calibration; 1 for other operators."""
 
     @property
     def row_size(self) -> float:
-        """The size of the largest row of a norm that calibration has seen."""
+        """Size of the largest row of a norm during calibration."""
 
     def __call__(self, overload: str, *arguments: Any) -> Float:
-        """A new operator's result."""
+        """Append an operator and return its result."""
 
     def constant(self, value: float | npt.NDArray[Any], before: Float = None) -> Float:
-        """A constant operand; a number becomes a tensor of one element.
+        """Return a constant operand; a number becomes a tensor of one element.
 
         Args:
-            before: a computed value; the operator to be replaced unless given.
+            before: computed value to insert it before; default: the operator to be replaced.
         """
 
     def shape(self, x: Float = None) -> tuple[int, ...]:
-        """Shape of a value; of the result, or of the first of several, unless one is given."""
+        """Shape of a value; default: of the (first) result."""
 
     def shapes(self) -> list[tuple[int, ...]]:
         """Shapes of all results."""
 
     def dtype(self, x: Float = None) -> DType | None:
-        """Element type of a value, as for `shape`; None where micronpu has no such type."""
+        """Element type of a value, as for `shape`; None if micronpu has no such type."""
 
     def kept(self) -> Float:
-        """The result of the operator, which stays; what is written from now on stands behind it."""
+        """Keep the operator and return its result; operators written later follow it."""
 
     def beside(self, x: Float, overload: str, *arguments: Any) -> Float:
-        """A new operator's result next to what computes x, for all who ask: one that is there already is given again.
+        """Append an operator next to the one that computes x and return its result; equal requests share one operator.
 
-        It stands behind x where it reads x, and before it elsewhere.
+        It is inserted after x if it reads x, otherwise before x.
         """
 
     def once(self, x: Float, make: Callable[[], Float | None]) -> Float | None:
-        """What ``make`` gives, who is asked once for x and for all who ask of it."""
+        """Return the cached result of ``make`` for x; ``make`` is called at most once for each x."""
 
     def change(self, x: Float, **arguments: Any) -> Float:
-        """x, with other arguments for the operator that computes it, by the names of the schema.
+        """Return x after changing arguments, given by schema name, of the operator that computes it.
 
         Only the operator to be replaced may read x.  Arrays become constants.
         """
 
     def decided(self, number: Float) -> Float:
-        """A number as the decision that it stands for, in the type of the operator's result; see `number`."""
+        """Convert a number to the decision that it represents, in the type of the operator's result; see `number`."""
 
     def only_sign(self, x: Float) -> Float:
-        """x, which what is written next asks for its sign alone: its grid may be fine, and end before its values do."""
+        """Mark x as read for its sign only: its scale may be small, and values outside its range may saturate."""
 
     def kept_or_zero(self, number: Float, x: Float) -> Float:
-        """The product of a number that is 0 or 1 and a value, on the value's grid."""
+        """Multiply a value by a number that is 0 or 1; the product keeps the value's qparams."""
 
     def on_grid(self, x: Float, quantization: Any) -> Float:
-        """x, on the fixed grid of an annotation rule (`micronpu.ir.op.Quantization`), whatever calibration sees."""
+        """Give x the fixed qparams of an annotation rule (`micronpu.ir.op.Quantization`) regardless of calibration."""
 
     def number(self, x: Float) -> Float | None:
-        """The number that a decision was made of by `decided`; None for others."""
+        """Return the number that `decided` converted to a decision; None for other values."""
 
     def loop(self, x: Float, states: Sequence[Float], step: Step) -> list[Float] | None:
-        """Calls a step for each row of x [T, ..]: the first state after each step [T, ..], then the last states.
+        """Apply a step to each row of x [T, ..]; return the first state after each step [T, ..], then the last states.
 
-        None where loops are not known of.
+        None if loops are not supported.
         """
 
     def known(self, x: Float) -> npt.NDArray[Any] | None:
-        """A number, a constant or the transpose of one in float64; None for what is computed or still trained."""
+        """Return a number, a constant or a transposed constant in float64; None for computed values and parameters in
+        training."""
 
     def stored(self, x: Float) -> npt.NDArray[Any] | None:
-        """A constant in its own type, be it trained or not; None for what is computed."""
+        """Return a constant in its own type, trained or not; None for computed values."""
 
     def is_constant(self, x: Float) -> bool:
-        """Whether a value depends on no input."""
+        """True if a value depends on no input."""
 
     def is_parameter(self, x: Float) -> bool:
-        """Whether a value is a parameter of the model, which training may change."""
+        """True if a value is a parameter of the model, which training may change."""
 
     def is_trained(self, x: Float) -> bool:
-        """Whether a value is a parameter that is going to be trained, which no composition may freeze."""
+        """True if a value is a parameter that is going to be trained, so no decomposition may freeze it."""
 
     def call(self, x: Float) -> Call | None:
-        """What computes a value; None for inputs, constants and numbers."""
+        """Return the call that computes a value; None for inputs, constants and numbers."""
 
     def readers(self) -> list[Float]:
-        """The results of the operators that read the result."""
+        """Return the results of the operators that read the result."""
 
     def ends(self, *, added: bool = True) -> frozenset[str]:
-        """Overloads of the operators that the result arrives at, moved on its way; "" where it is a result of the
+        """Overloads of the operators that read the result, directly or through moves; "" if it is an output of the
         program.
 
         Args:
-            added: it may be added to others on its way, too.
+            added: follow additions as well as moves.
         """
 
     def read(self) -> frozenset[int] | None:
-        """Which of several results somebody reads; None where they are read as a whole."""
+        """Indices of the results that are read; None if they are read as a whole."""
 
 
 Compose = Callable[[Writer], Any]
-"""Writes a composition.  Returns the new result, `Results`, or None where this call of the overload stays as it is."""
+"""Writes a decomposition. Returns the new result, `Results`, or None to keep this call of the overload unchanged."""
 
 
 @dataclass(frozen=True)
 class Composition(Way):
-    """Other operators that compute what an overload computes, up to float rounding unless its sentence says more.
+    """Decomposition into other operators, exact up to float rounding unless its sentence states more.
 
     Attributes:
-        name: of the rewrite of the float program, by which it can be left out.
-        sentence: what users read about it.
+        name: of the rewrite of the float program, by which it can be disabled.
+        sentence: its description for users.
         compose: writes it.
-        early: written before constants are folded, whatever the element type.
-        decides: the operator's result is no float but a decision: a truth value, a position, or a count of some.
+        early: applied before constant folding, for any element type.
+        decides: the result is not a float but a decision: a truth value, a position, or a count of such.
     """
 
     name: str
@@ -264,10 +266,10 @@ WAYS: dict[str, tuple[Way, ...]] = {}
 
 
 def add_way(way: Way) -> None:
-    """Registers a way.
+    """Register a lowering.
 
     Raises:
-        InternalError: it is imported already, be it as an operator or as a table, or has a composition of that name.
+        InternalError: the overload has an operator or table already, or a decomposition of that name.
     """
     known = WAYS.get(way.overload, ())
     if isinstance(way, Composition):
@@ -275,7 +277,7 @@ def add_way(way: Way) -> None:
             raise InternalError(f"Two compositions of {way.overload} are called {way.name}.")
     elif any(w.kind is not Kind.COMPOSITION for w in known):
         raise InternalError(f"Two operators import {way.overload}.")
-    # What the device has comes before what has to be put together.
+    # Native support comes before decompositions.
     WAYS[way.overload] = tuple(sorted((*known, way), key=lambda w: w.kind is Kind.COMPOSITION))
 
 
@@ -283,9 +285,10 @@ Function = TypeVar("Function", bound=Compose)
 
 
 def composes(*overloads: str, early: bool = False, decides: bool = False) -> Callable[[Function], Function]:
-    """Registers ``compose(write)`` for overloads; its name is that of the rewrite, its doc-string what users read.
+    """Register ``compose(write)`` for overloads; the function's name is that of the rewrite, its docstring the
+    description for users.
 
-    Of several for one overload, the first that is registered is tried first.
+    Decompositions of one overload are tried in the order of registration.
 
     Args:
         early, decides: see `Composition`.
@@ -304,6 +307,6 @@ def composes(*overloads: str, early: bool = False, decides: bool = False) -> Cal
 
 
 def compositions() -> dict[str, str]:
-    """The sentence of every composition, by its name."""
+    """Description of every decomposition, by name."""
     found = {w.name: w.sentence for ways in WAYS.values() for w in ways if isinstance(w, Composition)}
     return dict(sorted(found.items()))

@@ -1,4 +1,4 @@
-"""Clamps that an operator can apply to its own result, and the geometry that windows share."""
+"""Clamps that an operator can fuse, and the geometry of windows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Size2d = tuple[int, int]
 
 
 class Activation(Enum):
-    """Clamps with a code of their own in LiteRT; the value is (lower bound, upper bound)."""
+    """Clamps with their own code in LiteRT; the value is (lower bound, upper bound)."""
 
     NONE = (None, None)
     RELU = (0.0, None)
@@ -31,7 +31,7 @@ class Activation(Enum):
 
     @property
     def can_fuse(self) -> bool:
-        """Whether LiteRT has a fused-activation code for it."""
+        """True if LiteRT has a fused-activation code for it."""
         return self is not Activation.RELU_0_TO_1
 
     def limits(self, y: TensorType) -> tuple[int, int]:
@@ -45,7 +45,7 @@ class Activation(Enum):
 
 
 def _quantize(value: float, y: TensorType) -> int:
-    """LiteRT divides in float32 and rounds half away from zero."""
+    """Divide in float32 and round half away from zero, like LiteRT."""
     return y.zero_point + round_half_away(float(np.float32(value) / np.float32(y.scale)))
 
 
@@ -68,7 +68,7 @@ class Padding2d:
 
     @classmethod
     def same(cls, size: Size2d, kernel: Size2d, stride: Size2d, dilation: Size2d = (1, 1)) -> Padding2d:
-        """What LiteRT's SAME adds: the result has ceil(size / stride) elements, the odd one is added behind."""
+        """Padding of LiteRT's SAME: the result has ceil(size / stride) elements; an odd element is added at the end."""
         sides: list[int] = []
         for n, k, s, d in zip(size, kernel, stride, dilation, strict=True):
             total = max((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0)
@@ -109,7 +109,7 @@ def windows(size: int, kernel: int, stride: int, padding: tuple[int, int], dilat
 def litert_padding(
     size: Sequence[int], kernel: Size2d, stride: Size2d, padding: Padding2d, dilation: Size2d = (1, 1)
 ) -> str | None:
-    """ "VALID" or "SAME" where LiteRT has a word for the padding of a window over [height, width], else None."""
+    """ "VALID" or "SAME" if LiteRT can express the padding of a window over [height, width], else None."""
     if not padding:
         return "VALID"
     if padding == Padding2d.same((size[0], size[1]), kernel, stride, dilation):
