@@ -1,1 +1,1 @@
-"""The `.pte` as data: read, planned, checked, stripped; its borders, states and digest.  Nothing runs here."""
+"""The `.pte` as data: read, planned, checked, stripped; its I/O, states and digest. No program runs here."""

@@ -1,8 +1,8 @@
-"""Planned tensors in two memories: those that are touched most in a fast one, as far as they fit, the rest in another.
+"""Split planned tensors between two memories: the most accessed ones that fit go into the fast memory.
 
-The plan of a `.pte` is made for one memory. Tensors that stand on one another while both live (views, kernels that
-write in place) stay together as one block; blocks are placed anew by when they live. Of the file new tables of places
-are put behind the flatbuffer and pointed to; nothing else of it changes.
+The plan of a `.pte` uses one memory. Tensors that overlap while both are live (views, in-place kernels) stay together
+as one block; blocks are placed again by lifetime. New allocation tables are appended to the flatbuffer and its
+references updated; the rest of the file is unchanged.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from micronpu.upstream.pte import EValue, ExecutionPlan, Program, Tensor
 _IDENTIFIER, _HEADER = b"ET12", b"eh00"
 _ALIGNMENT, _OF_SEGMENTS, _WIDEST = 16, 128, 8
 COLD, HOT = 1, 2
-"""Numbers of the two memories."""
+"""Memory numbers of the two memories."""
 
 
 @dataclass
 class _Block:
-    """Tensors that stand together: where, when they live, and how often a call names one."""
+    """Overlapping tensors: address range, lifetime, and the number of accesses per inference."""
 
     members: list[int]
     begin: int
@@ -61,7 +61,7 @@ class _Arena:
         self.size = 0
 
     def offset_for(self, block: _Block) -> int:
-        """The lowest place where nothing that lives with the block stands."""
+        """Return the lowest offset that is free during the block's lifetime."""
         taken = sorted((at, at + other.size) for at, other in self.placed if block.lives_with(other))
         offset = 0
         for begin, end in taken:
@@ -76,11 +76,11 @@ class _Arena:
 
 
 def divided(data: bytes, fast: int, name: str = "The program") -> bytes:
-    """A program whose tensors stand in two planned memories, of which the second has at most ``fast`` bytes.
+    """Return the program with its tensors in two planned memories, of which the second has at most ``fast`` bytes.
 
     Raises:
         UnsupportedError: the program has no planned memory or several, branches or loops, or no tensor fits.
-        PayloadError: it is damaged.
+        PayloadError: the file is damaged.
     """
     plan, summary = read_plan(data, name=name)
     if len(plan.memories) != 1:
@@ -121,7 +121,7 @@ def divided(data: bytes, fast: int, name: str = "The program") -> bytes:
 
 
 def _shown(plan: Plan) -> dict[int, tuple[int, ...]]:
-    """Of each view itself and the tensors that it shows: the runtime gives it their address, wherever that is."""
+    """Map each view to itself and the tensors that it aliases; the runtime gives it their address."""
     found: dict[int, tuple[int, ...]] = {}
     for call in plan.calls:
         if call.operator == VIEW:
@@ -131,7 +131,7 @@ def _shown(plan: Plan) -> dict[int, tuple[int, ...]]:
 
 
 def _blocks(plan: Plan) -> list[_Block]:
-    """Blocks of tensors, in which each tensor of the planned memory is once."""
+    """Group overlapping tensors; each planned tensor is in exactly one block."""
     end = len(plan.calls)
     shown = _shown(plan)
     touched = _touched(plan, shown)
@@ -149,7 +149,7 @@ def _blocks(plan: Plan) -> list[_Block]:
         if number not in written and number not in inputs:
             places = {other: (place.offset, place.offset + sizes[other]) for other, place in planned.items()}
             made.first, made.last = _life_of_view(made, touched, places, end)
-        # What it joins may reach others that it did not: until nothing more is joined.
+        # A merged block may overlap further blocks, so repeat until nothing changes.
         while joined := [b for b in blocks if b.lives_with(made) and b.stands_on(made)]:
             for block in joined:
                 made.takes(block)
@@ -159,7 +159,7 @@ def _blocks(plan: Plan) -> list[_Block]:
 
 
 def _touched(plan: Plan, shown: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
-    """The steps in which each value is read or written, be it by a view."""
+    """Return the steps in which each value is read or written, also through a view."""
     touched: dict[int, list[int]] = {}
     for step, call in enumerate(plan.calls):
         named = [index for argument in call.arguments for index in (argument, *plan.values[argument].items)]
@@ -172,15 +172,15 @@ def _touched(plan: Plan, shown: Mapping[int, Sequence[int]]) -> dict[int, list[i
 def _life_of_view(
     made: _Block, touched: Mapping[int, Sequence[int]], places: Mapping[int, tuple[int, int]], end: int
 ) -> tuple[int, int]:
-    """The first and last step of a view without a call of its own.
+    """Return the first and last step of a view that no call creates.
 
-    It shows the tensor that was touched last where it stands; where that is but a part of it, all that were there;
-    where none was, what an earlier run left.
+    It aliases the tensor that was accessed last at its address; if that covers only a part of it, all earlier tensors
+    there; without any, data of an earlier run.
 
     Args:
-        touched: the steps in which each tensor is.
+        touched: the steps in which each tensor is accessed.
         places: begin and end of each.
-        end: the step behind the last.
+        end: the step after the last.
     """
     first = made.first
     before = [
@@ -201,7 +201,7 @@ def _size(value: Value) -> int:
 
 
 def _written_first(plan: Plan) -> set[int]:
-    """Tensors that the first call which names them writes, or uses as scratch; of delegates that is not known."""
+    """Return tensors that the first call naming them writes or uses as scratch; unknown for delegates."""
     seen: set[int] = set()
     found: set[int] = set()
     for call in plan.calls:
@@ -217,7 +217,7 @@ def _written_first(plan: Plan) -> set[int]:
 def _rewritten(
     data: bytes, size: int, method: str, places: dict[int, tuple[int, int]], memories: Sequence[int]
 ) -> bytes:
-    """The file with other places of its tensors."""
+    """Return the file with new offsets of its tensors."""
     image = bytearray(memoryview(data)[:size])
     program = flatbuffer.root(memoryview(data)[:size], _IDENTIFIER)
     tables = program.vector(Program.EXECUTION_PLAN).tables()
@@ -227,7 +227,7 @@ def _rewritten(
         body = table.table(EValue.VAL)
         if number in places and body is not None:
             memory, offset = places[number]
-            # A table of four fields of its own: where its list of fields is, and they; then that list.
+            # A new table with four fields: the offset to its field list, the fields, then the list.
             fields = struct.pack("<iIII", -16, memory, offset & 0xFFFFFFFF, offset >> 32)
             listed = struct.pack("<5H", 10, 16, 4, 8, 12)
             _append(image, body.offset(Tensor.ALLOCATION_INFO), fields + listed, before=0)
@@ -242,14 +242,14 @@ def _rewritten(
 
 
 def _numbers(memories: Sequence[int]) -> bytes:
-    """A vector of 64-bit numbers, the first of which stands for constants."""
+    """Serialize a vector of 64-bit numbers; the first one is for constants."""
     return struct.pack(f"<I{1 + len(memories)}q", 1 + len(memories), 0, *memories)
 
 
 def _append(image: bytearray, field: int, content: bytes, *, before: int) -> None:
-    """Puts a vector or table behind an image and lets a field point to it.
+    """Append a vector or table to an image and make a field point to it.
 
-    Its byte ``before`` is at a multiple of 8.
+    Its byte ``before`` is aligned to 8.
     """
     if not field:
         raise flatbuffer.CorruptFlatbufferError("a tensor without a place has one")

@@ -1,4 +1,4 @@
-"""What a program's inputs and outputs are: type, shape, layout, and what its integers mean."""
+"""Inputs and outputs of a program: type, shape, layout and quantization."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from micronpu.program.plan import ELEMENT_BYTES, Plan
 from micronpu.program.pte import TensorValue
 
 BORDERS_KEY = f"{PREFIX}borders"
-"""Named data in which a program with integer inputs and outputs says what they mean; it stays on the laptop."""
+"""Named data that records the scale and zero point of integer inputs and outputs; not deployed to the board."""
 _INTEGERS = ("int8", "uint8", "int16")
 
 
 RANGES_KEY = f"{PREFIX}ranges"
-"""Named data in which a program says how large the numbers of its inputs may be that are positions."""
+"""Named data that records the valid range of inputs that are indices."""
 
 
 def pack_ranges(sizes: Mapping[int, int]) -> bytes:
-    """What a program says of inputs that are positions: their numbers, and how many positions there are."""
+    """Serialize the ranges of index inputs: input number to number of valid positions."""
     return json.dumps(sorted(sizes.items()), separators=(",", ":")).encode()
 
 
 def ranges_of(named_data: Mapping[str, bytes], method: str) -> dict[int, int]:
-    """The same of a method, read.
+    """Parse the ranges of a method.
 
     Raises:
         PayloadError: it is damaged.
@@ -49,16 +49,16 @@ def ranges_of(named_data: Mapping[str, bytes], method: str) -> dict[int, int]:
 
 
 COUNTS_KEY = f"{PREFIX}counts"
-"""Named data in which a program says what its methods do with states that are positions."""
+"""Named data that records how methods use states that are positions."""
 
 
 def pack_counts(counts: Sequence[tuple[int, int | None, bool, int | None]]) -> bytes:
-    """What a program says of states by which rows are picked; see `micronpu.frontend.positions.Count`."""
+    """Serialize the use of states that select rows; see `micronpu.frontend.positions.Count`."""
     return json.dumps([list(row) for row in counts], separators=(",", ":")).encode()
 
 
 def counts_of(named_data: Mapping[str, bytes], method: str) -> tuple[tuple[int, int | None, bool, int | None], ...]:
-    """The same of a method, read.
+    """Parse the counts of a method.
 
     Raises:
         PayloadError: it is damaged.
@@ -77,7 +77,7 @@ def counts_of(named_data: Mapping[str, bytes], method: str) -> tuple[tuple[int, 
 
 
 class Meaning(Protocol):
-    """What `micronpu.frontend.integers` knows of an input or output."""
+    """Meaning of an input or output, as computed by `micronpu.frontend.integers`."""
 
     @property
     def dtype(self) -> str: ...
@@ -94,9 +94,10 @@ class Border:
     Attributes:
         name: "input_0", "output_0" and so on.
         tensor: type, shape, and order of axes in memory.
-        scale, zero_point: ``real = scale * (integer - zero_point)``; None where the elements are no such integers, or
-            where the file does not say.
-        grid: the scale and zero point to which the program itself quantizes a float, or from which it makes one.
+        scale, zero_point: ``real = scale * (integer - zero_point)``; None if the elements are not quantized or the file
+            does not record it.
+        grid: scale, zero point and limits with which the program itself quantizes a float input or dequantizes to a
+            float output.
     """
 
     name: str
@@ -107,7 +108,7 @@ class Border:
 
     @property
     def is_integer(self) -> bool:
-        """Whether it is a type whose integers may stand for floats."""
+        """True if integers of this type may represent quantized floats."""
         return self.tensor.dtype in _INTEGERS
 
     @property
@@ -120,7 +121,7 @@ class Border:
 
     @property
     def layout(self) -> str:
-        """In words: how the elements stand in memory."""
+        """Description of the memory layout."""
         order = self.tensor.dim_order
         if order == tuple(range(len(order))):
             return "contiguous"
@@ -129,11 +130,11 @@ class Border:
         return f"axes in memory {', '.join(map(str, order))}"
 
     def flat(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The elements in the order in which they stand in memory."""
+        """Return the elements in memory order."""
         return np.ascontiguousarray(np.transpose(array, self.tensor.dim_order)).reshape(-1)
 
     def quantize(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Floats as the program takes them, in float32 as the C function computes."""
+        """Quantize floats to the program's input, in float32 like the C function."""
         assert self.scale is not None and self.zero_point is not None
         limits = np.iinfo(self.tensor.dtype)
         steps = np.rint(array.astype(np.float32) / np.float32(self.scale)) + np.float32(self.zero_point)
@@ -143,15 +144,15 @@ class Border:
 def borders_of(
     plan: Plan, named_data: dict[str, bytes], known: tuple[Sequence[Meaning | None], Sequence[Meaning | None]] | None
 ) -> tuple[tuple[Border, ...], tuple[Border, ...]]:
-    """Inputs and outputs of a plan.
+    """Return the inputs and outputs of a plan.
 
     Args:
-        named_data: of the file before it is stripped: what the program says of itself, and the graphs that the host
-            runs, whose borders have scales.
-        known: what the compiler knows of inputs and outputs, where it is at hand.
+        named_data: of the file before it is stripped: the recorded meanings, and the host's graphs, whose I/O has
+            scales.
+        known: the compiler's result for inputs and outputs, if available.
 
     Raises:
-        ModelError: an input or output is no tensor of a static shape.
+        ModelError: an input or output is not a tensor of static shape.
     """
     inputs = tuple(_border(plan, f"input_{i}", index) for i, index in enumerate(plan.inputs))
     outputs = tuple(_border(plan, f"output_{i}", index) for i, index in enumerate(plan.outputs))
@@ -179,7 +180,7 @@ def _border(plan: Plan, name: str, index: int) -> Border:
 
 
 def _grid(plan: Plan, index: int) -> tuple[float, int, int, int] | None:
-    """Scale, zero point and limits of the operator that quantizes an input or makes an output."""
+    """Scale, zero point and limits of the operator that quantizes an input or dequantizes an output."""
     for call in plan.calls:
         quantizes = call.operator.endswith("::quantize_per_tensor.out") and call.arguments[0] == index
         dequantizes = call.operator.endswith("::dequantize_per_tensor.out") and call.arguments[-1] == index
@@ -210,7 +211,7 @@ class _Recorded:
 
 
 def pack_borders(inputs: Sequence[Meaning | None], outputs: Sequence[Meaning | None]) -> bytes:
-    """What a program says of its integers, as named data."""
+    """Serialize the meaning of integer inputs and outputs as named data."""
 
     def rows(meanings: Sequence[Meaning | None]) -> list[Any]:
         return [None if m is None else [m.dtype, m.scale, m.zero_point] for m in meanings]
@@ -242,7 +243,7 @@ def _damaged() -> PayloadError:
 
 
 def _carried(plan: Plan, named_data: dict[str, bytes]) -> dict[int, tuple[float, int]]:
-    """Scale and zero point of values that a delegate's graph for the host has, by number of the value."""
+    """Scale and zero point of values in the delegates' host graphs, by value number."""
     found: dict[int, tuple[float, int]] = {}
     for call in plan.calls:
         if call.kind != "DelegateCall" or call.delegate >= len(plan.delegates):
@@ -255,7 +256,7 @@ def _carried(plan: Plan, named_data: dict[str, bytes]) -> dict[int, tuple[float,
 
 
 def _graph_border(blob: bytes, arguments: tuple[int, ...]) -> dict[int, tuple[float, int]]:
-    """The same of one graph in an open container."""
+    """Scale and zero point of values in one graph of an open container."""
     try:
         container = parse(blob)
     except PayloadError:

@@ -1,13 +1,13 @@
-"""The digest that a program carries of itself, so that accidental damage is found before anything runs.
+"""The digest that a program contains, to detect accidental damage before it runs.
 
     stamped = stamp(buffer)
     state_of(stamped)        # Digest.RIGHT
 
-It travels as named data, which ExecuTorch's runtimes ignore: a magic word and the SHA-256 of the whole file, computed
-with zeros in its own place.  `micronpu.compile` writes it.  A program of ExecuTorch's own flow has the place, but
-nobody who fills it: `stamp` does.  It tells damage, not who made the program.
+It is stored as named data, which ExecuTorch's runtimes ignore: a magic word and the SHA-256 of the whole file, computed
+with zeros in its place. `micronpu.compile` writes it. A program of ExecuTorch's own flow has an empty placeholder,
+which `stamp` fills. It detects damage, not tampering.
 
-A program for a board is without that place, and has its digest behind its end, where no runtime reads: `seal`.
+A program for a board has no placeholder; its digest is appended to the file, where no runtime reads it: `seal`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from micronpu.upstream.pte import DataSegment, NamedData, Program
 
 
 class Digest(Enum):
-    """What the digest says of a program."""
+    """Result of comparing a program with its digest."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -33,7 +33,7 @@ class Digest(Enum):
 
 
 def state_of(data: bytes, name: str = "The program") -> Digest:
-    """Compares a program with the digest that it carries.
+    """Compare a program with the digest that it contains.
 
     Args:
         data: the file's contents, as `read_pte` takes them.
@@ -44,7 +44,8 @@ def state_of(data: bytes, name: str = "The program") -> Digest:
         return Digest.RIGHT if sealed else Digest.WRONG
     place = _place(data, name)
     if place is None:
-        # Neither the name nor the magic word: with one of them alone, the other was damaged.
+        # Missing requires that both name and magic word are absent: either of them alone means that the other was
+        # damaged.
         is_marked = KEY.encode() in data or MAGIC in data
         return Digest.WRONG if is_marked else Digest.MISSING
     found = data[place : place + SIZE]
@@ -54,10 +55,10 @@ def state_of(data: bytes, name: str = "The program") -> Digest:
 
 
 def stamp(data: bytes, name: str = "The program") -> bytes:
-    """The program with its digest in the place that it has for one.
+    """Return the program with its digest filled in.
 
     Raises:
-        PayloadError: it has none: micronpu's partitioners and `micronpu.compile` make one.
+        PayloadError: it has no placeholder; micronpu's partitioners and `micronpu.compile` make one.
     """
     check_bytes("data", data)
     check_text("name", name)
@@ -76,15 +77,15 @@ _SEAL_SIZE = len(_SEAL) + SIZE
 
 
 def seal(data: bytes) -> bytes:
-    """A program with its digest behind its end, which costs a board nothing: its firmware has what is before."""
+    """Append the digest to a program; boards do not store it, since their firmware ends before it."""
     return data + _SEAL + hashlib.sha256(data).digest()
 
 
 def with_digest_of(original: bytes, made: bytes, name: str = "The program") -> bytes:
-    """A program made of another, with a right digest in the place where the other has one, or as it is.
+    """Return a program derived from another, with a correct digest if the original has one.
 
     Args:
-        made: the original with bytes changed before what a seal has put behind its end.
+        made: the original with bytes changed before its seal.
     """
     if state_of(original, name) is not Digest.RIGHT:
         return made
@@ -92,21 +93,21 @@ def with_digest_of(original: bytes, made: bytes, name: str = "The program") -> b
 
 
 def unsealed(data: bytes) -> bytes:
-    """What `seal` was given, or a program without such a digest as it is."""
+    """Undo `seal`; return a program without such a digest unchanged."""
     return data if _sealed(data) is None else data[:-_SEAL_SIZE]
 
 
 def _sealed(data: bytes) -> bool | None:
-    """Whether the digest behind a program's end is right; None where there is none.
+    """True if the digest at a program's end is right; None if there is none.
 
-    One whose word or place is damaged is wrong: nothing else is known to write so few bytes behind a program.
+    A damaged marker or position counts as wrong: no other tool is known to append so few bytes to a program.
     """
     if data[-_SEAL_SIZE:-SIZE] == _SEAL:
         return hmac.compare_digest(data[-SIZE:], hashlib.sha256(memoryview(data)[:-_SEAL_SIZE]).digest())
     try:
         program_size, base, segments = extents(data, "")
     except PayloadError:
-        return None  # which is said elsewhere
+        return None  # reported elsewhere
     behind = len(data) - max(program_size, base + segments)
     return False if 0 < behind <= _SEAL_SIZE or _SEAL in data[-2 * _SEAL_SIZE :] else None
 
@@ -119,10 +120,10 @@ def _digest(data: bytes, place: int) -> bytes:
 
 
 def _place(data: bytes, name: str) -> int | None:
-    """Where the digest is in the file; None where there is no place for one.
+    """Offset of the digest in the file; None if the file has no place for one.
 
     Raises:
-        PayloadError: the file is cut.
+        PayloadError: the file is truncated.
     """
     try:
         program_size, base, _ = extents(data, name)

@@ -1,4 +1,4 @@
-"""A program with another of its methods in the first place, for runners that call the first."""
+"""Move a method of a program to the first place, for runners that call the first one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from micronpu.upstream.pte import ExecutionPlan, Program
 
 
 def with_method_first(data: bytes, method: str, name: str = "The program") -> bytes:
-    """The same file with two methods' places in its list exchanged, and a right digest where it had one.
+    """Swap two methods in the file's list and update the digest if it had one.
 
     Raises:
         PayloadError: it is damaged, or has no such method.
@@ -30,5 +30,5 @@ def with_method_first(data: bytes, method: str, name: str = "The program") -> by
     tables = [plans.table(0).position, plans.table(number).position]
     image = bytearray(data)
     for place, table in zip(places, reversed(tables), strict=True):
-        struct.pack_into("<I", image, place, table - place)  # counted from where it stands
+        struct.pack_into("<I", image, place, table - place)  # relative to its own position
     return with_digest_of(data, bytes(image), name)

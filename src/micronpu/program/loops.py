@@ -1,9 +1,9 @@
-"""Loops in a plan: jumps back that ExecuTorch's compiler writes for a scan, and how often they are taken.
+"""Loops in a plan: backward jumps that ExecuTorch's compiler writes for a scan, and their number of iterations.
 
     n = sym_size(x, 0); i = 0
     first: ...; i = i + 1; done = i == n; jump to first unless done; i = i - n
 
-Only such loops end for certain, and only of these it is known how often they run.
+Only loops of this form are known to terminate, and their number of iterations is known.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIZE, _ADD, _EQUAL, _SUBTRACT = (
     "executorch_prim::sub.Scalar",
 )
 _BY_INDEX = {"aten::select_copy.int_out": 2, "executorch_prim::et_copy_index.tensor": 2}
-"""Operators that read the counter, and where."""
+"""Operators that read the counter as an index, and the position of that argument."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Loop:
     """A loop of a chain.
 
     Attributes:
-        first, last: instructions that are repeated; the last one jumps back.
-        tensor, axis: values: the sequence, and the axis whose size is the number of rounds.
+        first, last: repeated instructions; the last one jumps back.
+        tensor, axis: values: the sequence, and the axis whose size is the number of iterations.
     """
 
     first: int
@@ -40,10 +40,10 @@ class Loop:
 
 
 def loops_of(instructions: Sequence[Table], operators: Sequence[str], number: Callable[[int], object]) -> list[Loop]:
-    """The loops of a chain; a jump back that is none of them may never end.
+    """Return the loops of a chain; any other backward jump may never end.
 
     Args:
-        number: content of a value that is a number; None for others.
+        number: returns the content of a value that is a number; None for others.
     """
     calls: list[tuple[str, tuple[int, ...]]] = []
     for instruction in instructions:
@@ -74,7 +74,7 @@ def loops_of(instructions: Sequence[Table], operators: Sequence[str], number: Ca
 def _counting(
     calls: Sequence[tuple[str, tuple[int, ...]]], place: int, condition: int, number: Callable[[int], object]
 ) -> tuple[int, int] | None:
-    """(i, n) of `i = i + 1; done = i == n` before a jump and `i = i - n` behind it; None of anything else."""
+    """Match `i = i + 1; done = i == n` before a jump and `i = i - n` after it; return (i, n), or None."""
     (added, add), (compared, equal) = calls[place - 2], calls[place - 1]
     if added != _ADD or compared != _EQUAL or len(add) != 3 or len(equal) != 3 or place + 1 >= len(calls):
         return None
@@ -106,5 +106,5 @@ def _loop(
 
 
 def _read(name: str, args: tuple[int, ...], counter: int) -> list[int]:
-    """The values that a call has to do with, but the counter where it is the index of a row."""
+    """Return the values that a call reads, except the counter used as a row index."""
     return [a for n, a in enumerate(args) if not (a == counter and _BY_INDEX.get(name) == n)]

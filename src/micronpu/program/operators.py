@@ -1,10 +1,10 @@
-"""What the kernels of the host take: count and kinds of arguments.
+"""Signatures of the host's kernels: number and kinds of arguments.
 
-ExecuTorch's own kernels are listed in `kernels.txt`, so that a program can be checked without torch; what else a user
-registers, torch has schemas of.
+ExecuTorch's own kernels are listed in `kernels.txt`, so that a program can be checked without torch; schemas of other
+registered kernels come from torch.
 
-ExecuTorch's kernels do not look: a value of another kind ends the process, and a missing one is read from whatever lies
-behind the list.  The kernels that call CMSIS-NN are ours and look for themselves.
+ExecuTorch's kernels do not check their arguments: a value of another kind ends the process, and a missing one is read
+out of bounds. The kernels that call CMSIS-NN are ours and check their arguments.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Signature:
     """The arguments of a kernel.
 
     Attributes:
-        parameters: in order; results that a kernel puts into the list of values are among them.
-        repeated: how many results the program may name again after them, which the kernel does not read.
+        parameters: in order, including results that a kernel stores into the list of values.
+        repeated: number of results that the program may name again after them, which the kernel does not read.
     """
 
     parameters: tuple[Parameter, ...]
@@ -64,7 +64,7 @@ def _numbers(count: int) -> Signature:
 
 _TENSOR, _INTEGERS, _INT = _KINDS["Tensor"], _KINDS["List[int]"], _KINDS["int"]
 _UNARY = ("ceil", "neg", "round", "sym_float", "sym_int", "sym_not", "trunc")
-# Of ExecuTorch's own operators torch knows nothing; they compute with sizes, but for these two.
+# torch has no schemas of ExecuTorch's own operators; all but these two compute with sizes.
 _PRIMITIVES = {
     "et_view.default": Signature(
         (Parameter("self", _TENSOR), Parameter("size", _INTEGERS), Parameter("out", _TENSOR, written=True)), 1
@@ -77,37 +77,37 @@ _PRIMITIVES = {
 }
 _PRIMITIVE_SPACE = "executorch_prim::"
 VIEW = "executorch_prim::et_view.default"
-"""It gives its result the memory of its input."""
+"""Its result aliases the memory of its input."""
 
 
 _known: dict[str, Signature] = {}
 
 
 def signature_of(operator: str) -> Signature | None:
-    """What a kernel such as "aten::add.out" takes; None where nobody has said, as for kernels of the user's library."""
+    """Return the arguments of a kernel such as "aten::add.out"; None if unknown, as for kernels of a user's library."""
     if operator.startswith(_PRIMITIVE_SPACE):
         return _PRIMITIVES.get(operator.removeprefix(_PRIMITIVE_SPACE), _numbers(3))
     if operator not in _known:
         line = _listed().get(operator) or describe(operator)
-        if line is None:  # asked again: the library that says it may be imported by then
+        if line is None:  # not cached: the library with the schema may be imported later
             return None
         _known[operator] = _parse(line)
     return _known[operator]
 
 
 def needs_torch(operators: Iterable[str]) -> bool:
-    """Whether one of the operators is of a library that only torch knows, so that its calls cannot be checked here."""
+    """True if an operator's schema is known to torch alone, so that its calls cannot be checked here."""
     return any(not name.startswith((_PRIMITIVE_SPACE, CORE_KERNELS)) and name not in _listed() for name in operators)
 
 
 def describe(operator: str) -> str | None:
     """A kernel's line of `kernels.txt`, from torch's schema; None where torch has none.
 
-    ``aten::abs.out(self: Tensor, out: Tensor!) repeats 1``: the exclamation mark is for what the kernel writes into;
-    "repeats" counts results that the program may name again, "returns" those that the kernel puts in place.
+    ``aten::abs.out(self: Tensor, out: Tensor!) repeats 1``: "!" marks arguments that the kernel writes; "repeats"
+    counts results that the program may name again, "returns" those that the kernel stores itself.
     """
     if operator.startswith(CORE_KERNELS) and "torch" not in sys.modules:
-        return None  # they look for themselves: not worth the import
+        return None  # they check their arguments: not worth the import
     from micronpu.upstream.torch import schema_named
 
     space, _, rest = operator.partition("::")
@@ -120,7 +120,7 @@ def describe(operator: str) -> str | None:
         for a in schema.arguments
     )
     word = "repeats" if any(a.is_out for a in schema.arguments) else "returns"
-    # A list of results is named again as well, though such a kernel returns nothing by its schema.
+    # A list of results is named again too, although such a kernel returns nothing by its schema.
     lists = sum(a.is_out and str(a.type) == "List[Tensor]" for a in schema.arguments)
     return f"{operator}({arguments}) {word} {len(schema.returns) or lists}"
 

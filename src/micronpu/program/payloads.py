@@ -1,4 +1,4 @@
-"""A program with other payloads in the place of its delegates', for runners that read what ours do not hold."""
+"""Replace the payloads of a program's delegates, for runners that need another format."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from micronpu.upstream.pte import BackendDelegateInlineData, Program
 
 _ALIGNMENT, _SEGMENTS = 16, 128
 _SIZES = 16
-"""Where the header says how long the flatbuffer is, and where the segments begin."""
+"""Offset of the header fields with the size of the flatbuffer and the position of the segments."""
 
 
 def with_payloads(data: bytes, change: Callable[[bytes], bytes], name: str = "The program") -> bytes:
-    """The same file with each payload as a function gives it, and a right digest where it had one.
+    """Return the file with each payload replaced by ``change(payload)``, and an updated digest if it had one.
 
-    What changes is written behind the flatbuffer, and what was there before stays as dead bytes.
+    Changed payloads are appended to the flatbuffer; the old ones remain as dead bytes.
 
     Raises:
-        PayloadError: it is damaged.
+        PayloadError: the file is damaged.
     """
     size = read_pte(data, name=name).program_size
     program = flatbuffer.root(memoryview(data)[:size], IDENTIFIER)
@@ -32,7 +32,7 @@ def with_payloads(data: bytes, change: Callable[[bytes], bytes], name: str = "Th
         if (new := change(old)) != old:
             image += bytes((-len(image) - 4) % _ALIGNMENT)
             position = entry.offset(BackendDelegateInlineData.DATA)
-            struct.pack_into("<I", image, position, len(image) - position)  # counted from where it stands
+            struct.pack_into("<I", image, position, len(image) - position)  # relative to its own position
             image += struct.pack("<I", len(new)) + new
     if len(image) == size:
         return data

@@ -1,7 +1,7 @@
-"""The execution plan of a `.pte` as the runtime on the board walks it: values, calls, memories.
+"""The execution plan of a `.pte` as the board's runtime executes it: values, calls, memories.
 
-`micronpu.program.pte` checks the file and summarises its border; this reads what the firmware's sizes and constants are
-computed from.  Layout: `executorch/schema/program.fbs`, ExecuTorch 1.5.  No torch, no ExecuTorch.
+`micronpu.program.pte` checks the file and summarises its I/O; this module reads the data from which the firmware's
+sizes and constants are computed. Layout: `executorch/schema/program.fbs`, ExecuTorch 1.5. No torch, no ExecuTorch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ELEMENT_BYTES = {
     "int64": 8,
     "float64": 8,
 }
-"""Bytes of an element, by torch's name of its type."""
+"""Bytes of an element, by torch's name of the type."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Value:
         tensor: of a tensor.
         number: of an Int, Bool or Double.
         length: elements of a list, characters of a string.
-        items: of a list of tensors: the values in it, -1 for an absent one.
-        external: a constant tensor whose data stands in a file of its own.
-        planned: the memory (1 and up) that holds a tensor, 0 where none does.
+        items: of a list of tensors: value numbers, -1 for an absent one.
+        external: a constant tensor whose data is in a separate file.
+        planned: number of the memory (1 and up) that holds a tensor, 0 for none.
         offset: its first byte there.
-        initial: of a tensor that lives on from call to call: its bytes when the method is loaded.
+        initial: of a tensor that persists across calls: its bytes when the method is loaded.
     """
 
     kind: str
@@ -92,7 +92,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Delegate:
-    """A delegated part: the backend, its payload, and what it was compiled with, by key."""
+    """A delegated partition: the backend, its payload, and its compile specs by key."""
 
     backend: str
     payload: bytes
@@ -106,7 +106,7 @@ class Plan:
     Attributes:
         memories: bytes of each planned memory, in order.
         chains: the calls of each chain, nearly always one.
-        named_data: whether the file has a table of data that are looked up by name, be it an empty one.
+        named_data: True if the file has a table of named data, even an empty one.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Plan:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """What the plan calls, sorted, such as "aten::add.out"."""
+        """The operators that the plan calls, sorted, such as "aten::add.out"."""
         return tuple(sorted({call.operator for call in self.calls if call.operator}))
 
     @property
@@ -138,10 +138,10 @@ def read_plan(data: bytes, *, name: str = "The program", method: str = "") -> tu
     Args:
         data: the file's contents.
         name: what to call it in messages.
-        method: "forward", or the only one there is, unless named.
+        method: default "forward", or the only one.
 
     Raises:
-        PayloadError: no `.pte`, truncated, damaged, or without that method.
+        PayloadError: not a `.pte`, truncated, damaged, or without that method.
     """
     summary = read_pte(data, name=name)
     method = method or ("forward" if "forward" in summary.methods else next(iter(summary.methods), ""))
@@ -164,7 +164,7 @@ def read_plan(data: bytes, *, name: str = "The program", method: str = "") -> tu
 
 
 class _Variables:
-    """The first values of tensors that live on from call to call."""
+    """Initial values of tensors that persist across calls."""
 
     def __init__(self, data: bytes, program: flatbuffer.Table, summary: PteSummary) -> None:
         self._data, self._program = data, program
@@ -178,7 +178,7 @@ class _Variables:
         if number >= groups.length:
             raise flatbuffer.CorruptFlatbufferError("a tensor has first values that are not there")
         group = groups.table(number)
-        if number not in self._offsets:  # every variable has its own in the one list
+        if number not in self._offsets:  # every variable has its own entry in the list
             self._offsets[number] = group.vector(SubsegmentOffsets.OFFSETS).integers("<Q")
         offsets = self._offsets[number]
         segments = self._program.vector(Program.SEGMENTS)

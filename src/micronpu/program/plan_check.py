@@ -1,8 +1,8 @@
 """Checks everything in the plan of a `.pte` that ExecuTorch's runtime takes on trust.
 
-The runtime checks that the file is a flatbuffer and that most indices exist.  It believes sizes, kinds and pointers: a
-program in which they are wrong ends the process or reads other memory.  Here such a program is a sentence.  What a
-program computes is not judged; see `micronpu.program.digest` for that.
+The runtime checks that the file is a flatbuffer and that most indices exist. It trusts sizes, kinds and pointers: a
+program with wrong ones ends the process or reads other memory. Here such a program raises an error. The computed values
+are not checked; see `micronpu.program.digest` for that.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from micronpu.upstream.pte import KernelTypes as Kind
 _HINT = "copy the file again, or compile the model again"
 _MOST_AXES = 16  # kTensorDimensionLimit of ExecuTorch
 _MOST_MEMORY = 1 << 32  # more than any microcontroller's
-_SLACK = 1 << 16  # between what tensors take of a buffer and its size: alignment
+_SLACK = 1 << 16  # alignment overhead: largest buffer size minus what its tensors need
 _BYTES = {name: size for size, names in {
     1: ("uint8", "int8", "bool"), 2: ("int16", "float16", "bfloat16"), 4: ("int32", "float32"), 8: ("int64", "float64"),
 }.items() for name in names}  # fmt: skip
@@ -67,7 +67,7 @@ _NEEDED = {
 
 
 class _BadPlanError(Exception):
-    """What is wrong, as a clause without a full stop."""
+    """The defect, as a clause without a full stop."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class _Tensor:
     """A tensor of the plan.
 
     Attributes:
-        constant: whether its memory is the program's, which nobody may write to.
-        placed: whether it has memory before anything runs.
+        constant: its memory belongs to the program and is read-only.
+        placed: it has memory before the method runs.
     """
 
     dtype: str
@@ -96,14 +96,14 @@ class _Value:
 
 
 def check_plan(data: bytes, name: str, method: str, *, external: bool = False) -> None:
-    """Checks one method of a program; `read_pte` has found the file whole.
+    """Check one method of a program that `read_pte` has accepted.
 
     Args:
         name: what to call the file in messages.
-        external: constants may stand in files beside it, which a firmware brings and this machine does not.
+        external: constants may be in separate files, which a firmware provides and this machine does not.
 
     Raises:
-        PayloadError: the runtime would trust something that is not so.
+        PayloadError: a value that the runtime would trust is wrong.
     """
     try:
         program_size, base, _ = extents(data, name)
@@ -121,7 +121,7 @@ def check_plan(data: bytes, name: str, method: str, *, external: bool = False) -
 
 
 class _Plan:
-    """One execution plan, read step by step; every step may find it bad."""
+    """One execution plan, read step by step; every step may raise."""
 
     def __init__(self, data: bytes, program: Table, plan: Table, base: int, external: bool) -> None:
         self._external = external
@@ -134,7 +134,7 @@ class _Plan:
         self._offsets: dict[int, tuple[int, ...]] = {}
 
     def check(self) -> None:
-        """Everything, in the order in which the runtime reads it."""
+        """Check everything, in the order in which the runtime reads it."""
         for field, what in _NEEDED.items():
             _need(self._plan.offset(field), f"it has no {what}")
         values = self._plan.vector(ExecutionPlan.VALUES).tables()
@@ -214,7 +214,7 @@ class _Plan:
     def _check_data(
         self, index: int, size: int, element: int, extra: Table | None, is_variable: bool, where: str
     ) -> None:
-        """The data of a constant, or the initial data of a variable, are in the file."""
+        """Check that the data of a constant, or the initial data of a variable, is in the file."""
         inline = self._program.vector(Program.CONSTANT_BUFFER)
         subsegment: Table | None = None
         if is_variable:
@@ -231,14 +231,14 @@ class _Plan:
             _need(size <= data.length and data.fits(1), f"{where} has {size} bytes, but its constant {data.length}")
             return
         segment = subsegment.integer(SubsegmentOffsets.SEGMENT_INDEX, "<I")
-        if subsegment.position not in self._offsets:  # every constant has its own in the one list
+        if subsegment.position not in self._offsets:  # every constant has its own entry in the list
             self._offsets[subsegment.position] = subsegment.vector(SubsegmentOffsets.OFFSETS).integers("<Q")
         offsets = self._offsets[subsegment.position]
         _need(index < len(offsets), f"{where} is constant {index} of {len(offsets)}")
         _need(segment < len(self._segments), f"{where} is in segment {segment} of {len(self._segments)}")
         start, length = self._segments[segment]
         _need(offsets[index] + size <= length, f"{where} has {size} bytes, but its constant {length - offsets[index]}")
-        # The first values of a variable are copied to where it stands, a constant is read where it is.
+        # Initial values of a variable are copied to its memory; a constant is read in place.
         aligned = is_variable or (self._base + start + offsets[index]) % element == 0
         _need(aligned, f"{where} is a constant at an address that is no multiple of {element}")
 
@@ -252,7 +252,7 @@ class _Plan:
         self._used[memory] = max(self._used[memory], end)
 
     def _check_lists(self) -> None:
-        """Lists hold what their kind says, and no lists."""
+        """Check that lists hold elements of their kind, and no lists."""
         for number, value in enumerate(self._values):
             allowed: tuple[Kind, ...]
             if value.kind is Kind.INT_LIST:
@@ -270,7 +270,7 @@ class _Plan:
                 _need(found in allowed, f"value {number}, a {value.kind}, holds a {found}")
 
     def _check_memory(self) -> None:
-        """The memory that the runtime sets aside before anything runs: as much as the tensors take."""
+        """Check that the planned memory is not larger than its tensors need."""
         for number, (size, used) in enumerate(zip(self._buffers, self._used, strict=True)):
             _need(
                 0 <= size <= (used + _SLACK if number else _SLACK),
@@ -347,12 +347,12 @@ class _Plan:
             _need(freed.kind is Kind.TENSOR, f"{where} frees what is no tensor")
 
     def _number(self, index: int) -> object:
-        """Content of a value that is an integer."""
+        """Content of an integer value."""
         value = self._values[index] if 0 <= index < len(self._values) else None
         return value.content if value is not None and value.kind is Kind.INT else None
 
     def _check_loop(self, loop: Loop) -> None:
-        """A loop runs as often as its sequence has rows, of which it has one or more."""
+        """Check that a loop's sequence has at least one row, since it iterates over the rows."""
         value, axis = self._at(loop.tensor, "the sequence of a loop"), self._number(loop.axis)
         _need(value.kind is Kind.TENSOR, f"the loop at instruction {loop.first} is over a {value.kind}")
         shape = value.content.shape
@@ -410,10 +410,10 @@ def _check_signature(signature: Signature, values: list[_Value], where: str) -> 
 
 
 def _check_meanings(operator: str, named: dict[str, _Value], where: str) -> None:
-    """Checks each argument that says a type, a range or a grid, of whichever kernel, against its tensors.
+    """Check every argument that names a type, a range or qparams against the tensors, for any kernel.
 
-    ``out_dtype`` is always that of the result, and ``dtype`` as well, but for a dequantization, where it is that of the
-    integers that are read.
+    Both ``out_dtype`` and ``dtype`` name the type of the result, except for a dequantization, where ``dtype`` is the
+    type of the integer input.
     """
     library, _, kernel = operator.partition("::")
     for name, value in named.items():
@@ -472,7 +472,7 @@ def _check_per_channel(quantized: str) -> Callable[[dict[str, _Value], str], Non
         rank, axis = len(tensor.shape), named["axis"].content
         _need(-rank <= axis < rank, f"{where} has the axis {axis} of {rank}")
         channels = tensor.shape[axis]
-        # The kernels end the process over other types than those that they have code for.
+        # The kernels end the process for types that they do not implement.
         scales, zeros = (("float64",), ("int64",)) if quantized == "out" else _DEQUANTIZED
         for name, dtypes in (("scales", scales), ("zero_points", zeros)):
             value = named[name]

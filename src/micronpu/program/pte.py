@@ -1,6 +1,6 @@
-"""Looks at a `.pte` before the runtime does: is it whole, what does it need, what are its inputs and outputs.
+"""Check a `.pte` before the runtime loads it, and summarise its requirements, inputs and outputs.
 
-The runtime reports a damaged or unsuited program as an error number; from here the user gets a sentence. Layout: a
+The runtime reports a damaged or unsuitable program as an error number; this module raises a clear message. Layout: a
 flatbuffer with identifier `ET12`. If there are segments, 32 bytes of extended header follow the identifier (magic
 `eh00`, its length, the flatbuffer's size, offset and size of the segments), and the segments follow the flatbuffer.
 Source: `executorch/exir/_serialize` (`_program.py`, `program.fbs`), ExecuTorch 1.5. No torch, no ExecuTorch:
@@ -42,7 +42,7 @@ from micronpu.upstream.pte import (
 )
 
 IDENTIFIER = b"ET12"
-"""Of the flatbuffer, at its fifth byte."""
+"""File identifier of the flatbuffer, at its fifth byte."""
 _HEADER_MAGIC = b"eh00"
 _COPY_AGAIN = "copy or export the file again"
 _TENSOR_LISTS = (KernelTypes.TENSOR_LIST, KernelTypes.OPTIONAL_TENSOR_LIST)
@@ -94,11 +94,11 @@ class MethodSummary:
     """A method: its tensors (None for other values), the operators and delegates that it calls.
 
     Attributes:
-        recorded_outside: upper bound of what one run writes into a debug buffer when values are recorded, without what
-            the operations of the families' own executors write: every tensor argument of every instruction, and the
-            operators of graphs inside delegates.
-        payloads: of the delegates, as parts of the file's bytes.
-        states: tensors in planned memory with a first value, which live on from one call to the next.
+        recorded_outside: upper bound of the bytes that one run records in a debug buffer, without the operations of the
+            backends' own executors: every tensor argument of every instruction, and the operators of graphs inside
+            delegates.
+        payloads: of the delegates, as views of the file's bytes.
+        states: tensors in planned memory with an initial value, which persist across calls.
         state_places: memory and offset of each.
     """
 
@@ -114,18 +114,18 @@ class MethodSummary:
 
     @property
     def shared_places(self) -> tuple[tuple[int, int], ...]:
-        """Those of `state_places` that are not in the method's own memory."""
+        """The entries of `state_places` outside the method's own memory."""
         return tuple(place for place in self.state_places if place[0] > 1)
 
 
 @dataclass(frozen=True)
 class PteSummary:
-    """What a `.pte` holds.
+    """Contents of a `.pte`.
 
     Attributes:
         methods: by name.
         payloads: (delegate name, blob) of each delegate of each method, in program order.
-        named_data: what delegates look up by name, by key.
+        named_data: data that delegates look up, by key.
         program_size, segment_size: bytes of the flatbuffer and of the segments.
     """
 
@@ -136,9 +136,9 @@ class PteSummary:
     segment_size: int
 
     def sharing(self, method: str) -> tuple[MethodSummary, ...]:
-        """A method, and in the file's order those that share a state with it, or with one that does.
+        """Return a method and, in file order, all methods that share states with it, directly or through others.
 
-        Memory 1 is each method's own; ExecuTorch puts what methods share into others.
+        Memory 1 is private to each method; ExecuTorch puts shared tensors into other memories.
         """
         found, places = {method}, set(self.methods[method].shared_places)
         while more := {m.name for m in self.methods.values() if places & set(m.shared_places)} - found:
@@ -148,7 +148,7 @@ class PteSummary:
 
 
 def read_pte(data: bytes, *, name: str = "The program") -> PteSummary:
-    """Check that a `.pte` is whole and summarise it.
+    """Check that a `.pte` is complete and summarise it.
 
     Args:
         data: the file's contents.
@@ -184,12 +184,12 @@ def extents(data: bytes, name: str) -> tuple[int, int, int]:
     """Sizes from the extended header: flatbuffer, offset of the segments, all segments.
 
     Raises:
-        PayloadError: the header is damaged, or names more bytes than there are.
+        PayloadError: the header is damaged, or names more bytes than the file has.
     """
     size = len(data)
     magic, length = data[8:12], int.from_bytes(data[12:16], "little")
     if magic != _HEADER_MAGIC:
-        # Without segments there is no header; the runtime's verifier then finds what is cut off.
+        # Without segments there is no header; the runtime's verifier then detects truncation.
         return size, 0, 0
     if size < 40 or length < 24:
         raise PayloadError(f"{name} is truncated or damaged: its extended header is not whole.", hint=_COPY_AGAIN)
@@ -231,7 +231,7 @@ def _summary(
         entry.string(NamedData.KEY): bytes(segment(entry.integer(NamedData.SEGMENT_INDEX, "<I")))
         for entry in program.vector(Program.NAMED_DATA).tables()
     }
-    named_data.pop(KEY, None)  # nobody looks it up
+    named_data.pop(KEY, None)  # not read by delegates
     methods: dict[str, MethodSummary] = {}
     payloads: list[tuple[str, bytes]] = []
     for plan in program.vector(Program.EXECUTION_PLAN).tables():
@@ -283,8 +283,8 @@ def _tensor(value: flatbuffer.Table) -> TensorValue | None:
 
 def _states(values: flatbuffer.Vector) -> dict[tuple[int, int], TensorValue]:
     """The states by memory and offset."""
-    # A number in a buffer or a place in memory says where a tensor is; both are a variable's first value. A view has
-    # the place of its base.
+    # A tensor is identified by its buffer number or its memory offset; both hold a variable's initial value. A view has
+    # the offset of its base.
     found: dict[tuple[int, int], TensorValue] = {}
     for value in values.tables():
         tensor = value.table(EValue.VAL)
@@ -298,7 +298,7 @@ def _states(values: flatbuffer.Vector) -> dict[tuple[int, int], TensorValue]:
 
 
 def _recorded_bytes(plan: flatbuffer.Table, values: flatbuffer.Vector) -> int:
-    """Bytes that the runtime itself records of one run: the arguments of all calls, and the method's outputs."""
+    """Bytes that the runtime itself records in one run: the arguments of all calls, and the method's outputs."""
     sizes: dict[int, int] = {}
 
     def size_of(index: int, in_list: bool = False) -> int:
@@ -327,7 +327,7 @@ def _recorded_bytes(plan: flatbuffer.Table, values: flatbuffer.Vector) -> int:
 
 
 def _rounds(plan: flatbuffer.Table, values: flatbuffer.Vector, instructions: list[flatbuffer.Table]) -> list[int]:
-    """How often each instruction of a chain is executed."""
+    """Number of executions of each instruction of a chain."""
     operators = operators_of(plan)
 
     def number(index: int) -> object:
@@ -368,7 +368,7 @@ def tosa_output_bytes(blob: bytes) -> int:
 
 def litert_output_bytes(blob: bytes) -> int:
     """Bytes that a traced run of a LiteRT graph in an open container records; 0 for any other blob."""
-    start = blob.find(_LITERT)  # not parsed: a damaged payload is the plug-in's to report
+    start = blob.find(_LITERT)  # not parsed: the plug-in reports a damaged payload
     if start < 4:
         return 0
     try:
@@ -386,5 +386,5 @@ def litert_output_bytes(blob: bytes) -> int:
 
 
 def recorded_size(elements: int) -> int:
-    """A recorded tensor: up to 8 bytes per element, and padding to the sink's alignment."""
+    """Size of a recorded tensor: up to 8 bytes per element, and padding to the sink's alignment."""
     return 8 * max(elements, 0) + 128

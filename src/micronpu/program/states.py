@@ -1,4 +1,4 @@
-"""What a program says of its states: buffers in its planned memory that live on from call to call."""
+"""States of a program: buffers in its planned memory that persist across calls."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from micronpu.container.digest import PREFIX
 from micronpu.program.plan import ELEMENT_BYTES, Plan, Value
 
 STATES_KEY = f"{PREFIX}states"
-"""Named data in which a program names its states and their grids; it stays on the laptop."""
+"""Named data that records the names and qparams of the states; not deployed to the board."""
 
 
 class Known(Protocol):
-    """What the compiler knows of a state."""
+    """State metadata from the compiler."""
 
     @property
     def name(self) -> str: ...
@@ -30,14 +30,14 @@ class Known(Protocol):
 
 @dataclass(frozen=True)
 class StoredState:
-    """A state as the file has it.
+    """A state as stored in the file.
 
     Attributes:
-        name: of the buffer in the model; "state_0" and so on where the file does not say.
+        name: of the buffer in the model; "state_0" and so on if the file does not record it.
         memory: the planned memory (1 and up) that holds it.
         offset: its first byte there.
         initial: its bytes before the first call.
-        scale, zero_point: ``real = scale * (integer - zero_point)``; None where it is no quantized float.
+        scale, zero_point: ``real = scale * (integer - zero_point)``; None if it is not a quantized float.
     """
 
     name: str
@@ -55,28 +55,28 @@ class StoredState:
 
 
 def pack_states(states: Sequence[Known]) -> bytes:
-    """What a program says of its states, as named data."""
+    """Serialize the metadata of states as named data."""
     return json.dumps([[s.name, s.scale, s.zero_point] for s in states], separators=(",", ":")).encode()
 
 
 def key_of(key: str, method: str) -> str:
-    """The key of named data that a program has for each of its methods, where it has several."""
+    """Key of per-method named data in a program with several methods."""
     return f"{key}/{method}" if method else key
 
 
 def states_of(plan: Plan, named_data: dict[str, bytes]) -> tuple[StoredState, ...]:
-    """The states of a plan, in its order.
+    """Return the states of a plan, in its order.
 
     Args:
         named_data: of the file before it is stripped.
 
     Raises:
-        PayloadError: what the program says of them is damaged.
+        PayloadError: the recorded metadata is damaged.
     """
     found: dict[tuple[int, int], Value] = {}
     for value in plan.values:
         if value.initial is not None:
-            found.setdefault((value.planned, value.offset), value)  # a view stands where its base does
+            found.setdefault((value.planned, value.offset), value)  # a view has its base's offset
     variables = list(found.values())
     try:
         own = named_data.get(key_of(STATES_KEY, plan.name), named_data.get(STATES_KEY, b"[]"))

@@ -1,8 +1,8 @@
-"""Takes out of a `.pte` what only a laptop needs: the integer graphs that the host's plug-in runs, and notes of ours.
+"""Remove from a `.pte` what only the host needs: the integer graphs that the host's plug-in runs, and our metadata.
 
-They travel as named data with keys of ours, as does the digest of the whole file.  Their entries and segments are cut
-out; what remains moves together, and the numbers that point to segments follow.  Nothing else of the file is touched,
-so that the board computes from the very bytes that the host has checked.
+Both are named data with our keys, like the digest of the whole file. Their entries and segments are removed, the
+remaining segments are moved together, and references to segments are renumbered. The rest of the file is unchanged, so
+the board computes from the bytes that the host has checked.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from micronpu.upstream.pte import (
 
 _IDENTIFIER = b"ET12"
 _ALIGNMENT = 128
-"""ExecuTorch's own alignment of segments."""
+"""Segment alignment of ExecuTorch."""
 
 
 def strip(data: bytes, *, name: str = "The program") -> bytes:
-    """The program for the board.
+    """Return the program for the board.
 
     Args:
         data: a `.pte`.
         name: what to call it in messages.
 
     Raises:
-        PayloadError: no `.pte`, truncated or damaged.
+        PayloadError: not a `.pte`, truncated or damaged.
     """
     summary = read_pte(data, name=name)
     try:
@@ -87,7 +87,7 @@ def _segment(entry: flatbuffer.Table) -> int:
 
 
 def _references(program: flatbuffer.Table) -> list[tuple[int, int]]:
-    """Numbers of segments that something other than named data points to, and where the number stands (0: nowhere)."""
+    """Segment numbers referenced by anything but named data, and the offset of each reference (0: not stored)."""
     found = []
     place = BackendDelegateDataReference
     for table in (program.table(Program.CONSTANT_SEGMENT), *program.vector(Program.MUTABLE_DATA_SEGMENTS).tables()):
@@ -103,7 +103,7 @@ def _references(program: flatbuffer.Table) -> list[tuple[int, int]]:
 
 
 def _write(image: bytearray, format_: str, position: int, old: int, new: int) -> None:
-    """A number only ever becomes smaller, so that one that is left out because it is zero stays zero."""
+    """Overwrite a number by a smaller one; a field omitted because it is zero stays zero."""
     if position:
         struct.pack_into(format_, image, position, new)
     elif old != new:
@@ -111,7 +111,7 @@ def _write(image: bytearray, format_: str, position: int, old: int, new: int) ->
 
 
 def _keep(image: bytearray, vector: flatbuffer.Vector, indices: list[int]) -> None:
-    """Shortens a vector of tables to some of its elements, in order."""
+    """Shorten a vector of tables to the elements ``indices``, in order."""
     if not vector.length:
         return
     targets = [vector.table(i).position for i in indices]
@@ -124,6 +124,6 @@ def _keep(image: bytearray, vector: flatbuffer.Vector, indices: list[int]) -> No
 
 
 def _blank(image: bytearray, entry: flatbuffer.Table) -> None:
-    """Overwrites the key of an entry that nothing points to any more."""
+    """Overwrite the key of an unreferenced entry."""
     key = entry.vector(NamedData.KEY)
     image[key.start : key.start + key.length] = bytes(key.length)
