@@ -1,1 +1,1 @@
-"""The open program that runs on a host, and the head of a payload.  Families share it."""
+"""The header of a payload and the open container with the host's program, shared by the backends."""

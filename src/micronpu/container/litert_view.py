@@ -1,6 +1,6 @@
-"""The parts of a LiteRT model that Neutron's tools exchange, read with every offset and index checked.
+"""Bounds-checked reader of the parts of a LiteRT model that Neutron's tools exchange.
 
-Field numbers are those of the LiteRT schema, version 3.  A converter's output is foreign data: nothing here trusts it.
+Field numbers are those of the LiteRT schema, version 3. A converter's output is untrusted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UINT8 = 3
 
 @dataclass(frozen=True)
 class TensorView:
-    """A tensor: a constant where it has data."""
+    """A tensor; constants have data."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class TensorView:
 
 @dataclass(frozen=True)
 class OperatorView:
-    """An operator; the name of a custom one is its custom code.  -1 stands for an absent operand."""
+    """An operator; the name of a custom one is its custom code. -1 means an absent operand."""
 
     name: str
     inputs: tuple[int, ...]
@@ -44,7 +44,7 @@ class OperatorView:
 
 @dataclass(frozen=True)
 class ModelView:
-    """The only subgraph of a model; `inputs` and `outputs` are numbers of tensors."""
+    """The only subgraph of a model; `inputs` and `outputs` are tensor indices."""
 
     tensors: tuple[TensorView, ...]
     inputs: tuple[int, ...]
@@ -53,10 +53,10 @@ class ModelView:
 
 
 def read_model(data: bytes) -> ModelView:
-    """Reads a model with one subgraph.
+    """Read a model with one subgraph.
 
     Raises:
-        CorruptFlatbufferError: not a LiteRT model, several subgraphs, or an index that leads nowhere.
+        CorruptFlatbufferError: not a LiteRT model, several subgraphs, or an index out of range.
     """
     root = flatbuffer.root(data, b"TFL3")
     subgraphs = root.vector(2)
@@ -82,7 +82,7 @@ def read_model(data: bytes) -> ModelView:
 
 def _buffer(data: bytes, table: Table) -> bytes:
     offset, size = table.integer(1, "<Q"), table.integer(2, "<Q")
-    if offset > 1:  # buffers of large models stand behind the flatbuffer
+    if offset > 1:  # buffers of large models follow the flatbuffer
         if offset + size > len(data):
             raise CorruptFlatbufferError(f"a buffer of {size} bytes at {offset} leaves the {len(data)} bytes")
         return data[offset : offset + size]
@@ -110,7 +110,7 @@ def _tensor(table: Table, buffers: list[bytes]) -> TensorView:
 
 
 def _operator_name(table: Table) -> str:
-    # Old readers look at a field of 8 bits, new ones at one of 32: the larger holds the code.
+    # Old readers use an 8-bit field, new ones a 32-bit field: the larger value is the code.
     code = max(table.integer(0, "<b"), table.integer(3))
     return table.string(1) if code == _CUSTOM else _builtin_names().get(code, f"operator {code}")
 

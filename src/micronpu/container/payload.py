@@ -1,22 +1,22 @@
-"""The NeutronBackend payload: the published header, and the three sections behind it.
+"""The NeutronBackend payload: the published header and three sections.
 
     byte 0              I, number of NPU inputs
     byte 1              O, number of NPU outputs
     byte 2              A, number of input arguments of the delegate call
     I + O bytes         format of each input, then of each output: 1 channels last, 0 as is
-    I + O bytes         which delegate argument feeds each input; which delegate output takes each output
+    I + O bytes         delegate argument of each input; delegate output of each output
     1 byte              payload version, 0 or 1
     zeros to 16         header = align16(4 + 2 I + 2 O)
     microcode, weights, kernels, each padded with zeros to 16
-    versions            only behind silicon programs; see below
+    versions            only in silicon programs; see below
 
-This is the layout that ExecuTorch's public `NeutronBackend.cpp` reads on the board. Of the microcode only its public
-words are looked at: [0] magic, [6] its size, [7] size of the weights. The open reference container of
-`micronpu.container.reference` keeps its sizes in the same words, so that one walk finds the sections of both kinds.
+This is the layout that ExecuTorch's public `NeutronBackend.cpp` reads on the board. Only the microcode's public words
+are read: [0] magic, [6] its size, [7] size of the weights. The open reference container of
+`micronpu.container.reference` stores its sizes in the same words, so one parser finds the sections of both kinds.
 
-A converter and the firmware of the board must match, and neither says so when they do not.  So the versions of the
-tools travel behind the last section, where the board does not look: a JSON object padded with zeros to 16, and the
-16 bytes `MNPV`, size of the JSON, its CRC-32 (zlib's), zero.  Standard library only.
+A converter must match the firmware of the board, and neither checks it. The versions of the tools are therefore
+appended after the last section, where the board does not read: a JSON object padded with zeros to 16, and the 16 bytes
+`MNPV`, size of the JSON, its CRC-32 (zlib's), zero. Standard library only.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from micronpu.base.parsing import parse_json
 Kind = Literal["silicon", "reference"]
 
 ALIGNMENT = 16
-"""Bytes; every section starts at a multiple of it."""
+"""Alignment of every section in bytes."""
 VERSIONS = (0, 1)
-"""Payload versions that the published runtime knows."""
+"""Payload versions that the published runtime supports."""
 SILICON_MAGIC = 0x64434D6E
 """First microcode word of a program for a real Neutron."""
 REFERENCE_MAGIC = 0x52504E4D
-"""First word of our reference container, the bytes `MNPR`; a board answers `InvalidProgram`."""
+"""First word of our reference container, the bytes `MNPR`; a board returns `InvalidProgram`."""
 
 _VERSIONS_MAGIC = b"MNPV"
 MOST_TENSORS = 255
-"""Inputs, and outputs, of a program: the header counts them in one byte."""
+"""Maximum number of inputs, and of outputs: the header counts them in one byte."""
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
 
 
 @dataclass(frozen=True)
 class TensorSlot:
-    """One tensor at the border of the NPU program.
+    """One input or output of the NPU program.
 
     Attributes:
         index: delegate argument (for an input) or delegate output (for an output), 0 to 255.
-        channels_last: the NPU has the tensor with C as last axis where the program has C, H, W as last three axes.
+        channels_last: the NPU's last axis is C where the program's last three axes are C, H, W.
     """
 
     index: int
@@ -71,11 +71,11 @@ class TensorSlot:
 
 @dataclass(frozen=True)
 class PayloadLayout:
-    """Which tensor of the delegate call is which tensor of the NPU program.
+    """Mapping between the tensors of the delegate call and those of the NPU program.
 
     Attributes:
         inputs: in the order of the NPU program; an argument may feed more than one input.
-        outputs: in the order of the NPU program; together they are each delegate output exactly once.
+        outputs: in the order of the NPU program; each delegate output occurs exactly once.
         num_arguments: number of input arguments of the delegate call.
         version: payload version, 0, or 1 with profile and debug buffers.
     """
@@ -131,7 +131,7 @@ class Payload:
         kind: "silicon" for microcode of a real Neutron, "reference" for our open container.
         microcode, weights, kernels: the sections; `kernels` may end in up to 15 padding zeros, because the format
             keeps no size for it.
-        versions: name and version of the tools that made a silicon program; empty where nothing is recorded.
+        versions: name and version of the tools that compiled a silicon program; empty if not recorded.
     """
 
     layout: PayloadLayout
@@ -144,22 +144,22 @@ class Payload:
 
 @dataclass(frozen=True)
 class Artifacts:
-    """What a converter gives back: the sections of the payload.
+    """Output of a converter: the sections of the payload.
 
     Attributes:
         microcode, weights, kernels: raw sections, without padding.
         kind: "silicon" or "reference".
-        versions: name and version of the tools that made them.  Those of silicon programs travel in the payload.
-        inputs: for every input of the NPU program, in its order, which input of the LiteRT model it is; None where the
-            converter kept them as they are.
-        outputs: the same for outputs; together each output of the model exactly once.
-        payload_version: 0, or 1 where the program has a profile and a debug buffer.
-        cycles: the converter's own estimate for the NPU alone, or None where it gives none.
-        warnings: what it warned of, in its own words.
-        kernel_operators: for each kernel of a profiled program for silicon, the operators of the LiteRT model that it
-            computes; None where that is not known, or the board does not number kernels.
-        kernel_selection: C code that names the kernels in use, "" unless asked for and known to the converter.
-        log: everything that it printed.
+        versions: name and version of the tools. Those of silicon programs are stored in the payload.
+            inputs: index of the LiteRT model's input for each input of the NPU program; None if the converter kept the
+                order.
+            outputs: the same for outputs; each output of the model occurs exactly once.
+            payload_version: 0, or 1 if the program has a profile and a debug buffer.
+            cycles: the converter's own estimate for the NPU alone, or None.
+            warnings: the converter's warnings, verbatim.
+            kernel_operators: for each kernel of a profiled silicon program, the LiteRT operators that it computes; None
+                if unknown, or if the board does not number kernels.
+            kernel_selection: C code that names the kernels in use; "" unless requested and supported.
+            log: the converter's entire output.
     """
 
     microcode: bytes
@@ -182,7 +182,7 @@ class Artifacts:
                 f"The converter says that its program is {self.kind}, but the microcode is {kind_of(self.microcode)}.",
                 hint="report this to the author of the converter",
             )
-        # A frozen value must not change through the dictionary that its maker still holds.
+        # Copied, so that the caller cannot modify a frozen value through its dictionary.
         object.__setattr__(self, "versions", MappingProxyType(dict(self.versions)))
 
 
@@ -192,7 +192,7 @@ def align(size: int) -> int:
 
 
 def kind_of(microcode: bytes) -> Kind:
-    """Which kind of program a microcode section holds, told by its first word.
+    """Return the kind of program in a microcode section, from its first word.
 
     Raises:
         PayloadError: neither microcode of an NPU nor our container.
@@ -211,10 +211,10 @@ def kind_of(microcode: bytes) -> Kind:
 
 
 def pack(layout: PayloadLayout, artifacts: Artifacts) -> bytes:
-    """The payload's bytes; its length is a multiple of 16.
+    """Return the payload's bytes; the length is a multiple of 16.
 
     Raises:
-        PayloadError: the microcode is of no known kind, or its size words do not match the sections.
+        PayloadError: the microcode is of unknown kind, or its size words do not match the sections.
     """
     kind_of(artifacts.microcode)
     _check_sizes(artifacts.microcode, len(artifacts.microcode), len(artifacts.weights))
@@ -229,13 +229,13 @@ def pack(layout: PayloadLayout, artifacts: Artifacts) -> bytes:
 
 
 def parse(data: bytes) -> Payload:
-    """Read a payload back.
+    """Parse a payload.
 
     Args:
-        data: the delegate blob; bytes behind the kernels' padding count as kernels.
+        data: the delegate blob; bytes after the kernels' padding count as kernels.
 
     Raises:
-        PayloadError: truncated, inconsistent, of another version, or of no known kind.
+        PayloadError: truncated, inconsistent, of another version, or of unknown kind.
     """
     if len(data) < 4:
         raise _truncated(len(data), 4)
@@ -284,9 +284,9 @@ def _pack_versions(versions: Mapping[str, str]) -> bytes:
 
 
 def _parse_versions(data: bytes, kernels_start: int) -> tuple[int, dict[str, str]]:
-    """Where the kernels end, and the versions behind them.
+    """Return the end of the kernels, and the versions after them.
 
-    Kernels may end in any bytes, so only a record whose checksum is right is one.
+    Kernels may end in any bytes, so only a record with a valid checksum counts.
     """
     none: tuple[int, dict[str, str]] = len(data), {}
     if len(data) - kernels_start < ALIGNMENT or data[-ALIGNMENT : 4 - ALIGNMENT] != _VERSIONS_MAGIC:
@@ -303,7 +303,7 @@ def _parse_versions(data: bytes, kernels_start: int) -> tuple[int, dict[str, str
 
 
 def _check_sizes(microcode: bytes, microcode_size: int, weights_size: int) -> None:
-    """The board finds the weights and kernels through words 6 and 7: they must be true."""
+    """Check words 6 and 7, through which the board finds the weights and kernels."""
     if len(microcode) < 32:
         raise PayloadError(
             f"The converter's microcode has {len(microcode)} bytes, but its head alone takes 32.",
@@ -330,7 +330,7 @@ def _truncated(found: int, needed: int) -> PayloadError:
 
 
 def content_of(blob: bytes) -> str:
-    """What named data or a section holds, as far as its first bytes say."""
+    """Describe the content of named data or of a section, from its first bytes."""
     if blob[4:8] == b"TFL3":
         return "LiteRT model"
     if blob[4:8] == b"TOSA":

@@ -1,6 +1,6 @@
-"""The open container: a program for the host's simulators, where a board would have microcode.
+"""The open container: a program for the host's simulators, stored where a board has microcode.
 
-A board refuses it, because its magic number is not Neutron's.  Its record, 64 bytes, little-endian 32-bit words:
+A board refuses it, because its magic number is not Neutron's. Its record, 64 bytes, little-endian 32-bit words:
 
     0   magic 0x52504E4D ("MNPR")          5   number of operators
     1   format version, 1                  6   size of this record, 64
@@ -8,7 +8,7 @@ A board refuses it, because its magic number is not Neutron's.  Its record, 64 b
     3   number of outputs                  8   CRC-32 of words 0 to 7
     4   CRC-32 of the model                9 to 15  zero
 
-Words 6 and 7 are where Neutron microcode keeps these two sizes, so that a payload of either kind is walked alike.
+Neutron microcode has these two sizes in words 6 and 7 too, so both kinds of payload are parsed alike.
 CRC-32 is zlib's (polynomial 0xEDB88320). Standard library only.
 """
 
@@ -23,7 +23,7 @@ from micronpu.container.payload import REFERENCE_MAGIC, Artifacts, kind_of
 
 CONTAINER_VERSION = 1
 RECORD_SIZE = 64
-"""Bytes of the reference container's record."""
+"""Size of the reference container's record in bytes."""
 
 _RECORD = struct.Struct("<9I28x")
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
@@ -31,7 +31,7 @@ _COMPILE_AGAIN = "compile the model again with this version of micronpu"
 
 @dataclass(frozen=True)
 class ReferenceContainer:
-    """The open container, read back and verified.
+    """The open container, parsed and verified.
 
     Attributes:
         model: the LiteRT flatbuffer.
@@ -49,10 +49,10 @@ class ReferenceContainer:
 
 
 def reference_artifacts(model: bytes, num_inputs: int, num_outputs: int, num_operators: int) -> Artifacts:
-    """A model of the host's simulator in the open container, as sections of a payload.
+    """Return sections of a payload: a program for the host's simulator in the open container.
 
     Args:
-        model: LiteRT or TOSA flatbuffer with the numbers of inputs, outputs and operators given.
+        model: LiteRT or TOSA flatbuffer with the given numbers of inputs, outputs and operators.
     """
     head = struct.pack(
         "<8I",
@@ -76,14 +76,14 @@ def reference_artifacts(model: bytes, num_inputs: int, num_outputs: int, num_ope
 
 
 def read_container(microcode: bytes, weights: bytes) -> ReferenceContainer:
-    """Verify a reference container and give its model.
+    """Verify a reference container and return its model.
 
     Args:
         microcode: the 64-byte record; more bytes are ignored.
         weights: the LiteRT model; more bytes (padding) are ignored.
 
     Raises:
-        PayloadError: microcode of real silicon, another format version, truncated, or a checksum that does not match.
+        PayloadError: microcode of real silicon, another format version, truncated, or a wrong checksum.
     """
     if kind_of(microcode) == "silicon":
         raise PayloadError(
@@ -97,7 +97,7 @@ def read_container(microcode: bytes, weights: bytes) -> ReferenceContainer:
         )
     words = _RECORD.unpack_from(microcode)
     _, version, num_inputs, num_outputs, crc, num_operators, record_size, size, head_crc = words
-    # The version comes first: another version may keep its checksum elsewhere.
+    # Check the version first: another version may store its checksum elsewhere.
     if version != CONTAINER_VERSION:
         raise PayloadError(
             f"The reference container has format version {version}, but this micronpu reads {CONTAINER_VERSION}.",

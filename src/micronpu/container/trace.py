@@ -1,8 +1,8 @@
-"""Which operator of the user's model every operation of an NPU's program stems from.  Standard library only.
+"""Map every operation of an NPU's program to an operator of the user's model. Standard library only.
 
-It travels as named data beside the payload, a hundred bytes for a small network: deflated JSON of the version, of kind
-and source for each operator that the NPU's compiler was given, and of the operator's index for each operation.
-`micronpu deploy` leaves it out.
+The map is stored as named data beside the payload, about a hundred bytes for a small network: deflated JSON with the
+version, kind and source of each operator that the NPU's compiler received, and the operator's index for each operation.
+`micronpu deploy` removes it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from micronpu.base.parsing import parse_json
 KEY = "micronpu_trace_"
 _VERSION = 1
 _MOST_BYTES = 1 << 26
-"""Of the text, beyond which a trace is none of ours."""
+"""Maximum size of the text in bytes; larger traces are not ours."""
 
 
 @dataclass(frozen=True)
 class TracedOperator:
-    """An operator that the compiler of an NPU was given.
+    """An operator that the NPU's compiler received.
 
     Attributes:
         kind: such as "Conv2d".
@@ -40,18 +40,18 @@ class TracedOperator:
 
 @dataclass(frozen=True)
 class StreamTrace:
-    """Where the operations of a stream come from.
+    """Origin of the operations of a stream.
 
     Attributes:
-        operators: that the compiler was given, in order.
-        sources: for each operation of the stream in order, transfers included, index of its operator, or -1.
+        operators: input of the compiler, in order.
+            sources: operator index of each operation of the stream in order, transfers included, or -1.
     """
 
     operators: tuple[TracedOperator, ...]
     sources: tuple[int, ...]
 
     def of(self, operation: int) -> TracedOperator | None:
-        """The operator that an operation of the stream stems from, where it is known."""
+        """The operator that an operation of the stream implements, if known."""
         source = self.sources[operation] if 0 <= operation < len(self.sources) else -1
         return self.operators[source] if source >= 0 else None
 
@@ -62,19 +62,19 @@ class StreamTrace:
 
 
 def traced(kind: str, source: str) -> TracedOperator:
-    """An operator by its ``path:line``, of which the folders stay on this machine."""
+    """Return an operator with its ``path:line`` without folders, which stay private."""
     return TracedOperator(kind, PurePath(source).name)
 
 
 def graph_key(payload: bytes) -> str:
-    """Key of the integer graph that belongs to a payload, as the native loader computes it."""
+    """Key of a payload's integer graph, as computed by the native loader."""
     return f"micronpu_graph_{_identity(payload)}"
 
 
 def key_of(payload: bytes, trace: bytes) -> str:
-    """Key of a trace that belongs to a payload.
+    """Key of a payload's trace.
 
-    Equal payloads may come from several places of a model, and a key stands for one content: its checksum is the end.
+    Equal payloads may originate from several places of a model, but a key has one content: so it ends with a checksum.
     """
     return f"{_begin(payload)}{zlib.crc32(trace):08x}"
 
@@ -88,7 +88,7 @@ def _identity(payload: bytes) -> str:
 
 
 def trace_of(payload: bytes, named_data: Mapping[str, bytes]) -> StreamTrace | None:
-    """The trace of a payload among what travels with it, the first of several; None where there is none.
+    """Return the first trace of a payload in its named data; None if there is none.
 
     Raises:
         PayloadError: it is damaged.
