@@ -1,4 +1,4 @@
-"""Chips as data: core, NPU, memories and the targets that they offer.  Nothing here imports torch."""
+"""Chips as data: core, NPU, memories and targets. Nothing here imports torch."""
 
 from micronpu.chips.chip import (
     ACTIVATIONS,

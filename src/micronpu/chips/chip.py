@@ -17,10 +17,10 @@ from micronpu.chips.section import ChipSection
 CMSIS_NN = "cmsis-nn"
 
 ACTIVATIONS, WEIGHTS = "activations", "weights"
-"""Roles of a memory: what a program computes in, and where it lies."""
+"""Roles of a memory: for activations, and for weights."""
 
 _USUAL = {ACTIVATIONS: "sram", WEIGHTS: "flash"}
-"""Name of the memory that has a role where no memory of the chip claims it."""
+"""Name of the memory that has a role unless another memory of the chip declares it."""
 
 _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
@@ -30,12 +30,12 @@ class Npu:
     """The accelerator of a chip.
 
     Attributes:
-        family: such as "neutron" or "ethos-u".
-        variant: the vendor's name of the size.
-        clock_mhz: clock in MHz; None where the file does not say, and then there is no estimate of time.
-        note: what else is worth knowing about it, or "".
-        assumed: what stands in the file without a published source, one clause each; reports name them.
-        own: the whole table, of which its family reads the fields that only it has.
+        family: backend, such as "neutron" or "ethos-u".
+            variant: the vendor's name of the size.
+            clock_mhz: clock in MHz; None if unknown, which disables time estimates.
+            note: other remarks, or "".
+            assumed: values without a published source, one clause each; reports name them.
+            own: the whole table; the backend reads its specific fields from it.
     """
 
     family: str
@@ -57,17 +57,17 @@ class Npu:
         )
 
     def fields(self, *names: str) -> ChipSection:
-        """The table, of which its family reads what only it has.
+        """Return the table, from which the backend reads its specific fields.
 
         Raises:
-            OptionError: it has a field that is neither of these nor one that every family has.
+            OptionError: it has a field that is neither in ``names`` nor common to all backends.
         """
         self.own.refuse_others((*_NPU_FIELDS, *names))
         return self.own
 
 
 _NPU_FIELDS = ("family", "variant", "clock_mhz", "note", "assumed")
-"""Of the table of an accelerator, those that every family has."""
+"""Fields of an accelerator's table that every backend has."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ class Memory:
     Attributes:
         name: such as "sram".
         bytes: size.
-        bandwidth: bytes per second that the NPU can read; None where that is not known.
-        role: `ACTIVATIONS`, `WEIGHTS`, or "" for that of its name, if it has one: see `Chip.memory_for`.
-        address: where the core has it; None where the file does not say.
-        npu_address: where the NPU sees it, if elsewhere.
+        bandwidth: read bandwidth of the NPU in bytes per second; None if unknown.
+            role: `ACTIVATIONS`, `WEIGHTS`, or "" for the default of its name: see `Chip.memory_for`.
+            address: on the core's bus; None if unknown.
+            npu_address: on the NPU's bus, if different.
     """
 
     name: str
@@ -98,14 +98,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class TargetEntry:
-    """A way to use a chip that `micronpu.compile` accepts.
+    """A target of a chip, accepted by `micronpu.compile`.
 
     Attributes:
         name: of the target.
-        title: what it is, for people.
-        aliases: other names.
-        leftovers: what computes the operators that the NPU does not take: `CMSIS_NN` in int8 on the core, or "" for
-            portable kernels in float.
+        title: description for people.
+            aliases: other names.
+            leftovers: execution of non-delegated operators: `CMSIS_NN` in int8 on the core, or "" for portable float
+                kernels.
     """
 
     name: str
@@ -116,11 +116,11 @@ class TargetEntry:
 
 @dataclass(frozen=True)
 class EmulatedBoard:
-    """The machine of QEMU that stands in for a chip, for firmware that needs no other peripheral of it.
+    """The QEMU machine that emulates a chip for firmware that needs none of its other peripherals.
 
     Attributes:
-        machine: as QEMU calls it.
-        note: which of the chip's memories the machine has, and which not.
+        machine: QEMU's name.
+            note: memories of the chip that the machine has and lacks.
     """
 
     machine: str
@@ -129,17 +129,17 @@ class EmulatedBoard:
 
 @dataclass(frozen=True)
 class Chip:
-    """A chip as its file describes it.
+    """A chip as described by its file.
 
     Attributes:
-        core_clock_mhz: of the core; None where the file does not say.
-        core_instructions: what CMSIS-NN uses of the core where its maker has left out an extension; "" for the usual.
-        npu: its accelerator; None where the core is alone.
-        file: path of the user's own file that it is from; "" for a chip that comes with the package.
-        external_flash: whether its flash is a chip of its own, whose size is the board's.
-        same_core_as: name of the chip file whose core drives this NPU as well; "" for none.
-        board: what emulates it; None where nothing does.
-        boards: names of boards that have it, as their makers sell them.
+        core_clock_mhz: of the core; None if unknown.
+            core_instructions: instruction set for CMSIS-NN if the core lacks an optional extension; "" for the default.
+            npu: its accelerator; None if it has only a core.
+            file: path of the user's file that defines it; "" for a chip of the package.
+            external_flash: True if its flash is a separate device whose size depends on the board.
+            same_core_as: name of the chip file whose core drives this NPU as well; "" for none.
+            board: the machine that emulates it; None if there is none.
+            boards: product names of boards with this chip.
     """
 
     name: str
@@ -158,13 +158,13 @@ class Chip:
     boards: tuple[str, ...] = ()
 
     def memory_for(self, role: str) -> Memory | None:
-        """The memory of a role: the one that claims it, or else the one of the usual name; None without either."""
+        """Return the memory that declares a role, or else the one with the default name; None without either."""
         claims = next((m for m in self.memories if m.role == role), None)
         return claims or next((m for m in self.memories if m.name == _USUAL[role] and not m.role), None)
 
 
 class Chips(Mapping[str, Chip]):
-    """Chips by name: a value that holds those that it was made with, and never gets another one."""
+    """An immutable mapping of chips by name."""
 
     def __init__(self, *chips: Chip) -> None:
         self._chips: dict[str, Chip] = {}
@@ -179,10 +179,10 @@ class Chips(Mapping[str, Chip]):
             raise OptionError(what, hint="another `name` in one of the files" if known.file else "another name")
 
     def with_files(self, *paths: str | PathLike[str]) -> Chips:
-        """These chips and those of a user's own files.
+        """Return these chips and those of user-defined files.
 
         Raises:
-            OptionError: a file is missing or wrong, or two chips have one name.
+            OptionError: a file is missing or wrong, or two chips have the same name.
         """
         return Chips(*self.values(), *(load_chip(path) for path in paths))
 
@@ -197,7 +197,7 @@ class Chips(Mapping[str, Chip]):
 
 
 def parse_chip(text: str, where: str, file: str = "") -> Chip:
-    """A chip from the text of its file; ``where`` names the file in errors."""
+    """Parse the text of a chip file; ``where`` names the file in errors."""
     try:
         data = ChipSection(where, "", parse_toml(text))
     except ValueError as error:
@@ -277,7 +277,7 @@ def _target(section: ChipSection, core: str) -> TargetEntry:
 
 
 def load_chip(path: str | PathLike[str]) -> Chip:
-    """A chip from a user's own file."""
+    """Load a user-defined chip file."""
     file = check_name(path)
     if not file.is_file():
         raise OptionError(f"There is no chip file {file}.", hint="check the path")
@@ -290,7 +290,7 @@ def load_chip(path: str | PathLike[str]) -> Chip:
 
 @functools.lru_cache(maxsize=1)
 def shipped_chips() -> Chips:
-    """The chips that come with the package, sorted by name."""
+    """The chips of the package, sorted by name."""
     files = sorted(
         (f for f in resources.files("micronpu.chips").iterdir() if f.name.endswith(".toml")), key=lambda f: f.name
     )

@@ -1,4 +1,4 @@
-"""Cores of the Cortex-M family, as far as CMSIS-NN tells them apart.  Nothing here imports torch."""
+"""Cortex-M cores as distinguished by CMSIS-NN. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from micronpu.base.errors import OptionError
 
 
 class InstructionSet(Enum):
-    """Which of CMSIS-NN's three implementations a core runs; the value is the name that CMSIS-NN gives it."""
+    """CMSIS-NN's three implementations; the value is CMSIS-NN's name."""
 
     SCALAR = "SCALAR"
     DSP = "DSP"
@@ -23,9 +23,9 @@ class Core:
 
     Attributes:
         name: as chip files spell it, such as "cortex-m33".
-        instructions: what CMSIS-NN uses of it.  It decides sizes of scratch memory and what a matrix product is given
-            beside its weights, so that a program is for one of the three.
-        clock_mhz: in the chip that it is part of; None where no chip is known, or its file does not say.
+        instructions: those that CMSIS-NN uses. They decide scratch sizes and additional inputs of matrix products, so a
+            program is for one of the three.
+            clock_mhz: in its chip; None if unknown.
     """
 
     name: str
@@ -34,14 +34,14 @@ class Core:
 
     @property
     def flags(self) -> str:
-        """What gcc is called with for the core, beside ``-mthumb``."""
+        """Options of gcc for the core, besides ``-mthumb``."""
         usual = CORES[self.name].instructions
         without = _WITHOUT[usual] if self.instructions is not usual else ""
         return " ".join((f"-mcpu={self.name}{without}", *_FLOATS.get(self.name, "").split()))
 
     @property
     def title(self) -> str:
-        """As reports call it."""
+        """Name in reports."""
         return f"{self.name.title()} (CMSIS-NN)"
 
 
@@ -55,16 +55,16 @@ CORES = {
     }.items()
     for core in (f"cortex-{name}" for name in names)
 }
-"""Every core that CMSIS-NN runs on, by name."""
+"""Every core that CMSIS-NN supports, by name."""
 _LEFT_OUT = {
     "cortex-m33": InstructionSet.SCALAR,
     "cortex-m35p": InstructionSet.SCALAR,
     "cortex-m55": InstructionSet.DSP,
     "cortex-m85": InstructionSet.DSP,
 }
-"""What is left of a core whose maker has left out what he may.  Source: Arm's technical reference manuals."""
+"""Instructions of cores without their optional extensions. Source: Arm's technical reference manuals."""
 _WITHOUT = {InstructionSet.DSP: "+nodsp", InstructionSet.MVE: "+nomve"}
-"""How gcc is told so, of a core whose name stands for more."""
+"""Suffix of gcc's ``-mcpu`` for a core without an extension that its name implies."""
 
 _FLOATS = {
     **dict.fromkeys(("cortex-m4",), "-mfloat-abi=hard -mfpu=fpv4-sp-d16"),
@@ -72,32 +72,32 @@ _FLOATS = {
     **dict.fromkeys(("cortex-m33", "cortex-m35p"), "-mfloat-abi=hard -mfpu=fpv5-sp-d16"),
     **dict.fromkeys(("cortex-m55", "cortex-m85"), "-mfloat-abi=hard"),
 }
-"""How gcc is told of the unit for floats; those that are missing have none."""
+"""gcc's options for the floating-point unit; cores that are missing have none."""
 USUAL = CORES["cortex-m55"]
-"""What sources are written for where no chip is known."""
+"""Default core for sources if no chip is known."""
 ANY = "a Cortex-M"
-"""A core that is not known, in texts."""
+"""Placeholder for an unknown core in texts."""
 
 
 def runs_cmsis_nn(name: str) -> bool:
-    """Whether CMSIS-NN runs on the core of this name."""
+    """True if CMSIS-NN supports the core."""
     return name in CORES
 
 
 def runs_linux(name: str) -> bool:
-    """Whether the core of this name is one of Arm's for an operating system, which has no bare metal here."""
+    """True if this is one of Arm's application cores, which have no bare-metal support here."""
     return name.startswith("cortex-a")
 
 
 def find_core(name: str, instructions: str = "") -> Core:
-    """The core of a name such as "cortex-m33".
+    """Return the core of a name such as "cortex-m33".
 
     Args:
-        instructions: "SCALAR", "DSP" or "MVE" for a core whose maker has left out an extension; what most cores of the
-            name have unless given.
+        instructions: "SCALAR", "DSP" or "MVE" for a core without an optional extension; default: what most cores of the
+            name have.
 
     Raises:
-        OptionError: CMSIS-NN does not run on it, or it cannot have these instructions.
+        OptionError: CMSIS-NN does not support it, or it cannot have these instructions.
     """
     check_text("core", name, 'the name of one, such as "cortex-m33"')
     if name not in CORES:

@@ -1,4 +1,4 @@
-"""Numbers of a chip file, written anew in its text: comments, order and everything else stay as they are."""
+"""Edit numbers in the text of a chip file; comments, order and the rest are unchanged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from micronpu.base.errors import OptionError
 
 Place = tuple[str, str, str]
-"""Table such as "npu" or "memory", the name of the one that is meant of several or "", and the field."""
+"""Table such as "npu" or "memory", name of the entry if there are several or "", and field."""
 
 _HEAD = re.compile(r"\s*(\[\[?)\s*([\w-]+)\s*\]\]?\s*(?:#.*)?$")
 _NAME = re.compile(r"""\s*name\s*=\s*["']([^"']*)["']""")
@@ -16,11 +16,11 @@ _FIELD = re.compile(r"(\s*)([\w-]+)(\s*=\s*)(.*)$")
 
 
 def with_numbers(text: str, changes: Mapping[Place, float | Sequence[float]], why: str) -> str:
-    """The text of a chip file with other numbers.
+    """Return the text of a chip file with changed numbers.
 
     Args:
-        changes: a field that is not there yet is written behind the head of its table.
-        why: stands as a comment behind each.
+        changes: new values; a missing field is inserted after the head of its table.
+            why: comment to add to each line.
 
     Raises:
         OptionError: the file has no such table.
@@ -39,7 +39,7 @@ def with_numbers(text: str, changes: Mapping[Place, float | Sequence[float]], wh
 
 
 def _table(lines: Sequence[str], table: str, name: str) -> tuple[int, int]:
-    """Number of the line of its head, and of the one behind its last."""
+    """Line numbers of the table's head, and of the line after its last."""
     heads = [i for i, line in enumerate(lines) if _HEAD.match(line)]
     for begin, end in zip(heads, [*heads[1:], len(lines)], strict=True):
         head = _HEAD.match(lines[begin])
@@ -52,7 +52,7 @@ def _table(lines: Sequence[str], table: str, name: str) -> tuple[int, int]:
 
 
 def _earlier(line: str, why: str) -> str:
-    """The comment that the line had, behind the new one."""
+    """The previous comment of the line, to follow the new one."""
     _, found, comment = line.partition("#")
     comment = comment.strip()
     return f"; before: {comment}" if found and comment and not comment.startswith(why[:12]) else ""

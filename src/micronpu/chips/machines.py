@@ -1,4 +1,4 @@
-"""The machines of QEMU that have a core as a chip has it: where code, programs and data stand in each."""
+"""QEMU machines by core: addresses of code, programs and data."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Machine:
 
     Attributes:
         name: QEMU's.
-        core: of those that CMSIS-NN runs on, such as "cortex-m33".
-        board: the one of `micronpu board` whose machine it is.
-        code, model, data: first address and size of what is run, of programs, and of what is written.
+        core: one that CMSIS-NN supports, such as "cortex-m33".
+            board: the one of `micronpu board` that runs on it.
+            code, model, data: first address and size of the code, of programs, and of writable data.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Machine:
 
     @property
     def title(self) -> str:
-        """The core, for people."""
+        """Name of the core for people."""
         return self.core.title()
 
 
@@ -41,5 +41,5 @@ MACHINES = (
 
 
 def machine_of(core: str) -> Machine | None:
-    """The machine with a core, None where QEMU has none."""
+    """Return the machine with a core; None if QEMU has none."""
     return next((m for m in MACHINES if m.core == core), None)

@@ -1,4 +1,4 @@
-"""A table of a chip file, whose fields are checked when they are read."""
+"""A table of a chip file with checked access to its fields."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class ChipSection:
         return key in self.values
 
     def text(self, key: str) -> str:
-        """A string.
+        """Return a string.
 
         Raises:
-            OptionError: here as in the others: it is missing, or something else.
+            OptionError: it is missing, or something else (this method and all others).
         """
         return self._checked(key, str(self._field(key, str)))
 
     def optional_text(self, key: str) -> str:
-        """A string, or "" where there is none."""
+        """A string, default ""."""
         return self.text(key) if key in self else ""
 
     def optional_texts(self, key: str) -> tuple[str, ...]:
-        """A list of strings that are not empty; an empty one where there is none."""
+        """A list of non-empty strings, default empty."""
         given = self._field(key, list) if key in self else []
         if not all(isinstance(g, str) and g for g in given):
             raise OptionError(
@@ -55,7 +55,7 @@ class ChipSection:
         return tuple(self._checked("name" if key == "aliases" else key, g) for g in given)
 
     def _checked(self, key: str, text: str) -> str:
-        """A text that can stand in the files that are made for a board: C, CMake, linker scripts and Markdown."""
+        """Check that a text is valid in the files generated for a board: C, CMake, linker scripts and Markdown."""
         allowed = _NAME.fullmatch(text) if key == "name" else text.isprintable() and not _NOT_IN_TEXT.search(text)
         if text and not allowed:
             what = "letters, digits and .+-_" if key == "name" else "one line without quotation marks, \\, $ and */"
@@ -67,7 +67,7 @@ class ChipSection:
         return int(self._field(key, int))
 
     def optional_integer(self, key: str) -> int | None:
-        """A whole number, 0 or more; None without one."""
+        """A whole number, 0 or more; None if absent."""
         if key not in self.values:
             return None
         value = self.values[key]
@@ -83,11 +83,11 @@ class ChipSection:
         return float(self._field(key, (int, float)))
 
     def optional_number(self, key: str) -> float | None:
-        """A positive number, or None where there is none."""
+        """A positive number; None if absent."""
         return self.number(key) if key in self else None
 
     def optional_numbers(self, key: str, count: int) -> tuple[float, ...] | None:
-        """A rising list of that many numbers, none of them negative, or None where there is none."""
+        """An increasing list of ``count`` non-negative numbers; None if absent."""
         if key not in self:
             return None
         given = self._field(key, list)
@@ -101,7 +101,7 @@ class ChipSection:
         return tuple(numbers)
 
     def flag(self, key: str) -> bool:
-        """A truth value, False where there is none."""
+        """A truth value, default False."""
         value = self.values.get(key, False)
         if not isinstance(value, bool):
             raise OptionError(
@@ -123,10 +123,10 @@ class ChipSection:
         return tuple(ChipSection(self.where, f"{key} {g.get('name', '')}".strip(), g) for g in given)
 
     def refuse_others(self, known: Collection[str]) -> None:
-        """Refuses fields that nobody reads, so that a slip of the pen is no silent default.
+        """Refuse unknown fields, so that a typo does not silently select a default.
 
         Raises:
-            OptionError: there is one; the message lists the known ones.
+            OptionError: there is one; the message lists the known fields.
         """
         for key in self.values:
             if key not in known:
