@@ -1,1 +1,1 @@
-"""The ground: what every room may stand on, and what knows nothing of networks."""
+"""The lowest layer: utilities that every package may use and that do not depend on networks."""

@@ -1,4 +1,4 @@
-"""Arguments of public calls, refused in one way where their type is wrong."""
+"""Checks of the argument types of public calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 def described(given: Any) -> str:
-    """A value as sentences show it: what a user may have typed, and of everything else the type."""
+    """Format a value for messages: plain values by content, others by type."""
     text = repr(given) if isinstance(given, _PLAIN) else ""
     if text and len(text) <= _LONGEST:
         return text
@@ -26,51 +26,51 @@ def described(given: Any) -> str:
 
 
 def is_class(given: Any, of: type[Class] = object) -> TypeGuard[type[Class]]:  # type: ignore[assignment]
-    """Whether something is a class that is derived from another.
+    """True if something is a class derived from another.
 
-    `tuple[int, ...]` is none, though Python 3.10 takes it for an instance of `type` (and `issubclass` does not).
+    `tuple[int, ...]` is not, although Python 3.10 considers it an instance of `type` (and `issubclass` raises).
     """
     return isinstance(given, type) and not isinstance(given, GenericAlias) and issubclass(given, of)
 
 
 def check_switch(name: str, given: Any) -> None:
-    """Raises `OptionError` where a switch is neither on nor off."""
+    """Raise `OptionError` if a switch is neither True nor False."""
     if not isinstance(given, bool):
         raise OptionError(f"`{name}` is {described(given)}; it is True or False.", hint=f"{name}=True, or leave it out")
 
 
 def check_text(name: str, given: Any, what: str = "a string") -> None:
-    """Raises `OptionError` where an argument is no text.
+    """Raise `OptionError` if an argument is not a string.
 
     Args:
-        what: it is.
+        what: its description.
     """
     if not isinstance(given, str):
         raise OptionError(f"`{name}` is {described(given)}; it is {what}.", hint=f"{name} as {what}")
 
 
 def check_bytes(name: str, given: Any) -> None:
-    """Raises `OptionError` where an argument is no bytes."""
+    """Raise `OptionError` if an argument is not bytes."""
     if not isinstance(given, (bytes, bytearray, memoryview)):
         hint = "the content of a file, open(path, 'rb').read()"
         raise OptionError(f"`{name}` is {described(given)}; it is bytes.", hint=hint)
 
 
 def check_type(name: str, given: Any, *kinds: type, hint: str = "") -> None:
-    """Raises `OptionError` where an argument is of none of these types; True is no int."""
+    """Raise `OptionError` if an argument has none of these types; True is not an int."""
     if not isinstance(given, kinds) or (isinstance(given, bool) and bool not in kinds):
         names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
         raise OptionError(f"`{name}` is {described(given)}, not {names}.", hint=hint)
 
 
 def items(name: str, given: Any, what: str = "") -> tuple[Any, ...]:
-    """The items of a list, a tuple, a set or an iterator.
+    """Return the items of a list, a tuple, a set or an iterator.
 
     Args:
-        what: of which it is a list.
+        what: description of the items.
 
     Raises:
-        OptionError: it is none, or cannot be read to its end.
+        OptionError: it is none of these, or iterating over it fails.
     """
     wrong = OptionError(
         f"`{name}` is {described(given)}; it is a list{f' of {what}' if what else ''}.", hint=f"{name}=[...]"
@@ -79,15 +79,15 @@ def items(name: str, given: Any, what: str = "") -> tuple[Any, ...]:
         raise wrong
     try:
         return tuple(given)
-    except Exception as error:  # whatever the user's iterator raises
+    except Exception as error:  # any exception of the user's iterator
         raise wrong from error
 
 
 def strings(name: str, given: Any) -> tuple[str, ...]:
-    """The value of an option that is a list of strings.
+    """Return the value of an option that is a list of strings.
 
     Raises:
-        OptionError: it is something else; a set has no order, and the same options make the same bytes.
+        OptionError: it is something else; a set has no order, and equal options must give equal bytes.
     """
     if isinstance(given, Set):
         raise OptionError(f"`{name}` is {described(given)}; it is a list of strings.", hint=f'{name}=["..."]')
@@ -101,10 +101,10 @@ def strings(name: str, given: Any) -> tuple[str, ...]:
 
 
 def moved(**now: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Refuses keywords that a public function had in an earlier version, with the form that they have now.
+    """Refuse removed keywords of a public function with a message that names their replacement.
 
     Args:
-        now: the new form by the old keyword.
+        now: the replacement by old keyword.
     """
 
     def wrap(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -127,4 +127,4 @@ QUANTIZATION_NOW = {
     "io": 'quantization=Quantization(io="int8")',
     "quantizer": "quantization=quantizer",
 }
-"""For `moved`: what says how a model is quantized."""
+"""For `moved`: replacements of quantization keywords."""

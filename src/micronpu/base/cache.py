@@ -1,11 +1,11 @@
-"""Answers on disk that took long to get, so that nobody waits for them twice.
+"""Cache on disk of results that take long to compute.
 
-An entry is a file of its own, called by a hash of all that its answer rests on: the inputs, the code of micronpu and
-the tools.  It begins with a hash of itself, so that what is damaged is found and left aside; what somebody else could
-have written is not read.  A finished entry is moved into place in one step, so that parallel processes never see half
-of one, and the entries that were not used for longest go when there are too many.  Nothing in it is ever executed.
+Each entry is a file named by a hash of everything that determines its result: the inputs, the code of micronpu and the
+tools. It starts with a checksum, so that damaged entries are detected; files that another user could have written are
+ignored. Entries are moved into place atomically, so that parallel processes never see partial ones, and the least
+recently used entries are deleted when there are too many. Entries are never executed.
 
-`MICRONPU_CACHE` names another folder, or `off` for none.
+`MICRONPU_CACHE` sets another folder; `off` disables the cache.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _SUFFIX = ".answer"
 _MOST_BYTES = 512 * 2**20
 _MOST_ENTRIES = 20_000
 _PARTS = 16
-"""It is looked whether there is too much whenever about this part of what there may be was written, by chance, since
-many processes write; then as much is deleted beyond the limit."""
+"""Size checks per limit: a check happens at random, on average each time 1 / 16 of the limit has been written, since
+many processes write; it prunes to 15 / 16 of the limit."""
 _UNFINISHED_SECONDS = 3600.0
-"""After which an unfinished file is nobody's any more."""
+"""Age in seconds after which an unfinished file is abandoned."""
 
 
 class CacheWarning(UserWarning):
-    """Answers cannot be kept, or what was kept cannot be used; what is computed is the same without them."""
+    """The cache cannot be written or read; results are the same without it."""
 
 
 class Usage(NamedTuple):
-    """What a cache holds.
+    """Size of a cache.
 
     Attributes:
-        folder: where; None where there is no cache.
-        why: there is none, as a clause; "" where there is one.
+        folder: None if there is no cache.
+            why: reason why there is none, as a clause; "" if there is one.
     """
 
     folder: Path | None
@@ -63,10 +63,10 @@ class Usage(NamedTuple):
 
 
 def user_folder() -> Path | None:
-    """Where micronpu keeps what can be made again: `$MICRONPU_CACHE_DIR`, or `micronpu` in the user's cache directory.
+    """Folder for files that can be regenerated: `$MICRONPU_CACHE_DIR`, or `micronpu` in the user's cache directory.
 
     Returns:
-        The folder, which need not be there; None where the user has no home directory.
+        The folder, which may not exist yet; None if the user has no home directory.
     """
     try:
         if asked := os.environ.get("MICRONPU_CACHE_DIR"):
@@ -76,19 +76,19 @@ def user_folder() -> Path | None:
         if sys.platform == "win32":
             return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "micronpu"
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "micronpu"
-    except RuntimeError:  # HOME is not set, and the system knows no user of this number
+    except RuntimeError:  # HOME is not set, and the system has no entry for this user number
         return None
 
 
 class Cache:
-    """The answers of one folder.
+    """The cached results in one folder.
 
     Args:
-        folder: None for the user's own, or what the environment names.
-        most_bytes, most_entries: at which those that were not used for longest go.
+        folder: default: the one that the environment names, or the user's.
+            most_bytes, most_entries: limits at which the least recently used entries are deleted.
 
     Attributes:
-        tell: is called once with each kind of trouble, a sentence; a `CacheWarning` unless set.
+        tell: called once with a message for each kind of problem; default: a `CacheWarning`.
         hits, misses: of this process.
     """
 
@@ -105,7 +105,7 @@ class Cache:
 
     @property
     def folder(self) -> Path | None:
-        """Where the entries are; None where nothing is kept."""
+        """Folder of the entries; None if the cache is disabled."""
         if self._off:
             return None
         if self._own is not None:
@@ -120,7 +120,7 @@ class Cache:
 
     @contextlib.contextmanager
     def left_out(self) -> Iterator[None]:
-        """Nothing is read or written meanwhile."""
+        """Disable the cache within the context."""
         self._off += 1
         try:
             yield
@@ -128,13 +128,14 @@ class Cache:
             self._off -= 1
 
     def entry(self, kind: str, tools: tuple[str, ...], *inputs: Any) -> Entry:
-        """The place of an answer, which may be empty.
+        """Return the entry of a result, which may be empty.
 
         Args:
-            kind: of answer.
-            tools: packages that had a say in it, whose versions belong to the inputs; Python and micronpu always do.
-            inputs: all that it rests on otherwise: numbers, texts, bytes, arrays, enumerations, data classes, and
-                tuples, lists, sets and mappings of them.  With anything else nothing is kept.
+            kind: of result.
+                tools: packages that affect it; their versions are part of the key, and so are those of Python and
+                    micronpu.
+                inputs: everything else that determines it: numbers, texts, bytes, arrays, enumerations, data classes,
+                    and tuples, lists, sets and mappings of them. Any other type disables caching of this entry.
         """
         folder = self.folder
         if folder is None or not self._is_own(folder):
@@ -147,7 +148,7 @@ class Cache:
         return Entry(self, folder, digest.hexdigest())
 
     def usage(self) -> Usage:
-        """What it holds."""
+        """Return the number and size of the entries."""
         folder = self.folder
         if folder is None:
             return Usage(None, why=f"{FOLDER} says so" if os.environ.get(FOLDER) else "this user has no home directory")
@@ -155,17 +156,17 @@ class Cache:
         return Usage(folder, len(found), sum(size for _, size, _ in found))
 
     def clear(self) -> Usage:
-        """Deletes all entries; returns what they were."""
+        """Delete all entries; return their number and size."""
         usage = self.usage()
         for path, _, _ in _entries(usage.folder) if usage.folder is not None else ():
             with contextlib.suppress(OSError):
                 path.unlink()
         return usage
 
-    # -- what entries ask for
+    # -- used by entries
 
     def read(self, folder: Path, name: str) -> bytes | None:
-        """The bytes of an entry; None where there are none that can be trusted."""
+        """Return the bytes of an entry; None if there is none that can be trusted."""
         data = self._read(folder / f"{name}{_SUFFIX}", name)
         self.hits, self.misses = self.hits + (data is not None), self.misses + (data is None)
         return data
@@ -187,7 +188,7 @@ class Cache:
             except OSError:
                 data = b""
             with contextlib.suppress(OSError):
-                os.utime(path)  # whoever was not used for longest goes first
+                os.utime(path)  # the least recently used are deleted first
         start = len(_MAGIC) + _DIGEST
         body = memoryview(data)[start:]
         if data[:start] != _MAGIC + _sum(name, body):
@@ -198,7 +199,7 @@ class Cache:
         return bytes(body)
 
     def write(self, folder: Path, name: str, data: bytes) -> None:
-        """Keeps an entry, unless there is no room."""
+        """Store an entry if there is space."""
         if self._full or len(data) > self._most_bytes:
             return
         unfinished = folder / f"{secrets.token_hex(16)}.tmp"
@@ -214,16 +215,16 @@ class Cache:
         finally:
             with contextlib.suppress(OSError):
                 unfinished.unlink()
-        # Looking at 20,000 entries takes as long as compiling a small network.
+        # Listing 20,000 entries takes as long as compiling a small network.
         chance = _PARTS * (len(data) / self._most_bytes + 1 / self._most_entries)
         if int(name[:8], 16) < chance * 2**32:
             self.prune(1 - 1 / _PARTS)
 
     def prune(self, part: float = 1.0) -> None:
-        """Deletes the entries that were not used for longest, where there are too many.
+        """Delete the least recently used entries if the limits are exceeded.
 
         Args:
-            part: of the limits that is left where they are exceeded.
+            part: fraction of the limits to shrink to.
         """
         folder = self.folder
         if folder is None:
@@ -243,7 +244,7 @@ class Cache:
                     path.unlink()
 
     def _is_own(self, folder: Path) -> bool:
-        """Whether a folder is the user's alone; it is made if it is missing."""
+        """True if a folder belongs to the user alone; create it if it is missing."""
         if folder not in self._checked:
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -268,11 +269,11 @@ class Cache:
 
 
 class Entry(NamedTuple):
-    """The place of one answer.
+    """The location of one result.
 
     Attributes:
-        folder: None where nothing is kept.
-        name: hash of all that the answer rests on.
+        folder: None if caching is disabled.
+            name: hash of everything that determines the result.
     """
 
     cache: Cache
@@ -281,15 +282,15 @@ class Entry(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
-        """Whether anything is: where not, nobody needs to put the answer into bytes."""
+        """True if caching is enabled; if not, callers need not serialize the result."""
         return self.folder is not None
 
     def read(self) -> bytes | None:
-        """The answer; None where there is none yet."""
+        """Return the result; None if there is none yet."""
         return self.cache.read(self.folder, self.name) if self.folder is not None else None
 
     def write(self, data: bytes) -> None:
-        """Keeps the answer."""
+        """Store the result."""
         if self.folder is not None:
             self.cache.write(self.folder, self.name, data)
 
@@ -300,9 +301,9 @@ CACHE = Cache()
 
 @contextlib.contextmanager
 def no_cache() -> Iterator[None]:
-    """Compiles without answers of earlier compilations, and keeps none: ``with micronpu.no_cache(): ...``.
+    """Disable the compilation cache: ``with micronpu.no_cache(): ...``.
 
-    Programs and reports are the same, they only take longer.
+    Programs and reports are the same, but take longer.
     """
     with CACHE.left_out():
         yield
@@ -310,7 +311,7 @@ def no_cache() -> Iterator[None]:
 
 @functools.cache
 def code() -> bytes:
-    """A hash of micronpu's own modules, whose every line may change an answer."""
+    """Hash of micronpu's own modules, since any line may change a result."""
     digest = hashlib.sha256(platform.python_version().encode())
     root = Path(__file__).resolve().parents[1]
     for path in sorted(root.rglob("*.py")):
@@ -346,7 +347,7 @@ def _entries(folder: Path) -> Iterator[tuple[Path, int, float]]:
 
 
 def _foreign(status: os.stat_result, *, is_folder: bool) -> str:
-    """Why somebody else may have made a file or folder, as a clause; "" where nobody may."""
+    """Reason why another user may have made a file or folder, as a clause; "" if none could."""
     if not (stat.S_ISDIR(status.st_mode) if is_folder else stat.S_ISREG(status.st_mode)):
         return "is no folder" if is_folder else "is no regular file"
     if sys.platform == "win32":
@@ -359,11 +360,11 @@ def _foreign(status: os.stat_result, *, is_folder: bool) -> str:
 
 
 class _NoKeyError(Exception):
-    """A value has no bytes that say what it is."""
+    """A value has no unambiguous serialization."""
 
 
 def _feed(digest: Any, value: Any) -> None:
-    """Adds a value to a hash, so that values which differ in anything give another."""
+    """Add a value to a hash; different values give different hashes."""
     if value is None or isinstance(value, (bool, Enum)):
         _add(digest, f"{type(value).__qualname__}.{value!r}" if not isinstance(value, Enum) else _named(value), b"")
     elif isinstance(value, (int, float, str)):
@@ -390,7 +391,7 @@ def _feed(digest: Any, value: Any) -> None:
 
 
 def _feed_items(digest: Any, value: Sequence[Any]) -> None:
-    """Adds a tuple or list to a hash; one of numbers alone in one piece."""
+    """Add a tuple or list to a hash; a list of numbers is added at once."""
     kinds = set(map(type, value))
     _add(digest, f"{type(value).__name__} of {len(value)}", b"")
     if kinds == {float}:
@@ -403,7 +404,7 @@ def _feed_items(digest: Any, value: Sequence[Any]) -> None:
 
 
 def in_short(value: Any) -> Any:
-    """A hash that stands for a value among the inputs of many entries; the value itself where it has none."""
+    """Return the hash of a value that is an input of many entries; the value itself if it has none."""
     digest = hashlib.sha256()
     try:
         _feed(digest, value)

@@ -1,4 +1,4 @@
-"""Warnings that point to the user's line."""
+"""Warnings attributed to the user's line."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import warnings
 
 _PACKAGE = "micronpu"
 LIBRARIES = frozenset({_PACKAGE, "torch", "torchao", "executorch"})
-"""Whose lines are not the user's: those that call the package back, beside the package and Python itself."""
+"""Libraries that call this package back, whose lines are not the user's."""
 
 
 def warn(message: str | Warning, category: type[Warning] = UserWarning) -> None:
-    """As `warnings.warn`, of the innermost line that is neither the package's, nor of a library that calls it.
+    """Issue a warning for the innermost line that belongs neither to this package nor to a library that calls it.
 
-    Libraries call back, as torchao does an observer, and context managers and decorators add frames of Python's own,
-    so that no fixed number of frames leads to the line.  Without such a line, it is the outermost one.
+    A fixed `stacklevel` does not work: libraries call back (torchao calls an observer), and context managers and
+    decorators add frames. If there is no such line, the outermost one is used.
     """
     frame = inspect.currentframe()
     assert frame is not None, "another Python than CPython"

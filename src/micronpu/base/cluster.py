@@ -1,4 +1,4 @@
-"""A Ray cluster, where a user has one: the one that the environment names, else this machine."""
+"""A Ray cluster: the one that the environment names, or else this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from micronpu.base.errors import RuntimeUnavailableError
 
 @contextmanager
 def cluster() -> Iterator[Any]:
-    """The module `ray`, connected.
+    """Return the module `ray`, connected.
 
     Raises:
         RuntimeUnavailableError: Ray is not installed.

@@ -1,4 +1,4 @@
-"""The exceptions that users see: each message is a sentence with what, where, why and what to try."""
+"""The exceptions that users see: each message states what, where, why and what to try."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ _ENDLESS = re.compile(r"\S{301,}")
 
 
 def _one_line(text: str) -> str:
-    """The text without line breaks and what no terminal prints, with the middle of endless words left out.
+    """Escape line breaks and unprintable characters, and shorten very long words in the middle.
 
-    Names of files, operators and options come from users, and stand in sentences as they are.
+    Names of files, operators and options come from users and are part of messages.
     """
     text = _UNPRINTABLE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
     return _ENDLESS.sub(lambda found: f"{found.group()[:150]}...{found.group()[-100:]}", text)
 
 
 class MicroNpuError(Exception):
-    """Base of every error raised for something the user can change.
+    """Base class of errors caused by something that the user can change.
 
     Args:
-        what: one sentence that says what is wrong, where, and why.
-        hint: what to try, as a clause without a full stop; printed after "Try:".
+        what: one sentence with what is wrong, where, and why.
+            hint: what to try, as a clause without a full stop; printed after "Try:".
     """
 
     exit_code = 1
-    """Of the command that ends with it."""
+    """Exit code of a command that ends with this error."""
 
     def __init__(self, what: str, *, hint: str = "") -> None:
         self.what = _one_line(what)
@@ -35,7 +35,7 @@ class MicroNpuError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """What somebody else's exception says, without a full stop; "" where it says nothing."""
+    """First line of a foreign exception's message without a full stop; "" if it is empty."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else ""
 
@@ -49,7 +49,7 @@ class UnsupportedError(MicroNpuError):
 
 
 class OptionError(MicroNpuError, ValueError):
-    """An option has an unknown name or an impossible value; a ValueError, which scripts for other back ends catch."""
+    """An option has an unknown name or an invalid value; a ValueError, which scripts for other backends catch."""
 
 
 class FileError(MicroNpuError):
@@ -61,14 +61,14 @@ class PayloadError(MicroNpuError):
 
 
 class NotOnHostError(PayloadError):
-    """A program that is whole, and not for this machine: it holds microcode, or calls for kernels that are not here."""
+    """A valid program that is not for this machine: it has microcode, or calls kernels that are missing here."""
 
 
 class ConverterError(MicroNpuError):
-    """A vendor's converter is missing, crashed, did not end, or gave something that cannot be right.
+    """A vendor's converter is missing, crashed, timed out, or returned an invalid result.
 
     Args:
-        log: what it had printed until then.
+        log: its output up to then.
     """
 
     def __init__(self, what: str, *, hint: str = "", log: str = "") -> None:
@@ -77,29 +77,29 @@ class ConverterError(MicroNpuError):
 
 
 class NothingLeftError(ConverterError):
-    """A vendor's converter found nothing to compute in a partition, which then stays on the host."""
+    """A vendor's converter found nothing to compute in a partition, which then runs on the core."""
 
 
 class RuntimeUnavailableError(MicroNpuError):
-    """The host runtime plug-in, or the process that Vela runs in, cannot be had on this machine."""
+    """The host runtime plug-in, or Vela's process, is not available on this machine."""
 
 
 class WrongResultError(MicroNpuError):
-    """A compiled program gives something else than the quantized model that it was made of."""
+    """A compiled program computes different results than the quantized model it was compiled from."""
 
 
 class BudgetError(MicroNpuError):
-    """A program takes more time or memory than it may, or is less accurate than it must be."""
+    """A program exceeds a limit of time or memory, or misses one of accuracy."""
 
     exit_code = 3
 
 
 class MovedError(MicroNpuError, ImportError):
-    """A public name of an earlier version, which has another name or place now."""
+    """A public name of an earlier version was renamed or moved."""
 
 
 class PassError(MicroNpuError):
-    """A pass of the user's own fails, or leaves a graph that is none; the message names the pass and the node."""
+    """A user-defined pass fails, or returns an invalid graph; the message names the pass and the node."""
 
 
 class InternalError(MicroNpuError):
@@ -107,4 +107,4 @@ class InternalError(MicroNpuError):
 
 
 class UpstreamError(MicroNpuError):
-    """The installed torch, torchao or ExecuTorch has no such name as micronpu needs, see `micronpu.upstream`."""
+    """The installed torch, torchao or ExecuTorch lacks a name that micronpu needs, see `micronpu.upstream`."""

@@ -30,11 +30,11 @@ def package_of(point: EntryPoint) -> str:
 
 
 def load(point: EntryPoint, kind: type | tuple[type, ...], what: str) -> Any:
-    """Import what an entry point names.
+    """Import the object of an entry point.
 
     Args:
-        kind: its class, or a class that it is derived from.
-        what: it must be, for the message.
+        kind: its required class, or base class.
+        what: description of the required type, for the message.
 
     Raises:
         OptionError: it cannot be imported, or is something else; the message names the package.
@@ -43,7 +43,7 @@ def load(point: EntryPoint, kind: type | tuple[type, ...], what: str) -> Any:
     name = point.dist.name if point.dist is not None else point.name
     try:
         found = point.load()
-    except Exception as error:  # whatever the module raises
+    except Exception as error:  # any exception of the module
         raise OptionError(
             f"{subject} cannot be loaded: {type(error).__name__}: {first_line(error)}.",
             hint=f"pip install --upgrade {name}, or pip uninstall {name}",

@@ -1,17 +1,17 @@
-"""A fence round a process that runs somebody else's program: no network, no other processes, no writing.
+"""Sandbox for a process that runs an untrusted program: no network, no other processes, no writing.
 
-What a program makes ExecuTorch or LiteRT do is not known beforehand, so that the kernel of the machine is asked to
-refuse what running a program never needs.  On Linux, on x86-64 and 64-bit Arm, without privileges:
+The effects of a program on ExecuTorch or LiteRT cannot be predicted, so the kernel refuses everything that running a
+program never needs. On Linux, on x86-64 and 64-bit Arm, without privileges:
 
-* *processes*: seccomp refuses to start, trace or signal other processes, and what changes the modes of files;
+* *processes*: seccomp refuses to start, trace or signal other processes, and to change the modes of files;
 * *network*: seccomp refuses sockets;
-* *files*: Landlock (Linux 5.13) refuses to write, make, move or delete files, but for one folder.
+* *files*: Landlock (Linux 5.13) refuses to write, make, move or delete files outside of one folder.
 
-Reading files, time and threads are not fenced.  Other systems have limits of memory and time only.
+Reading files, time and threads are unrestricted. Other systems only limit memory and time.
 
-Both stay for good and hold for every thread that is started later. Landlock does not hold for other threads that are
-there already: with such threads, files count as unfenced. Numbers are those of the kernel's interface
-(`linux/seccomp.h`, `linux/landlock.h`, `asm/unistd.h`), which never change.
+Both are permanent and apply to every thread started later. Landlock does not apply to other existing threads: if there
+are any, files count as unrestricted. The numbers are from the kernel's stable interface (`linux/seccomp.h`,
+`linux/landlock.h`, `asm/unistd.h`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 # ---------------------------------------------------------------- seccomp
 
 _MACHINES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
-"""By machine: the column of the table below, the kernel's name for it, and its number of `seccomp`."""
+"""Machine: column of the table below, the kernel's architecture number, and the number of `seccomp`."""
 
 _NETWORK = {
     "socket": (41, 198),
@@ -38,7 +38,7 @@ _NETWORK = {
     "listen": (50, 201),
     "accept": (43, 202),
     "accept4": (288, 242),
-    "io_uring_setup": (425, 425),  # which does all of these without a call
+    "io_uring_setup": (425, 425),  # which does all of these without system calls
 }
 _PROCESSES = {
     "execve": (59, 221),
@@ -67,7 +67,7 @@ _PROCESSES = {
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
-    # What Landlock does not know of files.
+    # Changes of files that Landlock does not restrict.
     "chmod": (90, None),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
@@ -98,7 +98,7 @@ _EPERM, _ENOSYS = 1, 38
 
 
 def _filter(column: int, architecture: int) -> bytes:
-    """The program that the kernel runs for each call: refused ones are answered with an error."""
+    """Return the BPF program that the kernel runs for each system call; refused calls return an error."""
 
     def step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
         return struct.pack("=HBBI", code, yes, no, value)
@@ -111,13 +111,13 @@ def _filter(column: int, architecture: int) -> bytes:
         step(_LOAD, _NUMBER),
         step(_AT_LEAST, _OTHER_ABI, 0, 1),
         refuse,
-        # The library then falls back on clone, whose flags can be looked at.
+        # The C library then falls back to clone, whose flags can be checked.
         *(step(_EQUAL, _CLONE3[column], 0, 1), step(_RETURN, _REFUSE | _ENOSYS)),
     ]
     for numbers in (*_NETWORK.values(), *_PROCESSES.values()):
         if (number := numbers[column]) is not None:
             steps += [step(_EQUAL, number, 0, 1), refuse]
-    # Threads, but no processes; signals to this process, as that of abort().
+    # Allow threads but no processes, and signals to this process, such as those of abort().
     steps += [step(_EQUAL, _CLONE[column], 0, 4), step(_LOAD, _FIRST), step(_HAS_BITS, _CLONE_THREAD, 1, 0), refuse]
     steps += [allow]
     steps += [step(_EQUAL, _TGKILL[column], 0, 3), step(_LOAD, _FIRST), step(_EQUAL, os.getpid(), 1, 0), refuse]
@@ -144,11 +144,11 @@ _VERSION = 1
 _PATH_BENEATH = 1
 _WRITE_FILE = 1 << 1
 _CHANGES = _WRITE_FILE | 1 << 4 | 1 << 5 | sum(1 << bit for bit in range(6, 13))
-"""Writing, and removing and making each kind of file, which the first version knows."""
+"""Writing, and removing and creating each kind of file: rights of version 1."""
 _LATER = ((2, 1 << 13), (3, 1 << 14), (5, 1 << 15))
-"""Versions, and what they know besides: linking into other folders, cutting, control of devices."""
+"""Later versions and their additional rights: linking into other folders, truncating, control of devices."""
 _IN_FOLDER = _WRITE_FILE | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8
-"""What a folder may see: writing, making and removing regular files and folders; no links."""
+"""Rights inside the folder: writing, creating and removing regular files and folders; no links."""
 _TCP = 3  # binding and connecting, from version 4 on
 
 
@@ -179,13 +179,13 @@ def _allow(libc: ctypes.CDLL, rules: int, path: str, allowed: int) -> None:
 
 
 def put_up(folder: str | None = None) -> frozenset[str]:
-    """Fences this process in, for good.
+    """Restrict this process permanently.
 
     Args:
-        folder: where it may write all the same.
+        folder: where writing stays allowed.
 
     Returns:
-        What the kernel refuses from now on: of "network", "processes" and "files".
+        The restrictions in force: of "network", "processes" and "files".
     """
     return frozenset(_fences(folder)) if sys.platform == "linux" else frozenset()
 

@@ -1,4 +1,4 @@
-"""Reading files, and writing them whole or not at all."""
+"""Read files, and write them atomically."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from micronpu.base.errors import FileError, OptionError
 from micronpu.base.leaving import undone
 
 _ADMINISTRATOR = 0
-# Without waiting for a writer at the other end of a pipe.
+# Do not wait for a writer at the other end of a pipe.
 READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Writes to a temporary name beside the target and renames.
+    """Write to a temporary file beside the target and rename it.
 
-    A reader sees the old file or the new one, never a part, and a failure leaves the old one as it was; of two writers
-    at once the last wins, whole.  The file keeps its mode.  The temporary name is random and made new, so that nobody
-    can have put a link there.  What is no regular file, such as ``/dev/stdout`` or a pipe, is written to directly; a
-    symbolic link keeps pointing where it points, unless another user made it.
+    Readers see the old file or the new one, never a part, and a failure leaves the old file unchanged; of two
+    concurrent writers the last one wins. The file keeps its mode. The temporary name is random and created exclusively,
+    so that it cannot be a link. A path that is not a regular file, such as ``/dev/stdout`` or a pipe, is written
+    directly; a symbolic link is followed unless another user made it.
 
     Raises:
         FileError: the folder does not exist, or the file cannot be written.
@@ -48,14 +48,14 @@ def _replace(target: Path, data: bytes) -> None:
     unfinished = target.with_name(f".micronpu-{secrets.token_hex(16)}.tmp")
     with undone(unfinished.unlink):
         try:
-            # With O_EXCL the name is new: a link in its place is an error. A new file has the mode of the user's umask.
+            # O_EXCL fails if the name exists, even as a link. A new file gets the mode of the user's umask.
             with open(unfinished, "xb") as file:
                 with contextlib.suppress(FileNotFoundError):
                     os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
                 file.write(data)
             os.replace(unfinished, target)
         except FileExistsError:
-            raise  # what is there is not ours
+            raise  # the existing file is not ours
         except BaseException:
             with contextlib.suppress(OSError):
                 unfinished.unlink()
@@ -63,10 +63,10 @@ def _replace(target: Path, data: bytes) -> None:
 
 
 def _behind_links(path: Path) -> Path:
-    """Where a file is that is to be replaced.
+    """Resolve the links of a path that is to be replaced.
 
     Raises:
-        FileError: it is a link that another user made, who may mean it to point at a file that only we can write to.
+        FileError: it is a link made by another user, which may point at a file that only we can write.
     """
     if path.is_symlink() and sys.platform != "win32":
         owner = os.lstat(path).st_uid
@@ -79,10 +79,10 @@ def _behind_links(path: Path) -> Path:
 
 
 def check_name(path: str | os.PathLike[str]) -> Path:
-    """The path, refused where no file system can have it.
+    """Return the path if file systems can have it.
 
     Raises:
-        FileError: it is of another type, holds a NUL character, or one of its names is too long.
+        FileError: it is not a path, has a NUL character, or a name in it is too long.
     """
     try:
         text = os.fspath(path)
@@ -103,13 +103,13 @@ def check_name(path: str | os.PathLike[str]) -> Path:
 
 
 def read_file(path: str | os.PathLike[str], what: str = "") -> bytes:
-    """The bytes of a file.
+    """Return the bytes of a file.
 
     Args:
-        what: what the file is, as the beginning of the sentence, such as "The program".
+        what: description of the file, as the beginning of the message, such as "The program".
 
     Raises:
-        FileError: it cannot be read, or is no regular file, such as a pipe or a device, of which reading may never end.
+        FileError: it cannot be read, or is not a regular file; reading a pipe or a device may never end.
     """
     name = check_name(path)
     shown = f"{what} {name}" if what else str(name)
@@ -121,10 +121,10 @@ def read_file(path: str | os.PathLike[str], what: str = "") -> bytes:
 
 
 def read_regular(file: IO[bytes]) -> bytes:
-    """What an open file holds: as many bytes as it has at first, so that reading ends.
+    """Read an open file up to its initial size, so that reading ends.
 
     Raises:
-        OSError: it is no regular file.
+        OSError: it is not a regular file.
     """
     found = os.fstat(file.fileno())
     if not stat.S_ISREG(found.st_mode):
@@ -133,10 +133,10 @@ def read_regular(file: IO[bytes]) -> bytes:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuses early what `write_file` would refuse after the work is done.
+    """Refuse early what `write_file` would refuse after the work is done.
 
     Raises:
-        FileError: the path is a folder, its folder does not exist, or nothing may be written there.
+        FileError: the path is a folder, its folder does not exist, or it is not writable.
     """
     target = check_name(path)
     if target.is_dir():
@@ -148,10 +148,10 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def check_folder(folder: str | os.PathLike[str], what: str = "The output cannot be written") -> None:
-    """Refuses a folder that does not exist or is none.
+    """Refuse a path that is not an existing folder.
 
     Args:
-        what: the beginning of the sentence.
+        what: the beginning of the message.
     """
     path = check_name(folder)
     if not path.exists():
@@ -163,10 +163,10 @@ def check_folder(folder: str | os.PathLike[str], what: str = "The output cannot 
 
 
 def check_new_folder(folder: str | os.PathLike[str]) -> None:
-    """Refuses what `make_folder` would refuse after the work is done.
+    """Refuse early what `make_folder` would refuse after the work is done.
 
     Raises:
-        FileError: it is a file or inside of one, or nothing may be written there.
+        FileError: it is a file or inside of one, or is not writable.
     """
     path = check_name(folder).absolute()
     there = next(p for p in (path, *path.parents) if os.path.lexists(p))
@@ -174,10 +174,10 @@ def check_new_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def make_folder(folder: str | os.PathLike[str]) -> Path:
-    """The folder, made with those above it where it is not there.
+    """Return the folder after creating it, with its parents, if it is missing.
 
     Raises:
-        FileError: it cannot be made.
+        FileError: it cannot be created.
     """
     path = check_name(folder)
     try:
@@ -188,7 +188,7 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
 
 
 def check_intermediates(folder: Any) -> None:
-    """Raises `OptionError` where `intermediates_dir` can be no folder."""
+    """Raise `OptionError` if `intermediates_dir` cannot be a folder."""
     if not isinstance(folder, str):
         raise OptionError(
             f"`intermediates_dir` is {folder!r}; it is the path of a folder as a string.", hint="a path such as 'out'"

@@ -1,4 +1,4 @@
-"""A read-only, bounds-checked view of flatbuffers, for the few fields that we need without a schema library.
+"""A read-only, bounds-checked view of flatbuffers, for the few fields that are needed without a schema library.
 
 `.pte` programs and LiteRT models are both flatbuffers, and both are checked before a C++ library sees them. The
 generated readers trust their input; this one raises `CorruptFlatbufferError` for every offset that leaves the buffer.
@@ -42,7 +42,7 @@ class Vector:
     length: int
 
     def fits(self, size: int) -> bool:
-        """Whether elements of `size` bytes are all inside the buffer."""
+        """True if elements of `size` bytes are all inside the buffer."""
         return self.start + size * self.length <= len(self.data)
 
     def table(self, index: int) -> Table:
@@ -82,7 +82,7 @@ class Table:
     def _field(self, number: int) -> int:
         """Byte position of a field, 0 when it is absent and has its default."""
         data, position, vtable = self.data, self.position, -1
-        try:  # as `_read` does it: a program is read by millions of these
+        try:  # inlined `_read`: reading a program makes millions of these calls
             if position >= 0:
                 vtable = position - _OFFSET(data, position)[0]
             if vtable >= 0:
@@ -100,7 +100,7 @@ class Table:
         return self._field(number)
 
     def fields(self) -> tuple[int, ...]:
-        """Numbers of the fields that are there, also of those that no schema of ours knows."""
+        """Numbers of the fields that are present, including unknown ones."""
         size = _read("<H", self.data, self.position - _read("<i", self.data, self.position))
         return tuple(number for number in range((size - 4) // 2) if self._field(number))
 
@@ -121,7 +121,7 @@ class Table:
             return Vector(self.data, 0, 0)
         start = position + _read("<I", self.data, position)
         length = _read("<I", self.data, start)
-        # Every element takes at least one byte: a damaged length cannot start a long loop.
+        # Every element takes at least one byte, so a damaged length cannot start a long loop.
         if start + 4 + length > len(self.data):
             raise CorruptFlatbufferError(f"a vector of {length} elements leaves the {len(self.data)} bytes")
         return Vector(self.data, start + 4, length)
@@ -133,7 +133,7 @@ class Table:
 
 
 def root(data: Buffer, identifier: bytes) -> Table:
-    """The root table of a buffer with a four-byte file identifier, such as `b"TFL3"`.
+    """Return the root table of a buffer with a four-byte file identifier, such as `b"TFL3"`.
 
     Raises:
         CorruptFlatbufferError: too short, another identifier, or a root outside the buffer.

@@ -1,4 +1,4 @@
-"""What is installed, and how to get the rest."""
+"""Installed packages, and the commands that install missing ones."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from micronpu.base.errors import UnsupportedError
 VERSION = "0.1.0"
 _PACKAGE = "micronpu"
 PUBLISHED = False
-"""Whether `pip install micronpu` finds the package on PyPI."""
+"""True if `pip install micronpu` finds the package on PyPI."""
 
 
 def requirements() -> tuple[str, ...]:
-    """What micronpu needs, and with which extra, as its package says: 'torch==2.13.*', 'ray>=2.40; extra == "ray"'.
+    """micronpu's requirements with their extras, from its metadata: 'torch==2.13.*', 'ray>=2.40; extra == "ray"'.
 
-    Of sources that are on the path without being installed, what their `pyproject.toml` says; () where there is none.
+    If the sources are on the path without being installed, they are read from `pyproject.toml`; () if that is missing.
     """
     try:
         return tuple(importlib.metadata.requires(_PACKAGE) or ())
@@ -32,13 +32,14 @@ def requirements() -> tuple[str, ...]:
 
 
 def how_to_install(folder: str = "wheels") -> tuple[str, str]:
-    """Shell commands that install micronpu in another environment or on another machine.
+    """Return shell commands that install micronpu in another environment or on another machine.
 
     Args:
-        folder: for the wheel file, which a project keeps while the package is not on PyPI.
+        folder: for the wheel file, needed while the package is not on PyPI.
 
     Returns:
-        The command that gets the wheel file, once and on this machine, "" if none is needed; and the one that installs.
+        The command that builds or downloads the wheel file, run once on this machine, "" if none is needed; and the
+        install command.
     """
     if PUBLISHED:
         return "", f"pip install {_PACKAGE}=={VERSION}"
@@ -51,7 +52,7 @@ def how_to_install(folder: str = "wheels") -> tuple[str, str]:
 
 
 def python_versions() -> str:
-    """The versions of Python that micronpu takes, as ">=3.10,<3.14"; "" where nothing says so."""
+    """The supported versions of Python, such as ">=3.10,<3.14"; "" if unknown."""
     try:
         return importlib.metadata.metadata(_PACKAGE)["Requires-Python"] or ""
     except importlib.metadata.PackageNotFoundError:
@@ -59,7 +60,7 @@ def python_versions() -> str:
 
 
 def package_folder(package: str, *inside: str) -> Path:
-    """A folder of an installed package, which is not imported.
+    """Return a folder of an installed package without importing it.
 
     Raises:
         UnsupportedError: the package is not installed.

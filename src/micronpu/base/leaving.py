@@ -1,7 +1,7 @@
-"""A process that a signal ends takes its temporary files and its children with it.
+"""Remove temporary files and end child processes when a signal ends the process.
 
-The command line calls `leave_on_signals`.  In a process of somebody else signals are its own, and what is registered
-here is cleared away by those who registered it.
+The command line calls `leave_on_signals`. In a process of another application, signal handling is unchanged, and the
+code that registers a cleanup runs it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 SIGNALED = 128
-"""Exit code of a process that a signal ends, without the signal's number: as shells have it."""
+"""Exit code of a process that a signal ends, without the signal's number, as in shells."""
 
 _STALL_SECONDS = 0.3
 _UNDO_SECONDS = 1.0
@@ -27,14 +27,15 @@ _is_main_thread_still = threading.Event()
 
 @contextlib.contextmanager
 def undone(undo: Callable[[], object]) -> Iterator[None]:
-    """Calls `undo` where a signal ends the process meanwhile, the latest first; at the end it is the caller's to do.
+    """Call `undo` if a signal ends the process within the context, latest first; at its normal end the caller cleans
+    up.
 
-    It is registered before what it undoes is begun, so it has to do nothing where that has not been.
+    Register it before the action that it undoes: it must do nothing if that has not started.
     """
     key = object()
     _undo[key] = undo
     if _is_leaving.is_set():
-        _wait_for_the_end()  # nothing new is begun
+        _wait_for_the_end()  # start nothing new
     try:
         yield
     finally:
@@ -43,11 +44,11 @@ def undone(undo: Callable[[], object]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def scratch_folder(prefix: str, beside: Path | None = None) -> Iterator[Path]:
-    """A folder of a new name that is there for as long as the context is open; mode 0700.
+    """Create a folder with a unique name, mode 0700, and remove it at the end of the context.
 
     Args:
         prefix: of its name.
-        beside: the folder in which it is made; the system's for temporary files unless given.
+        beside: parent folder; default: the system's temporary folder.
     """
     import shutil
     import tempfile
@@ -62,13 +63,13 @@ def scratch_folder(prefix: str, beside: Path | None = None) -> Iterator[Path]:
 
 
 def leave_on_signals() -> None:
-    """From now on SIGINT, SIGTERM and SIGHUP end the process with 128 and their number; one that is ignored stays so.
+    """End the process on SIGINT, SIGTERM and SIGHUP with exit code 128 plus their number; ignored signals stay ignored.
 
-    They do so while the main thread is in another language's code, too, as long as that lets other threads run.
+    This works while the main thread is in native code too, if that lets other threads run.
     """
     import tempfile
 
-    # Python finds its folder for temporary files by writing one.
+    # Python finds its temporary folder by writing a file.
     wanted = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
     with contextlib.suppress(OSError):
@@ -91,10 +92,9 @@ def leave_on_signals() -> None:
 
 
 def leave(code: int) -> None:
-    """Undoes what is under way and ends the process."""
+    """Run the registered cleanups and end the process."""
     _is_leaving.set()
-    # What the main thread does until it has seen the signal could make what is removed here anew. Where it computes in
-    # another language it makes nothing.
+    # Before it sees the signal, the main thread could recreate what is removed here. In native code it creates nothing.
     _is_main_thread_still.wait(_STALL_SECONDS)
     for undo in reversed(list(_undo.values())):
         with contextlib.suppress(Exception):
@@ -103,7 +103,8 @@ def leave(code: int) -> None:
 
 
 def _stand_still(number: int, frame: object) -> None:
-    """In the main thread, where Python calls handlers: whoever reads the signal's number ends the process."""
+    """Block the main thread, in which Python calls handlers; the thread that reads the signal's number ends the
+    process."""
     _is_main_thread_still.set()
     _wait_for_the_end()
 
@@ -114,7 +115,7 @@ def _wait_for_the_end() -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes a folder into which a child that was killed a moment ago may still have written."""
+    """Remove a folder into which a recently killed child may still have written."""
     import shutil
 
     until = time.monotonic() + _UNDO_SECONDS

@@ -1,4 +1,4 @@
-"""A worker ends with the process that asked it, also in the middle of an answer, in whatever language it computes."""
+"""End a worker together with the process that started it, even during native code."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 
 def tie(channel: socket.socket | int) -> None:
-    """Lets the system signal what happens on a socket to this process; nothing comes of it but in `working`."""
-    import fcntl  # not on Windows, where no worker is started
+    """Make the system signal events of a socket to this process; they have no effect outside of `working`."""
+    import fcntl  # missing on Windows, which has no workers
 
     signal.signal(signal.SIGIO, signal.SIG_IGN)
     fcntl.fcntl(channel, fcntl.F_SETOWN, os.getpid())
@@ -21,14 +21,14 @@ def tie(channel: socket.socket | int) -> None:
 
 @contextlib.contextmanager
 def working(channel: socket.socket | int) -> Iterator[None]:
-    """Where the other end of a tied socket is closed meanwhile, the system ends this process at once.
+    """End this process at once if the other end of a tied socket is closed within the context.
 
-    Whoever is at the other end must send nothing until it has the answer.
+    The other end must send nothing until it has the response.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     try:
         if select.select([channel], [], [], 0)[0]:
-            raise EOFError  # it was closed before
+            raise EOFError  # it is closed already
         yield
     finally:
         signal.signal(signal.SIGIO, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Memory that nobody needs any more, given back to the system."""
+"""Return freed memory to the system."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 
 
 def release() -> None:
-    """Gives back what was freed.
+    """Return freed memory to the system.
 
-    The C library keeps freed memory for the next request: what one step of a compilation took and freed in small pieces
-    and large would stand beside what the next one takes. Takes less than a millisecond; without glibc nothing happens.
+    The C library keeps freed memory for later requests, so the memory of one compilation step would add to that of the
+    next. Takes less than a millisecond; does nothing without glibc.
     """
     if _trim is not None:
         _trim(0)

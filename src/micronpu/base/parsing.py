@@ -1,4 +1,4 @@
-"""JSON and TOML that somebody else wrote: read, or refused as a `ValueError`, whatever they hold."""
+"""Parse untrusted JSON and TOML; anything invalid raises `ValueError`."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 
 _LARGE = "an integer has more than 64 bits"
 DEEPEST = 100
-"""Lists and tables in one another; what is handed on is taken apart by functions that call themselves."""
+"""Maximum nesting of lists and tables; the values are processed recursively."""
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
-"""Of an integer: nothing of ours has larger ones, which neither a float nor an array takes."""
+"""Range of integers; larger ones fit neither a float nor an array."""
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value.
+    """Parse JSON.
 
     Raises:
-        ValueError: it is no JSON, or nested too deeply, or has an integer of more than 64 bits.
+        ValueError: it is not JSON, is nested too deeply, or has an integer of more than 64 bits.
     """
     return _parsed(json.loads, text)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The table.
+    """Parse TOML.
 
     Raises:
         ValueError: as for `parse_json`.
     """
-    # `tomllib` is of Python 3.11; `tomli`, which it was made of, is installed before that.
+    # `tomllib` exists since Python 3.11; its predecessor `tomli` is installed before that.
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -44,7 +44,7 @@ def _parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
     except RecursionError:
         raise ValueError("lists or tables are nested too deeply") from None
     except ValueError as error:
-        if "integer string conversion" in str(error):  # Python's limit of digits, whose sentence names its functions
+        if "integer string conversion" in str(error):  # Python's limit of digits; its message names Python functions
             raise ValueError(_LARGE) from None
         raise
     level = [found]
@@ -65,16 +65,16 @@ _HEAD_BYTES = 8
 
 
 def with_head(head: Any, *parts: bytes | memoryview) -> bytes:
-    """Bytes behind a head that JSON can say: the length of the head, the head, and the parts."""
+    """Concatenate the length of a JSON head, the head, and the parts."""
     text = json.dumps(head).encode()
     return b"".join((len(text).to_bytes(_HEAD_BYTES, "little"), text, *parts))
 
 
 def head_and_rest(data: bytes | memoryview) -> tuple[Any, memoryview]:
-    """What `with_head` was given: the head, and the parts as one, still part of the data.
+    """Split the result of `with_head` into the head and the concatenated parts, as a view of the data.
 
     Raises:
-        ValueError: it was not written so.
+        ValueError: the data are invalid.
     """
     start = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
     return parse_json(bytes(data[_HEAD_BYTES:start])), memoryview(data)[start:]

@@ -1,4 +1,4 @@
-"""What is being done, in words: for the command's terminal and for notebooks."""
+"""Names of compilation steps for progress displays in terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ STEPS = {
     "disassemble": "Running the stream for what it reads and writes",
     "deploy": "Writing what the firmware needs",
 }
-"""Names of steps, as listeners hear them, and what a user reads."""
+"""Steps passed to progress callbacks, and their titles for users."""
 
 
 def notebook_listener() -> Callable[[str, float], None] | None:
-    """In a notebook a listener that keeps one line under the cell, gone when all is done; None elsewhere."""
+    """Return a progress callback that shows one line under the notebook cell until the end; None outside of
+    notebooks."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None or not hasattr(shell, "kernel"):  # a terminal's shell has none

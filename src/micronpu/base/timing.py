@@ -1,6 +1,6 @@
-"""Where the time of a compilation goes: wall time by step, and inside of a step by what it calls.
+"""Wall time of a compilation by step, and within a step by the parts it calls.
 
-Nothing is measured unless somebody asks, and then two readings of a clock are all that a part costs.
+Disabled by default; if enabled, a part costs two clock readings.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Part:
-    """What took time.
+    """Time spent in one part.
 
     Attributes:
         step: of the compilation.
-        name: of what it called; "" for the step as a whole.
-        calls: how often.
-        seconds: in all.
+            name: of the part; "" for the step as a whole.
+            calls: number of calls.
+            seconds: total.
     """
 
     step: str
@@ -29,7 +29,7 @@ class Part:
 
 
 class Times:
-    """Wall time by step and part; `total` runs from when it is made."""
+    """Wall time by step and part; `total` counts from construction."""
 
     def __init__(self) -> None:
         self._begun = time.perf_counter()
@@ -37,17 +37,17 @@ class Times:
         self.step = ""
 
     def add(self, step: str, name: str, seconds: float) -> None:
-        """Counts a call of a part."""
+        """Add a call of a part."""
         calls, before = self._found.get((step, name), (0, 0.0))
         self._found[step, name] = (calls + 1, before + seconds)
 
     @property
     def total(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since construction."""
         return time.perf_counter() - self._begun
 
     def parts(self) -> list[Part]:
-        """Steps in their order, each followed by its parts, the longest first."""
+        """Steps in order, each followed by its parts, longest first."""
         every = [Part(step, name, calls, seconds) for (step, name), (calls, seconds) in self._found.items()]
         steps = dict.fromkeys(part.step for part in every if part.step)
         found: list[Part] = []
@@ -63,7 +63,7 @@ _asked: list[Times] = []
 
 @contextmanager
 def timed(wanted: bool = True) -> Iterator[Times | None]:
-    """Measures what is done inside; None where nobody wants it."""
+    """Measure the parts executed within the context; yields None if not wanted."""
     if not wanted:
         yield None
         return
@@ -77,7 +77,7 @@ def timed(wanted: bool = True) -> Iterator[Times | None]:
 
 @contextmanager
 def step(name: str) -> Iterator[None]:
-    """A step of the compilation; one inside of another is a part of it."""
+    """A step of the compilation; a nested step is a part of the outer one."""
     if not _asked:
         yield
         return
@@ -93,7 +93,7 @@ def step(name: str) -> Iterator[None]:
 
 @contextmanager
 def part(name: str) -> Iterator[None]:
-    """Something that a step calls, by name."""
+    """A named part of a step."""
     if not _asked:
         yield
         return
