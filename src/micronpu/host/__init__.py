@@ -1,1 +1,1 @@
-"""What runs on the host below every family: compiled libraries, and the executors of LiteRT and TOSA programs."""
+"""Host execution common to all backends: compiled libraries, and the executors of LiteRT and TOSA programs."""

@@ -1,13 +1,13 @@
-"""Compiles the C++ plug-in on first use, with the installed compiler, against the installed ExecuTorch wheel.
+"""Compile the C++ plug-in on first use, with the installed compiler, against the installed ExecuTorch wheel.
 
-A wheel of micronpu for one platform brings libraries along (`make_prebuilt`), which are taken where they were made of
-these sources and for the ExecuTorch that is installed; `$CXX` asks for one made here all the same.
+A platform wheel of micronpu includes libraries (`make_prebuilt`), which are used if they were built from these sources
+and for the installed ExecuTorch; setting `$CXX` forces a local build.
 
-A compiled library goes to a cache directory under a name of two parts.  The first is a hash of all that it is made
-from: sources, flags, `$CXX` and ExecuTorch's version, so that nothing is ever stale.  The second is the hash of the
-library itself, so that a damaged one is found and built again.  A finished library is moved into place in one step, so
-that parallel processes never see half of one.  Loading a library runs code in it: one that somebody else could have put
-there is refused.
+A compiled library is stored in a cache directory under a name of two parts. The first is a hash of all its inputs
+(sources, flags, `$CXX` and ExecuTorch's version), so that it is never stale. The second is the hash of the library
+itself, so that a damaged one is detected and rebuilt. A finished library is moved into place atomically, so that
+parallel processes never see a partial one. Loading a library runs its code: one that another user could have written is
+refused.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.base.leaving import scratch_folder, undone
 
 SUPPORTED_EXECUTORCH = "1.5"
-"""Major and minor version whose C++ interface the sources are written for; the library's soname does not tell."""
+"""Major and minor version whose C++ interface the sources use; the library's soname does not contain it."""
 
 _ADMINISTRATOR = 0
 _COMPILERS = ("g++", "clang++", "c++")
 _TIMEOUT_SECONDS = 300
 _OTHER_CACHE = "set MICRONPU_CACHE_DIR to a directory that you can write to"
 _EXACT = "-ffp-contract=off"
-"""Products and sums are rounded apart, as on x86-64; a compiler for aarch64 fuses them unless it is told."""
-# ET_EVENT_TRACER_ENABLED: without it delegate events silently vanish. C10_USING_CUSTOM_GENERATED_MACROS: the wheel has
-# no generated c10 macros header.
+"""Round products and sums separately, as on x86-64; compilers for aarch64 fuse them by default."""
+# ET_EVENT_TRACER_ENABLED: without it delegate events silently vanish. C10_USING_CUSTOM_GENERATED_MACROS: the wheel
+# lacks the generated c10 macros header.
 _FLAGS = (
     "-std=c++17",
     "-O2",
@@ -58,27 +58,27 @@ _FLAGS = (
     "-DC10_USING_CUSTOM_GENERATED_MACROS",
     "-DET_EVENT_TRACER_ENABLED",
 )
-# The simulator's inner loops are written for the vectoriser.
+# The simulator's inner loops are written for the vectorizer.
 _SIMULATOR_FLAGS = ("-std=c++17", "-O3", _EXACT, "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
 @dataclass(frozen=True)
 class ExecuTorchWheel:
-    """The installed ExecuTorch: its directory, its version, and what a compiler needs from it."""
+    """The installed ExecuTorch: its directory, its version, and the files a compiler needs from it."""
 
     root: Path
     version: str
 
     @property
     def include_flags(self) -> tuple[str, ...]:
-        """`-isystem`, not `-I`: warnings of ExecuTorch's headers are not ours, nor is their place on this machine."""
+        """`-isystem`, not `-I`: it disables warnings in ExecuTorch's headers."""
         include = self.root / "include"
         c10 = include / "executorch/runtime/core/portable_type/c10"
         return ("-isystem", str(include), "-isystem", str(c10), f"-ffile-prefix-map={include}=include")
 
     @property
     def library_directory(self) -> Path:
-        """Where `libexecutorch` is."""
+        """Directory of `libexecutorch`."""
         return self.root / "lib"
 
 
@@ -86,7 +86,7 @@ def find_executorch() -> ExecuTorchWheel:
     """Locate ExecuTorch without importing it.
 
     Raises:
-        RuntimeUnavailableError: not installed, of another version, or without the files to link against.
+        RuntimeUnavailableError: not installed, of another version, or without the files to link with.
     """
     spec = importlib.util.find_spec("executorch")
     if spec is None or not spec.submodule_search_locations:
@@ -116,10 +116,10 @@ def find_executorch() -> ExecuTorchWheel:
 
 
 def find_compiler() -> tuple[str, ...]:
-    """The C++ compiler's command: `$CXX` (it may hold arguments) or the first of g++, clang++, c++ on the PATH.
+    """Return the C++ compiler's command: `$CXX` (may include arguments) or the first of g++, clang++, c++ on the PATH.
 
     Raises:
-        RuntimeUnavailableError: there is none, or `$CXX` names one that is not there.
+        RuntimeUnavailableError: there is none, or `$CXX` names a missing one.
     """
     try:
         asked = shlex.split(os.environ.get("CXX", ""))
@@ -146,10 +146,10 @@ def find_compiler() -> tuple[str, ...]:
 
 
 def cache_directory() -> Path:
-    """Where built libraries go: `$MICRONPU_CACHE_DIR`, or `micronpu` in the user's cache directory. Not created.
+    """Directory of built libraries: `$MICRONPU_CACHE_DIR`, or `micronpu` in the user's cache directory. Not created.
 
     Raises:
-        RuntimeUnavailableError: the user has no home directory, so that there is no such place.
+        RuntimeUnavailableError: the user has no home directory.
     """
     folder = user_folder()
     if folder is None:
@@ -161,10 +161,10 @@ def cache_directory() -> Path:
 
 
 def check_cache(cache: Path) -> None:
-    """Whether a directory could be made, or written to; nothing is.
+    """Check that a directory can be created or written, without doing so.
 
     Raises:
-        RuntimeUnavailableError: it could not, with the reason.
+        RuntimeUnavailableError: it cannot, with the reason.
     """
     place = next(p for p in (cache, *cache.parents) if p.exists() or p.is_symlink())
     if not place.is_dir():
@@ -179,10 +179,10 @@ def check_cache(cache: Path) -> None:
 
 
 def source_directory() -> Path:
-    """The C++ sources: `micronpu/_native` in an installed wheel, `native` at the root of a checkout.
+    """Directory of the C++ sources: `micronpu/_native` in an installed wheel, `native` at the root of a checkout.
 
     Raises:
-        RuntimeUnavailableError: neither is there.
+        RuntimeUnavailableError: neither exists.
     """
     package = Path(__file__).resolve().parent.parent
     candidates = (package / "_native", package.parent.parent / "native")
@@ -196,10 +196,10 @@ def source_directory() -> Path:
 
 
 def build_plugin(*, prebuilt: bool = True) -> Path:
-    """Path of the plug-in's shared library: that of the package, or compiled now (some seconds) unless it is cached.
+    """Return the path of the plug-in's shared library: the package's own, or compiled (some seconds) unless cached.
 
     Args:
-        prebuilt: whether the library that came with the package will do.
+        prebuilt: accept the library of the package.
 
     Raises:
         RuntimeUnavailableError: no compiler, no ExecuTorch 1.5, a compile error, a cache that cannot be written, or one
@@ -214,13 +214,13 @@ def build_plugin(*, prebuilt: bool = True) -> Path:
 
 
 def build_simulator(name: str, *, prebuilt: bool = True) -> Path:
-    """Path of the shared library of a family's simulator, which needs no ExecuTorch; as `build_plugin`.
+    """Return the path of the shared library of a backend's simulator, which needs no ExecuTorch.
 
     Args:
-        name: folder of its sources among the plug-in's.
+        name: subfolder of its sources.
 
     Raises:
-        RuntimeUnavailableError: as `build_plugin`.
+        RuntimeUnavailableError: as for `build_plugin`.
     """
     directory = source_directory() / name
     if prebuilt and (found := _prebuilt(f"lib{name}", directory, _SIMULATOR_FLAGS, "")) is not None:
@@ -229,12 +229,12 @@ def build_simulator(name: str, *, prebuilt: bool = True) -> Path:
 
 
 def _simulators(directory: Path) -> list[Path]:
-    """The folders of sources of simulators."""
+    """Source folders of the simulators."""
     return sorted({path.parent for path in directory.glob("*/*.cpp")})
 
 
 def has_prebuilt() -> bool:
-    """Whether the package has brought libraries along that fit, so that no compiler is needed."""
+    """True if the package includes matching libraries, so that no compiler is needed."""
     try:
         wheel, directory = find_executorch(), source_directory()
     except RuntimeUnavailableError:
@@ -244,10 +244,10 @@ def has_prebuilt() -> bool:
 
 
 def make_prebuilt(folder: Path) -> list[Path]:
-    """Compiles all libraries for a wheel of micronpu, which has them in `_native/prebuilt`.
+    """Compile all libraries for a wheel of micronpu, which stores them in `_native/prebuilt`.
 
     Args:
-        folder: where they go, with a file that says what they are made of and for.
+        folder: output folder; it gets a manifest with their inputs and versions too.
 
     Returns:
         The files.
@@ -256,7 +256,7 @@ def make_prebuilt(folder: Path) -> list[Path]:
         RuntimeUnavailableError: no compiler, no ExecuTorch 1.5, or a compile error.
     """
     wheel, compiler, directory = find_executorch(), find_compiler(), source_directory()
-    # From site-packages/micronpu/_native/prebuilt. Where ExecuTorch is elsewhere, it is in the process before us.
+    # Relative to site-packages/micronpu/_native/prebuilt. An ExecuTorch elsewhere is loaded into the process earlier.
     here = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
     neighbour = Path(f"{here}/../../../executorch/lib")
     jobs = {
@@ -278,25 +278,25 @@ def make_prebuilt(folder: Path) -> list[Path]:
 
 _PLUGIN = "libmicronpu"
 PREBUILT = "prebuilt"
-"""The folder of libraries that a wheel brings along, inside that of the sources."""
+"""Folder of the wheel's libraries, inside the folder of the sources."""
 PREBUILT_TOLD = "prebuilt.json"
-"""Which file of it says what they are made of and for."""
+"""Manifest in this folder: inputs and versions of the libraries."""
 
 
 def _link_flags(wheel: ExecuTorchWheel, found_in: Path) -> tuple[str, ...]:
-    """Of the plug-in, which finds ExecuTorch's library in the folder that is given when it is loaded."""
+    """Linker flags of the plug-in; it loads ExecuTorch's library from ``found_in``."""
     return ("-shared", f"-L{wheel.library_directory}", "-lexecutorch", f"-Wl,-rpath,{found_in}")
 
 
 def _made_of(directory: Path, flags: Sequence[str]) -> str:
-    """A digest of the sources and flags, wherever they are."""
+    """Digest of the sources and flags, independent of their location."""
     digest = hashlib.sha256("\0".join(flags).encode())
     _add_sources(digest, directory)
     return digest.hexdigest()
 
 
 def _prebuilt(stem: str, directory: Path, flags: Sequence[str], version: str) -> Path | None:
-    """The library that came with the package, where it is whole, of these sources and for this ExecuTorch."""
+    """Return the package's library if it is intact, of these sources and for this ExecuTorch."""
     if os.environ.get("CXX"):
         return None
     try:
@@ -315,10 +315,10 @@ def _prebuilt(stem: str, directory: Path, flags: Sequence[str], version: str) ->
 
 
 def _build(stem: str, directory: Path, flags: Sequence[str], link_flags: Sequence[str], version: str) -> Path:
-    """The library of all sources in a directory, from the cache or compiled."""
+    """Return the library of all sources in a directory, from the cache or compiled."""
     sources = sorted(directory.glob("*.cpp"))
     digest = hashlib.sha256()
-    # Not the compiler's version: libraries of all compilers work alike, and a warm cache needs no compiler.
+    # Excludes the compiler's version: libraries of all compilers are equivalent, and a warm cache needs no compiler.
     parts = (os.environ.get("CXX", ""), version, *flags, *link_flags)
     digest.update("\0".join(parts).encode(errors="surrogateescape"))
     _add_sources(digest, directory)
@@ -351,7 +351,7 @@ _BUILD = "build-"
 
 @contextlib.contextmanager
 def _build_folder(cache: Path) -> Iterator[Path]:
-    """A locked folder for a build; those of builds that were killed, which nobody locks, are removed."""
+    """Create a locked folder for a build, and remove the unlocked folders of killed builds."""
     for folder in cache.glob(f"{_BUILD}*"):
         with contextlib.suppress(OSError):
             lock = _lock(folder)
@@ -362,7 +362,7 @@ def _build_folder(cache: Path) -> Iterator[Path]:
             try:
                 lock = _lock(folder)
             except (BlockingIOError, FileNotFoundError):
-                continue  # another build takes it for a killed one's, in the moment before it was locked
+                continue  # another build removed it before it was locked
             except OSError:  # a file system without locks
                 yield folder
                 return
@@ -374,10 +374,10 @@ def _build_folder(cache: Path) -> Iterator[Path]:
 
 
 def _lock(folder: Path) -> int:
-    """A descriptor that holds the lock of a folder.
+    """Lock a folder and return the lock's descriptor.
 
     Raises:
-        OSError: somebody else holds it, it is gone, or there are no locks here.
+        OSError: it is locked, removed, or the file system has no locks.
     """
     if sys.platform == "win32":
         raise OSError("folders have no locks on Windows")
@@ -386,7 +386,7 @@ def _lock(folder: Path) -> int:
     opened = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.stat(folder)  # whoever held the lock may have removed it
+        os.stat(folder)  # the previous holder may have removed it
     except OSError:
         os.close(opened)
         raise
@@ -400,7 +400,7 @@ def _add_sources(digest: Any, directory: Path) -> None:
 
 
 def _cached(cache: Path, name: str) -> Path | None:
-    """The library of this name, if there is one that is whole; damaged ones are deleted.
+    """Return the library of this name if it is intact; delete damaged ones.
 
     Raises:
         RuntimeUnavailableError: another user can write to the folder or to the library.
@@ -421,7 +421,7 @@ def _digest(library: Path) -> str:
 
 
 def _check_private(path: Path, cache: Path) -> None:
-    """Refuses what another user owns or can write to, but for the administrator.
+    """Refuse a path that another user, except the administrator, owns or can write to.
 
     Raises:
         RuntimeUnavailableError: with the owner or the mode.
@@ -449,7 +449,7 @@ def _compile(
 ) -> Path:
     """Compile each source on its own thread, then link.
 
-    Messages and `__FILE__` name a source without the folder, which is of no use elsewhere and differs between machines.
+    Messages and `__FILE__` contain a source's name without its folder, which differs between machines.
     """
     flags = (*flags, f"-ffile-prefix-map={sources[0].parent}=native")
     objects = [scratch / f"{source.stem}.o" for source in sources]
@@ -466,7 +466,7 @@ def _compile(
 
 
 def _finished(command: Sequence[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run`, in a session of its own, so that what the compiler starts is killed with it."""
+    """Like `subprocess.run`, but in a separate session, so that the compiler's children are killed with it."""
     started: list[subprocess.Popen[str]] = []
 
     def kill() -> None:
@@ -495,8 +495,8 @@ def _finished(command: Sequence[str], environment: dict[str, str]) -> subprocess
 
 
 def _run(command: Sequence[str], doing: str) -> str:
-    """Run the compiler; its output, or an error with the first line that says what is wrong."""
-    # The C locale keeps messages (and so the word "error") and the version text the same for everyone.
+    """Run the compiler; return its output, or raise an error with the first error line."""
+    # The C locale keeps messages (with the word "error") and the version text independent of the user.
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         done = _finished(command, environment)

@@ -15,7 +15,7 @@ from micronpu.report.inside import Inside, InsideStep, Made, shape_text
 
 
 def container_view(blob: bytes) -> Inside:
-    """What a payload with an open container computes.
+    """Return the operators of a payload with an open container.
 
     Raises:
         PayloadError: it cannot be read, or holds microcode.
@@ -62,7 +62,7 @@ class _Operator:
 
 @dataclass(frozen=True)
 class _Integers:
-    """A LiteRT or TOSA graph: `tensors` says type and shape by name; constants are what nothing makes."""
+    """A LiteRT or TOSA graph: `tensors` maps names to type and shape; tensors without producer are constants."""
 
     tensors: Mapping[str, str]
     inputs: tuple[str, ...]
@@ -72,7 +72,7 @@ class _Integers:
 
 def _litert(data: bytes) -> _Integers:
     model = read_model(data)
-    # Names say more than numbers, but only micronpu's own are sure to be unique.
+    # Names are more readable than numbers, but only micronpu's own are sure to be unique.
     own = [t.name for t in model.tensors]
     names = [n if own.count(n) == 1 else f"{n}#{i}" for i, n in enumerate(own)] if len(set(own)) < len(own) else own
     tensors = {}
@@ -103,7 +103,7 @@ def _tosa(data: bytes) -> _Integers:
         t.string(0): shape_text(types.get(t.integer(2, "<I"), "?"), t.vector(1).integers())
         for t in block.vector(2).tables()
     }
-    # Constants are operators of this format; what reads one names it as it does in the other.
+    # Constants are operators in this format; their readers refer to them by name, as in the other format.
     every = [operator(table) for table in block.vector(1).tables()]
     operators = tuple(o for o in every if not o.name.startswith("CONST"))
     return _Integers(tensors, tuple(block.vector(3).strings()), tuple(block.vector(4).strings()), operators)

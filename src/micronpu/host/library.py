@@ -1,4 +1,4 @@
-"""Shared libraries of our own, loaded once each."""
+"""Shared libraries of our own, each loaded once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Functions = TypeVar("Functions")
 def load_library(
     path: Path, what: str, version: str, wanted: int, declare: Callable[[ctypes.CDLL], Functions]
 ) -> tuple[ctypes.CDLL, Functions]:
-    """Loads a library that micronpu has built.
+    """Load a library that micronpu has built.
 
     Args:
-        what: it is, for messages.
+        what: description for messages.
         version: name of its function that returns the version of its interface.
-        wanted: that version.
-        declare: says of which types its functions are.
+        wanted: required version.
+        declare: sets the argument types of its functions.
 
     Returns:
         The library, and what ``declare`` returns.

@@ -1,12 +1,12 @@
-"""Checks a LiteRT program before LiteRT sees it.
+"""Check a LiteRT program before LiteRT loads it.
 
-LiteRT verifies the flatbuffer and most counts.  It believes that a graph is one: a tensor that is written twice, or
-never, has another size than what reads it was prepared for, a stride of 0 divides, and a factor between scales that a
-kernel cannot hold ends the process.  Here such a program is a sentence.
+LiteRT verifies the flatbuffer and most counts. It does not verify the graph: a tensor that is written twice or never,
+or has another size than its reader expects, a stride of 0 (a division by zero), or a ratio of scales that a kernel
+cannot represent, ends the process. Here such a program raises an error.
 
-Only the operators that micronpu writes are let through, each of which the tests damage.  Every option of an operator is
-looked at, by its name in the schema that comes with LiteRT; what a program computes is not judged.  Field numbers are
-those of `tensorflow/lite/schema/schema.fbs`.
+Only operators that micronpu writes are accepted; the tests damage each of them. Every option of an operator is checked,
+by its name in LiteRT's schema; the computed values are not. Field numbers are those of
+`tensorflow/lite/schema/schema.fbs`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, Vector, root
 
 _HINT = "copy the file again, or compile the model again"
 _BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 9: 1, 10: 8, 15: 4, 16: 2}
-"""Bytes of an element by `TensorType`: the types that programs of ours and of the vendors' tools have."""
+"""Bytes of an element by `TensorType`: the types used in our programs and in those of the vendors' tools."""
 _INT16 = 7
 _RANGES = {3: (0, 255), 7: (-(1 << 15), (1 << 15) - 1), 9: (-128, 127)}
 _INT32 = (-(1 << 31), (1 << 31) - 1)
@@ -31,7 +31,7 @@ _MOST_BYTES, _MOST_AXES = 1 << 31, 8
 _POSITIVE = re.compile(r"Stride|Dilation|Filter|BlockSize|NumSplits|DepthMultiplier|ValuesCount|^Num$")
 _AT_MOST = {"Padding": 1, "FusedActivationFunction": 5, "Mode": 1}
 _LARGEST = 1 << 16
-"""Of a stride, a dilation or a window: none is larger than a tensor's side."""
+"""Maximum stride, dilation or window: none exceeds a tensor's side."""
 
 
 _NAMES = """
@@ -41,21 +41,21 @@ PRELU QUANTIZE REDUCE_MAX REDUCE_MIN RELU RELU6 RELU_0_TO_1 RELU_N1_TO_1 RESHAPE
 RESIZE_NEAREST_NEIGHBOR RSQRT SLICE SOFTMAX SUB TANH TRANSPOSE TRANSPOSE_CONV
 """
 OPERATORS = frozenset(_NAMES.split())
-"""What programs of ours have."""
+"""Operators used in our programs."""
 
 
 class _BadGraphError(Exception):
-    """What is wrong, as a clause without a full stop."""
+    """The defect, as a clause without a full stop."""
 
 
 def check_litert(model: bytes | memoryview) -> None:
-    """Checks a LiteRT program.
+    """Check a LiteRT program.
 
     Args:
         model: the flatbuffer.
 
     Raises:
-        PayloadError: LiteRT would trust something that is not so.
+        PayloadError: a value that LiteRT would trust is wrong.
     """
     try:
         program = root(model, b"TFL3")
@@ -64,7 +64,7 @@ def check_litert(model: bytes | memoryview) -> None:
         _Graph(program, graphs[0]).check()
     except (_BadGraphError, CorruptFlatbufferError) as error:
         raise PayloadError(f"The LiteRT program of the NPU partition is damaged: {error}.", hint=_HINT) from None
-    except (struct.error, IndexError, TypeError, UnicodeDecodeError):  # of the schema's readers, which look at nothing
+    except (struct.error, IndexError, TypeError, UnicodeDecodeError):  # the schema's readers do not check bounds
         what = "The LiteRT program of the NPU partition is damaged: a field of it leaves the file."
         raise PayloadError(what, hint=_HINT) from None
 
@@ -78,7 +78,7 @@ class _Graph:
         self._scales = [_scales(tensor) for tensor in self._tensors]
 
     def check(self) -> None:
-        """Tensors, then operators in their order: each reads what there is by then, and makes what is not there."""
+        """Check the tensors, then the operators in order: each reads existing values and writes new ones."""
         there = {i for i, tensor in enumerate(self._tensors) if self._check_tensor(i, tensor)}
         inputs, outputs = (self._indices(self._graph.vector(field).integers(), "the graph") for field in (1, 2))
         _need(not there.intersection(inputs), "an input of the graph is a constant")
@@ -114,11 +114,11 @@ class _Graph:
         return list(found)
 
     def _check_tensor(self, number: int, tensor: Table) -> bool:
-        """Whether it has a value before anything runs: as a constant, or as a state."""
+        """Return True if it has a value before the program runs: as a constant, or as a state."""
         where = f"tensor {number}"
         shape, kind, index = tensor.vector(0).integers(), tensor.integer(1, "<b"), tensor.integer(2, "<I")
         _need(kind in _BYTES, f"{where} has the element type {kind}")
-        is_empty = shape == (0,)  # the axes of a scalar, to which a tensor is reshaped
+        is_empty = shape == (0,)  # the shape operand that reshapes a tensor to a scalar
         fits = len(shape) <= _MOST_AXES and all(n >= 1 for n in shape)
         _need(fits or is_empty, f"{where} has the shape {list(shape)}")
         size = math.prod(shape) * _BYTES[kind]
@@ -149,18 +149,18 @@ def _is_text(characters: Vector) -> bool:
     return True
 
 
-# --- factors between scales that kernels end the process over: the callers of `QuantizeMultiplierGreaterThanOne` and
+# --- ratios of scales for which kernels end the process: the callers of `QuantizeMultiplierGreaterThanOne` and
 # `QuantizeMultiplierSmallerThanOneExp` among `OPERATORS`
 
 
 def _sum_fits(scales: list[float], wide: bool, options: dict[str, Any]) -> bool:
-    """Operands are added with 20 or 15 bits behind the point, of twice the larger scale."""
+    """Operands are added with 20 or 15 fractional bits, relative to twice the larger scale."""
     *operands, result = scales
     return len(operands) == 2 and 2 * max(operands) < (1 << (15 if wide else 20)) * result
 
 
 def _softmax_fits(scales: list[float], wide: bool, options: dict[str, Any]) -> bool:
-    """Differences have 26 bits behind the point."""
+    """Differences have 26 fractional bits."""
     return bool(options.get("Beta", 0.0) * scales[0] * (1 << 26) > 1)
 
 
@@ -198,7 +198,7 @@ def _check_options(operator: Table, where: str) -> None:
 
 
 def _options(operator: Table) -> Iterator[tuple[str, Any]]:
-    """Names and values of an operator's numbers, as the schema has them."""
+    """Names and values of an operator's numeric options, as in the schema."""
     kind, body = operator.integer(3, "<B"), operator.table(4)
     made, fields = _fields(kind)
     if made is None or body is None:
@@ -213,7 +213,7 @@ def _options(operator: Table) -> Iterator[tuple[str, Any]]:
 
 @cache
 def _fields(kind: int) -> tuple[Any, tuple[str, ...]]:
-    """The class of a kind of options, and its methods that are fields of one value."""
+    """Class of a kind of options, and its methods that read scalar fields."""
     from ai_edge_litert import schema_py_generated as schema
 
     name = next((n for n, v in vars(schema.BuiltinOptions).items() if v == kind and not n.startswith("_")), "")

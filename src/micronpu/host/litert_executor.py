@@ -1,11 +1,11 @@
-"""Runs the LiteRT program of a partition, whichever NPU it is for: the functional simulator behind the plug-in.
+"""Run the LiteRT program of a partition for any NPU: the functional simulator behind the plug-in.
 
-Two ways to compute: LiteRT's reference kernels, which are the arithmetic that micronpu promises bit for bit, and the
-fast kernels (XNNPACK), which round a few results differently (0.06 % of the elements of a large convolution by one
-step). A traced run goes operator by operator, through single-operator models cut from the program, so that each has a
-time and a value of its own.
+There are two sets of kernels: LiteRT's reference kernels, which are bit-exact to micronpu's arithmetic, and the fast
+kernels (XNNPACK), which round a few results differently (0.06 % of the elements of a large convolution by one LSB). A
+traced run executes operator by operator, through single-operator models cut from the program, so that each operator has
+its own time and values.
 
-Memory comes as addresses from C++; `Buffer` names them.
+C++ passes memory as addresses; see `Buffer`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _SCALAR_TYPES = {np.dtype(numpy_type): number for number, numpy_type in NUMPY_TY
 
 
 def scalar_type_of(numpy_type: np.dtype[Any]) -> int:
-    """ExecuTorch's number of a NumPy element type.
+    """Return ExecuTorch's number of a NumPy element type.
 
     Raises:
-        PayloadError: ExecuTorch has none, as for strings.
+        PayloadError: ExecuTorch has none, e.g. for strings.
     """
     if numpy_type not in _SCALAR_TYPES:
         raise PayloadError(f"ExecuTorch has no element type for LiteRT's {numpy_type}.", hint=_COMPILE_AGAIN)
@@ -45,10 +45,10 @@ def scalar_type_of(numpy_type: np.dtype[Any]) -> int:
 
 
 class Mode(IntFlag):
-    """How a program computes; the bits cross the C boundary.
+    """Kernels and features of a run; the bits are part of the C interface.
 
-    FAST: XNNPACK instead of the reference kernels. TRACED: `run_traced` will be called, so prepare for it. GRAPH: an
-    Ethos-U program runs the integer graph that it carries, not its command stream.
+    FAST: XNNPACK instead of the reference kernels. TRACED: prepare for `run_traced`. GRAPH: an Ethos-U program runs the
+    integer graph that it carries, not its command stream.
     """
 
     REFERENCE = 0
@@ -79,7 +79,7 @@ class Border(Protocol):
 
 
 def check_buffers(what: str, buffers: Sequence[Buffer], borders: Sequence[Border]) -> None:
-    """The memory that the program around a partition passes fits the partition's tensors.
+    """Check that the memory passed to a partition fits the partition's tensors.
 
     Args:
         what: "Input" or "Output", for the message.
@@ -106,7 +106,7 @@ class OperatorTrace:
     Attributes:
         index: of the operator in the LiteRT program; the identifier in the delegate's debug handle map.
         name: LiteRT's, such as CONV_2D.
-        nanoseconds: host time of the operator alone; says nothing about the NPU.
+        nanoseconds: host time of the operator alone; unrelated to time on the NPU.
         outputs: its values, laid out as in the LiteRT program.
     """
 
@@ -118,7 +118,7 @@ class OperatorTrace:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A border tensor of the LiteRT program."""
+    """An input or output tensor of the LiteRT program."""
 
     index: int
     size: int
@@ -151,8 +151,8 @@ class LiteRtProgram:
 
     Args:
         model: LiteRT flatbuffer with one subgraph.
-        mode: which kernels compute.
-        num_inputs, num_outputs: what the payload's header says; checked.
+        mode: which kernels to use.
+            num_inputs, num_outputs: counts from the payload's header; checked.
 
     Raises:
         PayloadError: LiteRT does not load the model, or its inputs and outputs do not match.
@@ -171,7 +171,7 @@ class LiteRtProgram:
                 f"{len(self._inputs)} and {len(self._outputs)}.",
                 hint=_COMPILE_AGAIN,
             )
-        # Inputs are written straight into LiteRT's arena, which stays where it is: shapes are static.
+        # Inputs are written directly into LiteRT's arena, whose address is fixed: shapes are static.
         self._addresses = [_address(self._interpreter, tensor) for tensor in self._inputs]
         self._in_parts = Mode.FAST not in mode and _has_wide_softmax(model)
         self._cuts = _cut(model, mode) if Mode.TRACED in mode or self._in_parts else None
@@ -204,7 +204,7 @@ class LiteRtProgram:
                 ctypes.memmove(address, buffer.address, buffer.size)
         _invoke(self._interpreter)
         for tensor, buffer in zip(self._outputs, outputs, strict=True):
-            # The view must be gone before the next invoke.
+            # The view must be released before the next invoke.
             if buffer.size:
                 made = np.asarray(self._interpreter.tensor(tensor.index)())  # a scalar without axes
                 ctypes.memmove(buffer.address, made.ctypes.data, buffer.size)
@@ -228,13 +228,13 @@ class LiteRtProgram:
         for cut in self._cuts:
             sink(cut.run(values))
         for tensor, buffer in zip(self._outputs, outputs, strict=True):
-            # An output that no operator makes is a constant of the program.
+            # An output that no operator computes is a constant of the program.
             made = values[tensor.index] if tensor.index in values else self._interpreter.get_tensor(tensor.index)
             ctypes.memmove(buffer.address, np.ascontiguousarray(made).ctypes.data, buffer.size)
 
 
 class _Cut:
-    """One operator as a LiteRT model of its own. It keeps its interpreter, so variable tensors keep their state."""
+    """One operator as a separate LiteRT model. It keeps its interpreter, so variable tensors keep their state."""
 
     def __init__(self, index: int, name: str, model: bytes, mode: Mode, inputs: list[int], outputs: list[int]) -> None:
         self.index = index
@@ -263,7 +263,7 @@ class _Cut:
 
 
 def _has_wide_softmax(model: bytes) -> bool:
-    """Whether an int8 softmax may meet a sum of exponentials of 512 or more.
+    """True if an int8 softmax may have a sum of exponentials of 512 or more.
 
     LiteRT's reference kernel then shifts by more than 31 bits, and an assertion in it ends the process.
     """
@@ -283,7 +283,7 @@ def _has_wide_softmax(model: bytes) -> bool:
 
 
 def _reference_softmax(x: np.ndarray[Any, Any], detail: dict[str, Any], made: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """The softmax that LiteRT would compute, by micronpu's own definition."""
+    """Compute LiteRT's softmax by micronpu's own definition."""
     from micronpu.ir.op import Value
     from micronpu.ir.types import DType, QParams, TensorType
     from micronpu.ops.softmax import Softmax
@@ -299,7 +299,7 @@ def _name_of(code: Any, names: Mapping[int, str]) -> str:
 
 
 def _cut(model: bytes, mode: Mode) -> list[_Cut]:
-    """Single-operator models of a LiteRT program, in program order.
+    """Cut a LiteRT program into single-operator models, in program order.
 
     Raises:
         PayloadError: LiteRT refuses one of them.
@@ -310,7 +310,7 @@ def _cut(model: bytes, mode: Mode) -> list[_Cut]:
     whole = schema.ModelT.InitFromPackedBuf(model, 0)
     (graph,) = whole.subgraphs
     names = {value: name for name, value in vars(schema.BuiltinOperator).items() if not name.startswith("_")}
-    # Constants have data; everything else that an operator reads comes from outside, except its own state.
+    # Constants have data; all other operands are inputs of the model, except the operator's own state.
     is_constant = [tensor.isVariable or whole.buffers[tensor.buffer].data is not None for tensor in graph.tensors]
     made = {int(index) for operator in graph.operators for index in operator.outputs}
     cuts = []
@@ -318,7 +318,7 @@ def _cut(model: bytes, mode: Mode) -> list[_Cut]:
         touched = (*operator.inputs, *_intermediates(operator), *operator.outputs)
         used = list(dict.fromkeys(int(i) for i in touched if i >= 0))
         outputs = [int(i) for i in operator.outputs if i >= 0]
-        # Not the intermediates of an LSTM, and each tensor once even if the operator reads it twice.
+        # Without the intermediates of an LSTM; each tensor once even if the operator reads it twice.
         read = dict.fromkeys(int(i) for i in operator.inputs if i >= 0)
         inputs = [i for i in read if i in made or not is_constant[i]]
         renumbered = {-1: -1, **{old: new for new, old in enumerate(used)}}
@@ -354,7 +354,7 @@ def _cut(model: bytes, mode: Mode) -> list[_Cut]:
 
 
 def _copy(record: Any) -> Any:
-    """A shallow copy of a record of the object API: its lists are replaced here, never changed."""
+    """Shallow copy of a record of the object API: callers replace its lists but do not modify them."""
     twin = object.__new__(type(record))
     twin.__dict__.update(record.__dict__)
     return twin
@@ -371,7 +371,7 @@ def _border(detail: dict[str, Any]) -> _Tensor:
 
 
 def _address(interpreter: Any, tensor: _Tensor) -> int | None:
-    """Where an input lies in LiteRT's memory; None for a tensor without axes, which LiteRT hands out as a number."""
+    """Address of an input in LiteRT's memory; None for a tensor without axes, which LiteRT returns as a number."""
     try:
         view = interpreter.tensor(tensor.index)()
         return int(view.ctypes.data) if isinstance(view, np.ndarray) else None

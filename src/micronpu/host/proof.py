@@ -1,4 +1,4 @@
-"""An NPU's program beside the integer graph that it was made of: what computes both, whatever the family."""
+"""Compare an NPU's program with the integer graph it was compiled from, for any backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Executor(Protocol):
-    """Runs the program of a partition on the memory that the runtime hands over."""
+    """Runs the program of a partition on memory that the runtime provides."""
 
     def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         """Compute all outputs."""
@@ -29,12 +29,12 @@ class Executor(Protocol):
 
 
 class Proof(Protocol):
-    """Compares the runs of a payload with its graph; its executor calls it.
+    """Compares runs of a payload with its graph; the payload's executor calls it.
 
     Attributes:
         reference: what to compare with; None until the graph that the program carries is loaded.
-        equal: steps of the last run whose result is the graph's, element for element.
-        steps: those that the payload names.
+        equal: steps of the last run whose result equals the graph's, element by element.
+            steps: those that the payload names.
     """
 
     reference: Reference | None
@@ -43,14 +43,14 @@ class Proof(Protocol):
 
 
 class Reference(Protocol):
-    """Computes what the NPU's program should."""
+    """Computes the expected results of the NPU's program."""
 
     def compute(self, inputs: Sequence[Array]) -> tuple[Mapping[int, Array], list[Array]]:
-        """Results of steps, as far as they are known, and outputs."""
+        """Return the known results of steps, and the outputs."""
         ...
 
     def step(self, operator: int) -> int:
-        """The step that an operator of the program that the compiler was given belongs to."""
+        """Return the step of an operator of the compiler's input program."""
         ...
 
 
@@ -59,8 +59,8 @@ class GraphReference:
     """micronpu's own reference interpreter.
 
     Attributes:
-        graph: that was written for the compiler.
-        nodes: for each operator of the written program the index of the graph's node.
+        graph: the compiler's input.
+            nodes: index of the graph's node for each operator of the written program.
     """
 
     graph: Graph
@@ -76,15 +76,15 @@ class GraphReference:
         return made, outputs
 
     def step(self, operator: int) -> int:
-        return self.nodes[operator]  # several operators of TOSA stand for one node
+        return self.nodes[operator]  # several operators of TOSA may implement one node
 
 
 @dataclass(frozen=True)
 class WrittenReference:
-    """The program that the compiler of the NPU was given, in the arithmetic of its format.
+    """The compiler's input program, in the arithmetic of its format.
 
-    micronpu's own interpreter says what the steps are.  Its sums round as LiteRT's do, which TOSA's do but for ties, so
-    that it does not judge the outputs.
+    micronpu's own interpreter computes the steps. Its sums round like LiteRT's, which differ from TOSA's in ties, so it
+    does not compute the outputs.
     """
 
     steps: GraphReference
@@ -99,7 +99,7 @@ class WrittenReference:
 
 @dataclass(frozen=True)
 class CarriedReference:
-    """The kernels that run the graph which a program carries; of a TOSA program they give the outputs alone."""
+    """The kernels that run the graph in a program; for a TOSA program they compute the outputs only."""
 
     program: LiteRtProgram | TosaProgram
 
@@ -126,10 +126,10 @@ class CarriedReference:
 
 
 def reference_of(graph: Graph, nodes: Sequence[int], flatbuffer: bytes) -> Reference:
-    """What a program is to compute that a compiler made of a graph.
+    """Return the reference for a program compiled from a graph.
 
     Args:
-        nodes: for each operator of the flatbuffer the index of the graph's node.
+        nodes: index of the graph's node for each operator of the flatbuffer.
         flatbuffer: LiteRT, whose kernels the interpreter equals, or TOSA.
     """
     own = GraphReference(graph, nodes)

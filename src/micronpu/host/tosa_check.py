@@ -1,8 +1,8 @@
-"""Checks a TOSA program before it runs.
+"""Check a TOSA program before it runs.
 
-What runs it believes that an operator's operands are as many, and of the types and sides, that it asks for; a program
-where they are not is a sentence.  Every field of every table is looked at, and one that is not known is refused; what
-operators ask for is in `micronpu.host.tosa_rules`.
+The executor relies on the number, types and shapes of an operator's operands; a program with wrong ones raises an
+error. Every field of every table is checked, and unknown ones are refused; the requirements of operators are in
+`micronpu.host.tosa_rules`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HINT = "copy the file again, or compile the model again"
 _MOST_AXES = 6
 """MAX_RANK of the specification's level 8K."""
 _MOST_ELEMENTS = 1 << 28
-"""Of all tensors together, which are in memory in up to eight bytes an element."""
+"""Maximum number of elements of all tensors together; an element takes up to eight bytes of memory."""
 
 
 _ALWAYS: dict[type[IntEnum], tuple[IntEnum, ...]] = {
@@ -35,7 +35,7 @@ _ALWAYS: dict[type[IntEnum], tuple[IntEnum, ...]] = {
     schema.Operator: (schema.Operator.INPUTS, schema.Operator.OUTPUTS),
     schema.Location: tuple(schema.Location),
 }
-"""Fields that readers take for granted, empty or not; the others may be absent."""
+"""Fields that readers require, empty or not; others may be absent."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TosaBorder:
 
 @dataclass(frozen=True)
 class Step:
-    """An operator of a program: the names of what it reads and makes, and what it is asked."""
+    """An operator of a program: names of its operands and result, and its checked call."""
 
     name: str
     inputs: tuple[str, ...]
@@ -58,13 +58,13 @@ class Step:
 
 @dataclass(frozen=True)
 class CheckedTosa:
-    """A program that is whole.
+    """A valid program.
 
     Attributes:
-        inputs, outputs: by their names, in order; an output may be there twice.
+        inputs, outputs: by name, in order; an output may occur twice.
         num_operators: constants included.
-        constants: by their names.
-        steps: all other operators, in order.
+        constants: by name.
+            steps: all other operators, in order.
     """
 
     inputs: tuple[tuple[str, TosaBorder], ...]
@@ -75,13 +75,13 @@ class CheckedTosa:
 
 
 def check_tosa(model: bytes | memoryview) -> CheckedTosa:
-    """Checks a TOSA program.
+    """Check a TOSA program.
 
     Args:
         model: the flatbuffer.
 
     Raises:
-        PayloadError: it is not whole.
+        PayloadError: it is invalid.
     """
     try:
         graph = root(model, schema.IDENTIFIER)
@@ -107,7 +107,7 @@ def _check_fields(table: Table, known: type[IntEnum], where: str) -> None:
 
 
 def _text(table: Table, field: int) -> str:
-    """A string field, which ends with a zero, as readers in C take for granted."""
+    """A string field with a terminating zero, which C readers require."""
     vector = table.vector(field)
     if not table.offset(field):
         return ""
@@ -131,7 +131,7 @@ def _names(table: Table, field: int) -> list[str]:
 
 
 def _check_head(graph: Table) -> None:
-    """Versions, which say nothing about what is computed."""
+    """Check the versions; they do not affect results."""
     _check_fields(graph, schema.Graph, "the program")
     version, software = graph.table(schema.Graph.VERSION), graph.table(schema.Graph.SOFTWARE)
     if version is not None:
@@ -162,7 +162,7 @@ class _BlockCheck:
         self._constants: dict[str, Operand] = {}
 
     def check(self) -> CheckedTosa:
-        """Every operator reads what is there before it."""
+        """Check that every operator reads values that exist before it."""
         _check_fields(self._block, schema.Block, "the block")
         _text(self._block, schema.Block.NAME)
         known = self._known()
@@ -220,7 +220,7 @@ class _BlockCheck:
         name = self._operators.get(op, "of an unknown kind")
         where = f"its operator {number} ({name})"
         _check_fields(table, schema.Operator, where)
-        # The schema numbers attributes as it numbers operators.
+        # The schema numbers attributes like operators.
         need(table.integer(schema.Operator.ATTRIBUTE_TYPE, "<B") == op, f"{where} has attributes of another")
         attribute, location = table.table(schema.Operator.ATTRIBUTE), table.table(schema.Operator.LOCATION)
         if attribute is None or location is None:
@@ -250,7 +250,7 @@ class _BlockCheck:
 
 
 def _data(table: Table, field: int, size: int, where: str) -> bytes | None:
-    """The value of a constant, None of what is computed."""
+    """The value of a constant; None for computed tensors."""
     vector = table.vector(field)
     if not vector.length:
         return None

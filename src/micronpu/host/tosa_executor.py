@@ -1,6 +1,6 @@
-"""Runs the TOSA program of a partition on the host; the results are those of TOSA's reference model, bit for bit.
+"""Run the TOSA program of a partition on the host, bit-exact to TOSA's reference model.
 
-A traced run reports one operator, the program as a whole.  The interface is that of
+A traced run reports one operator, the program as a whole. The interface is that of
 `micronpu.host.litert_executor.LiteRtProgram`.
 """
 
@@ -49,8 +49,8 @@ class TosaProgram:
 
     Args:
         model: TOSA flatbuffer with one block.
-        mode: there is one way to compute, so that it makes no difference.
-        num_inputs, num_outputs: what the payload's header says; checked.
+        mode: ignored; there is only one set of kernels.
+            num_inputs, num_outputs: counts from the payload's header; checked.
 
     Raises:
         PayloadError: the model cannot be read, or its inputs and outputs do not match.
@@ -87,7 +87,7 @@ class TosaProgram:
         """Compute all outputs. Inputs and outputs are in the order of the TOSA program.
 
         Raises:
-            PayloadError: a buffer does not fit its tensor, or there is no result.
+            PayloadError: a buffer does not fit its tensor, or the result is undefined.
         """
         self._compute(inputs, outputs)
 
@@ -105,10 +105,10 @@ class TosaProgram:
         sink(OperatorTrace(self.num_operators - 1, "TOSA", elapsed, tuple(made)))
 
     def call(self, *arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-        """The outputs for inputs as arrays of the program's shapes and types.
+        """Return the outputs for input arrays of the program's shapes and types.
 
         Raises:
-            PayloadError: there is no result for them.
+            PayloadError: the result is undefined.
         """
         for number, (array, border) in enumerate(zip(arrays, self._inputs, strict=True)):
             if (array.shape, array.dtype) != (border.shape, border.numpy_type):
@@ -122,7 +122,7 @@ class TosaProgram:
             for step in self._steps:
                 given = [values[n] if n in values else self._constants[n] for n in step.inputs]
                 values[step.output] = computed(step.name, step.call, given)
-                for name in step.inputs:  # what nobody reads any more is given back
+                for name in step.inputs:  # free values after their last use
                     if self._last[name] == step.output and name not in self._names[1]:
                         values.pop(name, None)
         except MemoryError as error:

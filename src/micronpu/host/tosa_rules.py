@@ -1,7 +1,7 @@
-"""What the operators of TOSA take and make: types, shapes, and every number that they ask for.
+"""Types, shapes and attribute ranges of TOSA's operators.
 
 The tables are those of the specification (https://www.mlplatform.org/tosa/tosa_spec_1_0_1.html: "Supported Data Types"
-and the `ERROR_IF` of each operator), for integers.  An operator, an attribute or a type that is not here is refused.
+and the `ERROR_IF` of each operator), for integers. An operator, an attribute or a type that is missing here is refused.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from micronpu.base.flatbuffer import CorruptFlatbufferError, Table
 from micronpu.ir.types import Shape
 
 SIZES = "SHAPE"
-"""The type of an operand that is a list of sizes, which lives outside of the tensors."""
+"""The type of an operand that is a list of sizes, which is not a tensor."""
 WIDTHS = {"BOOL": 1, "INT8": 1, "INT16": 2, "INT32": 4, "INT48": 6, SIZES: 8}
 """Bytes of an element in the file."""
 _LARGEST = 1 << 13
-"""Of a kernel, a stride or a padding: MAX_KERNEL and MAX_STRIDE of the specification's level 8K."""
+"""Maximum kernel, stride or padding: MAX_KERNEL and MAX_STRIDE of the specification's level 8K."""
 _MOST_SCALE, _MOST_SIDE = 1 << 11, 1 << 14  # of RESIZE
 _DOUBLE_ROUND, _MOST_ROUNDING = 3, 3  # RoundingMode
 _NEAREST, _BILINEAR = 1, 2  # ResizeMode
@@ -29,11 +29,11 @@ _NUMBERS = {"INT32": 5, "INT48": 6}  # DType, of sums
 
 @dataclass(frozen=True)
 class Operand:
-    """What an operator reads or makes.
+    """An operand or result of an operator.
 
     Attributes:
-        shape: of a list of sizes, how many there are.
-        data: of a constant, as the file has it.
+        shape: of a list of sizes: its length.
+            data: of a constant, as stored in the file.
     """
 
     dtype: str
@@ -48,7 +48,7 @@ class Call:
     """An operator with its operands and its result.
 
     Args:
-        attributes: its own, each of which its rule has to read.
+        attributes: those of the operator; its rule has to read each of them.
     """
 
     def __init__(self, operands: Sequence[Operand], result: Operand, attributes: Table) -> None:
@@ -56,13 +56,13 @@ class Call:
         self.attributes, self._unread = attributes, set(attributes.fields())
 
     def shape(self, index: int, rank: int | None = None) -> Shape:
-        """The shape of an operand, which has so many axes."""
+        """The shape of an operand; checks its rank."""
         found = self.operands[index].shape
         need(rank in (None, len(found)), f"operand {index} has the shape {list(found)} instead of {rank} axes")
         return found
 
     def values(self, index: int, count: int) -> tuple[int, ...]:
-        """The numbers of an operand that must be a constant of one axis."""
+        """The numbers of an operand that must be a one-dimensional constant."""
         operand = self.operands[index]
         need(operand.data is not None, f"operand {index} is computed, where a constant belongs")
         need(operand.shape == (count,), f"operand {index} has the shape {list(operand.shape)} instead of [{count}]")
@@ -70,67 +70,67 @@ class Call:
         return tuple(int.from_bytes(data[i : i + width], "little", signed=True) for i in range(0, len(data), width))
 
     def zero(self, index: int, *, word: bool = False) -> None:
-        """A zero point, which is 0 but for bytes; ``word``: or the half of an unsigned word."""
+        """Check a zero point: 0 unless the type has 8 bits; ``word``: 32768 is allowed for an unsigned 16-bit type."""
         (value,) = self.values(index, 1)
         fits = self.operands[index].dtype == "INT8" or value == 0 or (word and value == -(1 << 15))
         need(fits, f"operand {index} is the zero point {value}")
 
     def number(self, field: int, least: int, most: int, what: str) -> int:
-        """An attribute that is a number."""
+        """Return an attribute that is a number."""
         self._unread.discard(field)
         value = self.attributes.integer(field)
         need(least <= value <= most, f"{what} is {value}")
         return value
 
     def flag(self, field: int, what: str) -> bool:
-        """An attribute that is a truth."""
+        """Return an attribute that is a truth value."""
         self._unread.discard(field)
         value = self.attributes.integer(field, "<B")
         need(value <= 1, f"{what} is {value}")
         return bool(value)
 
     def numbers(self, field: int, count: int, least: int, what: str) -> tuple[int, ...]:
-        """An attribute that is a list of numbers."""
+        """Return an attribute that is a list of numbers."""
         self._unread.discard(field)
         found = self.attributes.vector(field).integers()
-        need(self.attributes.offset(field), f"{what} is missing")  # readers take an empty list for granted, too
+        need(self.attributes.offset(field), f"{what} is missing")  # readers require even an empty list
         need(len(found) == count and all(least <= n <= _LARGEST for n in found), f"{what} is {list(found)}")
         return found
 
     def scalar(self, field: int, what: str) -> int:
-        """An attribute that is the bytes of one element of the first operand's type."""
+        """Return an attribute with the bytes of one element of the first operand's type."""
         self._unread.discard(field)
         found = self.attributes.vector(field).integers("<B")
         need(len(found) == WIDTHS[self.operands[0].dtype], f"{what} has {len(found)} bytes")
         return int.from_bytes(bytes(found), "little", signed=True)
 
     def axis(self) -> int:
-        """The attribute that is an axis of the first operand."""
+        """Return the attribute that is an axis of the first operand."""
         return self.number(0, 0, len(self.operands[0].shape) - 1, "the axis")
 
     def nan(self, field: int) -> None:
-        """What becomes of numbers that are none, which integers are not."""
+        """Check the NaN mode, which has no effect on integers."""
         self.number(field, 0, _MOST_NAN, "the treatment of NaN")
 
     def end(self) -> None:
-        """Every attribute has been read."""
+        """Check that every attribute has been read."""
         need(not self._unread, f"it has the unknown attribute {min(self._unread, default=0)}")
 
 
 def need(holds: object, what: str) -> None:
-    """Raises `CorruptFlatbufferError` unless it holds."""
+    """Raise `CorruptFlatbufferError` unless ``holds``."""
     if not holds:
         raise CorruptFlatbufferError(what)
 
 
 def check_call(name: str, call: Call) -> None:
-    """Checks one operator, and that what it makes is declared as that.
+    """Check one operator, and that its result is declared with the right type and shape.
 
     Args:
         name: of the operator.
 
     Raises:
-        CorruptFlatbufferError: what is wrong, as a clause.
+        CorruptFlatbufferError: the defect, as a clause.
     """
     need(name in TYPES, "no program has it")
     given, made = tuple(o.dtype for o in call.operands), call.result.dtype
@@ -142,11 +142,11 @@ def check_call(name: str, call: Call) -> None:
     need(call.result.shape == tuple(shape), f"it makes {list(shape)}, which is declared as {call.result}")
 
 
-# --- types: operands, and what is made of them ---
+# --- types of operands and results ---
 
 
 def _types(forms: str, kinds: str = "") -> frozenset[tuple[tuple[str, ...], str]]:
-    """Rows of a table: "T,INT8>T" stands for one of each of the kinds."""
+    """Expand a table: in "T,INT8>T", T is replaced by each of the kinds."""
     rows = set()
     for form in forms.split():
         for kind in kinds.split() or ["-"]:
@@ -195,10 +195,10 @@ TYPES: dict[str, frozenset[tuple[tuple[str, ...], str]]] = {
     "RESCALE": _types(" ".join(f"{x},{m},INT8,{x},{y}>{y}" for x, m, y in _RESCALED)),
     "IDENTITY": _types(_UNARY, f"{_ANY} INT48"),
 }  # fmt: skip
-"""Types of the operands and of the result; of a concatenation the first operand stands for all."""
+"""Types of the operands and of the result; a concatenation's first operand gives the type of all."""
 
 
-# --- one element of the result from one of each operand ---
+# --- element-wise ---
 
 
 def _same(call: Call) -> Shape:
@@ -206,7 +206,7 @@ def _same(call: Call) -> Shape:
 
 
 def _joint(shapes: Sequence[Shape]) -> Shape:
-    """Of operands of one rank, in which a side of 1 is repeated."""
+    """Broadcast shapes of one rank; axes of size 1 are repeated."""
     need(len({len(shape) for shape in shapes}) == 1, "its operands have different numbers of axes")
     for sides in zip(*shapes, strict=True):
         need(len(set(sides) - {1}) <= 1, f"sides of {' and '.join(map(str, sorted(set(sides) - {1})))} meet")
@@ -360,7 +360,7 @@ def _scattered(call: Call) -> Shape:
 
 
 def _steps(size: int, before: int, after: int, window: int, stride: int) -> int:
-    """How often a window fits; TOSA wants the last one to end where the tensor does."""
+    """Number of positions of a window; TOSA requires the last one to end where the tensor ends."""
     room = size + before + after - window
     fits = room >= 0 and room % stride == 0
     need(fits, f"windows of {window} with stride {stride} do not fit into {size} padded by {before} and {after}")
@@ -393,7 +393,7 @@ def _greatest(call: Call) -> Shape:
 
 
 def _check_sums(call: Call, channels: int, bound: int) -> None:
-    """Bias, zero points, and the attributes from ``bound`` on, which all convolutions have."""
+    """Check bias, zero points, and the attributes from ``bound`` on, which all convolutions have."""
     (biases,) = call.shape(2, 1)
     need(biases in (1, channels), f"there are {biases} biases for {channels} channels")
     call.zero(3)
@@ -404,7 +404,7 @@ def _check_sums(call: Call, channels: int, bound: int) -> None:
 
 
 def _far(call: Call, sides: Sequence[int], kernel: Sequence[int]) -> list[int]:
-    """Sides of a convolution's result."""
+    """Spatial shape of a convolution's result."""
     pads = _pairs(call.numbers(0, 2 * len(sides), 0, "the padding"))
     stride, dilation = (call.numbers(i, len(sides), 1, what) for i, what in ((1, "the stride"), (2, "the dilation")))
     windows = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
@@ -504,4 +504,4 @@ RULES: dict[str, Callable[[Call], Shape]] = {
     "SCATTER": _scattered,
     "RESIZE": _resized,
 }
-"""The shape of the result; what else the operator believes is checked on the way."""
+"""Return the shape of the result after checking all other requirements of the operator."""

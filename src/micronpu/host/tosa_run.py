@@ -1,8 +1,8 @@
-"""What the operators of TOSA compute, for integers, in NumPy: the specification's pseudocode, a whole tensor at a time.
+"""Integer kernels of TOSA's operators in NumPy: the specification's pseudocode, a whole tensor at a time.
 
-`micronpu.host.tosa_check` has looked at operands, shapes and attributes before.  A result that the specification leaves
-undefined (its ``REQUIRE``: a sum that leaves its type, a row that is not there) is a `PayloadError`.  TOSA's reference
-model, which tests compare with, gives the same integers.
+`micronpu.host.tosa_check` has checked operands, shapes and attributes. A result that the specification leaves undefined
+(its ``REQUIRE``: a sum that exceeds its type, an index out of range) raises `PayloadError`. The results equal those of
+TOSA's reference model, with which tests compare them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Array = npt.NDArray[Any]
 Compute = Callable[[Call, Sequence[Array]], Array]
 
 _EXACT = {np.float32: 1 << 24, np.float64: 1 << 53}
-"""Up to where a float holds every integer: products are left to a library of floats, and stay exact."""
+"""Largest magnitude up to which a float holds every integer: float matrix products are exact below it."""
 _MOST_BYTES = 1 << 25
-"""Of the windows of a convolution that are in memory at a time."""
+"""Maximum bytes of a convolution's windows in memory at a time."""
 _BITS_48 = 48
 
 
 def value_of(operand: Operand) -> Array:
-    """A constant as an array; of 48 bits in 64."""
+    """A constant as an array; 48-bit values in int64."""
     data, shape = operand.data or b"", operand.shape
     if operand.dtype == SIZES:
         return np.frombuffer(data, "<i8")
@@ -45,10 +45,10 @@ def value_of(operand: Operand) -> Array:
 
 
 def computed(name: str, call: Call, operands: Sequence[Array]) -> Array:
-    """The result of an operator.
+    """Return the result of an operator.
 
     Raises:
-        PayloadError: it has none for these operands.
+        PayloadError: it is undefined for these operands.
     """
     made = np.asarray(COMPUTE[name](call, operands))
     kind = NUMPY[call.result.dtype]
@@ -98,7 +98,8 @@ def _flag(call: Call, field: int) -> bool:
 
 
 def _scaled(x: Array, multiplier: Any, shift: Any, *, double: bool = False) -> Array:
-    """``x * multiplier * 2**-shift`` to nearest with ties up; rounded twice: ties of large shifts away from zero."""
+    """``x * multiplier * 2**-shift`` to nearest with ties up; ``double`` rounds twice: ties of large shifts away from
+    zero."""
     half = np.int64(1) << (shift - 1)
     if double:
         half = half + np.where(shift > 31, np.where(x >= 0, 1 << 30, -(1 << 30)), 0)
@@ -126,7 +127,7 @@ def _multiply(call: Call, operands: Sequence[Array]) -> Array:
     x, z, shift = _wide(operands[0]), _wide(operands[1]), int(operands[2][0])
     if shift:
         return _scaled(x, z, shift)
-    return np.multiply(x, z).astype(np.int32)  # wraps, without a word of the reference model's
+    return np.multiply(x, z).astype(np.int32)  # wraps silently, like the reference model
 
 
 def _table(call: Call, operands: Sequence[Array]) -> Array:
@@ -153,7 +154,7 @@ def _cast(call: Call, operands: Sequence[Array]) -> Array:
     return operands[0].astype(NUMPY[call.result.dtype])
 
 
-# --- one element of each operand ---
+# --- element-wise ---
 
 
 def _shift_count(z: Array, most: int) -> Array:
@@ -191,12 +192,12 @@ def _leading_zeros(call: Call, operands: Sequence[Array]) -> Array:
 
 
 def _each(compute: Callable[..., Array], *, wide: bool = False) -> Compute:
-    """NumPy's function of each element; ``wide``: of 64 bits."""
+    """Apply a NumPy function to each element; ``wide``: in 64 bits."""
     return lambda call, operands: compute(*(_wide(a) if wide else a for a in operands))
 
 
 def _along(compute: Callable[..., Any], *, wide: bool = False) -> Compute:
-    """NumPy's function along an axis, which stays with the size 1."""
+    """Apply a NumPy function along an axis, keeping it with size 1."""
 
     def along(call: Call, operands: Sequence[Array]) -> Array:
         x = _wide(operands[0]) if wide else operands[0]
@@ -244,7 +245,7 @@ def _scatter(call: Call, operands: Sequence[Array]) -> Array:
 
 
 def _windows(x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Array:
-    """[N, *sides, C] as [N, *sides of the result, *kernel, C], without a copy."""
+    """View [N, *sides, C] as [N, *sides of the result, *kernel, C], without a copy."""
     axes = range(1, len(kernel) + 1)
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     view: Array = np.lib.stride_tricks.sliding_window_view(x, spans, axis=[*axes])  # type: ignore[call-overload]
@@ -254,7 +255,7 @@ def _windows(x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: S
 
 
 def _factors(x: Array, weight: Array, zeros: Sequence[Array], products: int) -> tuple[Array, Array]:
-    """Both without their zero points, in floats that hold every sum of so many products."""
+    """Both factors minus their zero points, in floats that hold every sum of ``products`` products."""
     a, b = (np.subtract(t, int(zero[0]), dtype=np.int32) for t, zero in zip((x, weight), zeros, strict=True))
     most = products * int(abs(a).max()) * int(abs(b).max())
     kind = next((kind for kind, limit in _EXACT.items() if most <= limit), None)
@@ -411,4 +412,4 @@ COMPUTE: dict[str, Compute] = {
     "RESCALE": _rescale,
     "IDENTITY": lambda call, operands: operands[0],
 }
-"""Each operator that `micronpu.host.tosa_rules` knows; `computed` refuses what leaves the type of the result."""
+"""Kernels of all operators of `micronpu.host.tosa_rules`; `computed` refuses results outside of the result's type."""
