@@ -6,8 +6,8 @@
 
 `import micronpu.runtime.register` makes ExecuTorch's own `Runtime` and `session.run_method` run them as well.
 
-Importing this package loads neither torch nor ExecuTorch; loading a program does, but for `ArrayProgram`, which takes
-NumPy arrays and needs torch for few programs.
+Importing this package loads neither torch nor ExecuTorch; loading a program does, except for `ArrayProgram`, which
+takes NumPy arrays and rarely needs torch.
 """
 
 from micronpu.host.build import build_plugin, cache_directory

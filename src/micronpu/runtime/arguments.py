@@ -1,4 +1,4 @@
-"""What is handed to a program: refused where it does not fit, and laid out as the runtime reads it."""
+"""Check the inputs of a program and convert them to the layout that the runtime reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TensorSignature:
     Attributes:
         dtype: torch's name of the element type, such as "int8".
         shape: sizes; upper bounds when `dynamic`.
-        dynamic: whether a call may have smaller sizes.
+        dynamic: True if a call may have smaller sizes.
     """
 
     dtype: str
@@ -30,12 +30,12 @@ class TensorSignature:
 
 
 def signature_of(value: TensorValue | None) -> TensorSignature | None:
-    """What a program says of a tensor at its border; None where it is no tensor."""
+    """Signature of an input or output; None if it is not a tensor."""
     return None if value is None else TensorSignature(value.dtype, value.shape, value.dynamic)
 
 
 def check_count(program: str, inputs: Sequence[Any], method: MethodSummary) -> None:
-    """Refuses another number of inputs than a method takes."""
+    """Refuse a wrong number of inputs."""
     expected = method.inputs
     if len(inputs) != len(expected):
         signature = ", ".join(map(str, map(signature_of, expected))) or "none"
@@ -46,10 +46,10 @@ def check_count(program: str, inputs: Sequence[Any], method: MethodSummary) -> N
 
 
 def argument(program: str, position: int, given: Any, wanted: TensorValue) -> Any:
-    """An input as the runtime wants it: checked, and in the memory layout of the program.
+    """Return an input for the runtime: checked, and in the memory layout of the program.
 
     Args:
-        program: its name inside of a sentence.
+        program: its name within a sentence.
     """
     import torch
 
@@ -62,7 +62,7 @@ def argument(program: str, position: int, given: Any, wanted: TensorValue) -> An
         and given.device.type == "cpu"
         and not given.requires_grad
     ):
-        return given  # the usual case costs a microsecond, not ten
+        return given  # fast path: a microsecond instead of ten
     signature = signature_of(wanted)
     where = f"Input {position} of {program}"
     if not isinstance(given, torch.Tensor):
@@ -82,18 +82,18 @@ def argument(program: str, position: int, given: Any, wanted: TensorValue) -> An
         asked, hint = told
         what = f"{where} has another memory layout than the program, which was compiled for {asked}."
         raise ModelError(what, hint=hint)
-    # The runtime reads memory in the program's order of axes and does not rearrange what it is given.
+    # The runtime reads memory in the program's order of axes and does not rearrange its inputs.
     physical = given.detach().permute(order).contiguous()
     inverse = sorted(range(len(order)), key=order.__getitem__)
     return physical.permute(inverse)
 
 
 def check_type(where: str, dtype: str, shape: tuple[int, ...], wanted: TensorValue, convert: str) -> None:
-    """Refuses an input of another element type or shape.
+    """Refuse an input of another element type or shape.
 
     Args:
-        where: which input, the beginning of the sentence.
-        convert: what to try where only the type is another.
+        where: name of the input, the beginning of the message.
+        convert: hint if only the type is wrong.
     """
     fits = shape == wanted.shape
     if wanted.dynamic and len(shape) == len(wanted.shape):
@@ -111,7 +111,7 @@ def check_type(where: str, dtype: str, shape: tuple[int, ...], wanted: TensorVal
 
 
 def other_layout(given: Any, order: tuple[int, ...]) -> tuple[str, str] | None:
-    """The layout that the program wants and how to get it, where a 4-D tensor is plainly laid out the other way.
+    """Return the required layout and how to convert to it, if a 4-D tensor clearly has the other one.
 
     A size of 1 can make a tensor both; a view with gaps is neither and is copied into the right order.
     """

@@ -1,4 +1,4 @@
-"""A compiled program for NumPy arrays, which needs no torch as long as the program does not."""
+"""A compiled program for NumPy arrays, which imports torch only if the program needs it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class ArrayProgram(HostProgram):
         program = ArrayProgram("kws.pte")
         (scores,) = program.run_arrays(features)
 
-    The program is checked as any other, and computes with the same kernels. torch is imported only where the program
-    needs it: to record a profile, in a process of its own, for bfloat16, for kernels that a library for torch
-    registers and for the delegates of others.
+    The program is checked as any other, and uses the same kernels. torch is imported only if the program needs it: to
+    record a profile, to run isolated, for bfloat16, for kernels that a library for torch registers and for delegates of
+    other packages.
     """
 
     def run_arrays(self, *inputs: Array, method: str | None = None) -> tuple[Any, ...]:
@@ -31,10 +31,10 @@ class ArrayProgram(HostProgram):
 
         Args:
             inputs: arrays of the shapes and types in `inputs`.
-            method: one of `methods`; the one that was asked for unless given.
+            method: one of `methods`; default: the loaded one.
 
         Returns:
-            One for each output: a new array; bfloat16 becomes float32; numbers and None stay what they are.
+            One value per output: a new array; bfloat16 becomes float32; numbers and None are unchanged.
 
         Raises:
             ModelError: inputs of another number, type or shape.
@@ -67,7 +67,7 @@ class ArrayProgram(HostProgram):
         return tuple(map(array_of, super().run(*tensors, method=method)))
 
     def _laid_out(self, position: int, array: Any, wanted: TensorValue) -> Array:
-        """The array in the program's order of axes, which the runtime does not rearrange; checked."""
+        """Check an array and return it in the program's order of axes, which the runtime does not rearrange."""
         where = f"Input {position} of {self._name_inside}"
         if not isinstance(array, np.ndarray):
             raise ModelError(

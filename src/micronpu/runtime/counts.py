@@ -1,4 +1,4 @@
-"""Positions that a program counts itself, followed from call to call: a sequence that is too long is refused."""
+"""Track positions that a program counts itself across calls, to refuse sequences that are too long."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _KINDS = ("int32", "int64")
 
 @dataclass(frozen=True)
 class _Count:
-    """What a method does with a state.
+    """Use of a state by a method.
 
     Attributes:
-        place: memory and offset of the state, which all methods that share it have.
-        size: see `micronpu.frontend.positions.Count`, as the others.
+        place: memory and offset of the state, the same in all methods that share it.
+            size: see `micronpu.frontend.positions.Count`, also for the other fields.
     """
 
     place: tuple[int, int]
@@ -30,15 +30,15 @@ class _Count:
 
 
 class Counts:
-    """The largest number in each state that is a position, as far as it is known.
+    """Upper bounds of the positions in a program's states.
 
     Args:
         data: the program.
-        methods: that are loaded.
+        methods: those that are loaded.
         named_data: of the program.
 
     Raises:
-        PayloadError: what the program says of its states is damaged.
+        PayloadError: the recorded data on states are damaged.
     """
 
     def __init__(self, data: bytes, methods: Iterable[str], named_data: Mapping[str, bytes]) -> None:
@@ -59,17 +59,17 @@ class Counts:
         self._now: dict[tuple[int, int], int | None] = dict(self._first)
 
     def reset(self) -> None:
-        """As the states."""
+        """Return to the initial positions, like the states."""
         self._now = dict(self._first)
 
     def check(self, method: str, name: str) -> None:
-        """Refuses a call that would pick rows that are not there.
+        """Refuse a call that would read or write rows out of range.
 
         Args:
             name: of the program.
 
         Raises:
-            ModelError: a sequence is longer than a state has room for.
+            ModelError: a sequence is longer than the capacity of a state.
         """
         for rule in self._rules.get(method, ()):
             now = self._now[rule.place]
@@ -81,7 +81,7 @@ class Counts:
                 )
 
     def called(self, method: str) -> None:
-        """A call has been made."""
+        """Record a call."""
         for rule in self._rules.get(method, ()):
             now = self._now[rule.place]
             if rule.step is None or (rule.counts and now is None):

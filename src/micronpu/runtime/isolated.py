@@ -1,7 +1,6 @@
-"""A program in a process of its own, so that a crash of ExecuTorch or LiteRT is a sentence.
+"""Run a program in a separate process, so that a crash of ExecuTorch or LiteRT becomes an error.
 
-Both read what a program says with less suspicion than a file from a stranger deserves.  What comes back from the
-process is read as numbers and text only.
+Neither validates a program enough for untrusted files. Responses of the process are parsed as numbers and text only.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ if TYPE_CHECKING:
 
     from micronpu.runtime.run_options import RunOptions
 
-_LENGTH = 8  # bytes of a message's length
-_LEAST = 1e-3  # seconds; 0 would be another mode of a socket
+_LENGTH = 8  # size of the length prefix
+_LEAST = 1e-3  # seconds; 0 would select the socket's non-blocking mode
 _START_LIMIT = 600.0
-"""Seconds until the process must be ready: it imports torch, which takes minutes on a busy machine or a slow disk."""
+"""Seconds until the process must be ready: importing torch takes minutes on a busy machine or a slow disk."""
 _TYPES = frozenset(ELEMENT_TYPES.values())
 
 
 def send(channel: socket.socket, head: dict[str, Any], blobs: Sequence[bytes | memoryview] = ()) -> None:
-    """One message: a head as JSON, which names the sizes of the bytes that follow it."""
+    """Send a message: a JSON head with the sizes of the blobs, and the blobs."""
     text = json.dumps({**head, "sizes": [len(blob) for blob in blobs]}).encode()
     channel.sendall(len(text).to_bytes(_LENGTH, "little") + text)
     for blob in blobs:
@@ -51,15 +50,15 @@ def send(channel: socket.socket, head: dict[str, Any], blobs: Sequence[bytes | m
 
 
 def receive(channel: socket.socket, until: float | None = None) -> tuple[dict[str, Any], list[bytes]]:
-    """What `send` sent.
+    """Receive a message of `send`.
 
     Args:
-        until: when to give up, as `time.monotonic` counts; None to wait for good.
+        until: deadline in `time.monotonic` seconds; None for none.
 
     Raises:
-        EOFError: the other side is gone.
-        TimeoutError: it has not sent all of it in time.
-        ValueError: what comes is no message.
+        EOFError: the other side has closed the socket.
+        TimeoutError: the message is incomplete at the deadline.
+        ValueError: the data are not a message.
     """
     head = parse_json(_read(channel, int.from_bytes(_read(channel, _LENGTH, until), "little"), until))
     return head, [_read(channel, int(size), until) for size in head["sizes"]]
@@ -89,10 +88,10 @@ def pack(tensor: torch.Tensor) -> tuple[dict[str, Any], bytes]:
 
 
 def unpack(head: dict[str, Any], data: bytes) -> torch.Tensor:
-    """The tensor that `pack` took apart, in memory of its own.
+    """Return the tensor that `pack` serialized, with its own memory.
 
     Raises:
-        ValueError: the parts do not go together.
+        ValueError: the data are inconsistent.
     """
     import torch
 
@@ -110,7 +109,7 @@ def unpack(head: dict[str, Any], data: bytes) -> torch.Tensor:
 
 
 def pack_all(values: Sequence[Any]) -> tuple[list[Any], list[bytes]]:
-    """Tensors as `pack` has them, numbers, texts and nothing as they are.
+    """Serialize tensors with `pack`; numbers, texts and None are unchanged.
 
     Raises:
         ModelError: a value is something else.
@@ -135,10 +134,10 @@ def pack_all(values: Sequence[Any]) -> tuple[list[Any], list[bytes]]:
 
 
 def unpack_all(heads: Sequence[Any], blobs: Sequence[bytes]) -> tuple[Any, ...]:
-    """What `pack_all` took apart.
+    """Return the values that `pack_all` serialized.
 
     Raises:
-        ValueError, KeyError, TypeError: the parts do not go together.
+        ValueError, KeyError, TypeError: the data are inconsistent.
     """
     parts = list(blobs)
     if len(parts) != sum(isinstance(head, dict) for head in heads):
@@ -147,19 +146,19 @@ def unpack_all(heads: Sequence[Any], blobs: Sequence[bytes]) -> tuple[Any, ...]:
 
 
 class IsolatedProgram:
-    """The part of a `HostProgram` that runs in another process.
+    """The part of a `HostProgram` that runs in a separate process.
 
     Args:
         data: the program.
         name: what to call it in messages.
-        options: how to run; their `time_limit` is for each request, loading included.
+            options: how to run; their `time_limit` applies to each request, including loading.
 
     Attributes:
-        fences: what the kernel of this machine keeps the process from; see `micronpu.base.fence`.
+        fences: restrictions that this machine's kernel enforces on the process; see `micronpu.base.fence`.
 
     Raises:
         PayloadError: it cannot be loaded, or loading it ends the process or takes too long.
-        RuntimeUnavailableError: no process can be started, or it ends before it has read the program.
+            RuntimeUnavailableError: no process can be started, or it ends before it has read the program.
     """
 
     def __init__(self, data: bytes, name: str, options: RunOptions, method: str) -> None:
@@ -170,7 +169,7 @@ class IsolatedProgram:
             with contextlib.ExitStack() as stack:
                 log = stack.enter_context(tempfile.TemporaryFile(buffering=0))
                 scratch = str(stack.enter_context(scratch_folder("micronpu-"))) if options.profile else ""
-                # As a script, and without the user's environment: with -m, Python imports from the current folder.
+                # Run a script, without the user's environment: with -m, Python imports from the current folder.
                 script = str(Path(__file__).with_name("isolated_worker.py"))
                 command = [sys.executable or "python", "-I", "-S", script, json.dumps(_folders()), scratch]
                 self._channel, theirs = socket.socketpair()
@@ -185,7 +184,7 @@ class IsolatedProgram:
                         env=_environment(),
                         start_new_session=True,
                     )
-                # Also where nobody closes the program.
+                # Also if the program is never closed.
                 stack.callback(_kill, self._process)
                 self._end = weakref.finalize(self, stack.pop_all().close)
         except OSError as error:
@@ -200,7 +199,7 @@ class IsolatedProgram:
             self.ask(head, [data])
 
     def run(self, inputs: Sequence[Any], method: str) -> tuple[Any, ...]:
-        """One run; see `HostProgram.run`, which has checked the inputs."""
+        """Run once; see `HostProgram.run`, which has checked the inputs."""
         described, sent = pack_all(inputs)
         head, blobs = self.ask({"do": "run", "inputs": described, "method": method}, sent)
         try:
@@ -209,14 +208,14 @@ class IsolatedProgram:
             raise PayloadError(f"{self._name} gave something that is no tensor.", hint="do not trust it") from error
 
     def save(self, values: bool) -> list[bytes]:
-        """What was recorded: the ETDump, and the recorded values if they are wanted."""
+        """Return the recorded ETDump, and the recorded values if requested."""
         return self.ask({"do": "save", "values": values})[1]
 
     def ask(self, head: dict[str, Any], blobs: Sequence[bytes] = ()) -> tuple[dict[str, Any], list[bytes]]:
-        """The answer to a request.
+        """Send a request and return the response.
 
         Raises:
-            MicroNpuError: what the process raised, that it ended, or that it takes too long.
+            MicroNpuError: the process reported an error, ended, or takes too long.
         """
         with self._lock:
             until = None if self._limit is None else time.monotonic() + self._limit
@@ -228,14 +227,14 @@ class IsolatedProgram:
                 raise self._late(head) from error
             except (EOFError, OSError, ValueError) as error:
                 raise self._ended() from error
-            except BaseException:  # an interrupt: the answer on its way is nobody's
+            except BaseException:  # an interrupt: the pending response has no reader
                 self._end()
                 raise
         _raise_error(answer)
         return answer, data
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         self._end()
 
     def _late(self, head: dict[str, Any]) -> PayloadError:
@@ -247,7 +246,7 @@ class IsolatedProgram:
         )
 
     def _await_start(self) -> frozenset[str]:
-        """Wait until the process is ready to read a program, and return its fences."""
+        """Wait until the process is ready to read a program; return its restrictions."""
         try:
             answer, _ = receive(self._channel, time.monotonic() + _START_LIMIT)
         except (EOFError, OSError, ValueError) as error:  # TimeoutError is an OSError
@@ -267,7 +266,7 @@ class IsolatedProgram:
         )
 
     def _how_it_ended(self) -> tuple[str, str]:
-        """How the process ended, and a sentence with the last line that it printed; free what is left of it."""
+        """Return how the process ended, with the last line of its output, and release its resources."""
         try:
             code = self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -281,7 +280,7 @@ class IsolatedProgram:
         return how, f" Its last words: {printed}" if printed else ""
 
     def _printed(self) -> str:
-        """The last line that the process printed, up to 200 characters."""
+        """The last line of the process's output, up to 200 characters."""
         with contextlib.suppress(OSError, ValueError):
             self._log.seek(0)
             lines = self._log.read().decode("utf-8", "replace").split("\n")
@@ -299,7 +298,7 @@ class IsolatedProgram:
 
 
 def _raise_error(answer: dict[str, Any]) -> None:
-    """Raise the error that an answer of the process reports, if it does."""
+    """Raise the error that a response reports, if any."""
     if (kind := answer.get("error")) is not None:
         made = getattr(micronpu.base.errors, str(kind), None)
         known = is_class(made, MicroNpuError)
@@ -307,9 +306,9 @@ def _raise_error(answer: dict[str, Any]) -> None:
 
 
 def _folders() -> list[str]:
-    """Where the child looks for packages: where this process does, also what it has added since it was started.
+    """Package folders for the child: those of this process, including paths added at run time.
 
-    The current folder is none of them, unless this package is in it: it may have come with the program.
+    Excludes the current folder unless it contains this package: it may contain untrusted files.
     """
     home = Path(micronpu.base.errors.__file__).parents[2]
     with contextlib.suppress(OSError):
@@ -319,8 +318,8 @@ def _folders() -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, for one that is started in another folder and has one thread when its fence goes up."""
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # NumPy's library starts its threads while it is loaded
+    """The environment of this process, adapted to another folder and to one thread when the child restricts itself."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # NumPy's library starts its threads when it is loaded
     with contextlib.suppress(RuntimeUnavailableError):
         environment["MICRONPU_CACHE_DIR"] = str(cache_directory())
     return environment

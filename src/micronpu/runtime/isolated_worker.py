@@ -1,9 +1,8 @@
 """The process of an isolated program: ``python -I -S isolated_worker.py FOLDERS SCRATCH``, a socket as standard input.
 
-FOLDERS is a list of folders of packages, as JSON, and SCRATCH a folder that it may write to, or nothing.  Started as a
-script, without the user's environment and with the standard library first, it imports nothing from the folder that it
-is started in, which may have come with the program.  It answers requests until the socket is closed; see
-`micronpu.runtime.isolated` for the messages.
+FOLDERS is a JSON list of package folders, and SCRATCH a writable folder, or "". The script runs without the user's
+environment and with the standard library first on the path, so it imports nothing from the current folder, which may be
+untrusted. It answers requests until the socket is closed; see `micronpu.runtime.isolated` for the messages.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ if TYPE_CHECKING:
     from micronpu.runtime.program import HostProgram
 
 _MEMORY = 4 << 30
-"""Bytes that a program may take beside what the process has when it is loaded."""
+"""Memory in bytes that a program may use, in addition to that of the process before loading."""
 _FILE = 1 << 30
-"""Bytes of the largest file that it may write: what it prints, and the record of a profile."""
+"""Maximum size in bytes of a file it writes: its output, and the record of a profile."""
 _FILES = 512
 _GRACE = 60
-"""Seconds of computing beyond a request's time limit, which matter only where the parent is gone."""
+"""Seconds of CPU time beyond a request's time limit; takes effect only if the parent has ended."""
 
 
 def main() -> None:
-    """Answers requests until the parent is gone."""
-    sys.path += json.loads(sys.argv[1])  # behind the standard library
+    """Answer requests until the parent ends."""
+    sys.path += json.loads(sys.argv[1])  # after the standard library
     scratch = sys.argv[2] or None
     sys.dont_write_bytecode = True
     from micronpu.base.errors import MicroNpuError
@@ -67,10 +66,10 @@ def main() -> None:
 
 
 def _prepare(scratch: str | None) -> frozenset[str]:
-    """Import all that running a program takes, then fence this process in; return its fences.
+    """Import everything that running a program needs, then restrict this process; return the restrictions.
 
-    Imports look for temporary and cache folders, start compilers and read the machine's devices, each build of torch
-    others: behind the fence they fail. The code imported is as trusted as this module.
+    Imports look for temporary and cache folders, start compilers and read the machine's devices, depending on the build
+    of torch: after the restriction they fail. The imported code is as trusted as this module.
     """
     import torch  # noqa: F401  (its memory is not the program's)
 
@@ -92,7 +91,7 @@ def _load(head: dict[str, Any], blobs: list[bytes]) -> HostProgram:
     from micronpu.runtime.run_options import RunOptions
 
     class Program(HostProgram):
-        """A program that runs whatever its digest says: this process is expendable."""
+        """A program that runs even with a wrong digest: this process is expendable."""
 
         _checks_digest = False
 
@@ -102,7 +101,7 @@ def _load(head: dict[str, Any], blobs: list[bytes]) -> HostProgram:
 
 
 def _limit(kind: int, value: int, for_good: bool = False) -> None:
-    """Lowers a limit of this process, or sets it anew below what nobody may pass."""
+    """Lower a limit of this process, or reset it below the hard limit."""
     hard = resource.getrlimit(kind)[1]
     least = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (least, least if for_good else hard))
@@ -113,13 +112,13 @@ def _limit_memory() -> None:
         with open("/proc/self/statm", encoding="ascii") as file:
             taken = int(file.read().split()[0]) * resource.getpagesize()
     except OSError:
-        return  # no Linux
-    if taken <= 1 << 40:  # else under a sanitizer, which maps terabytes that nobody uses
+        return  # not Linux
+    if taken <= 1 << 40:  # otherwise a sanitizer has mapped terabytes of unused memory
         _limit(resource.RLIMIT_AS, taken + _MEMORY)
 
 
 def _limit_time(seconds: float | None) -> None:
-    """Ends the process some time after its parent would have ended it, had it not gone before."""
+    """Limit CPU time, to end the process if its parent has ended and cannot stop it."""
     if seconds is not None:
         used = resource.getrusage(resource.RUSAGE_SELF)
         each = math.ceil(seconds + _GRACE) * (os.cpu_count() or 1)

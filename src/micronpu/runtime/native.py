@@ -1,6 +1,6 @@
-"""A method on ExecuTorch's runtime without torch, through the C interface of the plug-in: arrays in, arrays out.
+"""A method on ExecuTorch's runtime without torch, through the C interface of the plug-in, on arrays.
 
-The runtime takes the program's plan on trust: `micronpu.program.plan_check.check_plan` comes first.
+The runtime trusts the program's plan, so call `micronpu.program.plan_check.check_plan` first.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Array = np.ndarray[Any, Any]
 
 
 class NativeError(RuntimeError):
-    """The runtime has refused: the plug-in's last error says why."""
+    """The runtime failed; the plug-in's last error has the message."""
 
 
 def has_all(plugin: Plugin, operators: Sequence[str]) -> bool:
-    """Whether the runtime has a kernel for each operator, such as "aten::add.out"."""
+    """True if the runtime has a kernel for each operator, such as "aten::add.out"."""
     return all(plugin.host.has_operator(name.encode()) for name in operators)
 
 
 def has_arrays(summary: MethodSummary) -> bool:
-    """Whether all inputs and outputs of a method are tensors whose element type NumPy has."""
+    """True if all inputs and outputs of a method are tensors of an element type that NumPy has."""
     return all(v is not None and v.scalar_type in NUMPY_TYPES for v in (*summary.inputs, *summary.outputs))
 
 
@@ -37,18 +37,18 @@ class NativeMethod:
     """A loaded method.
 
     Args:
-        plugin: set to the mode that delegates are to compute in.
-        data: the program, whose plan is checked.
-        summary: of the method.
-        beside: another method of the same bytes, with which it shares states.
+        plugin: with the delegates' mode set.
+            data: the program, with a checked plan.
+            summary: of the method.
+            beside: another method of the same bytes, with which it shares states.
 
     Raises:
-        NativeError: the runtime does not load it.
+        NativeError: the runtime cannot load it.
     """
 
     def __init__(self, plugin: Plugin, data: bytes, summary: MethodSummary, beside: NativeMethod | None = None) -> None:
         self._plugin = plugin
-        self._data = data  # the runtime reads it as long as the method lives
+        self._data = data  # the runtime reads it while the method is open
         self._summary = summary
         self._lock = threading.Lock()
         plugin.clear_error()
@@ -58,13 +58,13 @@ class NativeMethod:
             raise NativeError
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """Runs once.
+        """Run once.
 
         Args:
-            inputs: of the method's types and shapes, laid out in its order of axes.
+            inputs: of the method's types and shapes, in its order of axes.
 
         Returns:
-            New arrays, laid out as the method has them.
+            New arrays in the method's order of axes.
 
         Raises:
             NativeError: the method fails, or is closed.
@@ -88,11 +88,11 @@ class NativeMethod:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has been freed."""
+        """True if it has been freed."""
         return not self._handle
 
     def close(self) -> None:
-        """Frees the method; safe to call twice."""
+        """Free the method; safe to call twice."""
         with self._lock:
             handle, self._handle = self._handle, None
             if handle:
@@ -115,14 +115,14 @@ class NativeMethod:
 
 
 class NativeMethods:
-    """The loaded methods of a program that share states, by name: all are loaded before one runs.
+    """The loaded methods of a program that share states, by name; all are loaded before one runs.
 
     Args:
         plugin, data: as for `NativeMethod`.
         summaries: of the methods.
 
     Raises:
-        NativeError: the runtime does not load one.
+        NativeError: the runtime cannot load one.
     """
 
     def __init__(self, plugin: Plugin, data: bytes, summaries: Sequence[MethodSummary]) -> None:
@@ -136,15 +136,15 @@ class NativeMethods:
             raise
 
     def run(self, method: str, inputs: Sequence[Array]) -> list[Array]:
-        """Runs a method once; see `NativeMethod.run`."""
+        """Run a method once; see `NativeMethod.run`."""
         return self._methods[method].run(inputs)
 
     @property
     def is_closed(self) -> bool:
-        """Whether they have been freed."""
+        """True if they have been freed."""
         return all(method.is_closed for method in self._methods.values())
 
     def close(self) -> None:
-        """Frees the methods; safe to call twice."""
+        """Free the methods; safe to call twice."""
         for method in self._methods.values():
             method.close()

@@ -1,6 +1,6 @@
-"""Loads the C++ plug-in into the process, once, and installs the executors in it: LiteRT's, TOSA's, the families'.
+"""Load the C++ plug-in once per process, and install its executors: LiteRT's, TOSA's, and the backends'.
 
-The plug-in calls back into Python through C function pointers. No exception may leave such a callback: it is kept as
+The plug-in calls back into Python through C function pointers. No exception may leave such a callback: it is stored as
 the thread's last error, the C++ side returns an ExecuTorch error code, and the caller raises from `take_error`.
 """
 
@@ -80,12 +80,12 @@ _DESTROY = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 
 class Failure(NamedTuple):
-    """Why a call into the plug-in failed.
+    """Cause of a failed call into the plug-in.
 
     Attributes:
-        sentence: of the plug-in.
-        cause: the Python exception behind it if there was one.
-        elsewhere: the program is whole, and not for this machine.
+        sentence: the plug-in's message.
+        cause: the Python exception behind it, if any.
+        elsewhere: the program is intact, but not for this machine.
     """
 
     sentence: str
@@ -94,7 +94,7 @@ class Failure(NamedTuple):
 
 
 class HostFunctions(NamedTuple):
-    """What native/host_runtime.cpp exports; see there."""
+    """Functions exported by native/host_runtime.cpp."""
 
     quiet: Callable[[], None]
     has_operator: Callable[..., int]
@@ -105,7 +105,7 @@ class HostFunctions(NamedTuple):
 
 
 class Plugin:
-    """The loaded plug-in. Get it from `load_plugin`, never make a second one.
+    """The loaded plug-in, a singleton: get it from `load_plugin`.
 
     Args:
         path: of the shared library.
@@ -125,7 +125,7 @@ class Plugin:
         self._programs: dict[int, Executor] = {}
         self._handles = itertools.count(1)
         self._local = threading.local()
-        # ctypes frees a callback together with its Python object: these live as long as the plug-in.
+        # ctypes frees a callback together with its Python object, so keep them as long as the plug-in.
         self._callbacks = (
             _CREATE(self._create),
             _RUN(self._run),
@@ -138,23 +138,23 @@ class Plugin:
                 hint="install micronpu and executorch again",
             )
         self._library.micronpu_set_executor(*self._callbacks)
-        # Programs that outlive the interpreter are destroyed by C++ when no callback can run any more.
+        # C++ destroys programs that outlive the interpreter, when callbacks can no longer run.
         atexit.register(self._library.micronpu_set_executor, None, None, None)
 
     @property
     def live_programs(self) -> int:
-        """How many delegate instances are loaded now."""
+        """Number of loaded delegate instances."""
         return len(self._programs)
 
     @contextmanager
     def mode(
         self, mode: Mode, proofs: Mapping[bytes, Proof] | None = None, payloads: Sequence[memoryview] = ()
     ) -> Iterator[None]:
-        """Programs that this thread loads inside the context compute with `mode`.
+        """Set the mode of programs that this thread loads inside the context.
 
         Args:
             proofs: compare the runs of a payload with its graph.
-            payloads: that the caller holds, which are not held a second time.
+            payloads: memory held by the caller, used without a copy.
         """
         self._local.proofs, self._local.payloads = proofs or {}, payloads
         self._library.micronpu_set_mode(int(mode))
@@ -165,12 +165,12 @@ class Plugin:
             self._library.micronpu_set_mode(int(Mode.REFERENCE))
 
     def clear_error(self) -> None:
-        """Forget this thread's last error, before a call that may leave one."""
+        """Clear this thread's last error, before a call that may set one."""
         self._local.cause = None
         self._library.micronpu_clear_error()
 
     def take_error(self) -> Failure | None:
-        """This thread's last error, and forget it; None if the plug-in did not fail."""
+        """Return and clear this thread's last error; None if the plug-in did not fail."""
         sentence = (self._library.micronpu_last_error() or b"").decode(errors="replace")
         cause = getattr(self._local, "cause", None)
         elsewhere = bool(self._library.micronpu_is_for_another_machine())
@@ -178,7 +178,7 @@ class Plugin:
         return Failure(sentence, cause, elsewhere) if sentence else None
 
     def _guard(self, work: Callable[[], int], failed: int) -> int:
-        """Run a callback's body; nothing is raised, not even KeyboardInterrupt, which the caller raises later."""
+        """Run a callback's body and catch every exception, even KeyboardInterrupt, which the caller raises later."""
         try:
             return work()
         except BaseException as error:
@@ -229,7 +229,7 @@ class Plugin:
         return self._guard(work, 0)
 
     def _held(self, address: int, size: int) -> bytes | memoryview:
-        """A payload as its caller holds it; else a copy."""
+        """Return a payload as a view of the caller's memory, else as a copy."""
         given = np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(address)), np.uint8)
         payloads: Sequence[memoryview] = getattr(self._local, "payloads", ())
         equal = (s for s in payloads if len(s) == size and np.array_equal(np.frombuffer(s, np.uint8), given))
@@ -253,7 +253,7 @@ class Plugin:
             call = _SINK(sink)
 
             def report(trace: OperatorTrace) -> None:
-                # The lists keep the memory alive while C++ looks at it.
+                # The lists keep the memory alive while C++ reads it.
                 arrays = [np.ascontiguousarray(value) for value in trace.outputs]
                 shapes = [(ctypes.c_int32 * value.ndim)(*value.shape) for value in trace.outputs]
                 tensors = (_Tensor * len(arrays))()
@@ -304,14 +304,14 @@ def _buffers(tensors: Any, count: int) -> list[Buffer]:
 
 _ENDING = "dylib" if sys.platform == "darwin" else "so"
 _KERNELS = tuple(f"libexecutorch_kernels_{kind}.{_ENDING}" for kind in ("optimized", "quantized"))
-"""The libraries of the wheel with kernels that need no torch. ExecuTorch's Python interface links the very same."""
+"""Libraries of the wheel with kernels that need no torch. ExecuTorch's Python interface links the same ones."""
 _lock = threading.Lock()
 _loaded: Plugin | None = None
 _with_torch = False
 
 
 def _plugin(path: Path) -> Plugin:
-    """The plug-in, compiled here where the one that came with the package does not load: its C++ library is newer."""
+    """Load the plug-in; if the package's library requires a newer C++ library, compile it here."""
     try:
         return Plugin(path)
     except RuntimeUnavailableError:
@@ -321,11 +321,11 @@ def _plugin(path: Path) -> Plugin:
 
 
 def load_plugin(*, torch: bool = True) -> Plugin:
-    """Build the plug-in if need be, load it and register its delegates and kernels; the same object on every call.
+    """Build the plug-in if necessary, load it, and register its delegates and kernels. Returns a singleton.
 
     Args:
-        torch: import ExecuTorch's Python interface, and with it torch, unless that has been done. Without, only the
-            libraries of its kernels are loaded.
+        torch: import ExecuTorch's Python interface, and with it torch. If False, load only the libraries of its
+            kernels.
 
     Raises:
         RuntimeUnavailableError: it cannot be built or loaded on this machine.
@@ -334,12 +334,12 @@ def load_plugin(*, torch: bool = True) -> Plugin:
     check_switch("torch", torch)
     with _lock:
         path = build_plugin() if _loaded is None else _loaded.path
-        # Where there is torch, somebody will import the interface, and two cannot both say what is logged.
+        # If torch is loaded, the interface is likely to be imported later, and only one of the two can handle logs.
         torch = torch or (_loaded is None and "torch" in sys.modules)
         try:
             if torch and not _with_torch:
                 with quiet():
-                    # Registers the out variants of q and dq; brings torch, whose libraries the interface links.
+                    # Registers the out variants of q and dq; imports torch, whose libraries the interface links.
                     import executorch.kernels.quantized  # noqa: F401
 
                     bindings()

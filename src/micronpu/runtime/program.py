@@ -1,4 +1,4 @@
-"""A compiled program on the host, through the stock ExecuTorch runtime and our plug-in."""
+"""A compiled program on the host, run by the stock ExecuTorch runtime and our plug-in."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     import torch
 
 EXECUTORCH = threading.RLock()
-"""Held around every call of ExecuTorch, by all programs of the process.
+"""Lock held around every call of ExecuTorch, by all programs of the process.
 
-Each call of its Python interface redirects C++'s standard output for its time and puts back what it found. The
-simulators lend Python's lock to other threads in between: calls that overlap put back each other's, and the process
-ends in a segmentation fault.
+Each call of its Python interface redirects C++'s standard output and restores it afterwards. The simulators release
+Python's lock in between, so overlapping calls would restore each other's state, and the process would end in a
+segmentation fault.
 """
 _UNNAMED = "The program"
 VALUES = ".values"
-"""What the name of a file with recorded values ends with, beside that of its ETDump."""
+"""Suffix of a file with recorded values, added to the name of its ETDump."""
 _DELEGATES = frozenset(family.backend for family in FAMILIES.values() if family.backend)
-"""What the plug-in registers; others come with ExecuTorch's Python interface."""
+"""Delegates that the plug-in registers; others come with ExecuTorch's Python interface."""
 _Bytes = bytes | bytearray | memoryview
 
 
@@ -57,21 +57,21 @@ class HostProgram:
     Args:
         source: path of a `.pte`, or its bytes.
         options: how to run.
-        method: which of the program's methods to load. Those that share a state with it are loaded, too.
-        name: what to call the program in messages; its path unless given.
-        references: for each payload what to compare its runs with, in the place of the graph that the program carries.
+        method: which of the program's methods to load, together with those that share a state with it.
+            name: what to call the program in messages; default: its path.
+            references: for each payload, what to compare its runs with instead of the graph that the program carries.
 
     Attributes:
-        checks: what the comparisons of the last run have shown, by payload, where they run in this process.
+        checks: results of the comparisons of the last run, by payload, if they run in this process.
 
-    The program runs through the plug-in's C interface. ExecuTorch's Python interface, which draws torch in, takes its
-    place only where the program needs it: to record a profile, for bfloat16, for kernels that a library for torch
-    registers and for the delegates of others.
+    The program runs through the plug-in's C interface. ExecuTorch's Python interface, which imports torch, is used only
+    if the program needs it: to record a profile, for bfloat16, for kernels that a library for torch registers and for
+    delegates of other packages.
 
     Raises:
-        PayloadError: the file is no whole `.pte`, or its digest says that it is damaged; its plan is none that the
-            runtime can trust; a payload is truncated, corrupted, of another version or for silicon; it needs a delegate
-            or operator that the host does not have; or, isolated, it ends its process.
+        PayloadError: the file is not a complete `.pte`, or does not match its digest; its plan is unsafe to run; a
+            payload is truncated, corrupted, of another version or for silicon; it needs a delegate or operator that the
+            host lacks; or, isolated, it ends its process.
         RuntimeUnavailableError: the plug-in cannot be built or loaded.
         OptionError: there is no such method.
     """
@@ -108,17 +108,17 @@ class HostProgram:
         self._methods = {m.name: m for m in summary.sharing(method)}
         self._ranges = {name: ranges_of(summary.named_data, name) for name in self._methods}
         self.digest = state_of(self._data, self._name)
-        # Of a damaged one, which only runs in a process of its own, nothing is believed.
+        # Trust nothing in a damaged one, which runs only in a separate process.
         counting = self._methods if self.digest is not Digest.WRONG else ()
         self._counts = Counts(self._data, counting, summary.named_data)
-        del summary  # and with it copies of all payloads, which the runtime makes for itself
+        del summary  # frees copies of all payloads; the runtime makes its own
         self._isolated: IsolatedProgram | None = None
         self._program: Any = None
         self._method: Any = None
         self._recorded = 0
         self._has_record, self._is_spent = False, False
         if self._checks_digest and self._is_isolated(is_file=not isinstance(source, _Bytes)):
-            build_plugin()  # that process may neither start a compiler nor write
+            build_plugin()  # that process may neither start a compiler nor write files
             for delegate in {d for m in self._methods.values() for d in m.delegates}:
                 if (family := family_with(delegate)) is not None:
                     family.build_host()
@@ -127,10 +127,10 @@ class HostProgram:
         self._start()
 
     def _is_isolated(self, is_file: bool) -> bool:
-        """Where the program is to run.
+        """True if the program must run in a separate process.
 
         Raises:
-            PayloadError: nowhere, because it is damaged.
+            PayloadError: it is damaged, and isolation was not requested.
         """
         if self.digest is Digest.WRONG and not self.options.isolated:
             raise PayloadError(
@@ -144,17 +144,17 @@ class HostProgram:
 
     @property
     def is_isolated(self) -> bool:
-        """Whether the program runs in a process of its own."""
+        """True if the program runs in a separate process."""
         return self._isolated is not None
 
     @property
     def is_native(self) -> bool:
-        """Whether the program runs without ExecuTorch's Python interface, in this process."""
+        """True if the program runs without ExecuTorch's Python interface, in this process."""
         return self._native is not None
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Names of the methods that are loaded: the one that was asked for, and those that share a state with it."""
+        """Names of the loaded methods: the requested one, and those that share a state with it."""
         return tuple(self._methods)
 
     @property
@@ -169,7 +169,7 @@ class HostProgram:
 
     @property
     def states(self) -> tuple[TensorSignature, ...]:
-        """Signature of each buffer that lives on from one call to the next; see `reset`."""
+        """Signature of each buffer that persists across calls; see `reset`."""
         places = {p: s for m in self._methods.values() for p, s in zip(m.state_places, m.states, strict=True)}
         return tuple(TensorSignature(s.dtype, s.shape) for s in places.values())
 
@@ -183,7 +183,7 @@ class HostProgram:
 
         Args:
             inputs: CPU tensors of the shapes and types in `inputs`; their memory layout does not matter.
-            method: one of `methods`; the one that was asked for unless given.
+            method: one of `methods`; default: the loaded one.
 
         Returns:
             New tensors, one per output.
@@ -205,7 +205,7 @@ class HostProgram:
                 return tuple(map(torch.from_numpy, self._run_native([a.numpy() for a in arguments], name)))
             self._check_open(self._method is not None)
             with EXECUTORCH:
-                if self._is_spent:  # ExecuTorch's recorder writes once, and ends the process when it goes on
+                if self._is_spent:  # ExecuTorch's recorder writes once, and then ends the process
                     self._recorded, self._is_spent = 0, False
                     self._load_locked()
                     self._counts.reset()
@@ -228,7 +228,7 @@ class HostProgram:
         return self._methods[name]
 
     def _run_native(self, arrays: Sequence[Any], method: str) -> list[Any]:
-        """New arrays, of arrays in the program's types, shapes and order of axes."""
+        """Run on arrays of the program's types, shapes and order of axes; return new arrays."""
         assert self._native is not None
         try:
             with EXECUTORCH:
@@ -244,9 +244,9 @@ class HostProgram:
             raise ModelError(f"{self._name} is closed.", hint=f"load it again with {type(self).__name__}")
 
     def reset(self) -> None:
-        """Sets the program's states back to their first values: the next call is the first of a sequence.
+        """Reset the program's states to their initial values: the next call is the first of a sequence.
 
-        The program is loaded anew; what a profile has recorded until then is gone.
+        The program is loaded again, which discards the current recording of a profile.
 
         Raises:
             ModelError: the program has no state, or is closed.
@@ -258,7 +258,7 @@ class HostProgram:
             if self._isolated is not None:
                 self._isolated.ask({"do": "reset"})
                 return
-            # The runtime writes first values where it loads a method, and its Python interface loads each once.
+            # The runtime initializes states when it loads a method, and its Python interface loads each method once.
             if self._native is not None:
                 with EXECUTORCH:
                     self._check_open(not self._native.is_closed)
@@ -284,7 +284,7 @@ class HostProgram:
         etdump: str | os.PathLike[str],
         debug_buffer: str | os.PathLike[str] | None = None,
     ) -> tuple[torch.Tensor, ...]:
-        """Run once with recording on, and save the record; see `save_etdump`. Returns the outputs.
+        """Run once with recording enabled, and save the record; see `save_etdump`. Returns the outputs.
 
         A separate copy of the program records, so a program loaded without `profile` stays fast.
         """
@@ -297,24 +297,23 @@ class HostProgram:
         return outputs
 
     def record(self, *inputs: torch.Tensor, path: str | os.PathLike[str]) -> tuple[torch.Tensor, ...]:
-        """As `profile`, with the recorded values beside the ETDump, in ``PATH.values``."""
+        """Like `profile`, with the recorded values beside the ETDump, in ``PATH.values``."""
         return self.profile(*inputs, etdump=path, debug_buffer=f"{os.fspath(path)}{VALUES}")
 
     def save_etdump(self, etdump: str | os.PathLike[str], debug_buffer: str | os.PathLike[str] | None = None) -> None:
-        """Write what was recorded since loading, or since the last time, for ExecuTorch's `Inspector`.
+        """Write the recording since loading, or since the last save, for ExecuTorch's `Inspector`.
 
         Delegate events carry the LiteRT operator's index as identifier and its name as metadata; their times are those
         of the functional simulator on this host. Values are laid out as in the LiteRT program.
 
         Args:
             etdump: path of the ETDump file.
-            debug_buffer: path for the recorded values; None to leave them out.
+                debug_buffer: path for the recorded values; None to omit them.
 
         Raises:
-            OptionError: the program was loaded without `profile`, or without the recorded values asked for.
-            ModelError: the program is closed, or has not run since.
-            FileError: a path is none.
-            FileError: a file cannot be written.
+            OptionError: the program was loaded without `profile`, or without recording of values.
+                ModelError: the program is closed, or has not run since.
+                FileError: a path is invalid, or a file cannot be written.
             PayloadError: ExecuTorch cannot save its record.
         """
         if not self.options.profile:
@@ -350,7 +349,8 @@ class HostProgram:
                     with EXECUTORCH:
                         self._has_record, self._is_spent = False, True
                         self._program.write_etdump_result_to_file(str(record), str(values))
-                    # Never moved into place: the target may be a device, such as /dev/null, or another's link.
+                    # Written, not moved into place: the target may be a device, such as /dev/null, or another user's
+                    # link.
                     if beside is not None:
                         write_file(beside, values.read_bytes())
                     write_file(target, record.read_bytes())
@@ -373,7 +373,7 @@ class HostProgram:
                 isolated.close()
 
     def __reduce__(self) -> NoReturn:
-        """Raises `OptionError` where it is pickled or copied: it is open, and its states are the runtime's."""
+        """Raise `OptionError`: a program cannot be pickled or copied, since the runtime owns its states."""
         raise OptionError(
             f"A {type(self).__name__} is a program that is open, which cannot be pickled or copied.",
             hint=f"its file or its bytes, and {type(self).__name__}(...) of them where it shall run",
@@ -392,9 +392,9 @@ class HostProgram:
     def _start(self) -> None:
         """Check the plan and load the method into this process."""
         native = self._may_be_native()
-        self._plugin: Plugin = load_plugin(torch=not native)  # first: it brings the schemas of the kernels
+        self._plugin: Plugin = load_plugin(torch=not native)  # first: it registers the schemas of the kernels
         if native and not all(has_all(self._plugin, m.operators) for m in self._methods.values()):
-            native, self._plugin = False, load_plugin()  # which knows more kernels, or says which ones are missing
+            native, self._plugin = False, load_plugin()  # has more kernels, or reports the missing ones
         for method in self._methods:
             check_plan(self._data, self._name, method)
         with EXECUTORCH:
@@ -438,7 +438,7 @@ class HostProgram:
                 profile=self.options.profile,
                 debug_buffer_size=self.options.debug_buffer_size if self.options.profile else 0,
             )
-            # All before one of them runs: loading a method writes the first values of states.
+            # Load all before running one: loading a method initializes its states.
             with self._plugin.mode(self._mode, self.checks, self._payloads):
                 self._method = {name: self._program.load_method(name) for name in self._methods}
         except RuntimeError as error:
@@ -447,7 +447,7 @@ class HostProgram:
 
     @property
     def _mode(self) -> Mode:
-        """How delegates compute."""
+        """Mode of the delegates."""
         mode = Mode.FAST if self.options.fast else Mode.REFERENCE
         return mode | (Mode.GRAPH if self.options.graph else Mode.REFERENCE)
 
@@ -456,13 +456,13 @@ class HostProgram:
         return tuple(payload for m in self._methods.values() for payload in m.payloads)
 
     def _most_recorded(self) -> int:
-        """Upper bound of what one run writes into a debug buffer when values are recorded."""
+        """Upper bound of the bytes that one run records in a debug buffer."""
         pairs = zip(self._summary.delegates, self._summary.payloads, strict=True)
         own = (f.recorded_bytes(payload) for name, payload in pairs if (f := family_with(name)) is not None)
         return self._summary.recorded_outside + sum(own)
 
     def _reserve(self) -> None:
-        """Make sure that the values of one more run fit into the debug buffer."""
+        """Ensure that the values of one more run fit into the debug buffer."""
         if not self.options.profile or not self.options.debug_buffer_size:
             return
         needed = self._recorded + self._most_recorded()
@@ -476,11 +476,11 @@ class HostProgram:
 
     @property
     def _name_inside(self) -> str:
-        """The program's name where it does not begin the sentence."""
+        """The program's name within a sentence."""
         return _UNNAMED.lower() if self._name == _UNNAMED else self._name
 
     def _failure(self, what: str, error: RuntimeError) -> BaseException:
-        """The exception for the user: the plug-in's own sentence where there is one."""
+        """Return the exception for the user, with the plug-in's own message if there is one."""
         failure = self._plugin.take_error()
         if failure is None:
             detail = " ".join(str(error).split()).rstrip(".")
@@ -495,7 +495,7 @@ class HostProgram:
         )
 
     def _arguments(self, inputs: Sequence[Any], method: MethodSummary) -> list[Any]:
-        """The inputs as the runtime wants them: checked, and in the memory layout of the program."""
+        """Return the inputs for the runtime: checked, and in the memory layout of the program."""
         check_count(self._name, inputs, method)
         found = [
             given if wanted is None else argument(self._name_inside, position, given, wanted)
@@ -505,7 +505,7 @@ class HostProgram:
         return found
 
     def _check_positions(self, inputs: Sequence[Any], method: str) -> None:
-        """Refuses positions that rows are not there for: what an NPU would look up is anything."""
+        """Refuse indices out of range, for which an NPU's lookup is undefined."""
         self._counts.check(method, self._name_inside)
         for number, size in self._ranges[method].items():
             if number < len(inputs) and math.prod(inputs[number].shape):
@@ -519,10 +519,10 @@ class HostProgram:
 
 
 def _proofs(summary: PteSummary, name: str, references: Mapping[bytes, Reference]) -> dict[bytes, Proof]:
-    """A comparison for each payload whose family has one.
+    """Return a comparison for each payload whose backend has one.
 
     Raises:
-        OptionError: there is none, or nothing to compare it with.
+        OptionError: there is none, or no graph to compare with.
     """
     found: dict[bytes, Proof] = {}
     for delegate, payload in summary.payloads:
@@ -545,7 +545,7 @@ def _proofs(summary: PteSummary, name: str, references: Mapping[bytes, Reference
 
 
 def _read(source: str | os.PathLike[str] | _Bytes) -> tuple[bytes, str]:
-    """The program's bytes, and what to call it in messages."""
+    """Return the program's bytes, and its name in messages."""
     if isinstance(source, _Bytes):
         return bytes(source), _UNNAMED
     try:

@@ -6,7 +6,7 @@
     method = Runtime.get().load_program("kws.pte").load_method("forward")
 
 Without it, ExecuTorch's own runtime refuses a program of micronpu with error 0x20 (no such delegate) or 0x14 (no such
-kernel). The import loads torch and the runtime plug-in, and compiles the plug-in unless that has been done.
+kernel). The import loads torch and the runtime plug-in, and compiles the plug-in if necessary.
 
 Raises:
     RuntimeUnavailableError: the plug-in cannot be compiled or loaded on this machine.
