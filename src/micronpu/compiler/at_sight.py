@@ -24,6 +24,7 @@ from micronpu.frontend.program import (
 from micronpu.frontend.states import states_of
 from micronpu.ir.op import OutputQuantization
 from micronpu.ir.types import DType
+from micronpu.quantize.digests import of_recording
 from micronpu.quantize.grids import rule_of
 from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.delegation import DelegationReport
@@ -36,6 +37,8 @@ _UNLIKE = 1e4
 """Largest value of a feature over that of another, from which one grid has no steps for the smaller."""
 _FEATURES, _ENOUGH_ROWS = 256, 4
 """Along more of them they are samples in time; fewer rows may have a small value by chance."""
+_REPEATS = 4
+"""Mean number of times that a sample is among the data, from which it is said."""
 _FEW_STEPS = 4
 """Steps up to whose root mean square a part of an output has next to no values."""
 _JUMP, _ROOT_JUMP = 0.2, 0.05
@@ -73,10 +76,8 @@ def of_data(
         calibrating: how many calls choose the ranges.
         distinct: how many of the samples or recordings differ from each other; None where that is not known.
     """
-    found = []
-    if (empty := _uninformative(rows, distinct)) is not None:
-        found.append(empty)
-    elif calibrating == 1 and all(value.dim() == 0 or value.shape[0] == 1 for value in rows[0]):
+    found = list(_uninformative(rows, names, distinct))
+    if not found and calibrating == 1 and all(value.dim() == 0 or value.shape[0] == 1 for value in rows[0]):
         found.append(
             ReportWarning(
                 NOTE,
@@ -146,28 +147,37 @@ def of_placement(report: DelegationReport) -> tuple[ReportWarning, ...]:
 # ---------------------------------------------------------------- inputs
 
 
-def _uninformative(rows: Sequence[Row], distinct: int | None) -> ReportWarning | None:
-    """Of data that tell nothing of what other inputs are like: one value everywhere, or one sample again and again."""
-    floats = [value for row in rows for value in row if value.is_floating_point() and value.numel()]
-    if not floats:
-        return None
-    low, high = (min(float(v.min()) for v in floats), max(float(v.max()) for v in floats))
-    if low == high and max(value.numel() for value in floats) > 1:
-        what = f"All values of the calibration data are {low:g}"
-    elif distinct == 1 and len(rows) > 1 and all(_same(row, rows[0]) for row in rows):
+def _uninformative(rows: Sequence[Row], names: Sequence[str], distinct: int | None) -> tuple[ReportWarning, ...]:
+    """Of data that tell little of what other inputs are like: one value everywhere, or few samples again and again."""
+    floats = [
+        (name, *_ends(values))
+        for name, values in zip(names, zip(*rows, strict=True), strict=True)
+        if values[0].is_floating_point() and values[0].numel() > 1
+    ]
+    different = len(rows)
+    if distinct is not None and (distinct == 1 or _REPEATS * distinct <= len(rows)):
+        different = len({of_recording([row]) for row in rows})
+    level, fit = WARNING, "the ranges fit no other input, and the accuracy says nothing of one"
+    constant = [(name, low) for name, low, high in floats if low == high]
+    if constant and len(constant) == sum(v.numel() > 1 for v in rows[0]) and len({low for _, low in constant}) == 1:
+        what = f"All values of the calibration data are {constant[0][1]:g}"
+    elif different == 1 and len(rows) > 1:
         what = f"The {len(rows)} calibration samples are one sample, {len(rows)} times"
+    elif _REPEATS * different <= len(rows):
+        level, what = NOTE, f"Of the {len(rows)} calibration samples only {different} differ"
+        fit = "what is larger in other inputs is clipped"
+    elif constant:
+        level, fit = NOTE, "its range fits no other value"
+        what = f"All values of the input `{constant[0][0]}` are {constant[0][1]:g} in the calibration data"
     else:
-        return None
-    return ReportWarning(
-        WARNING,
-        "uninformative-data",
-        f"{what}: the ranges fit no other input, and the accuracy says nothing of one.",
-        "some dozens of typical inputs that differ",
-    )
+        return ()
+    return (ReportWarning(level, "uninformative-data", f"{what}: {fit}.", "some dozens of typical inputs that differ"),)
 
 
-def _same(row: Row, other: Row) -> bool:
-    return all(map(torch.equal, row, other))
+def _ends(values: Sequence[torch.Tensor]) -> tuple[float, float]:
+    """Smallest and largest value of tensors."""
+    ends = [float(end) for value in values if value.numel() for end in value.detach().aminmax()] or [0.0]
+    return min(ends), max(ends)
 
 
 def _unlike_features(name: str, values: Sequence[torch.Tensor]) -> ReportWarning | None:
@@ -342,8 +352,8 @@ def _small_part(view: ProgramView, number: int, node: Node, values: Sequence[tor
     taken = _taken(node)
     if edge is None or taken is None or edge.dtype is not DType.INT8 or not values[0].is_floating_point():
         return None
-    ends = [float(end) for value in values if value.numel() for end in value.detach().aminmax()]
-    low, high = min(0.0, *ends), max(0.0, *ends)
+    low, high = _ends(values)
+    low, high = min(0.0, low), max(0.0, high)
     step = edge.qparams.scale[0]
     whole = step * (edge.limits[1] - edge.limits[0])
     if sum(value.numel() for value in values) < _ENOUGH_VALUES or not 0 < _FINER * (high - low) <= whole:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import micronpu
+from micronpu.compiler.at_sight import of_data
 from micronpu.compiler.judge import judge
 from micronpu.compiler.parts import Sources, unequal_parts
 from micronpu.frontend.exported import exported
@@ -242,6 +243,22 @@ def test_data_that_tell_nothing_are_a_warning(data, says):
     assert warning.is_severe and says in warning.what
     with pytest.raises(micronpu.BudgetError, match="calibration"):
         judged(data, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ([*samples(0, 4)] * 6, "Of the 24 calibration samples only 4 differ"),
+        ([*samples(0, 20)] * 2, ""),
+        ([(x, torch.ones(1, 8)) for x in samples(0, 20)], "All values of the input `y` are 1"),
+        ([(x, torch.ones(1, 1)) for x in samples(0, 20)], ""),
+    ],
+)
+def test_data_that_tell_little_are_a_note(data, says):
+    rows = [row if isinstance(row, tuple) else (row,) for row in data]
+    distinct = len({row[0].numpy().tobytes() for row in rows})
+    found = [w for w in of_data(rows, ["x", "y"][: len(rows[0])], len(rows), distinct) if "uninform" in w.rule]
+    assert [w.level for w in found] == ["note"] * bool(says) and all(says in w.what for w in found)
 
 
 def test_the_interval_decides_a_budget():
