@@ -1,1 +1,1 @@
-"""Graphs written in standard formats, so that other people's tools can read and judge them."""
+"""Write graphs in standard formats."""

@@ -1,7 +1,7 @@
-"""ExecuTorch programs (`.pte`) as bytes: the flatbuffer, its header, and the segments behind it.
+"""Serialize ExecuTorch programs (`.pte`): the flatbuffer, its header, and the segments.
 
-The same bytes as ExecuTorch 1.5 writes for the same content; its own serializer comes with all of its compiler, whose
-import takes longer than a small network's compilation.  Layout: `program.fbs`, shipped with ExecuTorch.
+Bytes are identical to ExecuTorch 1.5's for the same content. Its own serializer imports the whole compiler, which takes
+longer than compiling a small network. Layout: `program.fbs`, shipped with ExecuTorch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from micronpu.emit.flatbuffer import write
 from micronpu.upstream.pte import DATA_FILE, schema
 
 ALIGNMENT = 16
-"""Of planned memory, of constants and of payloads, in bytes."""
+"""Alignment in bytes of planned memory, constants and payloads."""
 _SEGMENT_ALIGNMENT = 128
 _HEADER = struct.Struct("<4sI3Q")
 _DATA_HEADER = struct.Struct("<4sI4Q")
@@ -30,9 +30,9 @@ class TensorValue:
         order: axes from the outermost in memory to the innermost.
         memory: the planned memory that holds it; 0 for a constant.
         offset: bytes from the start of this memory.
-        data: of a constant its number in `Program.constants`, of a state that of its first values in `Program.states`,
-            each counted from 1; 0 for neither.
-        is_bounded: whether its shape changes in a run, up to this one.
+        data: number, from 1, of a constant in `Program.constants` or of a state's initial values in `Program.states`; 0
+            for neither.
+            is_bounded: True if its shape changes at run time, up to this one.
     """
 
     scalar_type: int
@@ -49,8 +49,8 @@ class ListValue:
     """A list.
 
     Attributes:
-        kind: "IntList", "TensorList" or "OptionalTensorList", whose items are places of values, -1 for none;
-            "BoolList" or "DoubleList".
+        kind: "IntList", "TensorList" or "OptionalTensorList", whose items are value indices, -1 for none; "BoolList" or
+            "DoubleList".
     """
 
     kind: str
@@ -58,7 +58,7 @@ class ListValue:
 
 
 Value = TensorValue | ListValue | float | int | bool | str | None
-"""What instructions refer to, by its place in `Method.values`."""
+"""Operand of an instruction, identified by its index in `Method.values`."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Call:
 
     Attributes:
         index: of the operator or the delegate.
-        arguments: places of values, inputs first.
+        arguments: value indices, inputs first.
     """
 
     index: int
@@ -77,7 +77,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Jump:
-    """A jump to an instruction where a truth value is false."""
+    """A jump to an instruction if a truth value is false."""
 
     condition: int
     destination: int
@@ -85,10 +85,10 @@ class Jump:
 
 @dataclass(frozen=True)
 class Delegate:
-    """What a delegate computes.
+    """A delegate of a method.
 
     Attributes:
-        name: by which the runtime looks up the delegate.
+        name: of the backend in the runtime's registry.
         payload: index into `Program.payloads`.
         specs: keys and values of its compile specs.
     """
@@ -103,10 +103,10 @@ class Method:
     """A method of a program.
 
     Attributes:
-        inputs, outputs: places of values.
+        inputs, outputs: value indices.
         operators: name and overload, such as ("aten::add", "out").
         memories: bytes of each planned memory.
-        containers: how inputs and outputs are nested, as torch writes it.
+        containers: nesting of inputs and outputs, in torch's notation.
     """
 
     name: str
@@ -122,12 +122,12 @@ class Method:
 
 @dataclass
 class Program:
-    """What a file holds.
+    """Contents of a file.
 
     Attributes:
         constants: the data of constant tensors.
-        states: the first values of tensors that live on from one call to the next.
-        named_data: keys and data that travel beside payloads.
+        states: initial values of tensors that persist across calls.
+            named_data: data by key, stored beside payloads.
     """
 
     methods: list[Method] = field(default_factory=list)
@@ -138,8 +138,8 @@ class Program:
 
 
 def to_bytes(program: Program) -> bytes:
-    """The `.pte`."""
-    constants, starts = _joined([b"", *program.constants], ALIGNMENT)  # there is none with the number 0
+    """Return the bytes of the `.pte`."""
+    constants, starts = _joined([b"", *program.constants], ALIGNMENT)  # number 0 is unused
     segments = [constants]
     content: dict[str, Any] = {
         "version": 0,
@@ -164,7 +164,7 @@ def to_bytes(program: Program) -> bytes:
 
 
 def data_file(named_data: Mapping[str, bytes]) -> bytes:
-    """A `.ptd` with data by key, for what stands beside a program."""
+    """Return a `.ptd` file with data by key, to accompany a program."""
     segments: list[bytes] = []
     named = _named(named_data, segments)
     body, places = _segments(segments)
@@ -177,7 +177,7 @@ def data_file(named_data: Mapping[str, bytes]) -> bytes:
 
 
 def _joined(parts: Iterable[bytes], alignment: int) -> tuple[bytes, list[int]]:
-    """Data one after the other, and where each begins."""
+    """Concatenate data; return the start of each part."""
     body, starts = bytearray(), []
     for data in parts:
         body += bytes(-len(body) % alignment)
@@ -192,7 +192,7 @@ def _segments(segments: Sequence[bytes]) -> tuple[bytes, list[dict[str, int]]]:
 
 
 def _named(named_data: Mapping[str, bytes], segments: list[bytes]) -> list[dict[str, Any]]:
-    """Named data, each of which has a segment with the others of the same bytes."""
+    """Return the table of named data; entries of equal bytes share a segment."""
     places: dict[bytes, int] = {}
     for data in named_data.values():
         if data not in places:
@@ -202,7 +202,7 @@ def _named(named_data: Mapping[str, bytes], segments: list[bytes]) -> list[dict[
 
 
 def _file(image: bytes, header: bytes, base: int, body: bytes) -> bytes:
-    """A flatbuffer with a header behind its first eight bytes, and segments that begin at ``base``."""
+    """Insert a header after a flatbuffer's first eight bytes, and append segments at ``base``."""
     header = header.ljust(len(header) + -len(header) % ALIGNMENT, b"\0")
     start = struct.pack("<I", struct.unpack_from("<I", image)[0] + len(header))
     return b"".join((start, image[4:8], header, image[8:], bytes(base - len(image) - len(header)), body))
@@ -221,7 +221,7 @@ def _method(method: Method) -> dict[str, Any]:
         "delegates": [
             {
                 "id": delegate.name,
-                "processed": {"location": 0, "index": delegate.payload},  # in the flatbuffer
+                "processed": {"location": 0, "index": delegate.payload},  # stored in the flatbuffer
                 "compile_specs": [{"key": key, "value": value} for key, value in delegate.specs],
             }
             for delegate in method.delegates
@@ -243,7 +243,7 @@ def _instruction(instruction: Call | Jump) -> dict[str, Any]:
 
 
 def _value(value: Value) -> tuple[str, dict[str, Any]]:
-    """The name and the content of a value's table."""
+    """Return the name and the content of a value's table."""
     if value is None:
         return "Null", {}
     if isinstance(value, ListValue):

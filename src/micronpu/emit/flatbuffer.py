@@ -1,4 +1,4 @@
-"""Flatbuffers of a schema, from dictionaries and lists."""
+"""Write flatbuffers of a schema from dictionaries and lists."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from micronpu.upstream.pte import Field, Schema
 
 
 def write(schema: Schema, content: Mapping[str, Any]) -> bytes:
-    """The flatbuffer of a schema's root table.
+    """Return the flatbuffer of a schema's root table.
 
     Args:
-        content: by the names of fields: numbers, text, bytes, dictionaries for tables, lists for vectors, and pairs
-            of a table's name and its content for unions. What is None or not there is not written.
+        content: by field name: numbers, text, bytes, dictionaries for tables, lists for vectors, and pairs of a table's
+            name and its content for unions. None and missing fields are not written.
     """
     writer = Writer()
     return writer.finish(writer.table(_fields(schema, schema.root, content)), schema.identifier)
 
 
 def _fields(schema: Schema, table: str, content: Mapping[str, Any]) -> Fields:
-    """A table by the numbers of its fields, in the schema's order."""
+    """Return a table by field numbers, in the schema's order."""
     found: Fields = {}
     for name, field in schema.tables[table].items():
         value = content.get(name)

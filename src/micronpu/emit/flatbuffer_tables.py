@@ -1,4 +1,4 @@
-"""Flatbuffers from nested tables, for formats of which we write a few tables and need no generated classes."""
+"""Write flatbuffers from nested tables, without generated classes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _CODES = {
     "Uint64": "Q",
     "Float64": "d",
 }
-"""Numbers by flatbuffers' names, as `struct` calls them."""
+"""`struct` codes by flatbuffers' names of numbers."""
 _OFFSET = struct.Struct("<I")
 _ONE = {kind: struct.Struct(f"<{code}") for kind, code in _CODES.items()}
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number field, which the file leaves out where it has its default."""
+    """A number field; the file omits it if it has its default."""
 
     kind: str
     value: Any
@@ -33,7 +33,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Vector:
-    """Numbers of a kind, tables where it is "", or bytes that begin at a multiple of ``alignment``."""
+    """Numbers of a kind, tables if ``kind`` is "", or bytes aligned to ``alignment``."""
 
     kind: str
     items: Any
@@ -41,13 +41,13 @@ class Vector:
 
 
 Fields: TypeAlias = dict[int, Any]
-"""The fields of a table by their numbers, in the order in which what they point to is written.
+"""The fields of a table by number, in the order in which their referenced objects are written.
 
-A field is a number, a text, a table, a vector, or the position of what is written already."""
+A field is a number, a text, a table, a vector, or the position of an object written earlier."""
 
 
 def number(kind: str, value: Any, default: Any = 0) -> Number:
-    """A number; ``kind`` is "Bool", "Int32", "Uint8" and so on."""
+    """A number field; ``kind`` is "Bool", "Int32", "Uint8" and so on."""
     return Number(kind, value, default)
 
 
@@ -67,23 +67,23 @@ def blob(data: bytes, alignment: int = 1) -> Vector:
 
 
 class Writer:
-    """Writes a flatbuffer from its end to its start, byte for byte as the library's code in Python does, or in C++.
+    """Write a flatbuffer from its end to its start, with the same bytes as the library's Python or C++ code.
 
-    A position is the number of bytes from where a thing starts to the end of the file.
+    A position is the number of bytes from the start of an object to the end of the file.
 
     Args:
-        cpp: lay the fields of a table out by their sizes, and from the last to the first of a size, and let tables of
-            other sizes have other layouts, as the generated code in C++ does; else in the order given, and share.
+        cpp: sort the fields of a table by size, last first within a size, and share field layouts only between tables
+            of equal size, like generated C++ code; else keep the given order, and share all layouts.
     """
 
     def __init__(self, *, cpp: bool = False) -> None:
         self._cpp = cpp
-        self._chunks: list[bytes] = []  # the last one comes first in the file
+        self._chunks: list[bytes] = []  # the last one is first in the file
         self._size, self._alignment = 0, 1
         self._layouts: dict[bytes, int] = {}
 
     def table(self, fields: Fields) -> int:
-        """Writes a table after what it points to; returns its position."""
+        """Write a table after the objects it references; return its position."""
         points = {slot: self._write(f) for slot, f in fields.items() if not isinstance(f, Number)}
         start, places = self._size, dict[int, int]()
         for slot in sorted(fields, key=lambda slot: (-_size(fields[slot]), -slot)) if self._cpp else fields:
@@ -110,21 +110,21 @@ class Writer:
         return position
 
     def text(self, text: str) -> int:
-        """Writes a string; returns its position."""
+        """Write a string; return its position."""
         data = text.encode() + b"\0"
         self._pad(4, len(data))
         self._push(data)
         return self._count(len(data) - 1)
 
     def offsets(self, positions: Sequence[int]) -> int:
-        """Writes a vector of what is written already; returns its position."""
+        """Write a vector of references to written objects; return its position."""
         self._pad(4)
         for position in reversed(positions):
             self._point(position)
         return self._count(len(positions))
 
     def finish(self, root: int, identifier: bytes) -> bytes:
-        """The file whose root table is at a position."""
+        """Return the file whose root table is at a position."""
         self._pad(self._alignment, _OFFSET.size + len(identifier))
         self._push(identifier)
         self._point(root)
@@ -156,7 +156,7 @@ class Writer:
         self._push(_OFFSET.pack(self._size - position + 4))
 
     def _pad(self, alignment: int, further: int = 0) -> None:
-        """Zeros, so that what is aligned comes after so many further bytes."""
+        """Add zeros, so that ``alignment`` holds after ``further`` more bytes."""
         self._alignment = max(self._alignment, alignment)
         if missing := -(self._size + further) % alignment:
             self._push(bytes(missing))

@@ -1,4 +1,4 @@
-"""Graph to LiteRT flatbuffer, through the schema classes that ai-edge-litert ships."""
+"""Write a graph as a LiteRT flatbuffer, through the schema classes of ai-edge-litert."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from micronpu.ir.window import Activation, Padding2d
 _FILE_IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
 _ROOM, _ROOM_PER_TENSOR = 1 << 16, 1 << 10
-"""Bytes for what is in a model beside the constants, as a rule."""
+"""Estimated bytes of a model without its constants: fixed, and per tensor."""
 BUFFER_ALIGNMENT = 16
-"""What the schema of LiteRT asks of a buffer's data, in bytes."""
+"""Alignment of a buffer's data in bytes, required by LiteRT's schema."""
 _TYPES = {
     DType.INT8: schema.TensorType.INT8,
     DType.UINT8: schema.TensorType.UINT8,
@@ -35,11 +35,11 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class LiteRtModel:
-    """A LiteRT model and how it relates to the graph.
+    """A LiteRT model and its relation to the graph.
 
     Attributes:
         data: the flatbuffer.
-        nodes: for every LiteRT operator, the index of the graph's node that it stems from.
+        nodes: for every LiteRT operator, the index of the graph's node that it implements.
     """
 
     data: bytes
@@ -54,7 +54,7 @@ class LiteRtTensor:
 
 
 class LiteRtEmitter:
-    """What an operator writes itself with; one at a time is the current node."""
+    """Writes the operators of a graph; one node at a time is the current node."""
 
     def __init__(self) -> None:
         self._model = schema.ModelT()
@@ -62,7 +62,7 @@ class LiteRtEmitter:
         self._model.description = "micronpu"
         self._model.operatorCodes = []
         self._model.buffers = [schema.BufferT()]
-        self._room = 0  # bytes that the flatbuffer will take, more or less
+        self._room = 0  # estimated bytes of the flatbuffer
         self._subgraph = schema.SubGraphT()
         self._subgraph.name = "main"
         self._subgraph.tensors, self._subgraph.operators = [], []
@@ -74,7 +74,7 @@ class LiteRtEmitter:
         self._node_index = -1
         self._nodes: list[int] = []
 
-    # -- what operators call
+    # -- for operators
 
     def input_type(self, index: int) -> TensorType:
         """Type of an operand of the current node."""
@@ -86,7 +86,7 @@ class LiteRtEmitter:
         return self._current.output.type
 
     def constant(self, value: npt.ArrayLike, type: TensorType) -> LiteRtTensor:
-        """A constant that exists in LiteRT only; equal ones are written once."""
+        """Add a constant that exists in LiteRT only; equal ones are written once."""
         data = np.asarray(value, type.dtype.numpy).reshape(type.shape)
         key = (type.dtype.value, data.tobytes(), str(type))
         if key not in self._shared:
@@ -94,12 +94,12 @@ class LiteRtEmitter:
         return self._shared[key]
 
     def int32(self, value: npt.ArrayLike) -> LiteRtTensor:
-        """A constant operand such as a shape or a list of axes."""
+        """Add a constant operand such as a shape or a list of axes."""
         data = np.asarray(value, np.int32)
         return self.constant(data, TensorType(data.shape, DType.INT32))
 
     def intermediate(self, type: TensorType) -> LiteRtTensor:
-        """A value between two LiteRT operators of the current node."""
+        """Add a value between two LiteRT operators of the current node."""
         return self._tensor(f"{self._current.output.name}/{len(self._subgraph.tensors)}", type, None)
 
     @staticmethod
@@ -116,7 +116,7 @@ class LiteRtEmitter:
 
     @staticmethod
     def padding(word: str | None, padding: Padding2d) -> int:
-        """Code of a padding word; ``None`` is a padding that a pass should have made a node of its own."""
+        """Code of a padding; ``None`` means a padding that a pass should have made a separate node."""
         if word is None:
             raise InternalError(f"LiteRT has no word for the padding {padding}; it must be legalised before emission.")
         return int(getattr(schema.Padding, word))
@@ -131,13 +131,13 @@ class LiteRtEmitter:
         outputs: Sequence[LiteRtTensor] | None = None,
         version: int = 1,
     ) -> None:
-        """Appends a LiteRT operator for the current node.
+        """Append a LiteRT operator for the current node.
 
         Args:
             builtin: name in ``BuiltinOperator``.
             options: name of the options table, and ``fields`` its values.
-            inputs: operands of the node by position, or tensors made here; all of the node's unless given.
-            outputs: tensors made here; the node's results unless given.
+            inputs: operands of the node by position, or new tensors; default: all operands of the node.
+            outputs: new tensors; default: the node's results.
         """
         node = self._current
         given = range(len(node.inputs)) if inputs is None else inputs
@@ -208,7 +208,7 @@ class LiteRtEmitter:
             value = int(getattr(schema.BuiltinOperator, builtin))
             code = schema.OperatorCodeT()
             code.builtinCode = value
-            # The field that old readers look at holds 7 bits.
+            # The field for old readers has 7 bits.
             code.deprecatedBuiltinCode = min(value, 127)
             code.version = version
             self._codes[key] = len(self._model.operatorCodes)
@@ -217,7 +217,7 @@ class LiteRtEmitter:
 
 
 class _AlignedBuffer(schema.BufferT):
-    """A buffer at a multiple of 16 bytes in the file: flatbuffers' objects pass over the schema's ``force_align``."""
+    """A buffer aligned to 16 bytes in the file: flatbuffers' object API ignores the schema's ``force_align``."""
 
     def Pack(self, builder: flatbuffers.Builder) -> int:  # noqa: N802  (flatbuffers' name)
         if self.data is None:
@@ -233,25 +233,25 @@ class _AlignedBuffer(schema.BufferT):
 
 
 def pack(model: Any, room: int = _ROOM) -> bytes:
-    """The bytes of a model in LiteRT's object form; constants begin at multiples of `BUFFER_ALIGNMENT`.
+    """Return the bytes of a model in LiteRT's object form; constants are aligned to `BUFFER_ALIGNMENT`.
 
-    Drivers of NPUs refuse command streams and weights that do not.
+    Drivers of NPUs refuse unaligned command streams and weights.
 
     Args:
-        room: bytes that it will take, more or less.
+        room: estimated size in bytes.
     """
     for index, buffer in enumerate(model.buffers):
         model.buffers[index] = _AlignedBuffer(buffer.data, buffer.offset, buffer.size)
-    # Room for the constants from the start: a builder that is full takes twice the memory and copies all it has.
+    # Reserve memory for the constants: a full builder doubles its memory and copies everything.
     builder = flatbuffers.Builder(room)
     builder.Finish(model.Pack(builder), file_identifier=_FILE_IDENTIFIER)
     return bytes(memoryview(builder.Bytes)[builder.Head() :])
 
 
 def to_litert(graph: Graph) -> LiteRtModel:
-    """Writes a legalised graph as a LiteRT model.
+    """Write a legalised graph as a LiteRT model.
 
     Raises:
-        InternalError: an operator is in a form that LiteRT cannot express; see `micronpu.passes`.
+        InternalError: LiteRT cannot express the form of an operator; see `micronpu.passes`.
     """
     return LiteRtEmitter().write(graph)

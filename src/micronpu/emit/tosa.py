@@ -1,7 +1,7 @@
-"""Graph to TOSA (version 1.0).
+"""Write a graph as TOSA (version 1.0).
 
-Operators write themselves with the functions of `TosaEmitter`, one per TOSA operator, which return the tensor they
-make.  Nothing is serialized before the whole graph is written.
+Operators write themselves with the functions of `TosaEmitter`, one per TOSA operator, which return the result tensor.
+Nothing is serialized before the whole graph is written.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from micronpu.ir.window import Size2d
 __all__ = ["MAX_RANK", "TosaEmitter", "TosaModel", "TosaTensor", "accumulator"]
 
 MAX_RANK = 6
-"""Axes that a tensor may have (the level 8K of the specification)."""
+"""Maximum rank of a tensor (level 8K of the specification)."""
 
 _NAMES = {DType.INT8: "INT8", DType.UINT8: "INT8", DType.INT16: "INT16", DType.INT32: "INT32", DType.BOOL: "BOOL"}
-"""TOSA's tensors of bytes are INT8; RESCALE says whether their bits are a number without sign."""
+"""Byte tensors are INT8 in TOSA; RESCALE declares whether they are unsigned."""
 
 
 @dataclass(frozen=True)
 class Preferences:
-    """What the compiler of a TOSA program does well: it decides where an operator has several TOSA forms.
+    """Strengths of the compiler of a TOSA program, which select one of several TOSA forms of an operator.
 
     Attributes:
-        longest_stride: of windows with padding; longer ones have it written out.
-        longest_dilation: of a kernel; zeros between the weights make up a larger one.
-        largest_kernel: height of the largest kernel of a convolution; its area is at most the square.
-        products_per_copy: multiplications that cost as much as copying an element.
-        most_inputs: input channels of the largest convolution.
-        enlarging: factors by which images grow without copies, if height and width have the same one.
+        longest_stride: of windows with padding; for longer strides the padding is a separate operator.
+            longest_dilation: of a kernel; larger dilations become zeros between the weights.
+            largest_kernel: maximum height of a convolution's kernel; its maximum area is the square.
+            products_per_copy: multiplications that cost as much as copying an element.
+            most_inputs: maximum input channels of a convolution.
+            enlarging: factors by which images grow without copies, if equal for height and width.
     """
 
     longest_stride: int
@@ -60,18 +60,18 @@ VELA = Preferences(
     most_inputs=65536,
     enlarging=(2, 4, 8),
 )
-"""What every Ethos-U has; Vela is the one compiler of TOSA so far."""
+"""Preferences for every Ethos-U; Vela is the only compiler of TOSA so far."""
 
 
 class TosaEmitter:
-    """What an operator writes itself with; one at a time is the current node.
+    """Writes the operators of a graph; one node at a time is the current node.
 
     Args:
-        prefers: which of several forms are wanted.
+        prefers: selects among several forms.
     """
 
     IGNORE_NAN = schema.NanPropagationMode.IGNORE
-    """An argument of comparisons, which has no meaning for integers."""
+    """Argument of comparisons, which has no effect on integers."""
 
     def __init__(self, prefers: Preferences = VELA) -> None:
         self.prefers = prefers
@@ -83,7 +83,7 @@ class TosaEmitter:
         self._node_index = -1
         self._count = 0
 
-    # -- what operators ask
+    # -- for operators
 
     def input_type(self, index: int) -> TensorType:
         """Type of an operand of the current node."""
@@ -106,11 +106,11 @@ class TosaEmitter:
         return self._of(self._current.inputs[index])
 
     def bits(self, index: int) -> TosaTensor:
-        """An operand of the current node that may be bytes without sign, for `rescale`, which is told so."""
+        """An operand of the current node that may be unsigned bytes, for `rescale` with ``unsigned``."""
         return self._of(self._current.inputs[index])
 
     def constant_input(self, index: int) -> npt.NDArray[Any]:
-        """The value of an operand.
+        """Return the value of a constant operand.
 
         Raises:
             UnsupportedError: it is computed at run time.
@@ -134,7 +134,7 @@ class TosaEmitter:
         return self._shared(data, dtype)
 
     def number(self, value: int, dtype: str = "INT8") -> TosaTensor:
-        """A tensor of one element, as TOSA wants zero points and shifts."""
+        """A tensor of one element, TOSA's form of zero points and shifts."""
         return self.constant([value], dtype)
 
     def sizes(self, values: Sequence[int]) -> TosaTensor:
@@ -157,7 +157,7 @@ class TosaEmitter:
         dtype: str,
         *arguments: Any,
     ) -> TosaTensor:
-        """Appends a TOSA operator for the current node and returns its result.
+        """Append a TOSA operator for the current node and return its result.
 
         Args:
             name: of the operator in TOSA.
@@ -176,7 +176,7 @@ class TosaEmitter:
         return output
 
     def elementwise(self, name: str, x: TosaTensor, z: TosaTensor, dtype: str, *arguments: Any) -> TosaTensor:
-        """A binary operator; missing axes of an operand are added in front."""
+        """A binary operator; missing leading axes of an operand are added."""
         rank = max(x.rank, z.rank)
         a, b = (self.reshape(t, (1,) * (rank - t.rank) + t.shape) for t in (x, z))
         return self.add(name, (a, b), np.broadcast_shapes(a.shape, b.shape), dtype, *arguments)
@@ -189,7 +189,7 @@ class TosaEmitter:
         return self.add("MUL", (a, b, self.number(shift, "INT8")), shape, "INT32")
 
     def reshape(self, x: TosaTensor, shape: Sequence[int]) -> TosaTensor:
-        """x under another shape; x itself where that is the one it has."""
+        """x with another shape; x itself if it has that shape."""
         if tuple(shape) == x.shape:
             return x
         if x.data is not None:
@@ -204,7 +204,7 @@ class TosaEmitter:
         return self.add("TRANSPOSE", (x,), [x.shape[i] for i in permutation], x.dtype, list(permutation))
 
     def concat(self, parts: Sequence[TosaTensor], axis: int) -> TosaTensor:
-        """The parts one after the other; the one part itself where there is only one."""
+        """Concatenate the parts; return a single part as it is."""
         if len(parts) == 1:
             return parts[0]
         shape = list(parts[0].shape)
@@ -212,7 +212,7 @@ class TosaEmitter:
         return self.add("CONCAT", parts, shape, parts[0].dtype, axis)
 
     def slice(self, x: TosaTensor, begin: Sequence[int], size: Sequence[int]) -> TosaTensor:
-        """A box out of a tensor; x itself where it is all of it."""
+        """A slice of a tensor; x itself if it covers all of it."""
         if tuple(size) == x.shape:
             return x
         return self.add("SLICE", (x, self.sizes(begin), self.sizes(size)), size, x.dtype)
@@ -226,7 +226,7 @@ class TosaEmitter:
         return self.add("REVERSE", (x,), x.shape, x.dtype, axis)
 
     def clamp(self, x: TosaTensor, low: int, high: int) -> TosaTensor:
-        """x between two bounds; x itself where they are those of its type."""
+        """x clamped between two bounds; x itself if they are those of its type."""
         limits = np.iinfo(NUMPY[x.dtype])
         if low <= limits.min and high >= limits.max:
             return x
@@ -234,9 +234,9 @@ class TosaEmitter:
         return self.add("CLAMP", (x,), x.shape, x.dtype, *bounds, self.IGNORE_NAN)
 
     def table(self, x: TosaTensor, values: npt.ArrayLike) -> TosaTensor:
-        """The entry of a table for every int8 element, entry i for the element i - 128.
+        """Look up int8 elements in a table; entry i is for the element i - 128.
 
-        For int16 elements it has 513 entries, with straight lines between (`micronpu.ir.arithmetic.wide_lookup`).
+        The table for int16 elements has 513 entries with linear interpolation (`micronpu.ir.arithmetic.wide_lookup`).
         """
         entries = self.constant(np.asarray(values), x.dtype)
         if x.dtype == "INT16" and entries.shape == (513,):
@@ -254,7 +254,7 @@ class TosaEmitter:
         return self.add("TABLE", (x, entries), x.shape, "INT8")
 
     def reduce(self, name: str, x: TosaTensor, axes: Sequence[int]) -> TosaTensor:
-        """REDUCE_SUM, REDUCE_MAX or REDUCE_MIN along axes, which stay with the size 1."""
+        """REDUCE_SUM, REDUCE_MAX or REDUCE_MIN along axes, which keep size 1."""
         for axis in axes:
             x = self._reduce(name, x, axis)
         return x
@@ -265,13 +265,13 @@ class TosaEmitter:
             return self.add(name, (x,), shape, x.dtype, axis)
         rows, count = math.prod(shape), x.shape[axis]
         if axis == x.rank - 1 and rows > 1 and count > 1:
-            # Rows are compared many at a time, elements side by side one after the other.
+            # Rows are compared many at a time, but adjacent elements one by one.
             turned = self.transpose(self.reshape(x, (rows, count)), (1, 0))
             return self.reshape(self._reduce(name, turned, 0), shape)
         return self.add(name, (x,), shape, x.dtype, axis, self.IGNORE_NAN)
 
     def arg_max(self, x: TosaTensor) -> TosaTensor:
-        """Position of the largest element along the last axis, as int32."""
+        """Index of the largest element along the last axis, as int32."""
         return self.add("ARGMAX", (x,), x.shape[:-1], "INT32", x.rank - 1, self.IGNORE_NAN)
 
     # -- windows
@@ -325,7 +325,7 @@ class TosaEmitter:
         return self.add(name, (*operands, *numbers), shape, bias.dtype, *arguments)
 
     def matmul(self) -> TosaTensor:
-        """Product [B, M, K] x [B, K, N] of the current node's operands, without their zero points."""
+        """Product [B, M, K] x [B, K, N] of the current node's operands, after subtracting their zero points."""
         x, z = self.input(0), self.input(1)
         zeros = [self.number(self.input_type(i).zero_point, t.dtype) for i, t in enumerate((x, z))]
         shape = (x.shape[0], x.shape[1], z.shape[2])
@@ -340,11 +340,11 @@ class TosaEmitter:
         borders: Sequence[int],
         mode: str,
     ) -> TosaTensor:
-        """RESIZE of [N, H, W, C]; "BILINEAR" gives sums in units of the product of both scales.
+        """RESIZE of [N, H, W, C]; "BILINEAR" returns sums in units of the product of both scales.
 
         Args:
             size: height and width of the result.
-            scales: elements of the result and of x that the same distance holds, of height, then of width.
+            scales: numerator and denominator of the scale factor, for height, then for width.
         """
         dtype = x.dtype if mode == "NEAREST" else {"INT8": "INT32", "INT16": "INT48"}[x.dtype]
         operands = (x, self.sizes(scales), self.sizes(offsets), self.sizes(borders))
@@ -352,7 +352,7 @@ class TosaEmitter:
         return self.add("RESIZE", operands, shape, dtype, schema.ResizeMode[mode])
 
     def bias(self, index: int, dtype: str) -> TosaTensor:
-        """The bias of the current node in the type of its sums; one number for all channels where all are equal."""
+        """The bias of the current node in the type of its sums; one number if all channels are equal."""
         data = self.constant_input(index)
         return self.constant(data[:1] if (data == data.flat[0]).all() else data, dtype)
 
@@ -364,7 +364,7 @@ class TosaEmitter:
     def average_pool(
         self, x: TosaTensor, shape: Sequence[int], kernel: Size2d, stride: Size2d, padding: Sequence[int]
     ) -> TosaTensor:
-        """Mean of each window, with ties away from zero; padding does not count."""
+        """Mean of each window, with ties away from zero; padding is not counted."""
         zero = self.number(0, x.dtype)
         arguments = (list(kernel), list(stride), list(padding), schema.DType.INT32)
         return self.add("AVG_POOL2D", (x, zero, zero), shape, x.dtype, *arguments)
@@ -385,15 +385,15 @@ class TosaEmitter:
         """``(x - zeros[0]) * multiplier * 2**-shift + zeros[1]``, saturated to ``dtype``.
 
         Args:
-            multipliers, shifts: one, or one per channel; shifts count to the right, as TOSA has them.
-                Numbers of 48 bits take the highest 15 bits of the multipliers.
-            rounding: "SINGLE_ROUND" to nearest with ties up, or "DOUBLE_ROUND", which is the rounding of
-                `multiply_by_quantized_multiplier` bit for bit.
-            unsigned: whether the bits of x, and of the result, are a number without sign.
+            multipliers, shifts: one, or one per channel; shifts to the right, as in TOSA. 48-bit numbers use the
+                highest 15 bits of the multipliers.
+                rounding: "SINGLE_ROUND" to nearest with ties up, or "DOUBLE_ROUND", which equals
+                    `multiply_by_quantized_multiplier` bit for bit.
+                unsigned: True if x, and if the result, is unsigned.
         """
         wide = x.dtype != "INT48"
         if not wide:
-            # As `multiply_wide`: TOSA has multipliers of 15 bits here.  Beyond 2**-62 every number of 48 bits is zero.
+            # Same as `multiply_wide`: TOSA has 15-bit multipliers here. Below 2**-62 every 48-bit number becomes zero.
             pairs = [(min((m + (1 << 15)) >> 16, 0x7FFF), s - 16) for m, s in zip(multipliers, shifts, strict=True)]
             multipliers, shifts = [m if s <= 62 else 0 for m, s in pairs], [min(s, 62) for _, s in pairs]
         if not all(2 <= s <= 62 for s in shifts):
@@ -421,7 +421,7 @@ class TosaEmitter:
         return made
 
     def shift_bytes(self) -> TosaTensor:
-        """The current node's operand with or without sign as its result without or with: 128 more or less."""
+        """Convert the current node's operand between signed and unsigned bytes by adding or subtracting 128."""
         x, y = self.input_type(0), self.output_type
         unsigned = (x.dtype is DType.UINT8, y.dtype is DType.UINT8)
         zeros = (x.zero_point, y.zero_point)
@@ -430,20 +430,20 @@ class TosaEmitter:
         )
 
     def centered(self, index: int) -> TosaTensor:
-        """An operand without its zero point, as int32."""
+        """An operand minus its zero point, as int32."""
         return self.wide(self.input(index), self.input_type(index).zero_point)
 
     def wide(self, x: TosaTensor, zero: int) -> TosaTensor:
-        """x without its zero point, as int32."""
+        """x minus its zero point, as int32."""
         return self.rescale(x, "INT32", [1 << 30], [30], zeros=(zero, 0), rounding="SINGLE_ROUND")
 
     def scaled(self, x: TosaTensor, factor: float) -> TosaTensor:
-        """int32 numbers times a real one, as LiteRT rounds it."""
+        """int32 numbers times a real number, rounded like LiteRT."""
         multiplier, shift = quantize_multiplier(factor)
         return self.rescale(x, "INT32", [multiplier], [31 - shift])
 
     def requantize(self, x: TosaTensor, factors: Sequence[float], limits: tuple[int, int], zero: int = 0) -> TosaTensor:
-        """x, whose zero point is ``zero``, times real numbers on the grid of the result, as LiteRT rounds it.
+        """x, with zero point ``zero``, times real numbers, in the result's qparams, rounded like LiteRT.
 
         Args:
             factors: one, or one per channel.
@@ -459,7 +459,7 @@ class TosaEmitter:
         limits: tuple[int, int],
         zero: int = 0,
     ) -> TosaTensor:
-        """As `requantize`, by what `quantize_multiplier` gives."""
+        """Same as `requantize`, with the output of `quantize_multiplier`."""
         y = self.output_type
         if x.dtype == "INT48":
             right = [31 - s for s in shifts]
@@ -471,10 +471,10 @@ class TosaEmitter:
     def _bounded(
         self, x: TosaTensor, multipliers: Sequence[int], shifts: Sequence[int], zero: int, rounding: str
     ) -> TosaTensor:
-        """x on the grid of the result by multipliers and left shifts."""
+        """x rescaled to the result's qparams by multipliers and left shifts."""
         y = self.output_type
-        # A number other than zero saturates as soon as the factor exceeds the range of the type, and TOSA wants the
-        # factor to leave the number in int32.
+        # A number other than zero saturates if the factor exceeds the range of the type, and TOSA requires products
+        # with the factor to fit into int32.
         most = 8 * y.dtype.size + 2
         pairs = [(m, s) if s <= most else (1 << 30, most) for m, s in zip(multipliers, shifts, strict=True)]
         right = [31 - s for _, s in pairs]
@@ -482,11 +482,11 @@ class TosaEmitter:
         return self.rescale(x, _NAMES[y.dtype], [m for m, _ in pairs], right, zeros=zeros, rounding=rounding)
 
     def requantize_once(self, x: TosaTensor, factors: Sequence[float], limits: tuple[int, int]) -> TosaTensor:
-        """x times real numbers on the grid of the result, rounded once to nearest with ties away from zero.
+        """x times real numbers, in the result's qparams, rounded once to nearest with ties away from zero.
 
-        A multiplier above the real factor by less than 2**-30 of it moves exact ties away from zero and nothing else,
-        as far as the distance of a result from a tie is more than that.  An accumulator of 48 bits takes a multiplier
-        of 15, so that an int16 result is off by one at most.
+        The multiplier exceeds the real factor by less than a relative 2**-30. This moves exact ties away from zero and
+        changes nothing else, unless a result is closer to a tie than that. A 48-bit accumulator uses a 15-bit
+        multiplier, so that an int16 result is off by at most one.
         """
         if x.dtype == "INT48":
             return self.requantize(x, factors, limits)
@@ -503,18 +503,18 @@ class TosaEmitter:
         return self.clamp(self._bounded(x, multipliers, shifts, 0, "SINGLE_ROUND"), *limits)
 
     def result(self, x: TosaTensor, zero: int | None = None) -> TosaTensor:
-        """An int32 number that is on the grid of the result already, apart from its zero point, saturated to it."""
+        """An int32 number with the result's scale and zero point 0: add the zero point and saturate."""
         y = self.output_type
         zeros = (0, y.zero_point if zero is None else zero)
         return self.rescale(x, _NAMES[y.dtype], [1 << 30], [30], zeros=zeros, rounding="SINGLE_ROUND")
 
-    # -- the walk
+    # -- traversal
 
     def write(self, graph: Graph, numbers: Sequence[int] | None = None) -> TosaModel:
-        """The model of a graph.
+        """Return the model of a graph.
 
         Args:
-            numbers: what the nodes are called in `TosaModel.nodes`; their positions unless given.
+            numbers: node numbers in `TosaModel.nodes`; default: positions.
         """
         for index, node in enumerate(graph.nodes):
             self._node, self._node_index = node, index if numbers is None else numbers[index]
@@ -526,7 +526,7 @@ class TosaEmitter:
             if made.shape != node.output.shape or made.dtype != _NAMES[node.output.type.dtype]:
                 raise InternalError(f"The TOSA form of `{node}` makes {made.dtype}{list(made.shape)}.")
             if not any(operator.output is made for operator in self._operators[first:]):
-                # A result that is its own operand is a value of its own all the same: it may be an output.
+                # Copy a result that is the node's own operand, because it may be an output.
                 made = self.add("IDENTITY", (made,), made.shape, made.dtype)
             made.name = node.output.name
             self._tensors[node.output] = made
@@ -549,10 +549,10 @@ class TosaEmitter:
 
 
 def _as_bits(zero: int, unsigned: bool) -> int:
-    """A zero point in the bits of a signed byte."""
+    """Convert a zero point of unsigned bytes to a signed byte."""
     return (zero + 128) % 256 - 128 if unsigned else zero
 
 
 def accumulator(dtype: str) -> str:
-    """Type of the sums of products of activations with int8 weights."""
+    """Type of the sums of products of activations and int8 weights."""
     return "INT48" if dtype == "INT16" else "INT32"

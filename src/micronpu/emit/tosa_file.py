@@ -25,7 +25,7 @@ from micronpu.emit.flatbuffer_tables import (
 from micronpu.ir.types import Shape
 
 SHAPE = "SHAPE"
-"""The type of an operand that is a list of sizes, which the file holds outside of the tensors."""
+"""The type of an operand that is a list of sizes, which the file stores separately from tensors."""
 _SIZES = np.dtype(np.int64)
 
 NUMPY: dict[str, np.dtype[Any]] = {
@@ -35,17 +35,17 @@ NUMPY: dict[str, np.dtype[Any]] = {
     "INT48": np.dtype(np.int64),
     "BOOL": np.dtype(np.bool_),
 }
-"""How constants of TOSA's element types are held."""
+"""NumPy types of constants by TOSA's element type."""
 
 
 @dataclass(frozen=True)
 class TosaModel:
-    """A TOSA model and how it relates to the graph.
+    """A TOSA model and its relation to the graph.
 
     Attributes:
         data: the flatbuffer.
         nodes: for every TOSA operator in the file's order, constants included, the index of the graph's node that it
-            stems from.
+            implements.
     """
 
     data: bytes
@@ -57,8 +57,8 @@ class TosaTensor:
     """A tensor of the model being written.
 
     Attributes:
-        shape: sizes; of a shape operand, the number of its elements.
-        dtype: TOSA's name of the element type; "SHAPE" is an operand that the file holds and no tensor.
+        shape: sizes; of a shape operand, its length.
+            dtype: TOSA's name of the element type; "SHAPE" marks an operand that is not a tensor.
         data: the value of a constant.
     """
 
@@ -77,8 +77,8 @@ class TosaOperator:
     """A TOSA operator.
 
     Attributes:
-        arguments: fields of its attribute in the schema's order: truths, integers, lists of them, modes, bytes.
-        node: the graph's node that the operator stems from.
+        arguments: fields of its attribute in the schema's order: truth values, integers, lists of them, modes, bytes.
+            node: the graph's node that the operator implements.
     """
 
     name: str
@@ -91,9 +91,9 @@ class TosaOperator:
 def serialized(
     inputs: Sequence[TosaTensor], outputs: Sequence[TosaTensor], operators: Sequence[TosaOperator]
 ) -> TosaModel:
-    """The flatbuffer of operators in execution order; constants stand before the first operator that reads them.
+    """Serialize operators in execution order; constants precede their first reader.
 
-    The bytes are those that TOSA's own serializer writes.
+    The bytes are the same as those of TOSA's own serializer.
     """
     _rename([*inputs, *(t for operator in operators for t in (*operator.inputs, operator.output))])
     steps = list(_with_constants(inputs, operators))
@@ -123,7 +123,7 @@ def serialized(
 
 
 def _with_constants(inputs: Sequence[TosaTensor], operators: Sequence[TosaOperator]) -> Iterator[TosaOperator]:
-    """The operators, each after those that hold its constants."""
+    """Insert the operators of constants before their first readers."""
     made = set(inputs)
     for operator in operators:
         for operand in operator.inputs:
@@ -140,7 +140,7 @@ def _with_constants(inputs: Sequence[TosaTensor], operators: Sequence[TosaOperat
 def _write_operator(writer: Writer, operator: TosaOperator) -> int:
     read, made = _write_names(writer, operator.inputs, (operator.output,))
     kind = schema.Op[operator.name]
-    # From the last to the first, as a compiler of C++ happens to evaluate the arguments of a call.
+    # Last to first, the order in which the C++ compiler evaluates the arguments.
     attribute: Fields = {slot: _argument(value) for slot, value in reversed(list(enumerate(operator.arguments)))}
     fields: Fields = {
         schema.Operator.OP: number("Uint32", kind),
@@ -154,7 +154,7 @@ def _write_operator(writer: Writer, operator: TosaOperator) -> int:
 
 
 def _argument(value: Any) -> Number | Vector:
-    """A field of an attribute."""
+    """Convert an argument to a field."""
     if isinstance(value, bytes):
         return blob(value)
     if isinstance(value, (list, tuple)):
@@ -165,7 +165,7 @@ def _argument(value: Any) -> Number | Vector:
 
 
 def _write_names(writer: Writer, *groups: Sequence[TosaTensor]) -> list[int]:
-    """Writes vectors of the names of tensors, all names first; returns their positions."""
+    """Write vectors of tensor names, all names first; return their positions."""
     written = [[writer.text(tensor.name) for tensor in group] for group in groups]
     return [writer.offsets(names) for names in written]
 
@@ -186,7 +186,7 @@ def _fields(tensor: TosaTensor) -> Fields:
 
 
 def _bytes_of(tensor: TosaTensor) -> bytes:
-    """The value of a constant as the file has it, b"" of what is computed."""
+    """The bytes of a constant in the file, b"" for computed tensors."""
     if tensor.data is None:
         return b""
     data = np.ascontiguousarray(tensor.data, NUMPY.get(tensor.dtype, _SIZES))
@@ -201,7 +201,7 @@ def _software(version: Sequence[int]) -> Fields:
 
 
 def _rename(tensors: Sequence[TosaTensor]) -> None:
-    """Tensors refer to each other by name, so that no two may share one."""
+    """Make the names unique: tensors refer to each other by name."""
     taken: set[str] = set()
     for tensor in dict.fromkeys(tensors):
         name, count = tensor.name, 0

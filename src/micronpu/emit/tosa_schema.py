@@ -1,6 +1,6 @@
-"""The numbers of TOSA's flatbuffers: of operators, element types, modes, and of the fields of tables.
+"""Numbers of TOSA's flatbuffers: operators, element types, modes, and fields of tables.
 
-From ``tosa.fbs`` of TOSA's serialization library (Apache-2.0), as far as programs of integers go.
+Source: ``tosa.fbs`` of TOSA's serialization library (Apache-2.0), limited to integer programs.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from enum import IntEnum
 
 IDENTIFIER = b"TOSA"
-"""Of the flatbuffer, at its fifth byte."""
+"""File identifier of the flatbuffer, at its fifth byte."""
 VERSION = (1, 0, 0)
-"""Of the specification that programs are written by."""
+"""Version of the specification."""
 LIBRARY = (2026, 8, 0)
-"""Version of the serialization library whose bytes ours are; files name it as the oldest reader, too."""
+"""Version of the serialization library with the same bytes; files also name it as the oldest reader."""
 
 
 class Op(IntEnum):
-    """Operators of version 1.0; their numbers are those of their attributes, too."""
+    """Operators of version 1.0; their attributes have the same numbers."""
 
     ARGMAX, AVG_POOL2D, CONV2D, CONV3D, DEPTHWISE_CONV2D, FFT2D, MATMUL, MAX_POOL2D, RFFT2D = range(1, 10)
     TRANSPOSE_CONV2D, CLAMP, ERF, SIGMOID, TANH, ADD, ARITHMETIC_RIGHT_SHIFT, BITWISE_AND = range(10, 18)
@@ -36,19 +36,19 @@ class DType(IntEnum):
 
 
 class ResizeMode(IntEnum):
-    """How RESIZE fills in."""
+    """Interpolation modes of RESIZE."""
 
     NEAREST, BILINEAR = 1, 2
 
 
 class NanPropagationMode(IntEnum):
-    """What becomes of NaN."""
+    """Treatment of NaN."""
 
     PROPAGATE, IGNORE = 1, 2
 
 
 class RoundingMode(IntEnum):
-    """How RESCALE rounds."""
+    """Rounding modes of RESCALE."""
 
     SINGLE_ROUND, INEXACT_ROUND, DOUBLE_ROUND = 1, 2, 3
 
@@ -72,7 +72,7 @@ class Software(IntEnum):
 
 
 class Compatibility(IntEnum):
-    """Fields of what is asked of readers."""
+    """Fields of the reader's requirements."""
 
     READER, FEATURES = range(2)
 
@@ -90,7 +90,7 @@ class Block(IntEnum):
 
 
 class Tensor(IntEnum):
-    """Fields of a tensor; the writer adds the scales of blocks, empty."""
+    """Fields of a tensor; the writer adds empty block scales."""
 
     NAME, SHAPE, TYPE, DATA, VARIABLE, UNRANKED, VARIABLE_NAME = range(7)
     SCALES = 10
@@ -109,6 +109,6 @@ class Operator(IntEnum):
 
 
 class Location(IntEnum):
-    """Fields of where an operator is from."""
+    """Fields of an operator's source location."""
 
     TEXT = 0
