@@ -1,4 +1,4 @@
-"""Graph to graph: layout, fusion and legalisation.  `pipeline` is the ordered list."""
+"""Graph passes: layout, fusion and legalisation. `pipeline` is the ordered list."""
 
 from micronpu.passes.base import Pass
 from micronpu.passes.pipeline import LITERT_PASSES, Pipeline, run_passes

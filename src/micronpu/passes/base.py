@@ -1,4 +1,4 @@
-"""What a pass is, and the one walk over a graph that passes are made of."""
+"""Base class of passes, and the traversal that they use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from micronpu.ir.types import QParams
 
 
 class Pass(ABC):
-    """A rewrite; its doc-string shows the graph before and after.
+    """A rewrite of a graph; its docstring shows the graph before and after.
 
     Every pass is exact: the graph computes the same integers before and after.
     """
@@ -21,10 +21,10 @@ class Pass(ABC):
 
     @abstractmethod
     def run(self, graph: Graph) -> bool:
-        """Rewrites in place, in one walk.  Returns whether anything changed; dead nodes may be left."""
+        """Rewrite in place, in one traversal. Return True if anything changed; dead nodes may remain."""
 
     def make(self, op: Op, inputs: list[Tensor], origin: Origin, qparams: QParams | None = None) -> Node:
-        """A node with a result of the inferred type, marked as made by this pass."""
+        """Return a node with a result of the inferred type, marked as made by this pass."""
         type = op.infer(*(t.type for t in inputs))
         if type.qparams is None:
             type = type.with_qparams(qparams)
@@ -32,13 +32,13 @@ class Pass(ABC):
 
 
 class MergePairs(Pass):
-    """One operator for two of a kind in a row; the first one stays for those who read it otherwise."""
+    """Replaces two consecutive operators of a kind by one; the first one stays if it has other readers."""
 
     kind: ClassVar[type[Op]]
 
     @abstractmethod
     def merged(self, first: Any, second: Any) -> Op:
-        """What stands in the place of the second operator, and reads what the first one reads."""
+        """Return the replacement of the second operator; it reads the first one's input."""
 
     def run(self, graph: Graph) -> bool:
         walk = Walk(graph)
@@ -52,10 +52,10 @@ class MergePairs(Pass):
 
 
 class Walk:
-    """Goes through the nodes of a graph in execution order while a pass changes them.
+    """Iterates over the nodes of a graph in execution order while a pass changes them.
 
-    A node that is visited reads what earlier replacements left, so that a rewrite reaches everything behind it in the
-    same walk and a walk costs time linear in the size of the graph.
+    A visited node reads the results of earlier replacements, so a rewrite reaches all later nodes in the same
+    traversal, which takes time linear in the size of the graph.
 
         walk = Walk(graph)
         for node in walk:
@@ -64,10 +64,10 @@ class Walk:
         return walk.changed
 
     Attributes:
-        producer: the node that computes a tensor, for tensors that are computed before the visited node.
-        users: the nodes that read a tensor, as the graph was before the walk.
-        outputs: what the graph returned before the walk.
-        changed: whether anything was inserted or replaced; a pass that changes a node itself sets it, too.
+        producer: the node that computes a tensor, for tensors computed before the visited node.
+            users: the nodes that read a tensor, before the traversal.
+            outputs: the graph's outputs, before the traversal.
+            changed: True if anything was inserted or replaced; a pass that modifies a node sets it too.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -89,17 +89,17 @@ class Walk:
         self.graph.outputs = [self._instead.get(t, t) for t in self.graph.outputs]
 
     def read_once(self, tensor: Tensor) -> bool:
-        """Whether one operand of one node is all that reads a tensor; what the graph returns is read by others."""
+        """True if a tensor is read by one operand of one node only, and is not an output of the graph."""
         return len(self.users.get(tensor, [])) == 1 and tensor not in self.outputs
 
     def insert(self, node: Node) -> Tensor:
-        """Puts a node in front of the visited one; returns its result."""
+        """Insert a node before the visited one; return its result."""
         self._append(node)
         self.changed = True
         return node.output
 
     def replace(self, old: Tensor, new: Tensor) -> None:
-        """Makes every later reader of ``old``, the graph's outputs included, read ``new``, which exists by now."""
+        """Replace ``old`` by ``new``, which is already computed, in all later readers and the graph's outputs."""
         self._instead[old] = self._instead.get(new, new)
         self.changed = True
 

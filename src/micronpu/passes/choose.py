@@ -1,4 +1,4 @@
-"""The one search for what computes a node: the node itself, or what rewrites make of it."""
+"""Search for the cheapest supported implementation of a node: the node itself, or a chain of rewrites."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from micronpu.ir.graph import Graph, Node
 from micronpu.passes.rewrite import Rewrite
 
 DEPTH = 3
-"""How many rewrites may work on what the one before made."""
+"""Maximum number of nested rewrites."""
 
 Accepts = Callable[[Node], bool]
 Estimate = Callable[[Sequence[Node], Node], float | None]
-"""What some nodes cost that stand in the place of another; None where they cannot stand there."""
+"""Cost of nodes that replace another node; None if they cannot replace it."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What computes the result of a node.
+    """An implementation of a node.
 
     Attributes:
-        nodes: in execution order; the node itself where nothing is rewritten.
-        rewrites: their names, in the order in which they are applied.
-        cost: of the nodes, in the unit of the estimate; 0 where nothing had to be estimated.
-        offer: which of the first rewrite's offers it is.
+        nodes: in execution order; the node itself if nothing is rewritten.
+            rewrites: their names, in order of application.
+            cost: of the nodes, in the unit of the estimate; 0 if nothing had to be estimated.
+            offer: index of the first rewrite's offer.
     """
 
     nodes: tuple[Node, ...]
@@ -45,15 +45,15 @@ def choose(
     least_gain: float | None = None,
     before: Node | None = None,
 ) -> Choice | None:
-    """The cheapest nodes, all of them accepted, that compute the result of a node; None where there are none.
+    """Return the cheapest accepted nodes that compute the result of a node; None if there are none.
 
     Args:
-        accepts: whether a node can run as it is.
-        estimate: what nodes cost.
-        rewrites: what may be made of a node; the order decides between equals.
-        disabled: names of rewrites to leave out.
-        depth: how many rewrites may work on what the one before made.
-        least_gain: part of its own cost that has to be saved where the node is accepted; None leaves such a node alone.
+        accepts: returns True if a node can run unchanged.
+        estimate: cost of nodes.
+        rewrites: candidates; on equal cost the first one wins.
+        disabled: names of rewrites to skip.
+        depth: maximum number of nested rewrites.
+        least_gain: minimum saving, as a fraction of the cost, to replace an accepted node; None keeps such a node.
         before: see `Rewrite.offers`.
     """
     best, least = None, math.inf
@@ -88,7 +88,7 @@ def _accepted(
     disabled: Collection[str],
     depth: int,
 ) -> Choice | None:
-    """What a rewrite made of a node, with what had to be rewritten again; None where something cannot run."""
+    """Return a rewrite's nodes after rewriting those that cannot run; None if one of them cannot be replaced."""
     names, made, fitting, cost = {name: None}, list[Node](), list[Node](), 0.0
     for part in nodes:
         if accepts(part):
@@ -106,7 +106,7 @@ def _accepted(
 
 
 def rewritten(graph: Graph, decide: Callable[[Node], Choice | None]) -> bool:
-    """Puts what was chosen in the place of the nodes of a graph; returns whether anything changed."""
+    """Replace the nodes of a graph by the chosen ones; return True if anything changed."""
     nodes: list[Node] = []
     changed = False
     for node in graph.nodes:
@@ -118,5 +118,5 @@ def rewritten(graph: Graph, decide: Callable[[Node], Choice | None]) -> bool:
 
 
 def no_cost(nodes: Iterable[Node], node: Node) -> float:
-    """Where whatever fits is as good as anything else."""
+    """Cost function that considers all accepted nodes equal."""
     return 0.0

@@ -1,4 +1,4 @@
-"""Passes that remove what does nothing."""
+"""Passes that remove operators without effect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from micronpu.passes.base import MergePairs, Pass, Walk
 
 
 def returned_operand(node: Node) -> Tensor | None:
-    """The operand that an operator returns as it is, whatever its elements; None where it computes something."""
+    """Return the operand that an operator returns unchanged for any elements; None if it computes something."""
     kept = [t for t in node.inputs if t.type == node.output.type and not t.is_constant]
     if not kept:
         return None
@@ -37,7 +37,7 @@ def returned_operand(node: Node) -> Tensor | None:
 
 
 def _is_everywhere(constant: Tensor, value: float) -> bool:
-    """Whether a constant is a number in every element, exactly."""
+    """True if every element of a constant equals a number exactly."""
     grid = constant.type.qparams
     if constant.data is None or grid is None or not grid.is_per_tensor:
         return False
@@ -45,7 +45,7 @@ def _is_everywhere(constant: Tensor, value: float) -> bool:
 
 
 def _does_nothing(node: Node) -> bool:
-    """Whether the operator, whose first operand and result have the same type, returns its operand."""
+    """True if an operator whose first operand and result have the same type returns its operand."""
     match node.op:
         case Reshape() | Requantize():
             return True
@@ -68,10 +68,10 @@ class RemoveNoOps(Pass):
     """Removes operators that return their operand.
 
     x -> reshape(same shape) -> y        y = x
-    x -> requantize(same grid) -> y
-    x -> relu, all of whose grid is positive -> y
+    x -> requantize(same qparams) -> y
+    x -> relu of values that are all positive in its qparams -> y
     x -> pad(nothing), pool 1x1, concat of one, identity transpose, resize to the same size -> y
-    x -> add 0, sub 0, mul 1 on the same grid -> y
+    x -> add 0, sub 0, mul 1 with the same qparams -> y
     """
 
     name = "remove_no_ops"
@@ -86,7 +86,7 @@ class RemoveNoOps(Pass):
 
 
 class MergeReshapes(MergePairs):
-    """One reshape for two in a row; the first one stays for those who read it otherwise.
+    """Replaces two consecutive reshapes by one; the first one stays if it has other readers.
 
     x -> reshape(a) -> reshape(b) -> y        x -> reshape(b) -> y
     """

@@ -1,4 +1,4 @@
-"""Passes that let one operator do the work of two."""
+"""Passes that fuse operators."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FUSING = (Conv2d, DepthwiseConv2d, FullyConnected, Add, Mul, Sub)
 
 
 class ActivationBeforeConcat(Pass):
-    """A clamp of a concatenation becomes clamps of its parts, which `fuse_activations` puts into their operators.
+    """Moves the clamp of a concatenation to its parts, where `fuse_activations` fuses it.
 
     conv2d -> a ─┐                          conv2d -> relu -> a ─┐
     conv2d -> b ─┴─ concat -> relu -> y     conv2d -> relu -> b ─┴─ concat -> y
 
-    Done where at most one part keeps a clamp of its own: never more operators than before, and fewer elements to clamp.
-    A part whose operator has the same clamp already needs none.
+    Applied if at most one part keeps a separate clamp: the number of operators never grows, and fewer elements are
+        clamped. A part whose operator has the same clamp already needs none.
     """
 
     name = "activation_before_concat"
@@ -56,7 +56,7 @@ class ActivationBeforeConcat(Pass):
 
     @staticmethod
     def _concat_before(walk: Walk, node: Node) -> Node | None:
-        """The concatenation that nothing but a clamp reads; None where the node is no clamp of such a one."""
+        """Return the concatenation that only this clamp reads; None if the node is not such a clamp."""
         if not isinstance(node.op, Relu) or not node.op.kind.can_fuse or node.inputs[0].type != node.output.type:
             return None
         concat = walk.producer.get(node.inputs[0])
@@ -65,14 +65,14 @@ class ActivationBeforeConcat(Pass):
 
     @staticmethod
     def _activation(producer: Node | None) -> Activation | None:
-        """The clamp that an operator has taken, or None where it takes none."""
+        """Return the fused clamp of an operator, or None if it cannot have one."""
         if producer is None or not isinstance(producer.op, _FUSING):
             return None
         return producer.op.activation
 
 
 class FuseActivations(Pass):
-    """A clamp on the grid of its operand goes into the operator before.
+    """Fuses a clamp with its operand's qparams into the preceding operator.
 
     x -> conv2d -> relu (same scale and zero point) -> y        x -> conv2d{activation=relu} -> y
     """
@@ -99,7 +99,7 @@ class FuseActivations(Pass):
 
 
 class FoldPads(Pass):
-    """Padding with zeros goes into the window operator that follows, where that one counts padding as zeros too.
+    """Fuses padding with zeros into the window operator that follows, if that operator also pads with zeros.
 
     x -> pad(h 0/1, w 0/1) -> conv2d{stride=2} -> y        x -> conv2d{stride=2, padding=(0,1,0,1)} -> y
     x -> pad -> transpose -> conv2d -> y                   x -> transpose -> conv2d{padding} -> y
@@ -115,7 +115,7 @@ class FoldPads(Pass):
         return walk.changed
 
     def _fold(self, node: Node, walk: Walk) -> bool:
-        """Takes one pad into the node; there may be several, one before the other."""
+        """Fold one pad into the node; there may be several in a row."""
         before, order = walk.producer.get(node.inputs[0]), None
         if before is not None and isinstance(before.op, Transpose):
             order = before.op.permutation
@@ -134,7 +134,7 @@ class FoldPads(Pass):
 
     @staticmethod
     def _with_padding(op: Op, pad: Pad, x: Tensor, order: Permutation | None) -> Op | None:
-        """The window operator with the padding in it, or None where it cannot take it."""
+        """Return the window operator with the padding, or None if it cannot have it."""
         if not isinstance(op, (Conv2d, DepthwiseConv2d, AvgPool2d)) or pad.integer(x.type) != x.type.zero_point:
             return None
         if isinstance(op, AvgPool2d) and op.padding and not op.count_padding:

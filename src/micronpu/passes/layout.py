@@ -1,9 +1,9 @@
-"""Passes that get rid of transposes.
+"""Passes that eliminate transposes.
 
-Import puts a transpose before and behind every operator that works channels-last.  Here they move down through
-operators that do not care, meet, and vanish.  What is left settles: those that lead to channels last go up again, to
-where they may serve several, those that lead back go down.  What stands at the border in the end is the price of the
-program's own layout.
+Import adds a transpose before and after every channels-last operator. These passes move them down through
+layout-independent operators until they meet and cancel. Of the remaining ones, transposes to channels last are moved up
+again, where they may serve several readers, and transposes to channels first are moved down. Transposes that stay at
+the inputs and outputs are the cost of the program's own layout.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from micronpu.ops.movement import Reshape, Transpose, compose, inverse
 from micronpu.passes.base import Pass, Walk
 
 _ONLY_SHIFTED = DType.UINT8
-"""Bytes at the border, which become int8 before anything else reads them: NPUs move numbers with a sign."""
+"""uint8 inputs and outputs, which become int8 before anything else reads them: NPUs move signed numbers only."""
 _FURTHEST = 64
-"""Readers that are looked at in search of the transpose that a moved one would meet."""
+"""Maximum number of readers to search for the inverse of a moved transpose."""
 
 
 class MergeTransposes(Pass):
-    """One transpose for two in a row, and one for several equal ones of the same tensor.
+    """Merges two consecutive transposes, and equal transposes of one tensor.
 
     x -> transpose(p) -> transpose(q) -> y        x -> transpose(p then q) -> y
     """
@@ -48,7 +48,7 @@ class MergeTransposes(Pass):
 
 
 class SinkTransposes(Pass):
-    """Moves transposes down through operators that work in any order of axes.
+    """Moves transposes down through layout-independent operators.
 
     x -> transpose -> relu -> y                       x -> relu -> transpose -> y
     a -> transpose -> add <- transpose <- b           a -> add <- b, then transpose
@@ -67,7 +67,7 @@ class SinkTransposes(Pass):
             for permutation, alone in _permutations(node, walk).items():
                 moves = self.moves(permutation) and node.output.type.dtype is not _ONLY_SHIFTED
                 moved = node.op.permuted(permutation, node.output.type) if moves else None
-                # A transpose that others read stays where it is, so that one more had better vanish or move little.
+                # A transpose with other readers stays, so an additional one must cancel or move little data.
                 if moved is None or not (alone or meets(node.output, inverse(permutation), walk) or _shrinks(node)):
                     continue
                 if self._sink(node, permutation, moved, existing, walk):
@@ -75,7 +75,7 @@ class SinkTransposes(Pass):
         return walk.changed
 
     def moves(self, permutation: Permutation) -> bool:
-        """Whether transposes by ``permutation`` are moved."""
+        """Return True if transposes by ``permutation`` are moved."""
         return True
 
     def _sink(
@@ -86,9 +86,9 @@ class SinkTransposes(Pass):
         existing: set[tuple[Tensor, Permutation]],
         walk: Walk,
     ) -> bool:
-        """Puts the moved operator and the transpose behind it in the node's place, if all operands can do without."""
+        """Replace a node by the moved operator and a transpose behind it, if no operand needs a new transpose."""
         back = inverse(permutation)
-        sources: list[Tensor | None] = []  # None for an operand that needs the inverse transpose
+        sources: list[Tensor | None] = []  # an operand that needs the inverse transpose is None
         for tensor in node.inputs:
             first = walk.producer.get(tensor)
             if tensor.data is not None:
@@ -98,7 +98,7 @@ class SinkTransposes(Pass):
             elif tensor.type.size == 1:
                 sources.append(tensor)
             elif _leads_back(permutation) and (tensor, back) in existing:
-                # Only one of the two directions, or the operator would be turned back and forth for ever.
+                # Only in one direction; otherwise the pass would alternate forever.
                 sources.append(None)
             else:
                 return False
@@ -113,12 +113,12 @@ class SinkTransposes(Pass):
 
 
 def _shrinks(node: Node) -> bool:
-    """Whether the result is so much smaller than what it is made of that a transpose of it costs next to nothing."""
+    """True if the result is so much smaller than its operands that transposing it costs next to nothing."""
     return node.output.type.size * 8 <= max(t.type.size for t in node.inputs)
 
 
 def _permutations(node: Node, walk: Walk) -> dict[Permutation, bool]:
-    """Permutations by which operands are transposed that could move behind the operator; whether it alone reads one.
+    """Permutations of transposed operands that could move behind the operator; True if it is the only reader of one.
 
     With several operands, one of lower rank than the result is broadcast, and its axes are not those of the result.
     """
@@ -134,14 +134,14 @@ def _permutations(node: Node, walk: Walk) -> dict[Permutation, bool]:
 
 
 def _transposed_constant(tensor: Tensor, permutation: Permutation) -> Tensor:
-    """A constant operand with its axes reordered; missing leading axes count as 1."""
+    """Reorder the axes of a constant operand; missing leading axes count as 1."""
     assert tensor.data is not None
     data = tensor.data.reshape((1,) * (len(permutation) - tensor.data.ndim) + tensor.data.shape).transpose(permutation)
     return Tensor(tensor.name, tensor.type.with_shape(data.shape), data.copy())
 
 
 def _leads_back(permutation: Permutation) -> bool:
-    """Whether a transpose leads from channels last to channels first.
+    """True if a transpose converts channels last to channels first.
 
     Generalised to an order of all pairs of permutations: [0, 3, 1, 2] is greater than its inverse, [0, 2, 3, 1].
     """
@@ -149,7 +149,7 @@ def _leads_back(permutation: Permutation) -> bool:
 
 
 def meets(tensor: Tensor, wanted: Permutation, walk: Walk) -> bool:
-    """Whether a transpose by ``wanted`` reads the tensor, directly or behind operators that transposes pass through."""
+    """True if a transpose by ``wanted`` reads the tensor, directly or through operators that transposes can pass."""
     seen, queue = {tensor}, [tensor]
     while queue and len(seen) < _FURTHEST:
         for reader in walk.users.get(queue.pop(), []):
@@ -159,7 +159,7 @@ def meets(tensor: Tensor, wanted: Permutation, walk: Walk) -> bool:
                 continue
             result = reader.output
             if result.type.rank != len(wanted):
-                continue  # a broadcast result has axes that the transpose does not know
+                continue  # a broadcast result has axes that the transpose lacks
             moved = reader.op.permuted(inverse(wanted), result.type)
             if moved is not None and moved[1] == inverse(wanted) and result not in seen:
                 seen.add(result)
@@ -168,7 +168,7 @@ def meets(tensor: Tensor, wanted: Permutation, walk: Walk) -> bool:
 
 
 class GatherTransposes(SinkTransposes):
-    """Moves transposes that lead back to channels first down, once those that lead to channels last are lifted.
+    """Moves transposes to channels first down, after those to channels last have been lifted.
 
     x -> transpose -> relu -> conv2d -> transpose' -> add <- x
     x -> transpose -> relu -> conv2d -> add <- transpose, then transpose'
@@ -181,10 +181,10 @@ class GatherTransposes(SinkTransposes):
 
 
 class LiftTransposes(Pass):
-    """Moves transposes that lead to channels last up through operators that work in any order of axes.
+    """Moves transposes to channels last up through layout-independent operators.
 
-    There they may serve others, or stand at the border of the program, where the runtime can do their work.  None goes
-    where it would have more to move, unless it exists there already.
+    There they may serve several readers, or reach the program's inputs, where the runtime can do their work. None is
+    moved to a larger tensor, unless the same transpose exists there already.
 
     x -> relu -> transpose -> conv2d        x -> transpose -> relu -> conv2d
     x -> transpose -> conv2d                               -> conv2d
@@ -201,7 +201,7 @@ class LiftTransposes(Pass):
             permutation = node.op.permutation
             passed: list[tuple[Node, Op]] = []
             x = top = node.inputs[0]
-            height = 0  # how many of them it pays to pass
+            height = 0  # number of operators that are worth passing
             while (found := self._through(x, permutation, walk)) is not None:
                 passed.append(found)
                 x = found[0].inputs[0]
@@ -219,7 +219,7 @@ class LiftTransposes(Pass):
 
     @staticmethod
     def _through(x: Tensor, permutation: Permutation, walk: Walk) -> tuple[Node, Op] | None:
-        """The operator that computes x for one reader alone, and what it is in front of which the transpose stands."""
+        """Return the operator that computes x for a single reader, and its form after the transpose."""
         first, back = walk.producer.get(x), inverse(permutation)
         if first is None or not walk.read_once(x) or first.inputs[0].is_constant:
             return None
@@ -232,7 +232,7 @@ class LiftTransposes(Pass):
 
 
 class TransposeToReshape(Pass):
-    """A transpose that only moves axes of size 1 leaves the elements where they are.
+    """Replaces a transpose that only moves axes of size 1 by a reshape.
 
     x [1,1,1,64] -> transpose(0,3,1,2) -> y [1,64,1,1]        x -> reshape(1,64,1,1) -> y
     """
@@ -253,7 +253,7 @@ class TransposeToReshape(Pass):
 
 
 class FoldTransposeIntoLinear(Pass):
-    """Reorders weights instead of activations where a tensor is flattened for linear layers.
+    """Reorders weights instead of activations if a tensor is flattened for linear layers.
 
     x [N,H,W,C] -> transpose(0,3,1,2) -> reshape(N, C*H*W) -> fully_connected(w)
     x [N,H,W,C] -> reshape(N, H*W*C) -> fully_connected(w with its columns reordered)
@@ -285,7 +285,7 @@ class FoldTransposeIntoLinear(Pass):
 
 
 def _columns_reordered(weight: Tensor, sizes: tuple[int, ...], order: Permutation) -> Tensor:
-    """Weights [O, product of sizes] for an input whose axes, the first included, are reordered."""
+    """Reorder the columns of weights [O, product of sizes] for an input with permuted axes, the first included."""
     assert weight.data is not None
     moved = weight.data.reshape(weight.shape[0], *sizes).transpose(order)
     return Tensor(weight.name, weight.type, moved.reshape(weight.shape))

@@ -1,4 +1,4 @@
-"""Passes to the forms that LiteRT has words for."""
+"""Passes to forms that LiteRT can express."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from micronpu.passes.base import Pass, Walk
 
 
 class SplitPads(Pass):
-    """A padding that LiteRT has no word for becomes an operator of its own, one for all who need the same.
+    """Makes a padding that LiteRT cannot express a separate operator; equal paddings share one.
 
     x -> conv2d{padding=(5,5,1,1)} -> y                  x -> pad(h 5/5, w 1/1) -> conv2d -> y
     x -> max_pool2d{padding=(1,1,1,1)} -> y              x -> pad(-inf) -> max_pool2d -> y
@@ -42,7 +42,7 @@ class SplitPads(Pass):
 
     @staticmethod
     def _split(node: Node) -> tuple[Pad, Op] | None:
-        """The padding and the operator without it, or None where nothing is to be done."""
+        """Return the padding and the operator without it, or None if nothing has to change."""
         op, size = node.op, node.inputs[0].shape[1:3]
         if isinstance(op, (Conv2d, DepthwiseConv2d)):
             word = litert_padding(size, op.kernel(node.inputs[1].type), op.stride, op.padding, op.dilation)
@@ -62,9 +62,9 @@ class SplitPads(Pass):
 
 
 class CopyOutputs(Pass):
-    """Every output of the graph is the result of an operator, and no two are the same tensor.
+    """Makes every output of the graph the result of an operator, and all outputs different tensors.
 
-    A delegate call writes each output into a buffer of its own.
+    A delegate call writes each output into a separate buffer.
 
     graph(x) { return x }                  y = reshape(x); return y
     graph(x) { y = ...; return y, y }      y = ...; z = reshape(y); return y, z

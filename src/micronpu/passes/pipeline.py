@@ -30,7 +30,7 @@ from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.passes.reshapes import HoistTransposes, MergeSlices, SinkThroughReshapes
 from micronpu.passes.windows import MergePicks, SplitAveragePools
 
-# Run again and again until none of them changes anything.
+# Repeated until none of them changes anything.
 SIMPLIFY: tuple[Pass, ...] = (
     RemoveNoOps(),
     MergeTransposes(),
@@ -46,30 +46,30 @@ SIMPLIFY: tuple[Pass, ...] = (
     FuseActivations(),
 )
 
-# Run again and again with the passes above, but without those that sink all transposes.
+# Repeated with the passes above, except those that sink all transposes.
 SETTLE: tuple[Pass, ...] = (LiftTransposes(), GatherTransposes())
 
-# Run once: it takes back what sinking did in vain.
+# Run once: undoes useless sinking.
 FINISH: tuple[Pass, ...] = (HoistTransposes(),)
 
-# Run once, to what LiteRT can express.
+# Run once, for LiteRT.
 LEGALIZE: tuple[Pass, ...] = (SplitAveragePools(), SplitPads(), CopyOutputs())
 
 LITERT_PASSES: tuple[Pass, ...] = (*SIMPLIFY, *SETTLE, *FINISH, *LEGALIZE)
 
-# A round reaches through a whole graph; later ones only see what earlier ones uncovered.
+# A round reaches the whole graph; later rounds only handle consequences of earlier ones.
 _MOST_ROUNDS = 50
 _SEED = 0
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Passes that run one after the other.
+    """Passes that run in sequence.
 
     Attributes:
         name: for people.
-        passes: in their order.
-        repeated: again and again until none of them changes anything; else once.
+        passes: in order.
+        repeated: until none of them changes anything; else once.
     """
 
     name: str
@@ -88,7 +88,7 @@ PHASES = (
 
 
 def _installed(name: str) -> Pass:
-    """A new pass of an installed package, by the name of its entry point.
+    """Return a new pass of an installed package, by the name of its entry point.
 
     Raises:
         OptionError: there is none, or it cannot be loaded.
@@ -103,19 +103,19 @@ def _installed(name: str) -> Pass:
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """The passes that every graph goes through before it is written, in their order.
+    """The ordered passes applied to every graph before it is written.
 
         pipeline = Pipeline().without("fuse_activations").before("merge_reshapes", MyPass())
         print(pipeline)
         program = micronpu.compile(..., transforms=Transforms(passes=pipeline))
 
-    A value: each method returns another one.
+    Immutable: each method returns a new pipeline.
 
     Attributes:
         phases: passes that run together.
-        verify_each: check the graph behind every pass, and run it before and behind each pass of your own on random
-            inputs, in NumPy, which takes minutes for a large network. Without it graphs are checked behind passes of
-            your own, and at the end.
+            verify_each: check the graph after every pass, and compare its results before and after each user-defined
+                pass on random inputs, in NumPy, which takes minutes for a large network. Without it graphs are checked
+                after user-defined passes, and at the end.
     """
 
     phases: tuple[Phase, ...] = PHASES
@@ -133,7 +133,7 @@ class Pipeline:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the passes, in the order in which they first run."""
+        """Names of the passes, in order of their first run."""
         return tuple(step.name for step in self)
 
     def __str__(self) -> str:
@@ -144,10 +144,10 @@ class Pipeline:
         return "\n".join(lines)
 
     def without(self, *names: str) -> Pipeline:
-        """The pipeline without some passes.
+        """Return the pipeline without some passes.
 
         Raises:
-            OptionError: it has no such pass, or the pass cannot be left out.
+            OptionError: it has no such pass, or the pass is required.
         """
         check_disabled(names, [step.name for step in self if not _is_known(step)])
         for name in names:
@@ -155,20 +155,20 @@ class Pipeline:
         return self._changed(lambda step: [] if step.name in names else [step])
 
     def before(self, name: str, *passes: Pass | str) -> Pipeline:
-        """The pipeline with passes right before another one, wherever that runs.
+        """Insert passes right before another one, at each of its positions.
 
         Args:
-            passes: of your own, or the names of passes of installed packages; their names are not those of others.
+            passes: user-defined, or the names of passes of installed packages; their names must be unique.
 
         Raises:
-            OptionError: there is no such pass, or something is wrong with one of yours.
+            OptionError: there is no such pass, or a new pass is invalid.
         """
         self._check_has(name)
         own = self._own(passes)
         return self._changed(lambda step: [*own, step] if step.name == name else [step])
 
     def after(self, name: str, *passes: Pass | str) -> Pipeline:
-        """The pipeline with passes right behind another one, wherever that runs; see `before`."""
+        """Insert passes right after another one, at each of its positions; see `before`."""
         self._check_has(name)
         own = self._own(passes)
         return self._changed(lambda step: [step, *own] if step.name == name else [step])
@@ -182,7 +182,7 @@ class Pipeline:
             raise OptionError(f"The pipeline has no pass {described(name)}.", hint=f"one of {', '.join(self.names)}")
 
     def _own(self, passes: Sequence[Pass | str]) -> tuple[Pass, ...]:
-        """Passes of your own, those of other packages loaded, and checked."""
+        """User-defined passes after loading those of other packages, checked."""
         made = tuple(_installed(step) if isinstance(step, str) else step for step in passes)
         taken = {*self.names, *(step.name for step in LITERT_PASSES)}
         for step in made:
@@ -198,13 +198,13 @@ class Pipeline:
         return made
 
     def run(self, graph: Graph, after: Callable[[Pass, Graph], None] | None = None) -> Graph:
-        """Simplifies and legalises a graph in place and returns it.
+        """Simplify and legalise a graph in place and return it.
 
         Args:
             after: called after every pass that changed something.
 
         Raises:
-            PassError: a pass of your own breaks the graph; the message names it, and the node.
+            PassError: a user-defined pass breaks the graph; the message names it, and the node.
         """
         graph.remove_dead()
         for phase in self.phases:
@@ -226,7 +226,8 @@ class Pipeline:
         return graph
 
     def trace(self, graph: Graph) -> Iterator[tuple[str, str]]:
-        """Runs on a copy of a graph; each pass that changes something by its name, and the graph behind it as text."""
+        """Run on a copy of a graph; yield the name of each pass that changes something, and the resulting graph as
+        text."""
         found: list[tuple[str, str]] = []
         self.run(graph.clone(), lambda step, changed: found.append((step.name, f"{changed}\n")))
         return iter(found)
@@ -251,7 +252,7 @@ class Pipeline:
         raise InternalError(f"The passes still change the graph after {_MOST_ROUNDS} rounds.")
 
     def _step(self, step: Pass, graph: Graph) -> bool:
-        """Runs one pass, and checks what it leaves where it is one of the user's or everything is to be checked."""
+        """Run one pass; check its result if the pass is user-defined or everything is checked."""
         if _is_known(step):
             with timing.part(f"pass {step.name}"):
                 changed = step.run(graph)
@@ -270,7 +271,7 @@ class Pipeline:
             verify(graph)
         except InternalError as error:
             raise PassError(f"The pass `{step.name}` breaks the graph: {error.what}", hint="print(graph)") from error
-        except Exception as error:  # whatever the user's code raises
+        except Exception as error:  # any exception of the user's code
             what = f"The pass `{step.name}` fails with {type(error).__name__}: {first_line(error)}."
             raise PassError(what, hint="print(graph) at its beginning") from error
         if not isinstance(changed, bool):
@@ -285,12 +286,12 @@ class Pipeline:
 
 
 def _is_known(step: Pass) -> bool:
-    """Whether a pass is one of ours."""
+    """True if the pass is one of ours."""
     return step in LITERT_PASSES
 
 
 def _check_same(name: str, before: Graph, after: Graph) -> None:
-    """Refuses a pass that changes what is computed, on random inputs."""
+    """Refuse a pass that changes results on random inputs."""
     random = np.random.default_rng(_SEED)
     given = []
     for tensor in before.inputs:
@@ -307,7 +308,7 @@ def _check_same(name: str, before: Graph, after: Graph) -> None:
 
 
 DEFAULT = Pipeline()
-"""What every graph goes through unless the user says otherwise."""
+"""The pipeline for every graph unless the user sets another."""
 
 
 def run_passes(
@@ -317,15 +318,15 @@ def run_passes(
     after: Callable[[Pass, Graph], None] | None = None,
     pipeline: Pipeline = DEFAULT,
 ) -> Graph:
-    """Simplifies and legalises a graph in place and returns it.
+    """Simplify and legalise a graph in place and return it.
 
     Args:
-        disabled: names of passes to leave out, those that the pipeline has; legalisation cannot be left out.
+        disabled: names of passes in the pipeline to skip; legalisation is required.
         after: called after every pass that changed something.
 
     Raises:
-        OptionError: there is no such pass, or it cannot be left out.
-        PassError: a pass of the user's breaks the graph.
+        OptionError: there is no such pass, or it is required.
+            PassError: a user-defined pass breaks the graph.
     """
     names = (disabled,) if isinstance(disabled, str) else tuple(disabled)
     check_disabled(names, [step.name for step in pipeline if not _is_known(step)])
@@ -333,19 +334,19 @@ def run_passes(
 
 
 def switchable_passes() -> tuple[str, ...]:
-    """Names of the passes that may be left out."""
+    """Names of the passes that may be disabled."""
     return tuple(step.name for step in (*SIMPLIFY, *SETTLE, *FINISH))
 
 
 def check_disabled(disabled: Sequence[str], others: Collection[str] = (), needed: Collection[str] = ()) -> None:
-    """Refuses names of nothing that may be left out.
+    """Refuse names that cannot be disabled.
 
     Args:
-        others: names that are allowed beside those of this module.
-        needed: names of rewrites without which programs compute something else.
+        others: names that are allowed besides those of this module.
+        needed: names of rewrites that are required for correct results.
 
     Raises:
-        OptionError: there is no such pass, or it cannot be left out.
+        OptionError: there is no such pass, or it is required.
     """
     left_out = {disabled} if isinstance(disabled, str) else set(disabled)
     names = switchable_passes()

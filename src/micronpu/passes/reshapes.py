@@ -1,4 +1,4 @@
-"""Transposes that move down through reshapes and up in front of slices, and slices of slices."""
+"""Move transposes down through reshapes and up before slices, and merge slices."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Block:
-    """Axes that a reshape makes of axes: their products are equal.
+    """A group of axes that a reshape maps to a group of axes with the same product of sizes.
 
     Attributes:
-        before: axes of the operand that are larger than 1; none for the axes of size 1 that the result begins with.
-        after: axes of the result, those of size 1 with the ones before them.
+        before: axes of the operand larger than 1; none for leading axes of size 1 of the result.
+            after: axes of the result; axes of size 1 belong to the group before them.
     """
 
     before: tuple[int, ...]
@@ -28,7 +28,7 @@ class _Block:
 
 
 def blocks(old: Shape, new: Shape) -> list[_Block]:
-    """The smallest blocks of neighbouring axes that a reshape maps to each other."""
+    """Return the smallest groups of adjacent axes that a reshape maps to each other."""
     found: list[tuple[list[int], list[int]]] = []
     i, j = 0, 0
     leading: list[int] = []
@@ -58,13 +58,13 @@ def blocks(old: Shape, new: Shape) -> list[_Block]:
 
 
 class SinkThroughReshapes(Pass):
-    """Moves transposes down through reshapes that split axes or join neighbours.
+    """Moves transposes down through reshapes that split axes or merge adjacent ones.
 
     x [N,H,W,C] -> transpose(0,3,1,2) -> reshape(N,C,H*W) -> y
     x [N,H,W,C] -> reshape(N,H*W,C) -> transpose(0,2,1) -> y
 
-    Axes that are joined in another order than they lie in x need a transpose before the reshape as well, which pays
-    where the one behind it meets its inverse:
+    Axes that are merged in another order than in x need a transpose before the reshape too, which pays if the one
+    behind the reshape meets its inverse:
 
     x [N,H,W,g,c] -> transpose(0,4,3,1,2) -> reshape(N,c*g,H,W) -> slice -> transpose(0,2,3,1) -> y
     x [N,H,W,g,c] -> transpose(0,1,2,4,3) -> reshape(N,H,W,c*g) -> slice -> y
@@ -94,7 +94,7 @@ class SinkThroughReshapes(Pass):
         if inner != sorted(inner):
             if outer == tuple(range(len(outer))) or not meets(node.output, inverse(outer), walk):
                 return
-            # Axes of size 1 belong to no block; they stand first.
+            # Axes of size 1 belong to no group; they are first.
             units = [axis for axis in range(x.type.rank) if axis not in inner]
             x = walk.insert(self.make(Transpose((*units, *inner)), [x], first.origin))
         shape = tuple(node.output.shape[axis] for axis in after)
@@ -103,7 +103,7 @@ class SinkThroughReshapes(Pass):
 
 
 class MergeSlices(MergePairs):
-    """One slice for two in a row; the first one stays for those who read it otherwise.
+    """Replaces two consecutive slices by one; the first one stays if it has other readers.
 
     x -> slice -> slice -> y        x -> slice -> y
     """
@@ -117,13 +117,13 @@ class MergeSlices(MergePairs):
 
 
 class HoistTransposes(Pass):
-    """One transpose in front of slices for one behind each of them, where they cut up nearly all of a tensor.
+    """Replaces transposes behind slices that cover nearly all of a tensor by one transpose before the slices.
 
     x -> slice -> transpose -> y        x -> transpose -> slice -> y
     x -> slice -> transpose -> z                       -> slice -> z
 
-    `SinkTransposes` makes the former where no transpose could be met; in the latter, the one transpose may stand at the
-    border of the program, where it costs nothing.
+    `SinkTransposes` creates the former if no transpose cancels; in the latter, the transpose may be at an input or
+    output of the program, where it costs nothing.
     """
 
     name = "hoist_transposes"
@@ -151,7 +151,7 @@ class HoistTransposes(Pass):
 
     @staticmethod
     def _common(readers: list[Node], walk: Walk) -> Permutation | None:
-        """The permutation by which every slice among the readers is transposed, if they are all slices."""
+        """Return the permutation by which every reader, all of them slices, is transposed."""
         behind = [user for reader in readers for user in walk.users.get(reader.output, [])]
         permutations = {n.op.permutation if isinstance(n.op, Transpose) else None for n in behind}
         if not all(isinstance(n.op, Slice) and walk.users.get(n.output) for n in readers) or len(permutations) != 1:

@@ -1,4 +1,4 @@
-"""What a rewrite of one operator is, and the chain of operators that it makes."""
+"""Base class of rewrites of one operator, and a builder of their chains of operators."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from micronpu.ops.slicing import Slice
 
 
 class Rewrite(ABC):
-    """Replaces one node by several; its doc-string shows both and says what it costs.
+    """Replaces one node by several; its docstring shows both and states the cost.
 
     Attributes:
-        name: by which users know it and leave it out.
-        max_steps: by how many steps of the result's grid it may change a value; 0 for an exact one, None where that
-            depends on the values, as the doc-string says.
+        name: by which users disable it.
+        max_steps: maximum change of a result in LSB; 0 for an exact rewrite, None if it depends on the values, as
+            stated in the docstring.
     """
 
     name: ClassVar[str]
@@ -31,13 +31,13 @@ class Rewrite(ABC):
 
     @abstractmethod
     def apply(self, node: Node) -> list[Node] | None:
-        """Nodes that compute the node's result in its stead, or None where the rewrite has nothing to offer."""
+        """Return nodes that compute the node's result, or None if the rewrite does not apply."""
 
     def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
-        """Everything that could stand in the node's place, for a rewrite that knows several.
+        """Yield every replacement of the node, for a rewrite with several.
 
         Args:
-            before: the transpose that the node, and nothing else, reads; an offer may read its operand instead.
+            before: a transpose that only this node reads; a replacement may read the transpose's operand instead.
         """
         nodes = self.apply(node)
         if nodes:
@@ -45,7 +45,7 @@ class Rewrite(ABC):
 
 
 class Chain:
-    """Nodes one after the other, each marked as made by the rewrite."""
+    """A sequence of nodes, each marked as made by the rewrite."""
 
     def __init__(self, name: str, node: Node) -> None:
         self.nodes: list[Node] = []
@@ -63,7 +63,7 @@ class Chain:
         return Tensor("constant", type, np.ascontiguousarray(data.astype(type.dtype.numpy).reshape(type.shape)))
 
     def reshape(self, x: Tensor, *shape: int) -> Tensor:
-        """x in another shape; x itself where it has that shape."""
+        """x with another shape; x itself if it has that shape."""
         if x.shape == shape:
             return x
         if x.data is not None:
@@ -71,14 +71,15 @@ class Chain:
         return self.add(Reshape(shape), x)
 
     def widened(self, x: Tensor, lanes: int) -> Tensor:
-        """x with its last axis filled up to a multiple of ``lanes`` with its lowest value."""
+        """x with its last axis padded to a multiple of ``lanes`` with its lowest value."""
         missing = -x.type.channels % lanes
         return self.padded(x, x.type.rank - 1, 0, missing, -math.inf) if missing else x
 
     def padded(self, x: Tensor, axis: int, before: int, after: int, value: float = 0.0) -> Tensor:
-        """x with elements added along one axis.
+        """Pad x along one axis.
 
-        Chips that pad only height and width see a picture of one channel, whose width is the axis and all behind it.
+        For chips that pad only height and width, x is reshaped to an image of one channel, whose width is the axis and
+        all axes after it.
         """
         outer, size, inner = block(x.shape, axis)
         shape = (*x.shape[:axis], before + size + after, *x.shape[axis + 1 :])
@@ -91,18 +92,18 @@ class Chain:
         return self.reshape(self.add(pad, picture), *shape)
 
     def cut(self, x: Tensor, axis: int, begin: int, size: int) -> Tensor:
-        """Some elements of an axis; x itself where that is all of them."""
+        """Some elements of an axis; x itself if they are all of them."""
         shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
         begins = tuple(begin if i == axis else 0 for i in range(len(shape)))
         return x if shape == x.shape else self.add(Slice(begins, shape), x)
 
     def finish(self, op: Op, x: Tensor, result: Tensor) -> list[Node]:
-        """The last operator computes the tensor that the replaced node computed."""
+        """Append the last operator, which computes the tensor that the replaced node computed."""
         self.nodes.append(Node(op, [x], [result], self._origin))
         return self.nodes
 
     def result(self, y: Tensor, result: Tensor) -> list[Node]:
-        """The nodes, of which the last one, which made y, makes the tensor that the replaced node computed."""
+        """Return the nodes; the last one, which computes y, computes the replaced node's tensor instead."""
         if y.shape != result.shape or not self.nodes or self.nodes[-1].output is not y:
             return self.finish(Reshape(result.shape), y, result)
         self.nodes[-1].outputs = [result]
@@ -110,18 +111,18 @@ class Chain:
 
 
 def block(shape: tuple[int, ...], first: int, last: int | None = None) -> tuple[int, int, int]:
-    """Number of elements before, along, and behind the axes from ``first`` to ``last``."""
+    """Number of elements before, along, and after the axes from ``first`` to ``last``."""
     last = first if last is None else last
     return math.prod(shape[:first]), math.prod(shape[first : last + 1]), math.prod(shape[last + 1 :])
 
 
 def run(axes: tuple[int, ...]) -> tuple[int, int] | None:
-    """First and last of axes that follow each other, or None where they do not."""
+    """First and last of consecutive axes, or None if they are not consecutive."""
     if not axes or tuple(axes) != tuple(range(axes[0], axes[-1] + 1)):
         return None
     return axes[0], axes[-1]
 
 
 def mirrored(grid: QParams) -> QParams:
-    """The grid on which the opposite of every value is ``-1 - q`` where the value is q."""
+    """Return the qparams in which the negative of a value q is ``-1 - q``."""
     return QParams.per_tensor(grid.scale[0], -1 - grid.zero_point[0])

@@ -1,4 +1,4 @@
-"""Rewrites that more than one family lists."""
+"""Rewrites for several backends."""
 
 from __future__ import annotations
 

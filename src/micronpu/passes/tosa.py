@@ -1,4 +1,4 @@
-"""Passes to the forms that TOSA has words for, and LiteRT has not."""
+"""Passes to forms that TOSA can express, and LiteRT cannot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from micronpu.passes.fusion import FoldPads
 
 
 class FoldLowestPads(Pass):
-    """Padding with the lowest number goes into the max pool that follows; TOSA takes less than the window on each side.
+    """Fuses padding with the lowest number into the max pool that follows; TOSA pads by less than the window on each
+    side.
 
     x -> pad(-inf, h 1/1, w 1/1) -> max_pool2d{kernel=3} -> y        x -> max_pool2d{kernel=3, padding=1} -> y
     """
@@ -45,4 +46,4 @@ class FoldLowestPads(Pass):
 
 
 LEGALIZE_TOSA: tuple[Pass, ...] = (FoldPads(), FoldLowestPads())
-"""Run once before TOSA is written: padding goes back into the operators, which TOSA has words for."""
+"""Run once before TOSA is written: fuses padding into the operators, which TOSA can express."""

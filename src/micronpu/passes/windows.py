@@ -1,4 +1,4 @@
-"""Pools that LiteRT has no words for, and pools that only pick elements."""
+"""Pools that LiteRT cannot express, and pools that only select elements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from micronpu.passes.base import Pass, Walk
 
 
 class MergePicks(Pass):
-    """One pool for two in a row whose windows hold one element.
+    """Replaces two consecutive pools with windows of one element by one.
 
     x -> max_pool2d{1x1, stride (2,1)} -> max_pool2d{1x1, stride (1,2)} -> y        x -> max_pool2d{1x1, stride 2} -> y
     """
@@ -40,7 +40,7 @@ def _picks(op: Op) -> bool:
 
 
 class SplitAveragePools(Pass):
-    """An average pool whose padding does not count, and is not LiteRT's SAME, becomes pools of its border and inside.
+    """Splits an average pool that excludes padding other than LiteRT's SAME into pools of its border and interior.
 
     x -> avg_pool2d{3x3, stride 2, padding 1} -> y        x -> slice -> avg_pool2d{2x2} ─┐
                                                           x -> slice -> avg_pool2d{2x3} ─┤ concat -> y
