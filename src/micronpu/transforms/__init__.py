@@ -1,1 +1,1 @@
-"""A model into another one before it is compiled: sparse, compressed, streaming."""
+"""Transform a model before it is compiled: sparse, compressed, streaming."""

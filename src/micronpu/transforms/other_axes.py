@@ -1,4 +1,4 @@
-"""Operators over axes other than time, which take the frames of a call as they take those of a whole sequence."""
+"""Streaming rules for operators over axes other than time, which process the frames of a call like a whole sequence."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _REDUCTIONS = (
     "norm.ScalarOpt_dim", "any.dim", "all.dim",
 )  # fmt: skip
 _EXTREMA = ("max.dim", "min.dim", "topk.default", "sort.default")
-"""With positions, as several results."""
+"""Operators that return values and indices as several results."""
 _RESIZES = tuple(f"upsample_{kind}2d.{form}" for kind in ("nearest", "bilinear") for form in ("vec", "default"))
 
 
 class OtherAxes(StepGraph):
-    """Rules of such operators; where one is along time after all, it gets a window."""
+    """Rules for operators over other axes; one that works along time after all gets a window."""
 
     def other_axes(self, name: str) -> Callable[[Node], Any] | None:
-        """The rule for an overload; None where it is none of these."""
+        """Return the rule for an overload, or None."""
         rules: dict[str, Callable[[Node], Any]] = {
             **dict.fromkeys((*_SEVERAL, *_EXTREMA), self._several),
             **dict.fromkeys(_ALONG_ONE, self._along_one),
@@ -45,7 +45,7 @@ class OtherAxes(StepGraph):
         return rules.get(name)
 
     def _axes(self, node: Node, source: Node) -> set[int]:
-        """The axes that an operator is about; all where it does not say."""
+        """The axes that an operator works along; all if it does not name any."""
         given, rank = arguments(node), source.meta["val"].dim()
         if overload_name(node) == "prelu.default":
             return {1} if given["weight"].meta["val"].numel() > 1 else set()
@@ -68,7 +68,7 @@ class OtherAxes(StepGraph):
         return replace(flow, node=self._copy(node), axis=flow.axis - gone)
 
     def _several(self, node: Node) -> Any:
-        """A tuple of which each part is such a value; `getitem` takes them apart."""
+        """Return a tuple of parts with the same properties; `getitem` unpacks it."""
         source, name = node.all_input_nodes[0], overload_name(node)
         flow, axes = self._flow(node, source), self._axes(node, source)
         if flow.axis in axes:
@@ -87,13 +87,13 @@ class OtherAxes(StepGraph):
         return replace(flow, node=self._copy(node), axis=flow.axis + (dim <= flow.axis))
 
     def _same(self, parts: Sequence[Node]) -> Flow | None:
-        """What is known of time in all of some values, where it is the same."""
+        """The common time properties of several values; None if they differ."""
         flows = [self._flows[p] for p in parts if p in self._flows]
         known = {(f.frames, f.over, f.padded, f.value, f.axis, f.lag) for f in flows}
         return flows[0] if len(flows) == len(parts) and len(known) == 1 else None
 
     def _product(self, node: Node) -> Any:
-        """With a matrix that depends on no input, and is the same for all frames."""
+        """Product with a matrix that depends on no input, and is the same for all frames."""
         one, other = node.all_input_nodes if len(node.all_input_nodes) == 2 else (node, node)
         given = list(arguments(node).values())[:2]
         source = next((n for n in given if n in self._flows), None)
@@ -123,7 +123,7 @@ class OtherAxes(StepGraph):
         return replace(flow, node=self._copy(node), axis=after.index(letter))
 
     def _resized(self, node: Node) -> Any:
-        """A picture whose axis of time keeps its size."""
+        """An image resize that keeps the size of the time axis."""
         source = node.all_input_nodes[0]
         flow, size = self._flow(node, source), source.meta["val"].shape
         if flow.axis < 2:
@@ -142,7 +142,7 @@ class OtherAxes(StepGraph):
         return replace(flow, node=made)
 
     def _transposed(self, node: Node) -> Any:
-        """A transposed convolution that makes one frame of each."""
+        """A transposed convolution with one output frame per input frame."""
         given = arguments(node)
         source = given["input"]
         flow = self._flow(node, source)

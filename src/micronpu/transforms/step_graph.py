@@ -1,4 +1,4 @@
-"""The graph of a step of a stream: what is known of time in each of its values, and what is kept between calls."""
+"""The graph of a step of a stream: time properties of its values, and the states kept between calls."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Flow:
-    """A value of which a call sees some frames.
+    """A value of which a call processes some frames.
 
     Attributes:
         node: in the new graph.
         axis: of time.
-        frames: in a call.
-        over: frames at the end of the whole sequence that were made of padding, and have to be cut off.
-        padded: frames that a padding has put in front, for the next operator to take as its first state.
+        frames: per call.
+        over: frames at the end of the whole sequence that result from padding and must be cut off.
+        padded: frames added before the first one by a padding; the next operator makes them its initial state.
         value: of this padding.
-        lag: results of calls in front of what is the first frame in the model; they are made of what was before.
+        lag: number of results before the model's first frame; they depend on frames before the start.
     """
 
     node: Node
@@ -40,11 +40,11 @@ class Flow:
 
 
 class StepGraph:
-    """A graph in the making, with the frames of a program's values that it sees in a call.
+    """A graph under construction, with the frames that a call processes of each value.
 
     Attributes:
-        lag: how many results come before the first one of the program.
-        windows: a sentence for each operator that gets all frames of a window in each call.
+        lag: number of results before the program's first one.
+        windows: a message for each operator that gets all frames of a window in each call.
     """
 
     def __init__(self, module: GraphModule, axis: int, step: int) -> None:
@@ -66,7 +66,7 @@ class StepGraph:
         return self._graph.call_function(target, args, kwargs)
 
     def _copy(self, node: Node) -> Node:
-        """The operator as it is, on the frames of a call."""
+        """Copy an operator, applied to the frames of a call."""
         return self._graph.node_copy(node, lambda n: self._flows[n].node if n in self._flows else self._nodes[n])
 
     def _share(self, node: Node) -> None:
@@ -86,7 +86,7 @@ class StepGraph:
         return ModelError(f"`{overload_name(node)}`{f' ({source})' if source else ''} {what}.", hint=hint)
 
     def _flow(self, node: Node, source: Node, *, pads: bool = False) -> Flow:
-        """A value that does not know the future, and has no padding in front unless that is asked for."""
+        """Return a value that does not depend on future frames, and without padding before it unless ``pads``."""
         flow = self._flows[source]
         if flow.over:
             raise self._refuse(
@@ -109,7 +109,7 @@ class StepGraph:
         return self._graph.get_attr(name)
 
     def _with_past(self, node: Node, source: Node, flow: Flow, length: int) -> Node:
-        """The frames of a call behind ``length`` frames from before."""
+        """The frames of a call, preceded by the last ``length`` frames of earlier calls."""
         if not length:
             return flow.node
         shape = list(source.meta["val"].shape)
@@ -123,7 +123,7 @@ class StepGraph:
         return whole
 
     def _requantized(self, source: Node, x: Node) -> Node:
-        """x on the grid that a value has in a quantized model; x itself in a float one."""
+        """Requantize x to the qparams of a value in a quantized model; x itself in a float one."""
         if not is_dequantize(source):
             return x
         grid = source.args[1:]
@@ -131,7 +131,7 @@ class StepGraph:
         return self._call(source.target, self._call(quantize, x, *grid), *grid)
 
     def _window(self, node: Node, source: Node) -> Node:
-        """The last frames, as many as the whole program has."""
+        """The last frames, as many as in the whole program's input."""
         flow = self._flow(node, source)
         frames = int(source.meta["val"].shape[flow.axis])
         total = self._frames * flow.frames // self._step
@@ -144,10 +144,10 @@ class StepGraph:
         return self._with_past(node, source, flow, max(frames - flow.frames, 0))
 
     def _windows(self, node: Node, source: Node, flow: Flow, reach: int, stride: int, left: int) -> Flow:
-        """The frames that the windows of a call cover, and how many windows these are.
+        """Return the frames covered by the windows of a call, and the number of windows.
 
         Args:
-            reach: frames that a window looks back from its last one.
+            reach: frames between the first and the last frame of a window.
         """
         if flow.frames % stride:
             raise self._refuse(
@@ -166,7 +166,7 @@ class StepGraph:
                 "from before are in the stream",
                 "padding in front of every operator over time, or of none",
             )
-        # As little of the past as lets windows begin where the model has them.
+        # Keep the smallest number of past frames that aligns the windows with the model's.
         length = reach - (reach - padded + flow.lag) % stride
         whole = self._with_past(node, source, flow, max(length, 0))
         if length < 0:
@@ -182,7 +182,7 @@ class StepGraph:
         return flow.node
 
     def _whole(self, node: Node) -> Node:
-        """An operator that looks at all frames at once gets the last ones; what follows it is as in the model."""
+        """Give an operator that needs all frames at once the last ones; later operators are as in the model."""
         windows = {n: self._window(node, n) for n in node.all_input_nodes if n in self._flows}
         source = origin_of(node).source
         self.windows.append(
@@ -196,7 +196,7 @@ class StepGraph:
         return self._nodes[node] if isinstance(node, Node) else node
 
     def _constant(self, node: Node) -> torch.Tensor | None:
-        """The value of what depends on no input."""
+        """The value of a node that depends on no input."""
         if node in self._flows or node not in self._nodes:
             return None
         if node.op == "get_attr":

@@ -1,7 +1,7 @@
-"""From a network over a whole recording to the one that takes the newest frames and keeps the rest as state.
+"""Convert a network over a whole recording to one that takes the newest frames and keeps earlier ones as state.
 
-A rule per kind of operators says how it streams: a convolution keeps the frames that its next window still needs, a
-recurrent layer its states, and what looks at all frames at once, as a global average does, a window of them.
+A rule per kind of operators defines its streaming form: a convolution keeps the frames that its next window needs, a
+recurrent layer its states, and an operator over all frames, such as a global average, a window of them.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ _SAME_AXES = ("dropout.default", "clone.default", "contiguous.default", "alias.d
 
 
 class WindowWarning(UserWarning):
-    """An operator of a stream gets a whole window of frames in each call: right, and more work than frame by frame."""
+    """An operator of a stream gets a whole window of frames in each call: correct, but more work than frame by
+    frame."""
 
 
 class Streaming(nn.Module):
-    """What `streaming` returns: call after call the newest frames in, and what the network makes of all until then.
+    """Result of `streaming`: takes the newest frames and returns the result for all frames so far.
 
     Attributes:
         network: the graph; its buffers are the states.
-        step: frames in a call.
-        offline_frames: frames of the example input: how long the windows are.
-        lag: how many results come before the first one of the model, which pads less than its windows look back.
-        windows: a sentence for each operator that gets a whole window in each call, and not the new frames alone.
+        step: frames per call.
+        offline_frames: frames of the example input: length of the windows.
+        lag: number of results before the model's first one, if it pads less than its windows look back.
+        windows: a message for each operator that gets a whole window in each call instead of the new frames alone.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Streaming(nn.Module):
         return self.network(x)
 
     def reset(self) -> None:
-        """Forgets all frames.
+        """Forget all frames.
 
         Raises:
             ModelError: the network keeps none.
@@ -84,27 +85,27 @@ class Streaming(nn.Module):
 
 @exclusive()
 def streaming(model: nn.Module, example_inputs: Any, *, dim: int = -1, step: int = 1) -> Streaming:
-    """The network that takes ``step`` new frames in a call and keeps what it needs of those before as state.
+    """Return a network that takes ``step`` new frames per call and keeps the required earlier ones as state.
 
-    Each call gives what the model gives for these frames after all that came before, with the same floats; what looks
-    at all frames at once (a global average, attention, a flattening) gives what the model gives for the last frames,
-    as many as the example input has, once as many have come.  Before the first frame there is what the model pads with,
-    zeros as a rule.  Each operator that gets such a window is named, with its line, by a `WindowWarning` and in
-    `windows` of what is returned.
+    Each call returns the model's results for these frames after all earlier ones, with the same floats; operators over
+    all frames (a global average, attention, a flattening) return the model's results for the last frames, as many as in
+    the example input, once that many have arrived. Frames before the first one have the value of the model's padding,
+    usually zero. Each operator that gets such a window is named, with its source line, by a `WindowWarning` and in
+    `windows` of the result.
 
     Args:
-        model: in evaluation mode, with one input; over time it must not look ahead.  Of `CompiledProgram.quantized` the
-            stream is made of the same operators on the same grids: each call gives the integers of the whole program.
+        model: in evaluation mode, with one input; it must not look ahead in time. For `CompiledProgram.quantized` the
+            stream has the same operators with the same qparams: each call returns the integers of the whole program.
         example_inputs: a whole recording.
         dim: axis of time in it.
-        step: frames in a call.
+        step: frames per call.
 
     Returns:
         A module with buffers, for `micronpu.compile` with sequences of frames as calibration data.
 
     Raises:
-        ModelError: an operator looks ahead, or time is strided over in larger steps; names it with its line.
-        OptionError: ``dim`` or ``step`` does not fit the input.
+        ModelError: an operator looks ahead, or has a larger stride over time than ``step``; names it with its line.
+            OptionError: ``dim`` or ``step`` is invalid for the input.
     """
     examples = as_inputs(example_inputs)
     if len(examples) != 1:
@@ -134,7 +135,7 @@ def streaming(model: nn.Module, example_inputs: Any, *, dim: int = -1, step: int
 
 
 def _without_training(model: nn.Module) -> nn.Module:
-    """A converted module with the parts that it keeps of the model in evaluation mode, which torch forgets there."""
+    """Set the parts of the model in a converted module to evaluation mode, which torch does not."""
     if not isinstance(model, GraphModule) or not any(map(is_dequantize, model.graph.nodes)):
         return model
     with quiet():
@@ -234,13 +235,13 @@ class _Rewriter(OtherAxes):
             if n in self._nodes and isinstance(value, torch.Tensor):
                 place = next(iter(axes)) - rank + value.dim()
                 if place >= 0 and value.shape[place] != 1:
-                    return self._whole(node)  # something else for each frame of the sequence
+                    return self._whole(node)  # differs for each frame of the sequence
         if any(f.padded for f in flows):
             self._flow(node, sources[0])
         return replace(flows[0], node=self._copy(node), axis=next(iter(axes)))
 
     def _by_frame(self, node: Node) -> Any:
-        """Along other axes than time."""
+        """Operator along axes other than time."""
         source = node.all_input_nodes[0]
         flow = self._flow(node, source)
         given, rank = arguments(node), source.meta["val"].dim()
@@ -254,7 +255,7 @@ class _Rewriter(OtherAxes):
         return replace(flow, node=self._copy(node)) if apart else self._whole(node)
 
     def _on_grid(self, node: Node) -> Flow:
-        """Quantizes or dequantizes each element; padding in front has been rounded to the grid, zeros stay zeros."""
+        """Quantize or dequantize each element; leading padding is rounded too, zeros stay zeros."""
         flow, value = self._flows[node.all_input_nodes[0]], 0.0
         if flow.value and is_quantize(node):
             scale, zero, low, high = (float(a) for a in node.args[1:5])  # type: ignore[arg-type]
@@ -444,7 +445,7 @@ class _Rewriter(OtherAxes):
         return replace(flow, node=made, axis=flow.axis - gone)
 
     def _view(self, node: Node) -> Any:
-        """A reshape that leaves the axis of time alone; another one gets the last frames."""
+        """A reshape that keeps the time axis; any other reshape gets the last frames."""
         source = node.all_input_nodes[0]
         flow, before, after = self._flows[source], list(source.meta["val"].shape), list(node.meta["val"].shape)
         for axis in range(len(after)):

@@ -1,4 +1,4 @@
-"""What becomes of a model before it is compiled, as one value."""
+"""Transformations of a model before it is compiled, as one value."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from micronpu.transforms.sparsity.options import SparsityOptions, sparsity_optio
 
 @dataclass(frozen=True, kw_only=True)
 class Transforms:
-    """What is done to the weights of a float model, in this order, and to the graphs that are compiled.
+    """Transformations of a float model's weights, in this order, and of the compiled graphs.
 
     Attributes:
-        sparsity: "2:4" or `SparsityOptions`: makes two of every four weights zero, where the target computes such
-            layers in half the cycles; takes some hundred calibration inputs, with ``train`` as well. See
-            ``report.sparsity`` and `micronpu.sparsify`.
-        compress: gives weights fewer bits, which Vela stores in fewer bytes, while at most this share of the inputs
-            kept back gets another answer; 0.01 for one in a hundred.
-        passes: the `Pipeline` that the graphs of the program go through, with passes of your own.
+        sparsity: "2:4" or `SparsityOptions`: make two of every four weights zero if the target computes such layers in
+            half the cycles; needs some hundred calibration inputs, with ``train`` as well. See ``report.sparsity`` and
+            `micronpu.sparsify`.
+        compress: maximum fraction of held-out samples that may change their top-1 result, e.g. 0.01; reduces the bits
+            of the weights, which Vela stores in fewer bytes, within this limit.
+        passes: the `Pipeline` for the graphs of the program, with user-defined passes.
 
     Raises:
-        OptionError: a value does not fit.
+        OptionError: a value is invalid.
     """
 
     sparsity: str | SparsityOptions | None = None
@@ -41,7 +41,8 @@ class Transforms:
 
     @classmethod
     def of(cls, given: Any) -> Transforms:
-        """From what `micronpu.compile` takes: a pattern or `SparsityOptions` are `sparsity`, a `Pipeline` is `passes`.
+        """Convert an argument of `micronpu.compile`: a pattern or `SparsityOptions` is `sparsity`, a `Pipeline` is
+        `passes`.
 
         Raises:
             OptionError: it is none of these.
@@ -57,5 +58,5 @@ class Transforms:
         raise OptionError(f"`transforms` is {described(given)}.", hint='Transforms(sparsity="2:4", compress=0.01)')
 
     def on(self, device: Device) -> Sparsity | None:
-        """The work to do for a device, or None where there is none."""
+        """Return the transformations for a device, or None if there are none."""
         return Sparsity.of(self.sparsity, self.compress, device)

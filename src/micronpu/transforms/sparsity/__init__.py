@@ -1,4 +1,4 @@
-"""Two zeros in every four weights, from a trained network and unlabelled inputs."""
+"""2:4 sparsity from a trained network and unlabelled inputs."""
 
 from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
 from micronpu.transforms.sparsity.entry import sparsify

@@ -1,4 +1,4 @@
-"""Which layers become sparse for a number of cycles, and which point on the way is the one that was asked for."""
+"""Choose the layers to make sparse for a target number of cycles, and the point that satisfies the limits."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from micronpu.report.sparsity import SparsePoint
 from micronpu.transforms.sparsity.options import SparsityOptions
 
 _LEVELS = 4000
-"""In which gains are counted while layers are chosen."""
+"""Resolution of gains in the choice of layers."""
 
 
 def least_harm(gains: Sequence[int], harms: Sequence[float], wanted: float) -> list[int]:
-    """Numbers of the things that gain what is wanted and do the least harm in sum; all where these gain less.
+    """Return indices of items whose gains reach the target with the least total harm; all items if they cannot.
 
-    The knapsack problem, gains rounded down to a 4000th of what is wanted.
+    Solves the knapsack problem with gains rounded down to 1/4000 of the target.
     """
     if wanted <= 0:
         return []
@@ -31,7 +31,7 @@ def least_harm(gains: Sequence[int], harms: Sequence[float], wanted: float) -> l
 
 
 def cycles_wanted(options: SparsityOptions, dense: int) -> float | None:
-    """The most cycles that are allowed, where there is a limit.
+    """Maximum number of cycles, or None without a limit.
 
     Args:
         dense: cycles of the dense network.
@@ -41,13 +41,13 @@ def cycles_wanted(options: SparsityOptions, dense: int) -> float | None:
 
 
 def is_enough(options: SparsityOptions, points: Sequence[SparsePoint]) -> bool:
-    """Whether a network that is sparser than the last of the points is of no use."""
+    """True if a network sparser than the last point cannot be useful."""
     limit = cycles_wanted(options, points[0].cycles)
     return limit is not None and options.max_loss is None and points[-1].cycles <= limit
 
 
 def choose(options: SparsityOptions, points: Sequence[SparsePoint]) -> tuple[int, str]:
-    """The number of the point that fits the limits, and a sentence where none does.
+    """Return the index of the point that satisfies the limits, and a message if there is none.
 
     Args:
         points: the first is the dense network.

@@ -1,8 +1,8 @@
-"""Weights on coarser grids, which the codec of an Ethos-U writes in fewer bytes.
+"""Quantize weights to fewer bits, which the codec of an Ethos-U stores in fewer bytes.
 
-A weight of fewer bits is an ordinary int8 weight with a larger step: Vela's codec writes small numbers in fewer bits,
-and nothing else changes.  What rounding does is made up for by the other weights of the row, see `second_order`.  Every
-grid is priced by compiling the network, with the codec itself.
+A weight of fewer bits is an ordinary int8 weight with a larger scale: Vela's codec stores small numbers in fewer bytes,
+and nothing else changes. The other weights of a row compensate for rounding, see `second_order`. Each bit width is
+priced by compiling the network, with the codec itself.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from micronpu.transforms.sparsity.price import price
 from micronpu.transforms.sparsity.second_order import pruned
 
 BITS = (7, 6, 5)
-"""Of weights, tried in this order."""
+"""Bit widths of weights, in the order of trial."""
 _LEAST_ROWS = 8
 _KEPT = 5
-"""One of so many inputs is kept back to judge with."""
+"""One of this many inputs is held out for evaluation."""
 _DAMPING = 0.01
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A network with weights of some bits.
+    """A network with a bit width of weights.
 
     Attributes:
-        bits: of the weights, 8 for the network as it was.
+        bits: of the weights; 8 for the original network.
         bytes: of weights and tables as the NPU reads them.
         cycles: of the NPU for the whole network.
         agreement: of the integer network with the float one, see `micronpu.transforms.sparsity.SparsePoint`.
-        corrections: of quantization, with which the integer network was nearest.
+        corrections: quantization corrections that gave the most accurate integer network.
     """
 
     bits: int
@@ -60,14 +60,14 @@ class Grid:
 
 @dataclass(frozen=True)
 class Compressed:
-    """A network whose weights take fewer bytes.
+    """A network with compressed weights.
 
     Attributes:
-        model: the float network with weights on the chosen grid.
+        model: the float network with weights rounded to the chosen bit width.
         bits: of the weights.
-        grids: the first is the network as it was.
+        grids: results by bit width; the first is the original network.
         note: one sentence with the figures.
-        corrections: of quantization, as they were chosen for these weights.
+        corrections: quantization corrections chosen for these weights.
     """
 
     model: GraphModule
@@ -78,10 +78,10 @@ class Compressed:
 
 
 def check_compress(given: Any) -> float | None:
-    """The largest loss of agreement that a user allows, or None for weights as they are.
+    """Return the maximum loss of agreement, or None to keep the weights.
 
     Raises:
-        OptionError: it is no number from 0 to 1.
+        OptionError: it is not a number from 0 to 1.
     """
     if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1):
         raise OptionError(
@@ -99,11 +99,11 @@ def compressed(
     progress: Callable[[float], None] = lambda part: None,
     tries: bool = True,
 ) -> Compressed:
-    """Gives the weights of a network, in place, as few bits as the answers allow.
+    """Reduce the bits of a network's weights, in place, as far as accuracy allows.
 
     Args:
-        most: by how much the agreement with the float network may fall below that of the int8 network as it was.
-        tries: whether corrections of quantization are tried as well, see `nearest`.
+        most: maximum decrease of the agreement with the float network, relative to the original int8 network.
+        tries: also try quantization corrections, see `nearest`.
     """
     model, rows = network.model, network.rows
     if len(rows) < _LEAST_ROWS:
@@ -145,7 +145,7 @@ def compressed(
 
 
 def with_bits(quantizer: StaticQuantizer, bits: int) -> StaticQuantizer:
-    """A quantizer with weights of so many bits, where it has no other setting for a part of the network."""
+    """Return a quantizer with weights of ``bits`` bits, except in parts with other settings."""
     config = quantizer.global_config
     if config is None or bits == config.weight_bits:
         return quantizer
@@ -153,7 +153,7 @@ def with_bits(quantizer: StaticQuantizer, bits: int) -> StaticQuantizer:
 
 
 def round_weights(model: GraphModule, layers: Sequence[Layer], moments: Moments, bits: int) -> None:
-    """Puts the weights of a network on a grid of so many bits, in place; zeros of sparse layers stay."""
+    """Round the weights of a network to ``bits`` bits, in place; zeros of sparse layers stay."""
     with torch.no_grad():
         for layer in layers:
             for m in layer.matrices:

@@ -1,8 +1,8 @@
-"""The corrections of quantization with which a sparse network is nearest to the float one.
+"""Select the quantization corrections for a sparse network.
 
-What int8 adds to the errors of a sparse network is more than what it adds to the dense one's: fewer weights make up
-less for each other's rounding.  Corrections take a good part of it out again, at no cycle.  Adaptive rounding is not
-among them: of weights that were fitted with the grid in view it takes out nothing beyond the others.
+Quantization to int8 adds more error to a sparse network than to the dense one: fewer weights compensate for each
+other's rounding. Corrections remove a good part of it at no cost in cycles. Adaptive rounding is not among them: for
+weights that were fitted with their qparams in view it gains nothing beyond the others.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from micronpu.transforms.sparsity.network import Row
 from micronpu.transforms.sparsity.price import integers
 
 TRIED = ("fit_ranges", "bias_correction")
-"""Together, beside none."""
+"""Corrections that are tried, all at once, as an alternative to none."""
 
 
 def with_corrections(quantizer: StaticQuantizer, names: Sequence[str]) -> StaticQuantizer:
-    """A quantizer with these corrections, the one that is given where there are none."""
+    """Return a quantizer with these corrections; the given one if there are none."""
     if not names:
         return quantizer
     return copy.deepcopy(quantizer).set_corrections(Corrections(**dict.fromkeys(names, True)))
@@ -33,11 +33,11 @@ def with_corrections(quantizer: StaticQuantizer, names: Sequence[str]) -> Static
 
 @dataclass(frozen=True)
 class Nearest:
-    """The integer network that is nearest to the float one.
+    """The integer network nearest to the float one.
 
     Attributes:
-        network: made of a float program.
-        corrections: those that were chosen here, and not the quantizer's own.
+        network: quantized from a float program.
+        corrections: those chosen here, without the quantizer's own.
         judgement: of the network.
     """
 
@@ -54,11 +54,11 @@ def nearest(
     tries: bool,
     progress: Callable[[float], None] = lambda part: None,
 ) -> Nearest:
-    """The integer network of a float program that is nearest to the float network.  Each is judged once.
+    """Return the integer network nearest to the float network. Each candidate is evaluated once.
 
     Args:
-        rows: that ranges and corrections are taken from; the judge has others.
-        tries: whether corrections are tried, where the quantizer has none of its own.
+        rows: samples for ranges and corrections; the judge has different ones.
+        tries: try corrections, unless the quantizer has some.
     """
 
     def made(names: tuple[str, ...]) -> Nearest:
@@ -73,6 +73,6 @@ def nearest(
         return plain
     try:
         corrected = made(TRIED)
-    except ModelError:  # such as an operator without derivatives: the network was quantized without them
+    except ModelError:  # such as an operator without derivatives: then corrections are not used
         return plain
     return corrected if corrected.judgement.distance < plain.judgement.distance else plain

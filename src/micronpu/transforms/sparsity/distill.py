@@ -1,8 +1,8 @@
-"""Training without labels: the sparse network learns to answer as the dense one does, on the calibration inputs.
+"""Training without labels: the sparse network learns the outputs of the dense one on the calibration inputs.
 
-The inputs are varied, since there are few of them: pictures are shifted and mirrored, and pairs are mixed.  What the
-dense network makes of the varied input is right by definition, and so is what its layers give on the way: a few inputs
-say more about a network by all its layers than by its answers alone.
+Since there are few inputs, they are augmented: images are shifted and mirrored, and pairs are mixed. The dense
+network's outputs are the targets, and so are the outputs of its layers: with few inputs, all layers contain more
+information than the outputs alone.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from micronpu.transforms.sparsity.network import Row, floats, joined, takes_any_
 
 _TEMPERATURE = 2.0
 _LEAST_PICTURE = 12
-"""Pixels of height and width from which on an input is a picture that can be shifted."""
+"""Minimum height and width in pixels of an input that is treated as an image and shifted."""
 _MIXED = 0.5
-"""Part of the inputs that are mixed with another one."""
+"""Fraction of the inputs that are mixed with another one."""
 _BETWEEN = 8.0
-"""Weight of what layers give, as a part of their variance, beside that of the results."""
+"""Weight of the layers' loss, relative to their variance, against the loss of the outputs."""
 _SHIFT = 8
-"""Part of the height and width that a picture is shifted by at most."""
+"""Divisor of height and width that gives the maximum shift of an image."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """How long and how fast is learnt.
+    """Schedule of the training.
 
     Attributes:
-        steps: changes of the weights.
-        rate: of learning, as a part of the mean size of a tensor's values.
-        batch: rows of a step.
-        seed: of the choice of rows.
+        steps: weight updates.
+        rate: learning rate, relative to the mean magnitude of a tensor's values.
+        batch: samples per step.
+        seed: for the choice of samples.
     """
 
     steps: int
@@ -59,12 +59,12 @@ def distill(
     course: Course,
     progress: Callable[[float], None] = lambda done: None,
 ) -> None:
-    """Trains a network in place.
+    """Train a network in place.
 
     Args:
-        masks: which weights stay, by the tensor's name.
-        layers: names of nodes whose results are learnt as well.
-        states: how many of the last results are states.
+        masks: weights to keep, by tensor name.
+        layers: names of nodes whose outputs are learnt as well.
+        states: number of trailing outputs that are states.
     """
     steps = course.steps
     parameters = {n: p for n, p in student.named_parameters() if p.requires_grad and p.is_floating_point()}
@@ -101,20 +101,20 @@ def distill(
 
 
 def telling(model: GraphModule, nodes: Collection[str]) -> GraphModule:
-    """The same network, its weights among it, whose result is a pair: the result, and what some nodes give."""
+    """Return the network, sharing its weights, with the outputs of some nodes as an additional result."""
     graph = copy.deepcopy(model.graph)
-    graph.set_codegen(CodeGen())  # inputs one by one, and no tree of results
+    graph.set_codegen(CodeGen())  # separate inputs, and no nested results
     (output,) = (n for n in graph.nodes if n.op == "output")
     output.args = ((output.args[0], tuple(n for n in graph.nodes if n.name in nodes)),)
     return GraphModule(model, graph)
 
 
 def difference(found: Sequence[Tensor], wanted: Sequence[Tensor], row: Row, states: int = 0) -> Tensor:
-    """How far results are from those that are wanted; of scores of classes, in what they say about the classes.
+    """Loss between outputs and targets: KL divergence for class scores, otherwise relative squared error.
 
     Args:
         row: inputs of the network.
-        states: how many of the last results are states, which are no scores whatever their shape.
+        states: number of trailing outputs that are states, which are never scores.
     """
     total = torch.zeros((), dtype=torch.float64)
     for number, (y, target) in enumerate(zip(found, wanted, strict=True)):
@@ -128,17 +128,17 @@ def difference(found: Sequence[Tensor], wanted: Sequence[Tensor], row: Row, stat
 
 
 def is_scores(y: Tensor, row: Row) -> bool:
-    """Whether a result [N, K] is taken for one score for each of K classes: that of an autoencoder is an input again.
+    """True if a result [N, K] is considered to be scores of K classes, and not a reconstruction of an input.
 
     Args:
-        row: inputs of the network, of which there may be another number.
+        row: inputs of the network; their batch size may differ.
     """
     again = any(y.shape[1:] == x.shape[1:] for x in row)
     return y.dim() == 2 and 2 <= y.shape[1] <= 20_000 and not again
 
 
 def relative_error(y: Tensor, wanted: Tensor) -> Tensor:
-    """Mean square of the difference as a part of the variance of what is wanted."""
+    """Mean squared difference divided by the variance of the target."""
     return F.mse_loss(y, wanted) / wanted.var(correction=0).clamp(min=1e-12)
 
 
@@ -147,7 +147,7 @@ def _size(parameter: Tensor) -> float:
 
 
 def varied(batch: Row, generator: torch.Generator) -> Row:
-    """The inputs of a step: pictures shifted and half of them mirrored, and half of all mixed with another one."""
+    """Augment the inputs of a step: shift images, mirror half of them, and mix half of all with another one."""
     count = len(batch[0])
     other = torch.randperm(count, generator=generator)
     share = torch.rand(count, generator=generator).clamp(min=0.5)
@@ -163,7 +163,7 @@ def varied(batch: Row, generator: torch.Generator) -> Row:
 
 
 def _moved(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Pictures shifted, each its own way, with their borders repeated, and half of them mirrored."""
+    """Shift each image by its own offset, repeating the border, and mirror half of them."""
     high, wide = x.shape[2:]
     most = (high // _SHIFT, wide // _SHIFT)
     padded = F.pad(x, (most[1], most[1], most[0], most[0]), mode="replicate")

@@ -1,4 +1,4 @@
-"""`micronpu.sparsify`: a trained network and unlabelled inputs to one with two zeros in every four weights."""
+"""`micronpu.sparsify`: 2:4 sparsity from a trained network and unlabelled inputs."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ def sparsify(
     options: Options | None = None,
     listener: Listener | None = None,
 ) -> Sparsified:
-    """Makes two of every four weights zero where the target computes such layers in half the cycles.
+    """Make two of every four weights zero if the target computes such layers in half the cycles.
 
     Args:
         model: a trained float module in evaluation mode, or an exported program of one.
-        calibration: some hundred typical inputs without labels, as for `micronpu.compile`; of a model that keeps a
-            state from call to call, sequences of them.
+        calibration: some hundred typical inputs without labels, as for `micronpu.compile`; sequences of them for a
+            model with states.
         target: see ``micronpu targets``.
-        example_inputs: fix shapes and dtypes; the first calibration input unless given.
-        sparsity: how, and how much of the network's quality may go.
-        score: a measure of a network, more is better, in the place of the agreement with the float network.
+        example_inputs: fix shapes and dtypes; default: the first calibration input.
+        sparsity: pattern, search and limits of the loss.
+        score: a measure of a network, larger is better, instead of the agreement with the float network.
         quantization, options: as for `micronpu.compile`.
-        listener: hears about progress, with the name of the step and the part of it that is done.
+        listener: progress callback; called with the name of the step and the completed fraction.
 
     Returns:
-        The sparse network with its report.  On a target that gains nothing the network is as it was, and the report
-        says what the bytes would gain.
+        The sparse network with its report. If the target gains nothing from sparsity, the network is unchanged, and the
+        report states the gain in bytes.
 
-    Raises:
-        MicroNpuError: something in the input does not fit; the message says what, where, why and what to try.
+        Raises:
+            MicroNpuError: an input is invalid; the message states what, where, why and what to try.
     """
     check_listener(listener)
     if sparsity is not None and not isinstance(sparsity, SparsityOptions):
@@ -96,7 +96,7 @@ def sparsify(
 
 
 class Reduced(NamedTuple):
-    """A model with fewer weights or bits, the quantizer for it, what was made sparse, and notes."""
+    """A model with fewer weights or bits, its quantizer, the sparsity report, and notes."""
 
     model: Exported
     quantizer: StaticQuantizer
@@ -106,7 +106,7 @@ class Reduced(NamedTuple):
 
 @dataclass(frozen=True)
 class Sparsity:
-    """That the weights of a model to be compiled shall be sparse, or of fewer bits, how, and for what."""
+    """Settings to make the weights of a model sparse or of fewer bits before it is compiled."""
 
     options: SparsityOptions | None
     device: Device
@@ -114,10 +114,10 @@ class Sparsity:
 
     @classmethod
     def of(cls, sparsity: str | SparsityOptions | None, compress: float | None, device: Device) -> Sparsity | None:
-        """What a user asks for in the words of `micronpu.compile`, or None where that is nothing.
+        """Return the settings for arguments of `micronpu.compile`, or None if they request nothing.
 
         Raises:
-            OptionError: a value that does not fit.
+            OptionError: a value is invalid.
         """
         options, most = sparsity_options(sparsity), check_compress(compress)
         return None if options is None and most is None else cls(options, device, most)
@@ -129,11 +129,11 @@ class Sparsity:
         quantizer: StaticQuantizer,
         progress: Callable[[float], None],
     ) -> Reduced:
-        """Makes weights sparse first, and then gives them fewer bits; the model that is given stays as it is.
+        """Make weights sparse, and then reduce their bits, in a copy of the model.
 
         Args:
-            sequences: of the calibration data, of one row each for a model without states.
-            quantizer: of the finished program; one for training is not what the search quantizes with.
+            sequences: of the calibration data, of one sample each for a model without states.
+            quantizer: of the finished program; if it is for training, the search uses another one.
         """
         program = exported_for_any_batch(model.model, model.examples)
         own = self.device.quantizer() if quantizer.is_qat else quantizer

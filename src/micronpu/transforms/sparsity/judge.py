@@ -1,4 +1,4 @@
-"""How far a network is from the float one, on inputs that nothing was learnt from."""
+"""Distance of a network from the float one, on held-out samples."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from micronpu.transforms.sparsity.distill import difference, is_scores, relative
 from micronpu.transforms.sparsity.network import Row, batches, results
 
 Score = Callable[[Any], float]
-"""A measure of the user's own for a network, which is called like the model; more is better."""
+"""User-defined measure of a network, which is called like the model; larger is better."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """How good a network is.
+    """Accuracy of a network.
 
     Attributes:
-        agreement: share of the rows with the same answer as the float network's; of results that are no scores of
-            classes, 1 less the part of their variance that is lost.
-        loss: what is lost against the float network: 1 less the agreement, or the difference of the user's score.
-        distance: what tells ways to quantize one network apart: the loss by the user's score, or the part of the
-            results' variance that is lost.  The agreement counts whole answers, and too few of them to see the
-            difference.
+        agreement: top-1 agreement with the float network; for outputs that are not class scores, 1 minus the lost
+            fraction of their variance.
+        loss: loss against the float network: 1 minus the agreement, or the difference of the user's score.
+        distance: measure for comparing quantizations of one network: the loss of the user's score, or the lost fraction
+            of the outputs' variance. The agreement is too coarse for this.
     """
 
     agreement: float
@@ -41,9 +40,9 @@ class Judge:
 
     Args:
         model: the float network.
-        rows: inputs kept back.
-        score: in the place of agreement.
-        states: how many of the last results are states, which are no scores whatever their shape.
+        rows: held-out samples.
+        score: replaces the agreement.
+        states: number of trailing outputs that are states, which are never scores.
     """
 
     def __init__(self, model: GraphModule, rows: Sequence[Row], score: Score | None = None, states: int = 0) -> None:
@@ -68,7 +67,7 @@ class Judge:
         return results(model, batches(model, self.rows))
 
     def judged(self, model: GraphModule) -> Judgement:
-        """How good a network is, from one run on the rows and one call of the score."""
+        """Evaluate a network, with one run on the samples and one call of the score."""
         found = self._results(model)
         shares, errors = [], [float(relative_error(y, wanted)) for y, wanted in zip(found, self._wanted, strict=True)]
         for number, (y, wanted) in enumerate(zip(found, self._wanted, strict=True)):
@@ -83,9 +82,9 @@ class Judge:
         return Judgement(agreement, loss, loss)
 
     def harm(self, model: GraphModule) -> float:
-        """What the results lose, as the training without labels counts it.
+        """Distillation loss of the outputs.
 
-        That is finer than the agreement.  What several layers lose together is about the sum of what each loses.
+        It is more sensitive than the agreement. The loss of several layers is about the sum of their individual losses.
         """
         return float(difference(self._results(model), self._wanted, self.rows[0], self._states))
 

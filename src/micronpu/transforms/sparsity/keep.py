@@ -1,4 +1,4 @@
-"""Zeros that stay zeros while somebody else trains the network."""
+"""Keep zero weights at zero while the network is trained by other code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from micronpu.transforms.sparsity.layers import Layer, Matrix, find_layers
 
 
 def kept_weights(matrix: Matrix, weight: Tensor) -> Tensor:
-    """Which weights of a tensor stay: in every group of four the two largest, or fewer where it has fewer others."""
+    """Mask of the weights to keep: the two largest of every group of four, or fewer if it has fewer nonzero ones."""
     rows = matrix.rows(weight.detach().abs())
     mask = torch.zeros_like(rows, dtype=torch.bool)
     for first, size in matrix.groups:
@@ -27,10 +27,10 @@ def kept_weights(matrix: Matrix, weight: Tensor) -> Tensor:
 
 @contextmanager
 def pattern_kept(module: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[None]:
-    """Keeps weights zero while the module is trained: gradients as usual for the others, none for them.
+    """Keep weights zero while the module is trained, by masking their gradients.
 
     Args:
-        masks: which weights stay, by the name of the parameter.
+        masks: weights to keep, by parameter name.
     """
     parameters = {name: p for name, p in module.named_parameters() if name in masks}
 
@@ -44,7 +44,7 @@ def pattern_kept(module: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[Non
 
     apply()
     handles = [p.register_hook(hook(masks[name])) for name, p in parameters.items() if p.requires_grad]
-    # Weight decay and momentum leave zeros alone; whoever assigns weights finds them masked at the next call.
+    # Weight decay and momentum leave zeros unchanged; weights assigned by other code are masked at the next call.
     handles.append(module.register_forward_pre_hook(apply))
     try:
         yield
@@ -55,16 +55,16 @@ def pattern_kept(module: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[Non
 
 
 def masks_of(model: nn.Module, layers: Iterator[Layer] | list[Layer]) -> dict[str, Tensor]:
-    """The masks of layers, by the names of their tensors."""
+    """The masks of layers, by tensor name."""
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     return {m.attribute: kept_weights(m, tensors[m.attribute]) for layer in layers for m in layer.matrices}
 
 
 def keep_what_is_sparse(program: GraphModule, trained: nn.Module) -> AbstractContextManager[None]:
-    """Keeps the zeros of layers that have two in every four weights while a module is trained.
+    """Keep the zeros of layers with 2:4 sparsity while a module is trained.
 
     Args:
-        program: the float program that the module was made of, whose parameters have the same names.
+        program: the float program exported from the module, with the same parameter names.
     """
     layers, _ = find_layers(program)
     return pattern_kept(trained, masks_of(program, [layer for layer in layers if layer.is_sparse(program)]))

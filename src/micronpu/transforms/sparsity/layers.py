@@ -1,8 +1,8 @@
-"""The layers of a float program whose weights can have two zeros in every four, as matrices.
+"""Layers of a float program whose weights can have 2:4 sparsity, as matrices.
 
-A layer is an operator with the weights that it multiplies its input with: a convolution, a linear layer, or all steps
-of a recurrent layer.  A matrix has a row per output and a column per weight of it, in the order in which the NPU reads
-them: places of the kernel, then channels, four of which make a group.
+A layer is an operator with its weights: a convolution, a linear layer, or all steps of a recurrent layer. A matrix has
+a row per output and a column per weight of the row, in the NPU's order: kernel positions, then channels, four of which
+form a group.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Matrix:
     Attributes:
         attribute: name of the tensor in the module.
         shape: of that tensor.
-        channels: input channels that lie next to each other.
-        order: for each column the place in the row of the tensor where it lies otherwise than the stream has it, as
-            behind a picture that was flattened; None where both are the same.
+        channels: number of adjacent input channels.
+            order: for each column, its index in the tensor's row, if it differs from the order of the stream, such as
+                after a flattened image; None if they are equal.
     """
 
     attribute: str
@@ -50,26 +50,26 @@ class Matrix:
 
     @property
     def groups(self) -> list[tuple[int, int]]:
-        """First column and size of every group."""
+        """First column and size of each group."""
         found = []
         for start in range(0, self.columns, self.channels):
             found += [(start + c, min(GROUP, self.channels - c)) for c in range(0, self.channels, GROUP)]
         return found
 
     def rows(self, weight: Tensor) -> Tensor:
-        """[outputs, columns] of a tensor with the shape of the weights."""
+        """Return a tensor with the shape of the weights as [outputs, columns]."""
         flat = weight.movedim(1, -1).reshape(self.shape[0], -1)
         return flat if self.order is None else flat[:, self.order]
 
     def weights(self, rows: Tensor) -> Tensor:
-        """The tensor of a matrix."""
+        """Return a matrix as a tensor with the shape of the weights."""
         if self.order is not None:
             rows = torch.empty_like(rows).index_copy_(1, self.order, rows)
         inner = self.shape[2:]
         return rows.reshape(self.shape[0], *inner, self.shape[1]).movedim(-1, 1).contiguous()
 
     def is_sparse(self, weight: Tensor) -> bool:
-        """Whether a tensor has the pattern."""
+        """True if a tensor has the pattern."""
         rows = self.rows(weight.detach()).reshape(self.shape[0], -1, self.channels)
         return is_made_two_in_four(rows.cpu().numpy())
 
@@ -79,12 +79,12 @@ class Layer:
     """An operator that can have sparse weights.
 
     Attributes:
-        name: of its node, or of the first that reads the weights.
-        title: path of the submodule where that is its only layer, or the node's name.
-        module: path of the submodule, or "".
-        source: ``file:line`` of the user's model, or "".
-        nodes: names of the nodes that read the weights.
-        matrices: one, or several of a recurrent layer.
+        name: of its node, or of the first one that reads the weights.
+            title: path of the submodule if this is its only layer, else the node's name.
+            module: path of the submodule, or "".
+            source: ``file:line`` of the user's model, or "".
+            nodes: names of the nodes that read the weights.
+            matrices: one, or several for a recurrent layer.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Layer:
 
     @property
     def columns(self) -> int:
-        """Of the largest matrix."""
+        """Number of columns of the largest matrix."""
         return max(m.columns for m in self.matrices)
 
     @property
@@ -104,13 +104,13 @@ class Layer:
         return self.matrices[0].shape
 
     def is_sparse(self, model: GraphModule) -> bool:
-        """Whether all its weights have the pattern."""
+        """True if all its weights have the pattern."""
         return all(m.is_sparse(tensor_of(model, m.attribute)) for m in self.matrices)
 
 
 @dataclass(frozen=True)
 class LeftDense:
-    """An operator with weights that cannot have the pattern, and why."""
+    """An operator whose weights cannot have the pattern, with the reason."""
 
     name: str
     title: str
@@ -129,11 +129,11 @@ def tensor_of(model: GraphModule, name: str) -> Tensor:
 
 
 def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[Layer], list[LeftDense]]:
-    """All layers with weights, in execution order, and those that cannot be sparse.
+    """Return all layers with weights, in execution order, and those that cannot be sparse.
 
     Args:
-        turned: names of linear layers whose flattened picture is taken channels first, as the program has it, where the
-            others are taken channels last, as the NPU has it.
+        turned: names of linear layers whose flattened image is read channels first, like in the program; the others are
+            read channels last, like on the NPU.
     """
     found: dict[tuple[str, ...], Layer] = {}
     left: list[LeftDense] = []
@@ -168,7 +168,7 @@ def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[La
 
 
 def _weight_nodes(given: Mapping[str, Any], name: str) -> Iterator[Node]:
-    """The constants that are an operator's weights, not its biases."""
+    """The constants that are weights of an operator, without its biases."""
     candidates = given["params"] if name in RECURRENT else [given["weight"]]
     for weight in candidates:
         if isinstance(weight, Node) and weight.op == "get_attr" and _tensor(weight).dim() > 1:
@@ -182,7 +182,7 @@ def _tensor(node: Node) -> Tensor:
 
 
 def _objection(given: Mapping[str, Any], name: str, weights: Sequence[Node]) -> str:
-    """Why an operator's weights cannot have the pattern, or ""."""
+    """Reason why an operator's weights cannot have the pattern, or ""."""
     if name in _DENSE_ONLY:
         return "only convolutions of one and two dimensions and linear layers can be sparse"
     if not weights:
@@ -196,7 +196,7 @@ def _objection(given: Mapping[str, Any], name: str, weights: Sequence[Node]) -> 
 
 
 def _picture(given: Mapping[str, Any], flattens: Set[Node]) -> tuple[int, ...]:
-    """Sizes [C, ...] of the picture that a linear layer reads flattened, or ()."""
+    """Sizes [C, ...] of the image that a linear layer reads flattened, or ()."""
     source, columns = given["input"], _tensor(given["weight"]).shape[1]
     while source in flattens:
         source = source.all_input_nodes[0]
@@ -209,7 +209,7 @@ def _picture(given: Mapping[str, Any], flattens: Set[Node]) -> tuple[int, ...]:
 
 
 def _channels_last(picture: tuple[int, ...]) -> Tensor:
-    """The order of the columns of a flattened picture [C, ...] with the channels last."""
+    """The order of the columns of a flattened image [C, ...] in channels-last order."""
     return torch.arange(_product(picture)).reshape(picture).movedim(0, -1).reshape(-1)
 
 

@@ -1,4 +1,4 @@
-"""A float program run on many rows at once, and what its layers read meanwhile."""
+"""Run a float program on batches of samples, and collect the inputs of its layers."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from micronpu.upstream.torch import tree_leaves
 Row = tuple[Tensor, ...]
 
 _ROWS = 50
-"""Rows that are run at once where nothing is trained."""
+"""Samples per batch, except in training."""
 SAMPLES_PER_COLUMN = 64
-"""Inputs of a layer that the moments are taken of, as a multiple of its columns: more change little."""
+"""Number of layer inputs from which moments are computed, per column; more change little."""
 
 
 @dataclass(frozen=True)
 class FloatNetwork:
-    """A float network whose weights are to change, and what its quantized forms are made with and judged by.
+    """A float network to be modified, with the data to quantize and evaluate it.
 
     Attributes:
-        model: a program of `exported_for_any_batch`, changed in place.
+        model: a program of `exported_for_any_batch`, modified in place.
         states: its last inputs and its last outputs.
-        examples: inputs that fix shapes and dtypes, first values of states included.
-        rows: calls of it, values of states included.
+        examples: inputs that fix shapes and dtypes, including initial states.
+        rows: calls of it, including values of states.
     """
 
     model: GraphModule
@@ -47,11 +47,11 @@ class FloatNetwork:
 
     @classmethod
     def of(cls, program: GraphModule, examples: Row, sequences: Sequence[Sequence[Row]]) -> FloatNetwork:
-        """Of a program of `exported_for_any_batch`, whose batch norms are folded.
+        """Return the network of a program of `exported_for_any_batch`, with folded batch norms.
 
         Args:
             examples: without states.
-            sequences: of calls without states, of one call each for a model without states.
+            sequences: of calls without states; one call each for a model without states.
         """
         states = states_of(program)
         norms_into_parameters(program)
@@ -60,29 +60,29 @@ class FloatNetwork:
 
 
 def takes_any_batch(model: GraphModule) -> bool:
-    """Whether a program takes several rows at once."""
+    """True if a program accepts batches of any size."""
     values = [n.meta.get("val") for n in model.graph.nodes if n.op == "placeholder"]
     return all(isinstance(v, Tensor) and v.dim() > 0 and not isinstance(v.shape[0], int) for v in values)
 
 
 def batches(model: GraphModule, rows: Sequence[Row], size: int = _ROWS) -> Iterator[Row]:
-    """Rows joined to as many as are run at once; each alone where the program has a fixed batch."""
+    """Concatenate samples into batches; one sample each if the program has a fixed batch size."""
     size = size if takes_any_batch(model) else 1
     for start in range(0, len(rows), size):
         yield joined(rows[start : start + size])
 
 
 def joined(rows: Sequence[Row]) -> Row:
-    """Rows one below the other."""
+    """Concatenate samples along the batch axis."""
     return rows[0] if len(rows) == 1 else tuple(torch.cat(parts) for parts in zip(*rows, strict=True))
 
 
 @contextmanager
 def stateless(model: GraphModule, states: States) -> Iterator[int]:
-    """Makes the states of a program inputs and outputs like any other inside of a ``with``.
+    """Treat the states of a program as ordinary inputs and outputs within the context.
 
     Yields:
-        How many of its last results are states and float.
+        Number of its last outputs that are float states.
     """
     model.meta.pop(KEY, None)
     try:
@@ -93,7 +93,7 @@ def stateless(model: GraphModule, states: States) -> Iterator[int]:
 
 
 def results(model: Callable[..., Any], rows: Iterable[Row]) -> list[Tensor]:
-    """The float results on all rows, one tensor for each output of the program."""
+    """The float outputs for all samples, one tensor for each output of the program."""
     found: list[list[Tensor]] = []
     with torch.no_grad():
         for batch in rows:
@@ -102,18 +102,18 @@ def results(model: Callable[..., Any], rows: Iterable[Row]) -> list[Tensor]:
 
 
 def floats(result: Any) -> list[Tensor]:
-    """The float tensors of what a program returns."""
+    """The float tensors in the result of a program."""
     return [
         t if t.dim() else t.reshape(1) for t in tree_leaves(result) if isinstance(t, Tensor) and t.is_floating_point()
     ]
 
 
 class Moments(Interpreter):
-    """Second moments of what layers read.
+    """Second moments of the inputs of layers.
 
     Attributes:
-        moments: attribute of a layer's weights to [columns, columns].
-        samples: attribute to the number of inputs that there were.
+        moments: name of a layer's weights to [columns, columns].
+        samples: name of a layer's weights to the number of inputs.
     """
 
     def __init__(self, model: GraphModule, layers: Iterable[Layer], rows: int) -> None:
@@ -125,7 +125,7 @@ class Moments(Interpreter):
         self._generator = torch.Generator().manual_seed(0)
 
     def collect(self, rows: Iterable[Row]) -> Moments:
-        """Runs the program on rows."""
+        """Run the program on samples."""
         with torch.no_grad():
             for batch in rows:
                 self.run(*batch)
@@ -153,7 +153,7 @@ class Moments(Interpreter):
         return super().run_node(n)
 
     def _add(self, attribute: str, x: Tensor, rows: int) -> None:
-        """Adds inputs [samples, columns], of which there may be more than are needed."""
+        """Add inputs [samples, columns], up to the required number."""
         wanted = max(SAMPLES_PER_COLUMN * x.shape[1] * rows // self._rows, rows)
         if wanted < len(x):
             x = x[torch.randperm(len(x), generator=self._generator)[:wanted]]
@@ -165,21 +165,22 @@ class Moments(Interpreter):
 def read_by_kernel(
     given: dict[str, Any], most: int, generator: torch.Generator, result: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """[samples, KH * KW * C] of a convolution's input; with groups those of all groups, whose moments are one mean.
+    """Return [samples, KH * KW * C] of a convolution's input; for grouped convolutions, of all groups with one common
+    mean.
 
     Args:
-        most: pixels of each row's result that are looked at; where there are more, a random choice.
+        most: maximum pixels per sample; more are sampled at random.
         result: of a convolution without groups.
 
     Returns:
-        What was read, and [samples, O] of the result at the same pixels.
+        The inputs, and [samples, O] of the result at the same pixels.
     """
     x, weight = given["input"], given["weight"]
     inner = weight.dim() - 2
     kernel, channels = list(weight.shape[2:]), weight.shape[1]
     stride, dilation = (_each(given[name], inner) for name in ("stride", "dilation"))
     x = F.pad(x, _padding(given["padding"], kernel, dilation))
-    if inner == 1:  # as a picture of one row
+    if inner == 1:  # as an image of one row
         x, kernel, stride, dilation = x.unsqueeze(2), [1, *kernel], [1, *stride], [1, *dilation]
     columns = F.unfold(
         x, tuple(kernel), dilation=tuple(dilation), stride=tuple(stride)
@@ -196,7 +197,7 @@ def read_by_kernel(
 
 
 def _padding(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
-    """As `torch.nn.functional.pad` takes it: the last axis first."""
+    """Padding in the format of `torch.nn.functional.pad`: the last axis first."""
     found: list[int] = []
     for axis in reversed(range(len(kernel))):
         if padding == "same":
@@ -214,9 +215,9 @@ def _each(value: Any, count: int) -> list[int]:
 
 
 def _read_by_steps(overload: str, given: dict[str, Any]) -> Iterator[Tensor]:
-    """What the weights of a recurrent layer multiply, in the order of its parameters: inputs, then states.
+    """Inputs of the weights of a recurrent layer, in the order of its parameters: inputs, then states.
 
-    The layers and directions are run one by one, so that the states of all steps are seen.
+    Layers and directions run one by one, so that the states of all steps are available.
     """
     function = getattr(torch.ops.aten, overload.split(".")[0]).input
     x, states, params = given["input"], given["hx"], given["params"]

@@ -1,4 +1,4 @@
-"""What a user may choose about sparse weights."""
+"""Options for sparse weights."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ PATTERNS = ("2:4",)
 
 @dataclass(frozen=True, kw_only=True)
 class SparsityOptions:
-    """How a network is made sparse.
+    """Options of the search for a sparse network.
 
     Attributes:
         pattern: "2:4", two zeros in every four weights along the input channels.
-        max_loss: what may be lost at most, 0 to 1: the share of the inputs kept back whose answer is another one than
-            that of the float network; without limit unless given.  With a score of one's own, in its units.
-        max_cycles: of the NPU for the network; up to 1.0 a part of the dense network's.  Where both limits are given,
-            the fewest cycles within ``max_loss`` are chosen, and it is said whether they are few enough.
-        points: steps from the dense network to the sparsest, each with more sparse layers than the one before.
-        steps: of training without labels, all points together; 0 for none.
-        rate: of learning, as a part of the size of the values that are learnt.
-        batch: rows of a step.
-        held_back: part of the calibration inputs that nothing is learnt from and that points are judged with.
-        damping: part of the mean second moment that is added to each, so that few inputs do not mislead.
-        least_samples: inputs of a layer as a part of its columns, below which the second order would guess and the
-            layer stays dense.
-        least_gain: part of its cycles that a layer has to save to become sparse.
-        dense: layers that stay as they are, by the path of the submodule or the name of the operator.
-        corrections: whether every point is also quantized with corrections (ranges by results and biases), and what is
-            nearest to the float network kept; not where a quantizer has corrections of its own.
-        seed: of the training; the same seed gives the same weights on a machine with as many threads.
+        max_loss: maximum loss, 0 to 1: the fraction of held-out samples whose top-1 result differs from that of the
+            float network; default: no limit. With a user-defined score, in its units.
+            max_cycles: maximum NPU cycles of the network; up to 1.0 relative to the dense network. If both limits are
+                given, the fewest cycles within ``max_loss`` are chosen, and the report states whether they meet this
+                limit.
+            points: steps from the dense to the sparsest network, each with more sparse layers than the one before.
+            steps: of training without labels, for all points in total; 0 for none.
+            rate: learning rate, relative to the magnitude of the trained values.
+            batch: samples per step.
+            held_back: fraction of the calibration inputs that are held out to evaluate the points.
+            damping: fraction of the mean second moment added to each, for robustness with few inputs.
+            least_samples: minimum number of inputs of a layer, relative to its columns; with fewer, the second order is
+                unreliable and the layer stays dense.
+            least_gain: minimum fraction of its cycles that a layer must save to become sparse.
+            dense: layers to keep dense, by path of the submodule or name of the operator.
+            corrections: also quantize every point with corrections (ranges by results and biases), and keep the result
+                nearest to the float network; ignored if the quantizer has corrections.
+            seed: of the training; equal seeds give equal weights on machines with the same number of threads.
 
     Raises:
-        OptionError: a value that does not fit.
+        OptionError: a value is invalid.
     """
 
     pattern: str = "2:4"
@@ -87,7 +88,7 @@ class SparsityOptions:
 
 
 def sparsity_options(given: Any) -> SparsityOptions | None:
-    """The options of what a user gives: None, the name of a pattern, or the options themselves.
+    """Return the options for None, the name of a pattern, or options.
 
     Raises:
         OptionError: something else.

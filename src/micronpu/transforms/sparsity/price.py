@@ -1,4 +1,4 @@
-"""What a network costs on the NPU: quantized, partitioned and compiled, but not handed out."""
+"""Cost of a network on the NPU: quantize, partition and compile it without writing a program."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from micronpu.transforms.sparsity.network import Row, batches
 
 @dataclass(frozen=True)
 class Price:
-    """What a network costs.
+    """Cost of a network.
 
     Attributes:
-        cycles: of the NPU for all of it, 0 where its compiler has no estimate.
+        cycles: of the NPU for the whole network, 0 if its compiler has no estimate.
         bytes: of weights and tables as the NPU reads them.
         by_layer: cycles by name of the layer.
-        sparse: names of the layers whose weights the NPU reads as two in four.
+        sparse: names of the layers whose weights the NPU reads as 2:4 sparse.
     """
 
     cycles: int
@@ -38,19 +38,19 @@ class Price:
 
 
 def integers(model: GraphModule, rows: Sequence[Row], quantizer: StaticQuantizer) -> GraphModule:
-    """The integer network of a float program, which stays as it is; it takes as many rows at once.
+    """Return the integer network of a float program, which stays unchanged; it accepts the same batch sizes.
 
     Args:
-        rows: that the ranges of tensors are taken from.
+        rows: samples for the ranges of tensors.
     """
-    # Corrections count what they are given, and keep all that one of it gives on the way: rows, not many at once.
+    # Corrections count inputs and keep all intermediate values of one: pass single samples, not batches.
     corrected = quantizer.settings.corrections.need_data
     several = [[row] for row in rows] if corrected else [[batch] for batch in batches(model, rows)]
     return quantize(copy.deepcopy(model), several, quantizer)
 
 
 def price(quantized: GraphModule, examples: Row, layers: Sequence[Layer | LeftDense], device: Device) -> Price:
-    """Compiles an integer network, which stays as it is."""
+    """Compile an integer network, which stays unchanged."""
     program = finished(quantized, examples)
     separate_clamps(program, device.excludes)
     decisions = device.decisions(ProgramView(program))

@@ -1,9 +1,9 @@
-"""Layers fitted one after the other to what they gave in the dense network, from what they are given in the sparse one.
+"""Fit layers one after the other: from their inputs in the sparse network to their results in the dense one.
 
-A layer behind sparse ones reads other values than before.  With x what a layer reads in the sparse network and y its
-result in the dense one, the least squares of W x + b against y make up for what the layers before it have lost, in
-sparse layers and in dense ones alike (GPTAQ does so column by column, Li et al. 2025, arXiv 2504.02692).  Both networks
-are gone through together, so that a layer sees those before it as they are by then.
+A layer after sparse ones reads changed values. With x its input in the sparse network and y its result in the dense
+one, the least-squares fit of W x + b to y compensates for the losses of earlier layers, in sparse and dense layers
+alike (GPTAQ does so column by column, Li et al. 2025, arXiv 2504.02692). Both networks are traversed together, so that a
+layer is fitted to the inputs from already fitted layers.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from micronpu.transforms.sparsity.network import SAMPLES_PER_COLUMN, Row, batche
 from micronpu.transforms.sparsity.second_order import pruned
 
 _RIDGE = 0.3
-"""Part of the mean second moment by which a layer is held to the weights it has: some rows do not say everything."""
+"""Regularization toward the current weights, relative to the mean second moment, because the samples are few."""
 _MOST_BYTES = 2**30
-"""Of values of both networks that are kept at a time; where that is too little, fewer rows are looked at."""
+"""Maximum bytes of intermediate values of both networks; if exceeded, fewer samples are used."""
 _MOST_COLUMNS = 2048
-"""Of a dense layer that is fitted, which takes the third power of them."""
+"""Maximum columns of a fitted dense layer; the fit takes time cubic in them."""
 
 
 def refit(
@@ -42,14 +42,14 @@ def refit(
     damping: float,
     progress: Callable[[float], None] = lambda done: None,
 ) -> None:
-    """Fits the layers of a network in place; those of which `can_be_fitted` is not true stay.
+    """Fit the layers of a network in place; those for which `can_be_fitted` is False stay unchanged.
 
     Args:
         student: the network.
-        teacher: the same program with the weights that it answers rightly with.
+        teacher: the same program with the original weights.
         layers: all that may change.
-        given: those of them that are two in four; the zeros that they have stay.
-        pruning: those of them that become so now.
+        given: those of them with 2:4 sparsity; their zeros are kept.
+        pruning: those of them to make sparse.
         damping: as for `pruned`.
     """
     count = min(len(rows), max(_MOST_BYTES // max(2 * _bytes(student), 1), 1))
@@ -67,7 +67,7 @@ def refit(
 
 
 def can_be_fitted(model: GraphModule, layer: Layer) -> bool:
-    """Whether a layer is one product of its weights and what one node gives."""
+    """True if a layer is one product of its weights and the result of one node."""
     if len(layer.nodes) > 1 or len(layer.matrices) > 1:
         return False
     (node,) = (n for n in model.graph.nodes if n.name == layer.nodes[0])
@@ -75,11 +75,10 @@ def can_be_fitted(model: GraphModule, layer: Layer) -> bool:
 
 
 class _Walk:
-    """Two networks of one program, node by node on all rows.
+    """Runs two networks of one program in parallel, node by node on all samples.
 
     Attributes:
-        mine, wanted: what the nodes of the student and the teacher have given, for each of the parts, for as long as
-            somebody reads it.
+        mine, wanted: results of the nodes of the student and the teacher for each part, until their last use.
     """
 
     def __init__(self, student: GraphModule, teacher: GraphModule, parts: Sequence[Row]) -> None:
@@ -94,7 +93,7 @@ class _Walk:
             self._run(self.teacher, node, part, values)
 
     def compute(self, node: Node) -> None:
-        """Computes the student's, and forgets what nobody reads any more."""
+        """Compute the student's result, and free values after their last use."""
         for part, mine, wanted in zip(self.parts, self.mine, self.wanted, strict=True):
             self._run(self.student, node, part, mine)
             for read in self._frees.get(node, ()):
@@ -115,7 +114,7 @@ class _Walk:
 
 
 def _last_reads(model: GraphModule) -> dict[Node, list[Node]]:
-    """The nodes that nobody reads after a node."""
+    """The nodes that are not read after a node."""
     last = {read: node for node in model.graph.nodes for read in (node, *node.all_input_nodes)}
     found: dict[Node, list[Node]] = {}
     for read, node in last.items():
@@ -125,7 +124,7 @@ def _last_reads(model: GraphModule) -> dict[Node, list[Node]]:
 
 
 def _bytes(model: GraphModule) -> int:
-    """The most that the values of one row take at a time."""
+    """Maximum memory in bytes of the values of one sample."""
 
     def size(node: Node) -> int:
         value = node.meta.get("val")
@@ -143,7 +142,7 @@ def _bytes(model: GraphModule) -> int:
 
 
 class _Sums:
-    """Mean products of what a layer reads and what it should give."""
+    """Mean products of a layer's inputs and target results."""
 
     def __init__(self, rows: int, columns: int) -> None:
         self._per_row = max(SAMPLES_PER_COLUMN * columns // rows, 1)
@@ -168,7 +167,7 @@ class _Sums:
 
 
 def _fit(node: Node, matrix: Matrix, walk: _Walk, keeps: bool, prunes: bool, damping: float) -> None:
-    """Gives a layer the weights and the bias with which it comes nearest to what it should give."""
+    """Fit a layer's weights and bias to its target results."""
     if not prunes and matrix.columns > _MOST_COLUMNS:
         return
     given = arguments(node)

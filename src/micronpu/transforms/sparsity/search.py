@@ -1,8 +1,8 @@
-"""The way from a dense network to a sparse one.
+"""Search for a sparse network, starting at the dense one.
 
-Layers are chosen by what they gain and what they cost.  The network goes from dense to sparse in some steps, the layers
-that gain most for the least harm first; at each step the weights that go are made up for by those that stay
-(`second_order`) and by the layers behind (`refit`), and then the network learns to answer as it did (`distill`).
+Layers are chosen by their gain and their harm. The network becomes sparse in a few steps, starting with the layers of
+the highest gain for the least harm; in each step the remaining weights (`second_order`) and the following layers
+(`refit`) compensate for the removed weights, and then the network is trained to reproduce its outputs (`distill`).
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ Listener = Callable[[str, float], None]
 
 _LEAST_ROWS = 8
 _FEW_KEPT = 20
-"""Inputs kept back, below which an answer is a large part of the agreement."""
+"""Number of held-out samples below which one sample is a large part of the agreement."""
 _SLACK = 0.005
-"""Part of the cycles that is nothing to speak of."""
+"""Fraction of the cycles that is negligible."""
 _TRIES = 3
-"""Of a choice of layers, which is priced as a whole."""
+"""Number of attempts to choose layers, each priced as a whole network."""
 _RANGE_ROWS = 50
-"""Inputs that the ranges of a network are taken from while it is on its way."""
+"""Number of samples for the ranges during the search."""
 _JUDGED_ALONE = 100
-"""Inputs on which single layers are fitted, and compared."""
+"""Number of samples for fitting and comparing single layers."""
 
 
 @dataclass(frozen=True)
 class _Stop:
-    """A network on the way.
+    """An intermediate network of the search.
 
     Attributes:
         state: its tensors.
-        point: what it costs, and how good it is.
-        price: what it costs by layer.
+        point: its cost and accuracy.
+        price: its cost by layer.
     """
 
     state: dict[str, Tensor]
@@ -73,10 +73,10 @@ class Sparsified:
     """A sparse network.
 
     Attributes:
-        model: the float network with sparse weights, batch norms folded, for any number of rows where the model takes
-            any; `micronpu.compile` takes it as it takes the model.  States are its last inputs and its last outputs.
-        report: what became of every layer, and the points on the way.
-        masks: which weights stay, by the name of the model's tensor.
+        model: the float network with sparse weights and folded batch norms, for any batch size if the model accepts
+            any; pass it to `micronpu.compile` like the model. States are its last inputs and its last outputs.
+        report: the result for every layer, and the intermediate points.
+        masks: weights to keep, by name of the model's tensor.
     """
 
     model: GraphModule
@@ -88,11 +88,11 @@ class Sparsified:
 
     @property
     def quantization(self) -> dict[str, bool]:
-        """The corrections with which the integer network was nearest to the float one, for `micronpu.compile`."""
+        """The corrections that gave the most accurate integer network, for `micronpu.compile`."""
         return dict.fromkeys(self.report.point.corrections, True)
 
     def at(self, point: int) -> Sparsified:
-        """The network at another point of the report.
+        """Return the network at another point of the report.
 
         Raises:
             OptionError: there is no such point.
@@ -108,7 +108,7 @@ class Sparsified:
         return Sparsified(model, report, masks_of(model, own), self._states, self._rows, self._layers)
 
     def keeping_pattern(self) -> AbstractContextManager[None]:
-        """Keeps the zeros while the model is trained inside of a ``with``."""
+        """Keep the zeros while the model is trained within the context."""
         return pattern_kept(self.model, self.masks)
 
     def __rich__(self) -> Any:
@@ -126,13 +126,13 @@ def sparsified(
     score: Score | None = None,
     listener: Listener | None = None,
 ) -> Sparsified:
-    """`sparsify` for a network, which is changed in place."""
+    """`sparsify` for a network, which is modified in place."""
     with quiet(), stateless(network.model, network.states) as results:
         return _Work(network, device, quantizer, options, score, listener, results).done()
 
 
 def listening(progress: Callable[[float], None]) -> Listener:
-    """A listener that hears how much of the whole is done."""
+    """Return a progress callback that reports the completed fraction of the whole."""
     begins = {"price": 0.0, "sensitivity": 0.15, "distill": 0.2}
     ends = {"price": 0.15, "sensitivity": 0.2, "distill": 1.0}
     return lambda name, part: progress(begins[name] + part * (ends[name] - begins[name]))
@@ -222,20 +222,20 @@ class _Work:
                 )
 
     def _telling(self, step: str, number: int, count: int, begin: float = 0.0, share: float = 1.0) -> Progress:
-        """Tells of a share of one of a step's equal pieces."""
+        """Report progress for one of a step's equal pieces."""
         return lambda part: self.tell(step, (number + begin + share * part) / count)
 
     # -- prices
 
     def price(self) -> Price:
-        """What the network costs as it is now, without corrections: they change no cycles."""
+        """Cost of the current network, without corrections, which do not change cycles."""
         return self._priced(integers(self.model, self.rows[:_RANGE_ROWS], self.quantizer))
 
     def _priced(self, quantized: GraphModule) -> Price:
         return price(quantized, self.examples, [*self.layers, *self.left], self.device)
 
     def stop(self, layers: Sequence[Layer], progress: Progress) -> _Stop:
-        """The network as it is now, quantized as well as can be, compiled and judged."""
+        """Quantize the current network as well as possible, compile it and evaluate it."""
         tries = self.options.corrections and not self.device.dense_only
         heard = functools.partial(_share, progress, 0.8)
         made = nearest(self.model, self.rows[:_RANGE_ROWS], self.quantizer, self.judge, tries, heard)
@@ -250,7 +250,7 @@ class _Work:
     def pruned_alone(
         self, layers: Sequence[Layer], moments: Moments, progress: Progress = lambda part: None
     ) -> dict[str, Tensor]:
-        """The weights of layers, each made sparse by itself, by the tensor's name."""
+        """The weights of layers, each pruned independently, by tensor name."""
         found = {}
         matrices = [m for layer in layers for m in layer.matrices]
         with torch.no_grad():
@@ -274,7 +274,7 @@ class _Work:
         alone: Mapping[str, Tensor],
         progress: Progress,
     ) -> None:
-        """Makes layers sparse, and fits them and those behind to what the dense network gives.
+        """Make layers sparse, and fit them and the following ones to the dense network's results.
 
         Args:
             before: those that are sparse already.
@@ -297,7 +297,7 @@ class _Work:
 
     @contextmanager
     def learning(self) -> Iterator[GraphModule]:
-        """The network in double precision, whose weights are the network's when the ``with`` ends."""
+        """The network in double precision; its weights are copied back at the end of the context."""
         self.twin.load_state_dict(self.model.state_dict())
         yield self.twin
         self.model.load_state_dict(self.twin.state_dict())
@@ -305,7 +305,7 @@ class _Work:
     def state(self) -> dict[str, Tensor]:
         return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
-    # -- the way
+    # -- search
 
     def done(self) -> Sparsified:
         self.tell("price", 0.0)
@@ -340,7 +340,7 @@ class _Work:
                 stage, chosen, self.wide_rows, alone, self._telling("distill", number, len(stages), 0.0, 0.5)
             )
             chosen += stage
-            # The later a layer comes, the more harm it does.
+            # Later layers do more harm.
             steps = 2 * self.options.steps * (number + 1) // (len(stages) * (len(stages) + 1))
             self._learn(chosen, steps, number, len(stages))
             stops.append(self.stop(chosen, self._telling("distill", number, len(stages), 0.9, 0.1)))
@@ -351,7 +351,7 @@ class _Work:
         return self._result(stops, best, sparse, errors)
 
     def _possible(self) -> list[Layer]:
-        """Layers that could become sparse."""
+        """Layers that can become sparse."""
         found = []
         for layer in self.layers:
             if layer.title in self.options.dense or layer.name in self.options.dense:
@@ -361,7 +361,7 @@ class _Work:
         return found
 
     def _enough(self, layers: Sequence[Layer], moments: Moments) -> list[Layer]:
-        """Layers of which enough inputs were seen."""
+        """Layers with enough input samples."""
         found = []
         for layer in layers:
             few = [m for m in layer.matrices if moments.samples[m.attribute] < self.options.least_samples * m.columns]
@@ -382,13 +382,13 @@ class _Work:
     def _all_sparse(
         self, layers: Sequence[Layer], moments: Moments, progress: Progress = lambda part: None
     ) -> tuple[dict[str, Tensor], Price]:
-        """The weights of layers that are each made sparse by itself, and what the network costs with all of them."""
+        """The weights of independently pruned layers, and the cost of the network with all of them."""
         alone = self.pruned_alone(layers, moments, progress)
         self.put(layers, alone)
         return alone, self.price()
 
     def _turned(self, layers: Sequence[Layer], sparse: Price) -> bool:
-        """Takes linear layers behind a flattened picture in the order in which the NPU reads them; whether any is."""
+        """Convert linear layers after a flattened image to the NPU's order; True if there are any."""
         names = [
             layer.name
             for layer in layers
@@ -422,7 +422,7 @@ class _Work:
     def _sensitivities(
         self, layers: Sequence[Layer], alone: Mapping[str, Tensor], start: Mapping[str, Tensor]
     ) -> dict[str, float]:
-        """What the results lose where one layer alone is sparse, and those behind make up for it; see `Judge.harm`."""
+        """Loss of the outputs with only one layer sparse and the following ones fitted; see `Judge.harm`."""
         few = len(self.kept) > _JUDGED_ALONE
         kept = [as_learner(self.twin, row) for row in self.kept[: _JUDGED_ALONE if few else None]]
         judge = Judge(self.teacher, kept, None, self.states)
@@ -443,7 +443,7 @@ class _Work:
         alone: Mapping[str, Tensor],
         dense: _Stop,
     ) -> list[Layer]:
-        """The layers that do the least harm for the cycles that were asked for, or all."""
+        """Layers with the least harm that reach the requested cycles, or all."""
         limit = cycles_wanted(self.options, dense.price.cycles)
         if limit is None or self.options.max_loss is not None:
             return list(layers)
@@ -453,7 +453,7 @@ class _Work:
             chosen = [layers[i] for i in picked]
             if len(chosen) == len(layers):
                 break
-            # The whole may take other cycles than its layers say.
+            # The cycles of the whole may differ from the sum of its layers.
             self.put(chosen, alone)
             above = self.price().cycles - limit
             self.model.load_state_dict(dense.state)
@@ -468,8 +468,8 @@ class _Work:
     def _stages(
         self, layers: Sequence[Layer], gains: Mapping[str, int], errors: Mapping[str, float]
     ) -> list[list[Layer]]:
-        """Layers in the order in which they become sparse, in steps of about the same gain."""
-        # Ties are settled by the order of the program.
+        """Layers in the order in which they become sparse, in steps of about equal gain."""
+        # The order of the program decides ties.
         order = sorted(layers, key=lambda layer: -gains[layer.name] / max(errors[layer.name], 1e-9))
         total, sofar = sum(gains[layer.name] for layer in order), 0
         stages: list[list[Layer]] = [[] for _ in range(self.options.points)]
@@ -482,7 +482,7 @@ class _Work:
     def _learn(self, layers: Sequence[Layer], steps: int, number: int, count: int) -> None:
         if not steps:
             return
-        # The dense network teaches what it answers, and what the products of weights give.
+        # The dense network is the teacher for the outputs and for the products of weights.
         products = {name for layer in self.layers for name in layer.nodes} | {layer.name for layer in self.left}
         told = [n.name for n in self.model.graph.nodes if n.name in products and isinstance(n.meta.get("val"), Tensor)]
         with self.learning() as model:
@@ -530,11 +530,11 @@ class _Work:
         return Sparsified(self.model, report, masks_of(self.model, own), states, rows, self.layers)
 
     def _rows(self, stop: _Stop, dense: Price, sparse: Price, errors: Mapping[str, float]) -> tuple[SparseLayer, ...]:
-        """What became of every layer in one of the networks, as its compiler sees it."""
+        """The result for every layer of one of the networks, from the compiler's view."""
         rows: dict[str, SparseLayer] = {}
         for layer in self.layers:
             has_pattern = layer.title in stop.point.layers
-            # What a rewrite puts beside a dense layer may have zeros enough of its own.
+            # Nodes that a rewrite adds to a dense layer may have enough zeros by chance.
             is_sparse = has_pattern and layer.name in stop.price.sparse
             why = self.why.get(layer.name, "sparse at a later point")
             if layer in self.given:

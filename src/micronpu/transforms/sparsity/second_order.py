@@ -1,11 +1,10 @@
-"""Weights left out with compensation by the others, on the grid of int8.
+"""Prune weights and compensate with the remaining ones, rounded to int8.
 
-For a row w of a layer's weights and inputs x with second moments H = E[x x'], leaving out the weight q changes the
-result least where w_q^2 / [H^-1]_qq is least, and the other weights make up for it best by
-- w_q / [H^-1]_qq * [H^-1]_(q, :)  (optimal brain surgeon, Hassibi and Stork 1993).  All rows share H, and columns are
-settled one after the other, so that one Cholesky factor of H^-1 holds all that is needed (SparseGPT, Frantar and
-Alistarh 2023, arXiv 2301.00774).  A weight that stays is rounded to the grid of int8 on the way, and what rounding
-changes is made up for in the same way.
+For a row w of a layer's weights and inputs x with second moments H = E[x x'], removing the weight q changes the result
+least if w_q^2 / [H^-1]_qq is smallest, and the best compensation of the other weights is - w_q / [H^-1]_qq * [H^-1]_(q,
+:)  (optimal brain surgeon, Hassibi and Stork 1993). All rows share H, and columns are processed in order, so that one
+Cholesky factor of H^-1 suffices (SparseGPT, Frantar and Alistarh 2023, arXiv 2301.00774). Each remaining weight is
+rounded to int8, and its rounding error is compensated in the same way.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from torch import Tensor
 from micronpu.ir.pattern import KEPT
 
 _BLOCK = 128
-"""Columns that are settled before those behind them are told, in one product."""
+"""Columns processed before later columns are updated in one product."""
 _MOST_PRODUCTS = 10**11
-"""Of a fit by least squares; larger layers do without."""
+"""Maximum number of products of a least-squares fit; larger layers skip it."""
 _BLOCK_VALUES = 2 * 10**7
 
 
@@ -33,18 +32,18 @@ def pruned(
     mask: Tensor | None = None,
     bits: int = 8,
 ) -> Tensor:
-    """Weights with at most two of each group other than zero.
+    """Return weights with at most two nonzero ones in each group.
 
     Args:
         weights: [O, columns].
         moments: [columns, columns], the second moments of the inputs.
         groups: first column and size of every group, in order.
-        damping: part of the mean second moment that is added to each, so that H can be inverted.
-        mask: [O, columns], which weights stay; chosen here unless given.
+        damping: fraction of the mean second moment added to each, so that H is invertible.
+        mask: [O, columns], weights to keep; default: chosen here.
         bits: of the weights.
 
     Returns:
-        [O, columns], each row on the grid of int8, or of fewer bits, that the row that was given has.
+        [O, columns], each row rounded to multiples of the original row's scale for int8, or for fewer bits.
     """
     h = _damped(moments, damping)
     w = weights.double()
@@ -65,12 +64,12 @@ def _settled(
     groups: Sequence[tuple[int, int]],
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Column after column on the grid or zero, what that changes made up for by the columns behind; and which stay.
+    """Round or prune column by column, compensating in later columns; return the weights and the mask.
 
     Args:
         factor: the upper Cholesky factor of H^-1.
-        step: [O], of the grid of each row.
-        most: of them that a weight may be from zero.
+        step: [O], the scale of each row.
+        most: maximum magnitude of a quantized weight.
     """
     w = weights.clone()
     settled, stays = torch.zeros_like(w), torch.zeros_like(w, dtype=torch.bool)
@@ -102,9 +101,9 @@ def _settled(
 
 
 def _fitted(weights: Tensor, h: Tensor, mask: Tensor) -> Tensor:
-    """The weights that stay, by least squares: what went early could not know of what went later.
+    """Refit the remaining weights by least squares, since early pruning ignores later pruning.
 
-    Row by row the solution of H_kk w' = (H w)_k for the columns k that stay.
+    Solves H_kk w' = (H w)_k for each row and its remaining columns k.
     """
     count = int(mask.sum(1).max())
     if not count or len(weights) * count**3 > _MOST_PRODUCTS:
@@ -114,7 +113,7 @@ def _fitted(weights: Tensor, h: Tensor, mask: Tensor) -> Tensor:
     rows_at_once = max(1, _BLOCK_VALUES // count**2)
     for start in range(0, len(weights), rows_at_once):
         rows = slice(start, start + rows_at_once)
-        # Rows with fewer weights are filled up with columns that go, of which the equation says that they are zero.
+        # Rows with fewer weights are padded with pruned columns, whose equations give zero.
         stays, columns = mask[rows].double().topk(count, dim=1)
         system = h[columns[:, :, None], columns[:, None, :]] * stays[:, :, None] * stays[:, None, :]
         system += torch.diag_embed(1 - stays)
@@ -125,7 +124,7 @@ def _fitted(weights: Tensor, h: Tensor, mask: Tensor) -> Tensor:
 
 
 def _damped(moments: Tensor, damping: float) -> Tensor:
-    """The moments with what makes them a matrix that can be inverted."""
+    """The moments, damped so that the matrix is invertible."""
     h = moments.double().clone()
     diagonal = h.diagonal()
     diagonal[diagonal <= 0] = 1.0
