@@ -1,1 +1,1 @@
-"""What quantization costs: programs judged on data, layers blamed, cures tried."""
+"""Accuracy of quantized models: evaluate programs, attribute the error to layers, and try cures."""

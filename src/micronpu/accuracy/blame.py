@@ -1,4 +1,4 @@
-"""`micronpu.blame`: which layer costs the accuracy, and what to try."""
+"""`micronpu.blame`: find the layers that cost accuracy, and what to try."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from micronpu.targets.registry import target_required
 from micronpu.upstream.session import exclusive
 
 _ENOUGH = 45.0
-"""dB: a layer's own error below this is nothing to work on."""
+"""dB: signal-to-noise ratio of a layer's own error above which no advice is given."""
 _HALF = 0.5
-"""Share of what its grid does to the output that another range would leave, from which a layer's range is to blame."""
+"""Maximum fraction of the output's error that another range would leave, for a layer's range to be blamed."""
 _PEAKED = 20.0
-"""Largest value over root mean square from which a few large values cost the others their steps."""
+"""Minimum ratio of the largest value to the root mean square at which outliers cost the other values precision."""
 
 
 @moved(**QUANTIZATION_NOW)
@@ -47,21 +47,21 @@ def blame(
     sort: Sort = "output",
     listener: Listener | None = None,
 ) -> Blame:
-    """Compares the quantized network with the float one, layer by layer, on real data.
+    """Compare the quantized network with the float one, layer by layer, on real data.
 
     Args:
         model: a float module in evaluation mode, or an exported program of one.
-        data: inputs to measure on: an array with a row per input, or a list of inputs as for calibration. A dozen rows
-            are enough.
-        target: decides what is quantized how; see ``micronpu targets``.
-        calibration: inputs that choose the ranges; those of ``data`` unless given, which the result says.
-        example_inputs: the first of ``data`` unless given.
+        data: samples to measure on: an array with a row per input, or a list of inputs as for calibration. A dozen are
+            enough.
+        target: decides the quantization; see ``micronpu targets``.
+        calibration: samples that choose the ranges; default: ``data``, which the result states.
+        example_inputs: default: the first of ``data``.
         quantization, options: as for `micronpu.compile`.
-        sort: worst first by "output" (the part of the output's error that the layer adds), "own" or "total".
-        listener: hears about progress.
+        sort: worst first by "output" (the layer's contribution to the output's error), "own" or "total".
+            listener: progress callback.
 
     Raises:
-        ModelError: there is no data, it does not fit the model, or the model is quantized already.
+        ModelError: there is no data, it does not fit the model, or the model is already quantized.
         OptionError: an option does not fit the target, or there is no such order.
     """
     check_listener(listener)
@@ -89,7 +89,7 @@ def blame(
     ).sorted(sort)
 
 
-# ---------------------------------------------------------------- what is said of a layer
+# ---------------------------------------------------------------- results of a layer
 
 
 @dataclass(frozen=True)
@@ -139,14 +139,14 @@ def _operator(layer: Layer) -> str:
 
 
 def _advice(layer: Layer, dtype: str, choices: _Choices) -> str:
-    """What to try for a layer, by what makes most of its own error."""
+    """Advice for a layer, by the largest part of the layer's error."""
     if layer.own <= 0 or decibels(layer.signal, layer.own) > _ENOUGH:
         return ""
     int16 = ['activations="int16" for it'] if choices.has_int16 and dtype == "int8" else []
     if layer.weight is not None and layer.weights > layer.grid:
         first = [] if choices.per_channel else ["per_channel=True"]
         return ", ".join([*first, 'weight_observer="mse"', "adaptive rounding", "quantization-aware training"])
-    if layer.range_left is not None:  # by derivatives, which know more than what the values look like
+    if layer.range_left is not None:  # derivatives predict better than statistics of the values
         tries = ["fit_ranges=True"] if layer.range_left <= _HALF else []
     elif layer.clipping > layer.grid / 2:
         tries = ['activation_observer="minmax"']

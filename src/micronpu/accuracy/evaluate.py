@@ -1,4 +1,4 @@
-"""`micronpu.evaluate`: the float model and the finished program on the same labelled rows."""
+"""`micronpu.evaluate`: compare the float model and the compiled program on the same labelled samples."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ Row: TypeAlias = tuple[torch.Tensor, ...]
 Listener: TypeAlias = Callable[[str, float], None]
 
 BATCH = 64
-"""Rows that a float model is given at once, if it takes them."""
-_CLOSE = 1e-3  # of the largest value: what another order of summation changes in a batch
+"""Batch size of a float model, if it accepts batches."""
+_CLOSE = 1e-3  # relative to the largest value: effect of another summation order in a batch
 
 
 @exclusive()
@@ -53,28 +53,27 @@ def evaluate(
     fast: bool = False,
     listener: Listener | None = None,
 ) -> Evaluation:
-    """Compares a program with the float model that it was made of, on as many rows as you like.
+    """Compare a program with the float model it was compiled from, on any number of samples.
 
     Args:
         model: the float model, in evaluation mode.
         data: inputs of the float model as for calibration: an array with a row per input, or a list of inputs, or of
-            tuples where the model has several.  Of a model with states sequences of calls, ``[[x0, x1, ...], ...]``,
-            as for calibration; states begin anew with each.
-        program: what `micronpu.compile` returned, or the path or bytes of a ``.pte``; it runs in this machine's
-            simulators.
-        labels: an array with an entry per row; or fewer, where each is for as many successive rows and ``metric`` is a
-            function of yours.  Of a model with states one per call, or one per sequence, which judges its last call.
+            tuples for several inputs. For a model with states, sequences of calls, ``[[x0, x1, ...], ...]``, as for
+            calibration; each sequence starts with the initial states.
+        program: what `micronpu.compile` returned, or the path or bytes of a ``.pte``; it runs in the host's simulators.
+        labels: an array with an entry per sample; or fewer, if each is for as many successive samples and ``metric`` is
+            a function. For a model with states one per call, or one per sequence, for its last call.
         metric: "top1", "auc", "f1", "mae", or a function ``(outputs, labels)`` or ``(outputs, labels, inputs)`` that
-            returns a number, of which more is better; "top1" where there are labels and nothing is said.
-        quantized: the quantized model, ``program.quantized``, to be judged as well.
-        output: which output is judged.
-        fast: optimised kernels, which may differ by one step from the bit-exact ones.
-        listener: hears about progress: "float", "quantized" and "program", and the part that is done.
+            returns a number, larger is better; default with labels: "top1".
+        quantized: the quantized model, ``program.quantized``, to evaluate as well.
+        output: index of the output to evaluate.
+        fast: optimised kernels, which may differ by one LSB from the bit-exact ones.
+        listener: progress callback; called with "float", "quantized" or "program", and the completed fraction.
 
     Raises:
-        ModelError: data or labels do not fit the model or the metric, or there is no row.
-        OptionError: there is no such metric or output.
-        PayloadError: the program cannot be run here.
+        ModelError: data or labels do not fit the model or the metric, or there is no sample.
+            OptionError: there is no such metric or output.
+            PayloadError: the host cannot run the program.
     """
     if isinstance(data, CompiledProgram | str | bytes | os.PathLike):
         raise OptionError(
@@ -128,7 +127,7 @@ def evaluate(
 
 
 def _check_outputs(name: str, outputs: Array, wanted: Array) -> None:
-    """Refuses outputs that no float output can be compared with."""
+    """Refuse outputs that cannot be compared with the float outputs."""
     if outputs.shape != wanted.shape:
         raise ModelError(
             f"The {name} gives outputs of shape {list(outputs.shape)}, the float model {list(wanted.shape)}.",
@@ -138,7 +137,7 @@ def _check_outputs(name: str, outputs: Array, wanted: Array) -> None:
 
 
 def _cut(data: Any, examples: tuple[torch.Tensor, ...]) -> Any:
-    """An array for a program that takes several rows at once, cut into as many."""
+    """Split an array into batches for a program with a fixed batch size."""
     size = examples[0].shape[0] if len(examples) == 1 and examples[0].dim() else 1
     if size < 2 or not isinstance(data, np.ndarray | torch.Tensor) or data.ndim != examples[0].dim():
         return data
@@ -158,10 +157,10 @@ def _judged(
     scored: Array | None,
     notes: tuple[str, ...],
 ) -> Evaluation:
-    """What was found.
+    """Build the result.
 
     Args:
-        scored: numbers of the rows that have labels; None for all.
+        scored: indices of the samples that have labels; None for all.
     """
     wanted = results["float"][0]
     scores: dict[str, Score] = {}
@@ -200,7 +199,7 @@ def _compared(found: Array, wanted: Array) -> Comparison:
 def _scored(
     outputs: dict[str, Array], labels: Array, metric: Metric, inputs: tuple[Array, ...]
 ) -> tuple[dict[str, Score], dict[str, Difference], tuple[str, ...]]:
-    """Score and difference to float of each program, with their intervals."""
+    """Score and difference to float of each program, with confidence intervals."""
     values = {name: metric.score(found, labels, inputs) for name, found in outputs.items()}
     if metric.right is not None:
         return *_counted(outputs, labels, metric.right, values), ()
@@ -228,7 +227,7 @@ def _scored(
 def _counted(
     outputs: dict[str, Array], labels: Array, right: Callable[[Array, Array], Array], values: dict[str, float]
 ) -> tuple[dict[str, Score], dict[str, Difference]]:
-    """The same where rows are right or wrong, for which nothing has to be drawn."""
+    """Same, for metrics that count correct samples; needs no bootstrap."""
     truth = {name: right(found, labels) for name, found in outputs.items()}
     rows, exact = len(labels), truth["float"]
     scores = {name: Score(values[name], *wilson(int(found.sum()), rows)) for name, found in truth.items()}
@@ -245,7 +244,7 @@ def _counted(
 
 
 def _labels(labels: Any, rows: int, metric: Metric | None, outputs: Array) -> Array:
-    """Labels as an array with an entry per row, checked."""
+    """Return checked labels as an array with an entry per sample."""
     assert metric is not None
     try:
         array = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
@@ -271,10 +270,10 @@ def _labels(labels: Any, rows: int, metric: Metric | None, outputs: Array) -> Ar
 
 
 def checked_module(model: Any) -> Callable[..., Any]:
-    """The float model as a function.
+    """Return the float model as a function.
 
     Raises:
-        ModelError: it is none, in training mode, or without its weights.
+        ModelError: it is not a model, in training mode, or without its weights.
     """
     if isinstance(model, ExportedProgram):
         module: Callable[..., Any] = without_taken_names(model).module(check_guards=False)
@@ -289,7 +288,7 @@ def checked_module(model: Any) -> Callable[..., Any]:
 
 
 def _tensor(results: Any, output: int) -> torch.Tensor:
-    """The output of a model that is judged."""
+    """The output of a model to evaluate."""
     tensors = [r for r in tree_leaves(results) if isinstance(r, torch.Tensor)]
     if not 0 <= output < len(tensors):
         raise OptionError(f"There is no output {output}: the model has {len(tensors)}.", hint="0 for the first")
@@ -297,13 +296,13 @@ def _tensor(results: Any, output: int) -> torch.Tensor:
 
 
 def _batch(row: Row) -> int:
-    """How many rows the inputs of one call hold: the first size that all have in common, or 1."""
+    """Batch size of a call's inputs: the first size, if all have it in common, or 1."""
     sizes = {t.shape[0] if t.dim() else 0 for t in row}
     return sizes.pop() if len(sizes) == 1 and 0 not in sizes else 1
 
 
 def _joined(parts: Sequence[Array], batch: int) -> Array:
-    """Values of all calls with the rows along the first axis; what has no batch is a row."""
+    """Concatenate the values of all calls along the first axis; a value without batch axis is one sample."""
     rows = [part if part.ndim and part.shape[0] == batch else part[None] for part in map(np.asarray, parts)]
     return np.concatenate(rows)
 
@@ -316,10 +315,10 @@ def _run_rows(
     begins: Collection[int] = (),
     reset: Callable[[], None] = lambda: None,
 ) -> Array:
-    """One output for all rows.
+    """Return one output for all samples.
 
     Args:
-        begins: numbers of rows in front of which ``reset`` is called.
+        begins: indices of samples before which ``reset`` is called.
     """
     found = []
     for number, row in enumerate(rows):
@@ -340,13 +339,13 @@ def run_float(
     tell: Callable[[float], None] = lambda part: None,
     begins: Collection[int] = (),
 ) -> Array:
-    """What a float model gives for rows, [N, ...]; many at once where it gives the same as one by one.
+    """Return a float model's outputs for all samples, [N, ...], in batches if that gives the same results.
 
     Args:
-        begins: numbers of rows with which a model with states begins anew; empty for one without.
+        begins: indices of the samples that start a sequence; empty for a model without states.
 
     Raises:
-        ModelError: the model cannot compute a row.
+        ModelError: the model cannot compute a sample.
     """
     with torch.no_grad(), quiet(), begun_anew(module) as reset:
         try:
@@ -361,7 +360,7 @@ def run_float(
             return _run_rows(lambda row: module(*row), rows, output, tell, begins, reset)
         except (ModelError, OptionError):
             raise
-        except (Exception, SystemExit) as error:  # a forward that ends the process must not end the user's
+        except (Exception, SystemExit) as error:  # a forward that calls sys.exit must not end the user's process
             raise ModelError(
                 f"The float model cannot compute the data: {first_line(error) or type(error).__name__}.",
                 hint="model(*inputs) in eager mode, which fails alike",
@@ -369,13 +368,13 @@ def run_float(
 
 
 def _takes_batches(module: Callable[..., Any], rows: Sequence[Row], output: int) -> bool:
-    """Whether two rows at once give what they give one by one."""
+    """True if two samples in a batch give the same results as separately."""
     if len(rows) < 3 or any(t.dim() == 0 or t.shape[0] != 1 for t in rows[0]):
         return False
     single = [_tensor(module(*row), output) for row in rows[:2]]
     try:
         both = _tensor(module(*(torch.cat(parts) for parts in zip(*rows[:2], strict=True))), output)
-    except Exception:  # exported for one row, or a shape that holds the batch size
+    except Exception:  # exported for one sample, or a shape contains the batch size
         return False
     if single[0].dim() < 2 or both.shape != (2, *single[0].shape[1:]):
         return False
@@ -386,7 +385,7 @@ def _takes_batches(module: Callable[..., Any], rows: Sequence[Row], output: int)
 def _run_quantized(
     module: nn.Module, rows: Sequence[Row], output: int, finished: _Finished, tell: Listener, begins: Collection[int]
 ) -> Array:
-    """The quantized model, whose inputs and outputs are integers where the program's are."""
+    """Run the quantized model, whose inputs and outputs are integers if the program's are."""
 
     def run(row: Row) -> Array:
         given = [torch.from_numpy(a) for a in finished.as_given(row)]
@@ -397,11 +396,11 @@ def _run_quantized(
 
 
 class _Finished:
-    """A program on the host that takes and gives floats, whatever it has at its border.
+    """A program on the host with float inputs and outputs, even if the program's are integers.
 
     Attributes:
-        examples: tensors of the shapes and types that the float model takes.
-        has_states: whether the program keeps something from one call to the next.
+        examples: tensors with the shapes and types of the float model's inputs.
+        has_states: True if the program keeps states across calls.
     """
 
     def __init__(self, program: Any, fast: bool) -> None:
@@ -443,28 +442,28 @@ class _Finished:
         return torch.zeros(border.tensor.shape)
 
     def check_output(self, output: int) -> None:
-        """Refuses the number of an output that there is not."""
+        """Refuse an output index out of range."""
         if isinstance(output, bool) or not isinstance(output, int) or not 0 <= output < len(self._outputs):
             raise OptionError(
                 f"There is no output {output!r}: the program has {len(self._outputs)}.", hint="0 for the first"
             )
 
     def as_given(self, row: Row) -> list[Array]:
-        """Inputs of the float model as the program takes them."""
+        """Convert inputs of the float model to the program's inputs."""
         arrays = [t.numpy() for t in row]
         return [b.quantize(a) if b.is_integer else a for a, b in zip(arrays, self._inputs, strict=True)]
 
     def as_float(self, result: Array, output: int) -> Array:
-        """An output of the program as the float model gives it."""
+        """Convert an output of the program to the float model's output."""
         border = self._outputs[output]
         if border.is_integer and border.scale is not None and border.zero_point is not None:
             return np.asarray((result.astype(np.float32) - border.zero_point) * np.float32(border.scale))
         return result
 
     def reset(self) -> None:
-        """Begins anew."""
+        """Reset the states."""
         self._program.reset()
 
     def run(self, row: Row, output: int) -> Array:
-        """One output for a row of the float model."""
+        """Return one output for a sample of the float model."""
         return self.as_float(self._program.run_arrays(*self.as_given(row))[output], output)

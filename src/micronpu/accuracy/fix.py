@@ -1,8 +1,8 @@
-"""`micronpu.fix`: tries what may bring a quantized model nearer to float, and keeps what measurably helps.
+"""`micronpu.fix`: try changes that may bring a quantized model closer to float, and keep those that measurably help.
 
-The rows are split: some calibrate, some choose what is kept, and others, that chose nothing, say what it brings. First
-come cures that cost nothing on the chip, one on top of the other; then int16 for the layers that add most of what is
-left, where the NPU has it. Whatever is kept is compiled, for its cycles and bytes.
+The samples are split: some calibrate, some select the changes, and held-out ones measure the final gain. Changes
+without cost on the chip are tried first, cumulatively; then int16 for the layers with the largest remaining error, if
+the NPU supports it. Selected choices are compiled to get their cycles and bytes.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ from micronpu.upstream.torch import tree_leaves
 Settings: TypeAlias = dict[str, Any]
 
 BUDGET = 60.0
-"""Seconds."""
+"""Default limit of the search in seconds."""
 _FEWEST = 4
-"""Rows to choose by, and to judge by: fewer say nothing."""
+"""Minimum number of samples to select, and to measure, below which the result is not significant."""
 _MOST = 200
-"""Rows to choose by, and to judge by, at most."""
+"""Maximum number of samples to select, and to measure."""
 _LEAST_RESULTS = 8
-"""Values that a row's error is the mean of: of one or two the mean is hardly known, and no gain is told from chance."""
+"""Minimum number of values that a sample's error is averaged over: with one or two, a gain cannot be distinguished from
+chance."""
 _MOST_RUNS = 200
-"""Of the network for the sake of that, at most."""
+"""Maximum number of runs of the network for that purpose."""
 _FREE_PART = 0.6
-"""Of the budget, after which int16 is tried, where the NPU has it."""
+"""Fraction of the budget after which int16 is tried, if the NPU supports it."""
 
 _FREE: tuple[tuple[tuple[str, Settings], ...], ...] = (
     (("one scale per channel", {"default": {"per_channel": True}}),),
@@ -71,7 +72,7 @@ _FREE: tuple[tuple[tuple[str, Settings], ...], ...] = (
     (("equalization", {"equalize": True}),),
     (("weight observer mse", {"default": {"weight_observer": "mse"}}),),
 )
-"""Cures that cost nothing on the chip; of those in one group at most one is kept."""
+"""Changes without cost on the chip; at most one of each group is kept."""
 
 
 @moved(per_channel=QUANTIZATION_NOW["per_channel"])
@@ -89,24 +90,24 @@ def fix(
     budget: float = BUDGET,
     listener: Listener | None = None,
 ) -> Fixes:
-    """Tries cures of what quantization costs, within a time, and prices those that help.
+    """Try changes that reduce quantization error, within a time limit, and price those that help.
 
     Args:
         model: a float module in evaluation mode, or an exported program of one.
-        data: inputs, as for `micronpu.blame`: half of them choose, the others judge. Without ``calibration`` half of
-            them calibrate first.
+        data: inputs, as for `micronpu.blame`: half of them select changes, the others measure the result. Without
+            ``calibration`` half of them calibrate first.
         target: see ``micronpu targets``.
         calibration: inputs that choose the ranges.
-        example_inputs: the first of ``data`` unless given.
+        example_inputs: default: the first of ``data``.
         quantization: to start from, as for `micronpu.compile`: settings, and ``per_channel``.
         options: as for `micronpu.compile`.
-        budget: seconds on the clock within which the search should end. What is not expected to be done by then, by
-            what the like of it took before, is not begun, and is told as not tried; what is under way is finished.
-        listener: hears about progress.
+        budget: wall-clock seconds within which the search should end. A trial that is not expected to finish in time,
+            judging by similar ones, is not started and reported as not tried; a running one is finished.
+        listener: progress callback.
 
     Raises:
         ModelError: there is no data, too little of it, or it does not fit the model.
-        OptionError: an option does not fit, or the budget is no positive number.
+            OptionError: an option is invalid, or the budget is not a positive number.
     """
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
         raise OptionError(f"`budget` is {budget!r}; it is a number of seconds.", hint="budget=60")
@@ -156,7 +157,7 @@ class _Search:
         self.end = start + budget
         self.free_end = start + budget * (_FREE_PART if self.has_int16 else 1.0)
         self.start, self.budget = start, budget
-        self.took: dict[frozenset[str], float] = {}  # seconds of a trial, by the corrections in it
+        self.took: dict[frozenset[str], float] = {}  # seconds of a trial, by its corrections
         self.pricing = 0.0
         self.untried: list[str] = []
         self.tell = listener or (lambda name, part: None)
@@ -207,7 +208,7 @@ class _Search:
         best: SideBySide,
         attempts: list[Attempt],
     ) -> tuple[str, Settings, SideBySide] | None:
-        """The best of some cures that exclude each other, if one helps: its name, with it, and what it gives."""
+        """Return the best of some mutually exclusive changes, if one helps: its name, settings and results."""
         found: list[tuple[float, str, Settings, SideBySide]] = []
         for name, cure in group:
             with_it = _merged(settings, cure)
@@ -218,7 +219,7 @@ class _Search:
                 continue
             try:
                 result = self.measured(with_it, self.choosing)
-            except ModelError:  # such as an operator without derivatives: the model was quantized without the cure
+            except ModelError:  # such as an operator without derivatives: the change was not applied
                 continue
             gain = _gain(best, result, self.copies)
             attempts.append(Attempt(name, gain, False))
@@ -232,7 +233,7 @@ class _Search:
         return name, with_it, result
 
     def has_time(self, settings: Settings, trials: int, end: float) -> bool:
-        """Whether so many trials of that kind, and the price of what is found, are done by then."""
+        """True if that many trials of this kind, and pricing the result, finish in time."""
         wanted = _corrections(settings)
         alike = [seconds for done, seconds in self.took.items() if done >= wanted]
         expected = min(alike) if alike else max(self.took.values())
@@ -248,14 +249,14 @@ class _Search:
         return found
 
     def add(self, choices: list[Choice], name: str, settings: Settings, base: Settings) -> None:
-        """Adds a choice, unless it comes to the same as one that is there already."""
+        """Add a choice, unless it is equivalent to an existing one."""
         made = self.choice(name, settings, base)
         known = {(c.sqnr, c.cycles, c.bytes) for c in choices}
         if made is not None and (made.sqnr, made.cycles, made.bytes) not in known:
             choices.append(made)
 
     def choice(self, name: str, settings: Settings, base: Settings | None) -> Choice | None:
-        """A way to quantize with its price; None where the target's compiler does not take it."""
+        """Return a quantization with its price; None if the target's compiler rejects it."""
         found = self.measured(settings, self.judging)
         gain = None
         if base is None:
@@ -282,19 +283,19 @@ class _Search:
 
 
 def _corrections(settings: Settings) -> frozenset[str]:
-    """The corrections in a trial, which decide how long it takes."""
+    """The corrections in a trial, which determine its duration."""
     return frozenset(name for name, value in settings.items() if value is True)
 
 
 def _is_idle(name: str, settings: Settings) -> bool:
-    """Whether a cure changes nothing of what is set already."""
+    """True if a change has no effect on the current settings."""
     if name == "one scale per channel":
         return settings.get("default", {}).get("per_channel") is not False
     return bool(settings.get("fit_ranges")) and name.startswith(("observer ", "input observer "))
 
 
 def _merged(settings: Mapping[str, Any], more: Mapping[str, Any]) -> Settings:
-    """Settings with others on top, table by table."""
+    """Merge settings, table by table; ``more`` takes precedence."""
     found = {name: dict(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
     for name, value in more.items():
         found[name] = _merged(found.get(name, {}), value) if isinstance(value, Mapping) else value
@@ -302,9 +303,9 @@ def _merged(settings: Mapping[str, Any], more: Mapping[str, Any]) -> Settings:
 
 
 def shaken(rows: Sequence[Row], copies: int) -> list[Row]:
-    """Each row so many times, all but once moved by less than half a step of int8, as its own rounding moves it.
+    """Return copies of each sample; all but the first are perturbed by less than half an LSB of int8.
 
-    The results hardly change, and every rounding on the way falls otherwise: the error of a row is known better.
+    The outputs hardly change, but every rounding error does: averaging gives a more precise error per sample.
     """
     if copies == 1:
         return list(rows)
@@ -330,10 +331,10 @@ def _is_float(value: Any) -> bool:
 
 
 def _gain(before: SideBySide, after: SideBySide, copies: int) -> Gain:
-    """Row by row, so that what rows have in common does not blur what differs.
+    """Compute the gain sample by sample, so that variation between samples cancels.
 
     Args:
-        copies: of each row, one after the other.
+        copies: of each sample, adjacent.
     """
     old, new = (
         np.array([noise for _, noise in found.row_noise]).reshape(-1, copies).sum(1) for found in (before, after)
@@ -345,14 +346,14 @@ def _gain(before: SideBySide, after: SideBySide, copies: int) -> Gain:
 
 
 def _beats(other: Choice, choice: Choice) -> bool:
-    """Whether another choice is as good in everything and better in something."""
+    """True if another choice is at least as good in everything and better in something."""
     mine = (choice.sqnr, -(choice.cycles or 0), -choice.bytes)
     theirs = (other.sqnr, -(other.cycles or 0), -other.bytes)
     return all(t >= m for t, m in zip(theirs, mine, strict=True)) and theirs != mine
 
 
 def _int16(found: SideBySide, names: set[str]) -> Iterator[tuple[str, Settings]]:
-    """int16 for the layers that add most, and those that read them: one, two, four and so on, then all."""
+    """int16 for the layers with the largest error, and their readers: one, two, four and so on, then all."""
     layers = sorted((layer for layer in found.layers if layer.adds), key=lambda layer: -layer.moved)
     before: Settings = {}
     count = 1
@@ -370,7 +371,7 @@ def _int16(found: SideBySide, names: set[str]) -> Iterator[tuple[str, Settings]]
 
 
 def _settings_of(layer: Layer, names: set[str]) -> Iterator[tuple[str, str]]:
-    """How settings name a layer and those that read its result: a value is on one grid for both."""
+    """Settings keys of a layer and of the readers of its result, which share its qparams."""
     nodes = [layer.first] if layer.first.op == "call_function" else []
     waiting = list(layer.quantize.users)
     while waiting:
@@ -378,7 +379,7 @@ def _settings_of(layer: Layer, names: set[str]) -> Iterator[tuple[str, str]]:
         if is_compute(node):
             nodes.append(node)
             entry = known_import(node)
-            if entry is not None and entry.moves_only:  # on the grid of what it moves: its readers count, too
+            if entry is not None and entry.moves_only:  # shares the qparams of its input: include its readers
                 waiting += list(node.users)
         elif node.op == "call_function":
             waiting += list(node.users)

@@ -1,13 +1,13 @@
-"""Float and quantized network side by side, layer by layer.
+"""Compare the float and the quantized network, layer by layer.
 
-A layer is whatever ends in a quantization: an operator, or an operator with the clamp behind it. Three values of its
-result are computed for every row:
+A layer is anything that ends in a quantization: an operator, or an operator with a following clamp. Three values of its
+result are computed for every sample:
 
     exact  the float network
     total  the quantized network
-    own    the quantized operator with float operands that are rounded to their grids
+    own    the quantized operator on float operands rounded to their qparams
 
-own - exact is the layer's own error, total - own what it has inherited.
+own - exact is the layer's own error, total - own its inherited error.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from micronpu.upstream.torch import tree_leaves
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
 _PROJECTIONS = 2
-"""Random directions at the output along which a row's errors are followed back."""
+"""Random directions at the output for which a sample's errors are backpropagated."""
 _RANGE_ROWS = 8
-"""Rows with which ranges are tried: whether another range helps much is known after a few."""
+"""Number of samples used to try other ranges; a few suffice to see whether they help."""
 
 
 @dataclass
 class Layer:
-    """Sums over rows for one layer.
+    """Sums over samples for one layer.
 
     Attributes:
         quantize: the node that ends it, in the converted module.
         result: the node whose result it quantizes.
-        first: the operator itself: `result`, or what is clamped by it.
-        moved: by how much the output moves because of the layer alone: sum over rows and directions of squares.
-        range_left: of what rounding and clipping to the grid of its result do to the output, the share that the best
-            range would leave; None where the range is given.
+        first: the operator itself: `result`, or the input of its clamp.
+        moved: change of the output caused by the layer alone: sum of squares over samples and directions.
+        range_left: fraction of the output's error from rounding and clipping the layer's result that the best range
+            would leave; None if the range is fixed.
     """
 
     quantize: Node
@@ -74,27 +74,27 @@ class Layer:
 
     @property
     def adds(self) -> bool:
-        """Whether it brings in any error: what only moves values on their grid does not."""
+        """True if it adds any error; operators that only move quantized values do not."""
         return self.weights > 0 or self.grid > 0
 
     def count_clipped(self, before: torch.Tensor) -> None:
-        """Counts what the grid of the result does not reach."""
+        """Count values outside of the range of the result's qparams."""
         low, high = grid_limits(self.quantize)
         self.clipped += int(((before < low) | (before > high)).sum())
         self.clipping += _power(before - before.clamp(low, high))
 
 
 class SideBySide:
-    """Compares a converted module with the prepared one that it was made of.
+    """Compares a converted module with the prepared one it was converted from.
 
     Args:
-        prepared: with observers; a copy, since conversion uses it up.
-        converted: what `convert_pt2e` made.
+        prepared: with observers; a copy, since conversion consumes it.
+        converted: result of `convert_pt2e`.
 
     Attributes:
         layers: in the order of the network.
-        signal, noise: of the outputs, summed over rows.
-        row_noise: by row the same two.
+        signal, noise: of the outputs, summed over samples.
+        row_noise: the same two for each sample.
     """
 
     def __init__(self, prepared: GraphModule, converted: GraphModule) -> None:
@@ -117,10 +117,10 @@ class SideBySide:
                     self._fixed[node] = computed(converted, node, self._fixed)
 
     def add(self, row: Row, *, follow: bool = True) -> None:
-        """Runs one row through both and adds up.
+        """Run one sample through both and add the errors.
 
         Args:
-            follow: also look at each layer, and follow its error to the output.
+            follow: also measure each layer, and its contribution to the output.
         """
         run = FloatRun(self.prepared, gradients=follow)
         with torch.set_grad_enabled(follow):
@@ -134,7 +134,7 @@ class SideBySide:
         self._follow(outputs, errors, exact)
 
     def _run(self, row: Row, outputs: list[torch.Tensor]) -> None:
-        """The quantized network alone."""
+        """Run the quantized network only."""
         total: dict[Node, Any] = dict(self._fixed)
         given = iter(row)
         for node in self.converted.graph.nodes:
@@ -144,7 +144,8 @@ class SideBySide:
                     self._outputs(total[node], outputs)
 
     def _walk(self, row: Row, exact: dict[str, Any], outputs: list[torch.Tensor]) -> list[tuple[Layer, torch.Tensor]]:
-        """The quantized network, and each of its layers on float operands. Returns what each layer adds by itself."""
+        """Run the quantized network, and each of its layers on float operands. Return the error that each layer adds
+        alone."""
         total: dict[Node, Any] = dict(self._fixed)
         own: dict[Node, Any] = dict(self._fixed)
         added: list[tuple[Layer, torch.Tensor]] = []
@@ -163,13 +164,13 @@ class SideBySide:
             if layer is None:
                 own[node] = computed(self.converted, node, own)
                 continue
-            # What the layer makes of rounded float operands, and what its readers get: the float result, rounded.
+            # The layer's result for rounded float operands; its readers get the rounded float result.
             before = own[layer.result]
             wanted = _float_value(layer.result, exact).detach()
             own[node] = computed(self.converted, node, {**_constants(node, own), node.args[0]: wanted})
             result = _rounded(self.converted, node, before, own)
             alone = wanted if layer.weight is None else self._with_weights(layer, exact)
-            # An operand that was rounded to 0 may be divided by: what is endless has the float result's place.
+            # Replace infinities, from a division by an operand that was rounded to 0, by the float result.
             rounding = result - torch.where(before.isfinite(), before, wanted)
             added.append((layer, alone - wanted + rounding))
             _add(layer, wanted, _as_float(node, total[node]), result, alone - wanted, rounding)
@@ -177,7 +178,7 @@ class SideBySide:
         return added
 
     def settle(self) -> None:
-        """Tells each layer what another range would leave, once the rows are added."""
+        """Compute for each layer the error that another range would leave, after all samples are added."""
         places = {node.name: place for place in self._places for node in place.nodes}
         for layer in self.layers:
             place = places.get(_origin(layer.result).name)
@@ -210,10 +211,10 @@ class SideBySide:
     def _follow(
         self, outputs: list[torch.Tensor], errors: list[tuple[Layer, torch.Tensor]], exact: dict[str, Any]
     ) -> None:
-        """By how much each layer's own error moves the outputs, to first order.
+        """Estimate how much each layer's own error changes the outputs, to first order.
 
-        For a random direction v of signs, E (v . J e)^2 = |J e|^2, where J are the derivatives of the outputs by the
-        layer's result and e is its error; one run backwards gives v . J for all layers.
+        For a random vector v of signs, E (v . J e)^2 = |J e|^2, where J are the derivatives of the outputs with respect
+        to the layer's result and e is its error; one backward run gives v . J for all layers.
         """
         generator = torch.Generator().manual_seed(len(self.row_noise))
         layers = [(layer, error, _float_value(layer.result, exact)) for layer, error in errors]
@@ -244,7 +245,7 @@ def _add(
     weights: torch.Tensor,
     rounding: torch.Tensor,
 ) -> None:
-    """Adds one row's errors to a layer's sums."""
+    """Add one sample's errors to a layer's sums."""
     layer.shape = tuple(wanted.shape)
     layer.signal += _power(wanted)
     layer.total += _power(total - wanted)
@@ -263,7 +264,7 @@ def _power(x: torch.Tensor) -> float:
 
 
 def step_of(node: Node) -> float:
-    """The step of a quantize node's grid."""
+    """Scale of a quantize node."""
     return float(arguments(node)["scale"])
 
 
@@ -273,7 +274,7 @@ def _as_float(node: Node, integers: torch.Tensor) -> torch.Tensor:
 
 
 def _rounded(module: GraphModule, node: Node, value: torch.Tensor, env: dict[Node, Any]) -> torch.Tensor:
-    """A value rounded to the grid of a quantize node."""
+    """Round a value with the qparams of a quantize node."""
     near: dict[Any, Any] = {**_constants(node, env), node.args[0]: value}
     return _as_float(node, computed(module, node, near))
 
@@ -283,7 +284,7 @@ def _constants(node: Node, env: Mapping[Node, Any]) -> dict[Any, Any]:
 
 
 def _origin(node: Any) -> Node:
-    """The node whose float value a node of the converted module stands for."""
+    """The node whose float value a node of the converted module represents."""
     while is_quantize(node) or is_dequantize(node):
         node = node.args[0]
     return node  # type: ignore[no-any-return]
@@ -297,7 +298,7 @@ def _layer(quantize: Node, constants: set[Node]) -> Layer:
     result = quantize.args[0]
     assert isinstance(result, Node)
     first = result
-    # A clamp belongs to the operator in front of it, where nothing is quantized in between.
+    # A clamp belongs to its preceding operator, unless there is a quantization in between.
     while first.op == "call_function" and is_compute(first) and not _has_weight(first, constants):
         floats = [n for n in first.all_input_nodes if n not in constants]
         if len(floats) != 1 or not is_compute(floats[0]) or len(floats[0].users) != 1:

@@ -1,8 +1,8 @@
-"""A comparator for `Inspector.calculate_numeric_gap` that knows how NPUs and kernels of a core lay values out.
+"""A comparator for `Inspector.calculate_numeric_gap` that supports the layouts of NPUs and of kernels on the core.
 
-ExecuTorch's own comparators subtract what was recorded from what the reference gives.  An NPU's values are integers, in
-[N, H, W, C] where the reference has [N, C, H, W], and an operator of the model may take several operations of the NPU,
-of which one writes the result.
+ExecuTorch's own comparators subtract recorded values from reference values. An NPU's values are integers, in [N, H, W,
+C] instead of [N, C, H, W], and an operator of the model may become several NPU operations, of which one writes the
+result.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ TO_FIRST = (0, 3, 1, 2)
 
 
 class NumericGap(NumericalComparatorBase):
-    """Compares what an NPU wrote, or a core's kernels, with what the quantized model gives, operator by operator.
+    """Compares values written by an NPU or a core's kernels with those of the quantized model, operator by operator.
 
         inspector.calculate_numeric_gap(NumericGap("SNR"))
 
-    Operators whose values the NPU does not write as a whole, such as those that Vela cuts into stripes, have no row.
+    Operators whose values the NPU does not write completely, such as those that Vela splits into stripes, have no row.
 
     Args:
-        measure: "SNR" in dB, "MSE" and "L1" in the unit of the value, or "steps": the largest difference in steps of
-            the value's grid.
+        measure: "SNR" in dB, "MSE" and "L1" in the unit of the value, or "steps": the largest difference in LSB.
 
     Raises:
         OptionError: there is no such measure.
@@ -47,7 +46,7 @@ class NumericGap(NumericalComparatorBase):
         self._steps: dict[int, float] = {}
 
     def preprocessing(self, mapping: Mapping[Any, Any]) -> dict[Any, Any]:
-        """The pairs that can be compared: reals in the reference's layout on both sides."""
+        """Return the pairs that can be compared: real numbers in the reference's layout on both sides."""
         written = self._written()
         grids = self._grids()
         found: dict[Any, Any] = {}
@@ -64,7 +63,7 @@ class NumericGap(NumericalComparatorBase):
         return found
 
     def element_compare(self, a: Any, b: Any) -> float:
-        """The measure of a reference value ``a`` and of what the NPU wrote, ``b``."""
+        """Return the measure of a reference value ``a`` and a value ``b`` written by the NPU."""
         error = b.double() - a.double()
         if self.measure == "MSE":
             return float(error.square().mean())
@@ -77,7 +76,7 @@ class NumericGap(NumericalComparatorBase):
         return math.inf if not noise else 10 * math.log10(signal / noise) if signal else -math.inf
 
     def _written(self) -> dict[tuple[int, ...], list[torch.Tensor]]:
-        """What operations of the NPU and kernels wrote, in order, by the debug handles of the operator they are for."""
+        """Values written by NPU operations and kernels, in order, by the debug handles of their operator."""
         found: dict[tuple[int, ...], list[torch.Tensor]] = {}
         assert self.inspector is not None
         for block in self.inspector.event_blocks:
@@ -91,7 +90,7 @@ class NumericGap(NumericalComparatorBase):
         return found
 
     def _grids(self) -> dict[int, tuple[float, int]]:
-        """Scale and zero point of the integers that an operator of the reference becomes, by its debug handle."""
+        """Scale and zero point of the quantized result of an operator, by its debug handle."""
         assert self.inspector is not None
         graph: GraphModule = reference_graph(self.inspector)
         found: dict[int, tuple[float, int]] = {}
@@ -113,9 +112,10 @@ def _grid(quantize: Node) -> tuple[float, int] | None:
 def _closest(
     values: Iterable[torch.Tensor], wanted: torch.Tensor, grid: tuple[float, int] | None
 ) -> torch.Tensor | None:
-    """The last value that is the wanted one as a whole, as reals in its layout; None where there is none.
+    """Return the last value that covers the whole reference value, as real numbers in its layout; None if there is
+    none.
 
-    Where a shape reads both ways, as [1, 8, 8, 8] does and what is flattened, the layout that is closer counts.
+    If a shape fits both layouts, such as [1, 8, 8, 8] or a flattened one, the closer value is used.
     """
     fitting = [v for v in values if v.numel() == wanted.numel()]
     for value in reversed(fitting):
@@ -132,7 +132,7 @@ def _closest(
 
 
 def _real(value: torch.Tensor, grid: tuple[float, int] | None) -> torch.Tensor:
-    """Integers as the reals that they stand for."""
+    """Dequantize integers."""
     if value.is_floating_point() or grid is None:
         return value
     return (value.to(torch.float32) - grid[1]) * grid[0]

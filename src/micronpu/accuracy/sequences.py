@@ -1,4 +1,4 @@
-"""Data of a model with states: sequences of calls, each of which begins with the first values of its states."""
+"""Data of a model with states: sequences of calls, each of which starts with the initial states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True)
 class Sequences:
-    """The calls of all sequences, one after the other.
+    """The calls of all sequences, concatenated.
 
     Attributes:
         rows: inputs of each call.
@@ -32,7 +32,7 @@ class Sequences:
 
     @classmethod
     def of(cls, data: Any, examples: tuple[torch.Tensor, ...]) -> Sequences:
-        """Data in the form of calibration data.
+        """Parse data in the form of calibration data.
 
         Raises:
             ModelError: a sequence is empty, or an input does not fit.
@@ -42,13 +42,13 @@ class Sequences:
 
     @property
     def begins(self) -> frozenset[int]:
-        """Numbers of the calls with which sequences begin."""
+        """Indices of the calls that start a sequence."""
         return frozenset(int(n) for n in np.cumsum((0, *self.lengths[:-1])))
 
     def judged(self, labels: Any) -> tuple[Any, Array | None, str]:
-        """Labels with one for each judged call, the numbers of these calls, None for all, and what that means.
+        """Return labels of the evaluated calls, the indices of these calls (None for all), and a note.
 
-        A label for each call judges all of them, one for each sequence its last call.
+        With one label per call, all calls are evaluated; with one per sequence, its last call.
         """
         given = list(labels) if isinstance(labels, (list, tuple)) else labels
         if isinstance(given, list) and given and all(hasattr(g, "__len__") for g in given):
@@ -68,7 +68,7 @@ class Sequences:
 
 @contextmanager
 def begun_anew(module: Callable[..., Any]) -> Iterator[Callable[[], None]]:
-    """Yields what sets the buffers of a module back to what they were; afterwards they are that, too."""
+    """Yield a function that resets the buffers of a module to their current values; reset them at the end too."""
     holders = list(module.modules()) if isinstance(module, nn.Module) else []
     first = [
         (m, name, b, b.clone()) for m in holders for name, b in m.named_buffers(recurse=False, remove_duplicate=False)

@@ -1,4 +1,4 @@
-"""How sure a figure is: intervals, and whether two programs differ by more than chance."""
+"""Confidence intervals, and significance of the difference of two programs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Array: TypeAlias = npt.NDArray[Any]
 
 RESAMPLES = 1000
 _LEAST_RESAMPLES = 100
-_SECONDS = 5.0  # for all resamples together, of which a user's own metric may need fewer
+_SECONDS = 5.0  # time limit of all resamples; a slow user-defined metric gets fewer
 
 
 def mcnemar(worse: int, better: int) -> float:
-    """Exact two-sided p-value (McNemar, 1947): how likely so uneven a split is where each way is as likely.
+    """Exact two-sided p-value (McNemar, 1947) of an uneven split under equal probabilities.
 
     Args:
-        worse, better: rows that only the one, or only the other program has right.
+        worse, better: number of samples that only the one, or only the other program classifies correctly.
     """
     changed = worse + better
     if not changed:
@@ -33,7 +33,7 @@ def mcnemar(worse: int, better: int) -> float:
 
 
 def paired_share(worse: int, better: int, rows: int) -> tuple[float, float]:
-    """95 % interval of the difference of two shares on the same rows (Agresti and Min, 2005)."""
+    """95 % interval of the difference of two proportions on the same samples (Agresti and Min, 2005)."""
     difference = (better - worse) / (rows + 2)
     spread = math.sqrt(max(worse + better + 1 - (better - worse) ** 2 / (rows + 2), 0.0)) / (rows + 2)
     return difference - Z * spread, difference + Z * spread
@@ -43,15 +43,15 @@ def bootstrap(score: Callable[[Array], tuple[float, ...]], rows: int, *, seed: i
     """Scores of resamples: [resamples, number of scores].
 
     Args:
-        score: scores of the rows with these numbers, of several programs on the same rows.
-        rows: how many there are to draw from, with replacement.
+        score: returns scores of several programs on the samples with these indices.
+            rows: number of samples to draw from, with replacement.
     """
     random = np.random.default_rng(seed)
     found: list[tuple[float, ...]] = []
     start = time.perf_counter()
     while len(found) < RESAMPLES:
         found.append(score(random.integers(0, rows, rows)))
-        if len(found) == _LEAST_RESAMPLES:  # decided once, so that the same machine gives the same numbers
+        if len(found) == _LEAST_RESAMPLES:  # decided once, so that a machine always gives the same numbers
             each = (time.perf_counter() - start) / len(found)
             if each * RESAMPLES > _SECONDS:
                 break
@@ -59,7 +59,7 @@ def bootstrap(score: Callable[[Array], tuple[float, ...]], rows: int, *, seed: i
 
 
 def percentile_interval(values: Array) -> tuple[float, float]:
-    """The middle 95 % of some values; NaN is left out."""
+    """The central 95 % of some values; NaN is ignored."""
     known = values[np.isfinite(values)]
     if not len(known):
         return math.nan, math.nan
@@ -68,7 +68,7 @@ def percentile_interval(values: Array) -> tuple[float, float]:
 
 
 def p_of(differences: Array) -> float:
-    """Two-sided p-value of a bootstrapped difference: how often it has the other sign, or none."""
+    """Two-sided p-value of a bootstrapped difference: frequency of the other sign, or of zero."""
     known = differences[np.isfinite(differences)]
     if not len(known):
         return 1.0

@@ -1,4 +1,4 @@
-"""A float model and the data that its quantized form is judged on, for `micronpu.blame` and `micronpu.fix`."""
+"""A float model and evaluation data for `micronpu.blame` and `micronpu.fix`."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ Listener: TypeAlias = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Subject:
-    """What is quantized, for what, and what its error is measured on.
+    """A model to quantize, its target, and the data to measure its error on.
 
     Attributes:
-        model: as the user gives it.
-        data: inputs to measure on, as the user gives them.
-        calibration: inputs that choose the ranges, the same way; None where those of ``data`` do.
-        examples: inputs that the model is exported with.
+        model: as given by the user.
+        data: inputs to measure on, as given by the user.
+        calibration: inputs that choose the ranges, as given by the user; None to use ``data``.
+        examples: inputs to export the model with.
         target, options: as for `micronpu.compile`.
-        asked: the function of micronpu that was called, which errors name.
+        asked: name of the called function of micronpu, for errors.
     """
 
     model: Any
@@ -61,7 +61,7 @@ class Subject:
         options: Options | None,
         asked: str = "blame",
     ) -> Subject:
-        """From the arguments of `micronpu.blame` or `micronpu.fix`.
+        """Create from the arguments of `micronpu.blame` or `micronpu.fix`.
 
         Raises:
             ModelError: there is no data.
@@ -70,14 +70,14 @@ class Subject:
 
     @property
     def has_int16(self) -> bool:
-        """Whether the target computes with int16."""
+        """True if the target supports int16."""
         return device_for(self.target, self.options).capabilities.has_int16
 
     def quantizer(self, how: Quantization) -> StaticQuantizer:
-        """The quantizer for the target.
+        """Return the quantizer for the target.
 
         Raises:
-            OptionError: the options do not fit the target, or what is said of quantization does not.
+            OptionError: the options or the quantization do not fit the target.
         """
         return how.quantizer_for(device_for(self.target, self.options).quantizer)
 
@@ -86,19 +86,19 @@ class Subject:
         """The float model as a graph, checked.
 
         Raises:
-            ModelError: it cannot be exported, or is quantized already.
+            ModelError: it cannot be exported, or is already quantized.
         """
         return float_module(self.model, self.examples, self.asked)
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The data, row by row, behind the model's checks."""
-        self.module  # noqa: B018  (what is wrong with the model is said first)
+        """The data, sample by sample, after the model's checks."""
+        self.module  # noqa: B018  (report errors of the model first)
         return calibration_batches(self.data, self.examples, kind=self.asked)
 
     @cached_property
     def ranges(self) -> list[Row] | None:
-        """The calibration data; None where those of `rows` are to choose the ranges."""
+        """The calibration data; None if `rows` choose the ranges."""
         return None if self.calibration is None else calibration_batches(self.calibration, self.examples)
 
     def measured(
@@ -110,14 +110,14 @@ class Subject:
         *,
         follow: bool = True,
     ) -> SideBySide:
-        """Quantizes a copy of the model and compares it with the float one on rows.
+        """Quantize a copy of the model and compare it with the float one on samples.
 
         Args:
             batches: choose the ranges.
-            follow: whether each layer's error is followed to the output, which takes most of the time.
+            follow: compute each layer's contribution to the output, which takes most of the time.
         """
         listed = list(rows)
-        with quiet():  # torch warns of its own copying
+        with quiet():  # torch warns about its own copying
             own = copy.deepcopy(self.module)
         prepared = calibrated(own, [batches], quantizer, lambda done: tell("quantize", done / max(len(batches), 1)))
         with quiet():
@@ -135,7 +135,7 @@ class Subject:
 
 
 def examples_of(data: Any, given: Sequence[Any] | torch.Tensor | None, asked: str) -> tuple[torch.Tensor, ...]:
-    """Example inputs: those given, or the first of the data.
+    """Return the given example inputs, or the first of the data.
 
     Raises:
         ModelError: there is no data.
@@ -165,10 +165,10 @@ def examples_of(data: Any, given: Sequence[Any] | torch.Tensor | None, asked: st
 
 
 def float_module(model: Any, examples: tuple[torch.Tensor, ...], asked: str) -> GraphModule:
-    """The float model as a graph, checked.
+    """Return the float model as a graph, checked.
 
     Raises:
-        ModelError: it cannot be exported, or is quantized already.
+        ModelError: it cannot be exported, or is already quantized.
     """
     found = exported(model, examples)
     if not found.is_float:
