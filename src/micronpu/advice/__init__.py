@@ -1,1 +1,1 @@
-"""What a slow network could be written as instead, each idea priced by compiling it."""
+"""Ideas for making a slow network faster, each priced by compiling it."""

@@ -1,4 +1,4 @@
-"""`micronpu.advise`: where the time goes, and what could be written instead, each idea compiled for its price."""
+"""`micronpu.advise`: find the slow parts of a network, and compile alternatives to price them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from micronpu.targets.registry import target_required
 from micronpu.upstream.session import exclusive
 
 _ROWS = 8
-"""Of calibration data that are used: cycles hardly depend on them."""
+"""Number of calibration samples; cycles hardly depend on them."""
 
 
 @target_required
@@ -48,24 +48,24 @@ def advise(
     options: Options | None = None,
     listener: Listener | None = None,
 ) -> Advice:
-    """Shows what takes the time of a network, and compiles it with changes that may make it faster.
+    """Show which parts of a network take the time, and compile changes that may make it faster.
 
-    Ideas are tried where the network has a place for them: another activation, a stride for a pool, smaller kernels,
-    another resize, norms with fixed statistics, channels in multiples of 16, integers at the border.  Each is compiled
-    as the network itself is, and the estimates are compared.  The weights of a changed network are not trained: what it
-    would be worth after training is for you to find out.
+    Ideas are tried if they apply to the network: another activation, a stride instead of a pool, smaller kernels,
+    another resize, norms with fixed statistics, channels in multiples of 16, integer inputs and outputs. Each is
+    compiled like the network itself, and the estimates are compared. The weights of a changed network are not trained:
+    its accuracy after training is unknown.
 
     Args:
         model: a float module in evaluation mode, or an exported program of one, without states.
-        example_inputs: inputs that fix shapes and dtypes; one tensor may stand for a tuple of one.
+        example_inputs: inputs that fix shapes and dtypes; one tensor is accepted instead of a tuple of one.
         target: see ``micronpu targets``.
-        calibration: typical inputs, as for `micronpu.compile`; eight are enough, and no more are used.
+        calibration: typical inputs, as for `micronpu.compile`; only the first eight are used.
         quantization, options: as for `micronpu.compile`.
-        listener: hears about progress.
+        listener: progress callback.
 
     Raises:
-        ModelError: the model is quantized already or keeps states, or an input does not fit it.
-        OptionError: an option does not fit the target.
+        ModelError: the model is already quantized or has states, or an input does not fit it.
+            OptionError: an option does not fit the target.
     """
     check_listener(listener)
     start = time.perf_counter()
@@ -158,7 +158,8 @@ class _Trials:
         return self._quantization.io is None and any(x.is_floating_point() for x in self._examples)
 
     def _integers(self, before: Price) -> Idea:
-        """Integers at the border, which costs the application what it saves here, but for the grids it has anyway."""
+        """Integer inputs and outputs; the application has to convert instead, unless it uses the same qparams
+        anyway."""
         io: Activations = self._quantization.base
         idea = Idea(
             "integers at the border",
@@ -181,7 +182,7 @@ class _Trials:
             changed = change.edit(module)
             if changed:
                 module.recompile()
-                module = finished(module, self._examples)  # with the shapes of now, for the next change
+                module = finished(module, self._examples)  # with the current shapes, for the next change
                 places += changed
                 names.append(change.name)
         if len(names) < 2:
@@ -192,6 +193,6 @@ class _Trials:
 
 
 def _place(node: Node) -> str:
-    """The line of the model, or the module where torch wrote the line."""
+    """The source line, or the module if torch wrote the line."""
     origin = origin_of(node)
     return origin.source or origin.module

@@ -1,7 +1,7 @@
-"""What could be written instead of what is slow: changes of an exported float module, in place.
+"""Changes of an exported float module that may make it faster, in place.
 
-Each returns the nodes that it changed. What a change computes is another function, or the same one in another form; its
-weights are those that were there as far as they fit, since cycles do not depend on them.
+Each returns the nodes that it changed. A change computes another function, or the same one in another form; it reuses
+the weights as far as they fit, since cycles do not depend on them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from micronpu.report.advice import NEAR, SAME, TRAIN
 aten = torch.ops.aten
 
 Edit = Callable[[GraphModule], Sequence[Node]]
-"""Changes a module in place; the nodes that it changed, none where there is nothing to change."""
+"""Changes a module in place; returns the changed nodes, none if it does not apply."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Change:
     """One idea.
 
     Attributes:
-        name: what instead of what.
-        how: what to write in PyTorch.
-        results: what becomes of the network's results, as in `report.advice.Idea`.
+        name: new and old form.
+            how: what to write in PyTorch.
+            results: effect on the network's results, as in `report.advice.Idea`.
         edit: makes the change.
     """
 
@@ -55,7 +55,7 @@ _CURVES = {
 
 
 def relu_for(overload: str) -> Edit:
-    """ReLU for an activation of another form."""
+    """Replace another activation by ReLU."""
 
     def edit(module: GraphModule) -> Sequence[Node]:
         found = _calls(module, overload)
@@ -67,7 +67,7 @@ def relu_for(overload: str) -> Edit:
 
 
 def nearest(module: GraphModule) -> Sequence[Node]:
-    """Nearest neighbour for a bilinear resize."""
+    """Replace a bilinear resize by nearest neighbour."""
     found = _calls(module, "upsample_bilinear2d.vec")
     for node in found:
         x, size, _, factors = _arguments(node, ("input", "output_size", "align_corners", "scale_factors"))
@@ -76,7 +76,7 @@ def nearest(module: GraphModule) -> Sequence[Node]:
 
 
 def doubled_by_convolution(module: GraphModule) -> Sequence[Node]:
-    """A transposed convolution, channel by channel, for a bilinear resize by 2; only the outermost pixels differ."""
+    """Replace a bilinear resize by 2 by a depthwise transposed convolution; only the outermost pixels differ."""
     changed = []
     for node in _calls(module, "upsample_bilinear2d.vec"):
         x, _, aligned, _ = _arguments(node, ("input", "output_size", "align_corners", "scale_factors"))
@@ -93,7 +93,7 @@ def doubled_by_convolution(module: GraphModule) -> Sequence[Node]:
 
 
 def kernels_of_three(module: GraphModule) -> Sequence[Node]:
-    """The middle 3 x 3 of each larger kernel of odd size."""
+    """Replace each larger kernel of odd size by its central 3 x 3."""
     changed = []
     for node in _calls(module, "conv2d.default"):
         weight, padding = attribute(module, node.args[1]), _pair(_at(node, 4, 0))
@@ -128,7 +128,7 @@ _UNARY = frozenset(
 
 
 def stride_for_pool(module: GraphModule) -> Sequence[Node]:
-    """A convolution of stride 2 for one of stride 1 in front of a pool of 2 x 2."""
+    """Replace a convolution of stride 1 before a pool of 2 x 2 by a convolution of stride 2."""
     changed = []
     for pool in _calls(module, "max_pool2d.default", "avg_pool2d.default"):
         kernel, stride = _pair(pool.args[1]), _pair(_at(pool, 2, None) or pool.args[1])
@@ -151,7 +151,7 @@ def stride_for_pool(module: GraphModule) -> Sequence[Node]:
 
 
 def fixed_statistics(module: GraphModule) -> Sequence[Node]:
-    """A factor and a summand per channel, as a batch norm comes to, for a norm that measures each input."""
+    """Replace a norm that measures each input by a factor and a summand per channel, like a folded batch norm."""
     changed = []
     for node in _calls(module, "layer_norm.default", "group_norm.default"):
         shape = _shape(node.args[0])
@@ -203,7 +203,7 @@ CHANGES: tuple[Change, ...] = (
         widened,
     ),
 )
-"""All ideas; which of them a network has a place for is seen when they are made."""
+"""All ideas; each determines whether it applies to a network."""
 
 
 def _calls(module: GraphModule, *overloads: str) -> list[Node]:
@@ -227,7 +227,7 @@ def _padded_args(node: Node) -> list[Any]:
 
 
 def _pair(value: Any) -> tuple[int, int] | None:
-    """A size that may be one number for both axes; None for what is no size."""
+    """A size that may be one number for both axes; None if it is not a size."""
     if isinstance(value, int):
         return value, value
     if isinstance(value, list | tuple) and all(isinstance(n, int) for n in value) and value:

@@ -1,8 +1,8 @@
-"""Channels down or up to a multiple of 16, through a whole network: weights are cropped, or filled up with zeros.
+"""Change channels to a multiple of 16 in a whole network: weights are cropped, or padded with zeros.
 
-Nodes that must have the same channels are in one group: what an element-wise operator, a pool or a depthwise
-convolution reads and gives, and what is added. A group keeps its channels where something else reads or makes them: an
-input, an output of the network, an operator that is not known here.
+Nodes that must have equal channels form a group: operands and result of an element-wise operator, a pool, a depthwise
+convolution or an addition. A group keeps its channels if anything else reads or writes them: an input or output of the
+network, or an unknown operator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from micronpu.frontend.program import overload_name, value_of
 from micronpu.quantize.attributes import attribute
 
 MULTIPLE = 16
-"""Of channels that an array of multipliers takes at once."""
+"""Number of channels that an array of multipliers processes at once."""
 
 _SAME = frozenset(
     f"{name}.{overload}"
@@ -35,21 +35,21 @@ _SAME = frozenset(
     }.items()
     for overload in overloads
 )
-"""Operators whose result has its operands' channels, each of which it makes of the same channel."""
+"""Operators whose result has its operands' channels, each computed from the same channel."""
 
 _CAT = "cat.default"
 _FLATTEN = ("flatten.using_ints", "view.default", "reshape.default")
 Index = list[int]
-"""For each new channel the old one that it is, or -1 for one of zeros."""
+"""Index of the old channel for each new one, or -1 for zeros."""
 
 
 def narrowed(module: GraphModule) -> Sequence[Node]:
-    """Fewer channels: the largest multiple of 16 that is not more, in layers of more than 16."""
+    """Decrease channels to a multiple of 16, in layers of more than 16."""
     return _resized(module, lambda count: count // MULTIPLE * MULTIPLE if count > MULTIPLE else count)
 
 
 def widened(module: GraphModule) -> Sequence[Node]:
-    """More channels: the smallest multiple of 16 that is not less."""
+    """Increase channels to a multiple of 16."""
     return _resized(module, lambda count: -(-count // MULTIPLE) * MULTIPLE)
 
 
@@ -74,7 +74,7 @@ def _resized(module: GraphModule, size: Callable[[int], int]) -> Sequence[Node]:
 
 
 def _handed_on(node: Node, count: int, operands: Sequence[Index]) -> Index:
-    """Which channels there are behind an operator that mixes none, by those of its operands."""
+    """Channels of the result of an operator that mixes none, from those of its operands."""
     if overload_name(node) == _CAT:
         sizes = [_channels(n) or 0 for n in node.all_input_nodes]
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
@@ -86,7 +86,7 @@ def _handed_on(node: Node, count: int, operands: Sequence[Index]) -> Index:
 
 
 def _adapt(module: GraphModule, node: Node, indices: dict[Node, Index]) -> None:
-    """Gives a node weights for the channels that it reads and makes now."""
+    """Give a node weights for its new input and output channels."""
     own = indices[node]
     name = overload_name(node)
     args = list(node.args)
@@ -109,7 +109,7 @@ def _adapt(module: GraphModule, node: Node, indices: dict[Node, Index]) -> None:
 
 
 def _taken(module: GraphModule, reader: Node, source: Any, axes: dict[int, Index]) -> Any:
-    """A constant with other channels along some axes; anything else, or a constant of one channel, as it is."""
+    """Select channels of a constant along some axes; return anything else, or a constant of one channel, unchanged."""
     value = attribute(module, source)
     if value is None:
         return source
@@ -118,7 +118,7 @@ def _taken(module: GraphModule, reader: Node, source: Any, axes: dict[int, Index
         if axis < -result.dim() or result.dim() == 0 or result.shape[axis] == 1:
             continue
         zeros = torch.zeros_like(result.narrow(axis, 0, 1))
-        filled = torch.cat([result, zeros], axis)  # the last one is what -1 takes
+        filled = torch.cat([result, zeros], axis)  # index -1 selects the last one
         result = filled.index_select(axis, torch.tensor([i % filled.shape[axis] for i in index]))
     if result is value or result.shape == value.shape:
         return source
@@ -126,7 +126,7 @@ def _taken(module: GraphModule, reader: Node, source: Any, axes: dict[int, Index
 
 
 class _Groups:
-    """Which nodes share their channels, and whose channels may change."""
+    """Groups of nodes with equal channels, and whether they may change."""
 
     def __init__(self, module: GraphModule) -> None:
         self._parent: dict[Node, Node] = {}
@@ -135,7 +135,7 @@ class _Groups:
         fixed = {other for node in nodes if node not in derived for other in self._join_operands(node)}
         self._fixed = {self._find(node) for node in fixed}
         makers = Counter(self._find(n) for n in nodes if n in derived or _is_mixing(n))
-        while True:  # only a convolution or a linear layer finds the parts again of what is put together
+        while True:  # only a convolution or a linear layer can follow the changed parts of a concatenation
             more: set[Node] = set()
             for node in derived:
                 if not self.is_free(node) or makers[self._find(node)] > 1:
@@ -145,7 +145,7 @@ class _Groups:
             self._fixed |= more
 
     def _join_operands(self, node: Node) -> set[Node]:
-        """Joins a node with the operands that have its channels; gives nodes whose channels have to stay."""
+        """Group a node with the operands that have its channels; return nodes whose channels must stay."""
         operands = [n for n in node.all_input_nodes if n.op != "get_attr"]
         if not _is_depthwise(node) and not _is_alike(node):
             return set() if _is_mixing(node) else {node, *operands}
@@ -156,7 +156,7 @@ class _Groups:
         return {node, *others} if others else set()
 
     def is_free(self, node: Node) -> bool:
-        """Whether the channels of a node may change."""
+        """True if the channels of a node may change."""
         return self._find(node) not in self._fixed
 
     def _find(self, node: Node) -> Node:
@@ -175,13 +175,13 @@ def _shape(node: Node) -> tuple[int, ...]:
 
 
 def _channels(node: Node) -> int | None:
-    """The size of axis 1 of what has one, or several axes behind the first; None for anything else."""
+    """Size of axis 1 of a tensor of rank 2 or 4; None otherwise."""
     shape = _shape(node)
     return shape[1] if len(shape) in (2, 4) else None
 
 
 def _is_mixing(node: Node) -> bool:
-    """Whether every channel of the result is of all channels of the operand."""
+    """True if every output channel depends on all input channels."""
     name = overload_name(node)
     if name not in ("conv2d.default", "linear.default") or _channels(node) is None:
         return False
@@ -199,7 +199,7 @@ def _reads_constants(node: Node) -> bool:
 
 
 def _is_alike(node: Node) -> bool:
-    """Whether each channel of the result is of the same channel of the operands."""
+    """True if each output channel depends on the same channel of the operands."""
     name = overload_name(node)
     if name == "mean.dim":
         return set(node.args[1]) <= {2, 3, -1, -2} and len(_shape(node.args[0])) == 4  # type: ignore[arg-type]
@@ -207,7 +207,7 @@ def _is_alike(node: Node) -> bool:
 
 
 def _is_flatten(node: Node) -> bool:
-    """Whether the node puts all but the first axis into one."""
+    """True if the node merges all axes but the first."""
     if overload_name(node) not in _FLATTEN or not isinstance(node.args[0], Node):
         return False
     before, after = _shape(node.args[0]), _shape(node)
