@@ -2,8 +2,8 @@
 
 A layer after sparse ones reads changed values. With x its input in the sparse network and y its result in the dense
 one, the least-squares fit of W x + b to y compensates for the losses of earlier layers, in sparse and dense layers
-alike (GPTAQ does so column by column, Li et al. 2025, arXiv 2504.02692). Both networks are traversed together, so that a
-layer is fitted to the inputs from already fitted layers.
+alike (GPTAQ does so column by column, Li et al. 2025, arXiv 2504.02692). Both networks are traversed together, so that
+a layer is fitted to the inputs from already fitted layers.
 """
 
 from __future__ import annotations
