@@ -1,1 +1,1 @@
-"""What the NPU leaves over, on the Cortex-M core: the arithmetic of `executorch.backends.cortex_m`."""
+"""Non-delegated operators on a Cortex-M core, with the arithmetic of `executorch.backends.cortex_m`."""

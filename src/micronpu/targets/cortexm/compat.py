@@ -1,4 +1,4 @@
-"""A Cortex-M core under the names that ExecuTorch's users know."""
+"""Cortex-M cores under ExecuTorch's names."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from micronpu.targets.cortexm.rules import CAPABILITIES
 
 _PREFIX = "cortex-"
 CortexM = Enum("CortexM", [(name.removeprefix(_PREFIX).upper(), name) for name in CORES], module=__name__)  # type: ignore[misc]
-"""The cores that CMSIS-NN runs on: `CortexM.M55` and so on; the value is the name of a target."""
+"""The cores that CMSIS-NN supports: `CortexM.M55` and so on; the value is the name of a target."""
 
 
 @dataclass(frozen=True)
 class CortexMTargetConfig:
-    """A core, and what its maker has left out of it.
+    """A core and its instruction set.
 
     Attributes:
         cpu: such as `CortexM.M55`, or its name.
-        isa: what CMSIS-NN uses of it: "SCALAR", "DSP" or "MVE", or a value of that name; what most cores have unless
-            given.
+        isa: instruction set for CMSIS-NN: "SCALAR", "DSP" or "MVE", or a value of that name; default: what most cores
+            of that name have.
 
     Raises:
-        OptionError: CMSIS-NN does not run on the core, or the core cannot have these instructions.
+        OptionError: CMSIS-NN does not support the core, or the core cannot have these instructions.
     """
 
     cpu: Any
@@ -47,7 +47,7 @@ class CortexMTargetConfig:
 
     @property
     def backend(self) -> InstructionSet:
-        """What CMSIS-NN uses of the core."""
+        """Instruction set that CMSIS-NN uses."""
         return self.core.instructions
 
     @property
@@ -57,12 +57,12 @@ class CortexMTargetConfig:
 
     @property
     def options(self) -> CortexMOptions:
-        """The same for `micronpu.compile`."""
+        """The equivalent options for `micronpu.compile`."""
         return CortexMOptions(self.core.name, instructions=self.backend.value if self.isa is not None else "")
 
     @classmethod
     def from_target_string(cls, target: str) -> CortexMTargetConfig:
-        """The core of a target's name, such as "cortex-m55"."""
+        """Return the core of a target's name, such as "cortex-m55"."""
         check_text("target", target, '"cortex-m55"')
         return cls(target)
 
@@ -70,14 +70,14 @@ class CortexMTargetConfig:
 class CortexMQuantizer(StaticQuantizer):
     """Static int8 for a Cortex-M core with CMSIS-NN.
 
-    See `StaticQuantizer` for what that means and how parts of a model are configured.
+    See `StaticQuantizer` for its meaning and for the configuration of parts of a model.
 
     Args:
-        per_tensor_config: how operators are quantized; int8 unless given.
-        use_explicit_layout: taken for scripts that pass it, and not looked at: every layout is taken.
+        per_tensor_config: quantization of operators; default int8.
+            use_explicit_layout: ignored; accepted for compatibility with existing scripts.
 
     Raises:
-        OptionError: an argument is of another type, or activations are not int8.
+        OptionError: an argument has another type, or activations are not int8.
     """
 
     def __init__(self, per_tensor_config: QuantizationConfig | None = None, use_explicit_layout: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Cycles of an operator that stays on the core: in float between a dequantize and a quantize, or in int8."""
+"""Cycles of an operator on the core: in float between a dequantize and a quantize, or in int8."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from micronpu.report.delegation import Cost
 from micronpu.report.estimate import Latency
 
 # Assumptions, not measurements: NXP's published CPU latencies of the MLPerf Tiny networks give a Cortex-M33 0.26 to
-# 0.31 MAC per cycle in int8, of which portable float kernels are taken to reach two thirds.  The cost of an element
+# 0.31 MAC per cycle in int8; portable float kernels are assumed to reach two thirds of that. The cycles of an element
 # between its dequantize and its quantize, and of a kernel call, are round numbers of the same order.
 CYCLES_PER_MAC = 5
 CYCLES_PER_ELEMENT = 40
 CYCLES_PER_CALL = 20_000
-CALLS = 4  # dequantize, the operator, quantize, and a second delegate call behind it
+CALLS = 4  # dequantize, the operator, quantize, and a second delegate call after it
 
 
 def _comes_back(node: Node) -> bool:
-    """Whether the NPU goes on behind an operator of the core.
+    """True if the NPU continues after an operator on the core.
 
-    Not behind a position: the program ends with it, and dequantizes what it ends with anyway.
+    False after an index: it is an output of the program, which dequantizes its outputs anyway.
     """
     return not isinstance(node.op, ArgMax)
 
 
 def host_cycles(node: Node) -> int:
-    """Estimated cycles of the core, the way to it and back included."""
+    """Estimated cycles of the core, including the transitions between NPU and core."""
     y = node.output.type
     calls = CALLS if _comes_back(node) else 1
     elements = y.size + sum(t.type.size for t in node.inputs if not t.is_constant)
@@ -44,10 +44,10 @@ class Rates:
     """Cycles of CMSIS-NN's kernels on a core.
 
     Attributes:
-        product: of a multiply-accumulate of a window that moves over pixels, which share what is loaded.
-        single: of one of a matrix product with a single row, where nothing is shared.
-        result: of an element that comes out of products: its requantization and what is done once per window.
-        moved: of an element that goes in or out of any other kernel.
+        product: of a multiply-accumulate in a window over pixels, which share loaded values.
+            single: of a multiply-accumulate in a matrix product with a single row, where nothing is shared.
+            result: of an output element of products: its requantization, and work done once per window.
+            moved: of an input or output element of any other kernel.
     """
 
     product: float
@@ -56,13 +56,13 @@ class Rates:
     moved: float
 
 
-# Fitted to the instructions of four networks on two cores, counted in firmware on emulated cores, one cycle each, by
-# `benchmarks/cortexm_latency.py`: a product on either core, and what both have in common.  Elements of other kernels
-# are assumed, and so is what a core without either kind of vector instructions takes: twice what one with DSP does.
+# Fitted to instruction counts of four networks on two cores, in firmware on emulated cores, one cycle per instruction,
+# by `benchmarks/cortexm_latency.py`: a product on either core, and the common constants. Elements of other kernels are
+# assumed, and so are the values of cores without vector instructions: twice those with DSP.
 SINGLE = 2.16
-"""Times a shared product: a weight that is loaded serves one row, and not several."""
+"""Ratio to a shared product: a loaded weight is used for one row, not several."""
 RESULT = 29.5
-"""Requantization and what is around it, which the kernels do alike with either kind of vector instructions."""
+"""Requantization and its overhead, the same with either kind of vector instructions."""
 _DSP = Rates(product=2.97, single=2.97 * SINGLE, result=RESULT, moved=10)
 RATES = {
     InstructionSet.SCALAR: Rates(2 * _DSP.product, 2 * _DSP.single, 2 * _DSP.result, 2 * _DSP.moved),
@@ -74,14 +74,14 @@ BANDS = {
     InstructionSet.DSP: (0.47, 1.03),
     InstructionSet.MVE: (0.61, 1.41),
 }
-"""Measured over estimated cycles: the ends of what is published for the same networks, by the same benchmark.  Nothing
-is published for cores without vector instructions, whose band is assumed."""
+"""Range of measured over estimated cycles in published results for the same networks, from the same benchmark. The
+range for cores without vector instructions is assumed: nothing is published."""
 SOFTMAX_CYCLES_PER_ELEMENT = 150
-INT8_CYCLES_PER_CALL = 2_000  # of a kernel that needs no delegate and no float
+INT8_CYCLES_PER_CALL = 2_000  # of a kernel without delegate and float
 
 
 def work(node: Node) -> tuple[int, int, int, int]:
-    """Counts that the rates are for: products, products of a single row, results of products, moved elements."""
+    """Counts for the rates: products, products of a single row, results of products, moved elements."""
     y = node.output.type
     macs = node.op.macs(y, *node.input_types)
     if isinstance(node.op, Reshape):
@@ -93,7 +93,7 @@ def work(node: Node) -> tuple[int, int, int, int]:
 
 
 def core_cycles(node: Node, core: Core) -> int:
-    """Estimated cycles of a core that computes an operator in int8; a reshape is free."""
+    """Estimated cycles of an operator in int8 on a core; a reshape is free."""
     rates = RATES[core.instructions]
     products, single, results, _ = work(node)
     fitted = products * rates.product + single * rates.single + results * rates.result
@@ -101,7 +101,7 @@ def core_cycles(node: Node, core: Core) -> int:
 
 
 def fixed_cycles(node: Node, core: Core) -> float:
-    """Of these, the start of the kernel and the elements of one without products, which are not fitted."""
+    """The part of the cycles that is not fitted: the kernel's start, and elements of kernels without products."""
     counts = work(node)
     if not any(counts):
         return 0.0
@@ -110,7 +110,7 @@ def fixed_cycles(node: Node, core: Core) -> float:
 
 
 def leftover_cycles(node: Node, core: Core) -> int:
-    """Estimated cycles of an operator that a core computes in int8, and of the call of the NPU behind it, if any."""
+    """Estimated cycles of an operator in int8 on a core, and of the NPU invocation after it, if any."""
     return core_cycles(node, core) + (CYCLES_PER_CALL if _comes_back(node) else 0)
 
 
@@ -133,7 +133,7 @@ def core_costs(graph: Graph, core: Core) -> dict[int, Cost]:
 
 
 def core_latency(graphs: Iterable[Graph], core: Core) -> tuple[Latency, ...]:
-    """How long the core computes in int8; empty where it does not, or its clock is not known."""
+    """Estimated time of the core in int8; empty if it computes nothing, or its clock is unknown."""
     cycles = sum(core_cycles(node, core) for graph in graphs for node in graph.nodes)
     if not cycles or core.clock_mhz is None:
         return ()

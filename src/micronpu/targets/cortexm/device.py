@@ -1,4 +1,4 @@
-"""A core alone as the compiler knows it."""
+"""A core without NPU as a compilation target."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from micronpu.targets.cortexm.rules import CAPABILITIES
 
 
 class CortexMDevice(Device):
-    """A core without an NPU: nothing is delegated, and what CMSIS-NN has a kernel for is computed in int8.
+    """A core without an NPU: nothing is delegated; operators with a CMSIS-NN kernel run in int8.
 
     Args:
         options: the core.
-        target: name in reports; the core's unless given.
-        core: with the clock of its chip; the options' without one unless given.
+        target: name in reports; default: the core's.
+            core: with the clock of its chip; default: the options' core without a clock.
     """
 
     def __init__(self, options: CortexMOptions, target: str = "", core: Core | None = None) -> None:
@@ -30,7 +30,7 @@ class CortexMDevice(Device):
         self.capabilities, self.disabled_rewrites = CAPABILITIES, options.disabled_rewrites
         self.target = target or options.silicon
         own = find_core(options.silicon, options.instructions)
-        if core is not None:  # of a chip, which knows more than the name, unless the user knows better
+        if core is not None:  # the chip's data take precedence, unless the user has set the option
             own = replace(core, instructions=own.instructions) if options.instructions else core
         self.beside = CortexMPart(own, options.disabled_passes)
 

@@ -1,7 +1,7 @@
-"""A legalised graph as calls of `cortex_m::*` operators and of ExecuTorch's operators that only move integers.
+"""Convert a legalised graph to calls of `cortex_m::*` operators and of ExecuTorch's operators that only move integers.
 
-Every tensor has the shape that it has in the graph and lies in memory in this order, so that images are [N, H, W, C]
-and no kernel has to ask for the order of axes.
+Every tensor has its graph shape and is contiguous in it, so images are [N, H, W, C] and no kernel depends on a dim
+order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from micronpu.upstream.torch import cast
 
 Lowering = Callable[["Emitter", Node], fx.Node]
 _ADD_LEFT_SHIFT = 20
-"""Bits that `quantized_add` shifts its operands left, for precision."""
+"""Left shift in bits of `quantized_add`'s operands, for precision."""
 
 LOWERINGS: dict[type[Op], Lowering] = {}
 
@@ -57,16 +57,16 @@ def _lowers(*operators: type[Op]) -> Callable[[Lowering], Lowering]:
 
 
 def emit(graph: Graph, core: Core) -> fx.GraphModule:
-    """A module that computes the graph: int8 tensors with the graph's shapes in, a tuple of such out.
+    """Return a module that computes the graph: int8 inputs of the graph's shapes, and a tuple of such outputs.
 
     Raises:
-        InternalError: an operator has no kernel, which `micronpu.targets.cortexm.rules` should have found.
+        InternalError: an operator has no kernel; `micronpu.targets.cortexm.rules` should have refused it.
     """
     return Emitter(graph, core).module()
 
 
 class Emitter:
-    """Writes one graph; what lowerings of operators ask for."""
+    """Writes one graph; used by the lowerings of operators."""
 
     def __init__(self, graph: Graph, core: Core) -> None:
         self.graph = graph
@@ -96,7 +96,7 @@ class Emitter:
         return fx.GraphModule(self._root, self._calls)
 
     def _to_graph(self, given: fx.Node, tensor: Tensor) -> fx.Node:
-        """The [N, H, W, C] of an image that the program has as [N, C, H, W] in channels-last order."""
+        """Return the [N, H, W, C] form of an image that the program has as [N, C, H, W] in channels-last order."""
         shape = [tensor.shape[i] for i in TO_CHANNELS_FIRST]
         plain = self.call(_aten.clone.default, given, memory_format=torch.contiguous_format)
         return self.transpose(plain, shape, TO_CHANNELS_LAST)
@@ -116,14 +116,14 @@ class Emitter:
         return lowering(self, node)
 
     def _looked_up(self, y: Tensor, operand: Tensor, table: npt.NDArray[np.int8]) -> fx.Node:
-        """One table for several in a row."""
+        """Combine consecutive lookups into one table."""
         source, before = self._tables.get(operand, (operand, None))
         if before is not None:
             table = table[before.astype(np.int64) + 128]
         self._tables[y] = (source, table)
         return self.kernel("quantized_activation", source.shape, self.value(source), self.constant(table))
 
-    # -- what lowerings ask for
+    # -- used by lowerings
 
     def value(self, tensor: Tensor) -> fx.Node:
         if tensor.data is not None and tensor not in self._values:
@@ -136,7 +136,7 @@ class Emitter:
         return made
 
     def kernel(self, name: str, shape: Sequence[int], *operands: Any, dtype: torch.dtype = torch.int8) -> fx.Node:
-        """A call of a kernel of CMSIS-NN, with all that its schema has, and the shape of what it gives."""
+        """Call a CMSIS-NN kernel with all arguments of its schema; ``shape`` is the shape of the result."""
         made = self.call(CoreKernel(name), *operands)
         made.meta["val"] = torch.empty(tuple(shape), dtype=dtype, device="meta")
         return made
@@ -148,16 +148,16 @@ class Emitter:
         return self._calls.get_attr(name)
 
     def scratch(self, size: int) -> fx.Node:
-        """Memory that a kernel works in; `micronpu.targets.cortexm.lower` plans it."""
+        """Scratch memory of a kernel; `micronpu.targets.cortexm.lower` plans it."""
         return self.call(_aten.empty.memory_format, [size], dtype=torch.uint8)
 
     def reshape(self, x: fx.Node, shape: Sequence[int]) -> fx.Node:
         return self.call(_aten.reshape.default, x, list(shape))
 
     def transpose(self, x: fx.Node, shape: Sequence[int], permutation: Sequence[int]) -> fx.Node:
-        """x, whose shape is given, with its axes reordered, as few of them as will do."""
+        """Permute the axes of x, which has the given shape, after merging adjacent ones."""
         wanted = [shape[i] for i in permutation]
-        runs: list[list[int]] = []  # axes that stay neighbours, in the order of the result
+        runs: list[list[int]] = []  # axes that stay adjacent, in the order of the result
         for axis in (i for i in permutation if shape[i] != 1):
             previous = [i for i in range(axis) if shape[i] != 1]
             if runs and previous and runs[-1][-1] == previous[-1]:
@@ -175,7 +175,7 @@ class Emitter:
         return self.reshape(self.call(_aten.permute_copy.default, short, places), wanted)
 
     def broadcast(self, tensor: Tensor, shape: tuple[int, ...]) -> fx.Node:
-        """A tensor repeated to a shape: CMSIS-NN pairs tensors of one shape."""
+        """Broadcast a tensor: CMSIS-NN's binary kernels need equal shapes."""
         if tensor.shape == shape:
             return self.value(tensor)
         x = self.reshape(self.value(tensor), (1,) * (len(shape) - tensor.type.rank) + tensor.shape)
@@ -196,7 +196,7 @@ def _multipliers(emit: Emitter, node: Node) -> tuple[fx.Node, fx.Node]:
 
 
 def _is_matrix_product(node: Node) -> bool:
-    """Whether a convolution is the product of rows with one matrix at one scale: CMSIS-NN's fully connected layer."""
+    """True if a convolution is a matrix product of rows with one scale: CMSIS-NN's fully connected layer."""
     x, weight = node.inputs[:2]
     qparams = weight.type.qparams
     return x.shape[1:3] == weight.shape[1:3] == (1, 1) and qparams is not None and qparams.is_per_tensor
@@ -209,7 +209,7 @@ def _matrix_product(emit: Emitter, node: Node) -> fx.Node:
     matrix = weight.data.reshape(weight.shape[0], weight.shape[3])
     multiplier, shift = quantize_multiplier(x.type.scale * weight.type.qparams.scale[0] / node.output.type.scale)
     biases, sums = bias.data.astype(np.int32), None
-    if emit.core.instructions is InstructionSet.MVE:  # which adds the zero point's share at compile time
+    if emit.core.instructions is InstructionSet.MVE:  # the zero point's contribution is added at compile time
         sums = emit.constant((biases - x.type.zero_point * matrix.astype(np.int64).sum(1)).astype(np.int32)[None])
     low, high = op.activation.limits(node.output.type)
     y = emit.kernel(
@@ -335,7 +335,7 @@ def _mul(emit: Emitter, node: Node) -> fx.Node:
 def _selection(emit: Emitter, node: Node) -> fx.Node:
     kernel = "minimum" if isinstance(node.op, Minimum) else "maximum"
     shape = node.output.shape
-    flat = (math.prod(shape),)  # of one shape, so that the number of axes does not matter
+    flat = (math.prod(shape),)  # as vectors, so that the number of axes does not matter
     operands = (emit.reshape(emit.broadcast(t, shape), flat) for t in node.inputs)
     return emit.reshape(emit.kernel(kernel, flat, *operands), shape)
 
@@ -355,7 +355,7 @@ def _softmax(emit: Emitter, node: Node) -> fx.Node:
 
 
 def _pooled(emit: Emitter, node: Node) -> list[Any]:
-    """Operand, kernel, stride and padding of a pool, as both kernels take them."""
+    """Arguments of both pooling kernels: operand, kernel, stride and padding."""
     op = node.op
     assert isinstance(op, MaxPool2d | AvgPool2d)
     return [emit.value(node.inputs[0]), list(op.kernel), list(op.stride), [op.padding.top, op.padding.left]]
@@ -384,7 +384,7 @@ def _extreme(emit: Emitter, node: Node) -> fx.Node:
 
 @_lowers(ArgMax)
 def _position(emit: Emitter, node: Node) -> fx.Node:
-    """ExecuTorch compares integers; the position comes out in its own type, and goes to where an int8 one begins."""
+    """ExecuTorch compares integers; the index has its own type and is moved to the range of int8."""
     op, x = node.op, emit.value(node.inputs[0])
     assert isinstance(op, ArgMax)
     found = emit.call(_aten.argmin.default if op.smallest else _aten.argmax.default, x, -1, False)
@@ -451,7 +451,7 @@ def _pad(emit: Emitter, node: Node) -> fx.Node:
     shape, before, after = list(x.shape), list(op.before), list(op.after)
     while len(shape) >= _MAX_KERNEL_RANK and shape[0] == 1 and before[0] == after[0] == 0:
         del shape[0], before[0], after[0]
-    # ExecuTorch takes some [N, C, H, W] of four axes for channels-last ones; with fewer axes there is no doubt.
+    # ExecuTorch interprets some 4-D tensors [N, C, H, W] as channels-last; with fewer axes it is unambiguous.
     if len(shape) < _MAX_KERNEL_RANK:
         whole = [b + n + a for b, n, a in zip(before, shape, after, strict=True)]
         front = [0] * (_MAX_KERNEL_RANK - len(shape))

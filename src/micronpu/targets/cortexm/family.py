@@ -1,4 +1,4 @@
-"""The core alone as one of the families."""
+"""The Cortex-M backend, for a core without NPU."""
 
 from __future__ import annotations
 

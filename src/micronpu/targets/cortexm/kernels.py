@@ -1,4 +1,4 @@
-"""The library of ExecuTorch's kernels that calls CMSIS-NN, as a firmware needs it.  Nothing of it is imported."""
+"""ExecuTorch's library of kernels that call CMSIS-NN, for the firmware. It is not imported."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class CmsisNnKernels(KernelLibrary):
 
 
 def _is_for_helium(plan: Plan) -> bool | None:
-    """Whether the fully connected operators of CMSIS-NN have sums of their weights, as a core with Helium reads them.
+    """True if the fully connected operators have sums of their weights, in the format for Helium.
 
-    The others have a bias in their place.  None where the program has none of them.
+    Otherwise they have a bias instead. None if the program has no such operators.
     """
     for call in plan.calls:
         if call.operator == f"{CORE_KERNELS}{_LINEAR}":
@@ -64,14 +64,14 @@ def _is_for_helium(plan: Plan) -> bool | None:
 
 
 def _position(schema: str, name: str) -> int:
-    """Of an argument, among those of a schema."""
+    """Index of an argument in a schema."""
     given = [part for part in schema.partition("(")[2].partition(") ->")[0].split(",") if part.strip() != "*"]
     return next(i for i, part in enumerate(given) if part.split("=")[0].split()[-1] == name)
 
 
 @functools.lru_cache(maxsize=1)
 def _schemas() -> dict[str, str]:
-    """Schema by name, out of the source that defines the operators."""
+    """Schemas by name, from the source that defines the operators."""
     text = (package_folder("executorch", "backends", "cortex_m", "ops") / "operators.py").read_text(encoding="utf-8")
     found = {}
     for match in re.finditer(r"lib\.define\(((?:\s*\"[^\"]*\"\s*)+),?\s*\)", text):

@@ -1,4 +1,4 @@
-"""The final form of a graph for a Cortex-M core: every operator is one that CMSIS-NN has a kernel for."""
+"""Legalize a graph for a Cortex-M core: every operator has a CMSIS-NN kernel."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from micronpu.targets.cortexm.table import is_table
 
 
 def legalize(graph: Graph, disabled: Collection[str] = (), pipeline: Pipeline = DEFAULT) -> Graph:
-    """Simplifies an imported graph and rewrites what has no kernel, in place; returns it.
+    """Simplify an imported graph and rewrite operators without kernel, in place; return it.
 
     Args:
-        disabled: names of passes and rewrites to leave out.
+        disabled: names of passes and rewrites to skip.
         pipeline: the passes that simplify.
     """
     run_passes(graph, disabled=[name for name in disabled if name in switchable_passes()], pipeline=pipeline)
-    FoldPads().run(graph)  # what LiteRT has no word for, CMSIS-NN takes along where both sides are padded alike
+    FoldPads().run(graph)  # CMSIS-NN supports symmetric padding that LiteRT cannot express
     graph.remove_dead()
     rewritten(graph, lambda node: choose_kernels(node, disabled))
     graph.remove_dead()
@@ -37,12 +37,12 @@ def legalize(graph: Graph, disabled: Collection[str] = (), pipeline: Pipeline = 
 
 
 def choose_kernels(node: Node, disabled: Collection[str] = ()) -> Choice | None:
-    """What computes a node with the kernels of the core; None where nothing does."""
+    """Return the implementation of a node with kernels of the core; None if there is none."""
     return choose(node, has_kernel, no_cost, REWRITES, disabled=disabled)
 
 
 def has_kernel(node: Node) -> bool:
-    """Whether the core computes the operator as it is: by a table, or by a kernel that has its attributes."""
+    """True if the core computes the operator unchanged: by a table, or by a kernel with its attributes."""
     op: Any = node.op
     if is_table(node):
         return True

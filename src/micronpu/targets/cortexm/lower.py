@@ -1,4 +1,4 @@
-"""Memory for the kernels of a Cortex-M core, in the host part of a program."""
+"""Memory for the kernels of a Cortex-M core, in a program's non-delegated part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from micronpu.upstream.executorch import empty_tensor, steps_of
 
 
 def plan_scratch(edge: EdgeProgramManager) -> None:
-    """Makes memory that ExecuTorch plans, and fills with nothing, of the scratch tensors of kernels."""
+    """Turn the scratch tensors of kernels into uninitialized memory planned by ExecuTorch."""
     for method in sorted(edge.methods):
         _plan_scratch(edge.exported_program(method).graph_module)
 

@@ -15,7 +15,7 @@ from micronpu.targets.switches import Switches
 
 @dataclass(frozen=True)
 class CortexMOptions(Switches, Options):
-    """What a user can choose about a core.
+    """Options of a compilation for a core.
 
     Attributes:
         silicon: the core, such as "cortex-m33"; it decides which form of CMSIS-NN's kernels the program is for.

@@ -1,4 +1,4 @@
-"""A Cortex-M core beside an NPU: what it takes, and the calls of CMSIS-NN's kernels that compute it."""
+"""A Cortex-M core beside an NPU: its supported operators, and the CMSIS-NN calls that compute them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ _TYPES = (torch.int8, torch.int16)
 
 
 def _calls_a_delegate(module: GraphModule) -> bool:
-    """Whether an NPU has a part of the program, by this compiler or another partitioner of a recipe."""
+    """True if an NPU runs a part of the program, compiled by this compiler or another partitioner of a recipe."""
     foreign = any(getattr(n.target, "__name__", "") == "executorch_call_delegate" for n in module.graph.nodes)
     return foreign or any(isinstance(m, DelegateCall) for m in module.modules())
 
 
 def quantize_by_kernels_of_the_core(module: GraphModule) -> None:
-    """Firmware for a core alone links one library of kernels: its own quantize and dequantize give the same bits.
+    """Use CMSIS-NN's quantize and dequantize, with equal results: firmware for a core alone then links one kernel
+    library.
 
     quantized_decomposed::quantize_per_tensor(x)        cortex_m::quantize_per_tensor(x)
     """
@@ -53,10 +54,10 @@ def quantize_by_kernels_of_the_core(module: GraphModule) -> None:
 
 
 class CortexMPart(CorePart):
-    """What a Cortex-M core computes in int8.
+    """The operators that a Cortex-M core computes in int8.
 
     Args:
-        disabled: names of rewrites to leave out.
+        disabled: names of rewrites to skip.
     """
 
     def __init__(self, core: Core, disabled: Sequence[str] = ()) -> None:

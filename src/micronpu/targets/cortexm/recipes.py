@@ -1,4 +1,4 @@
-"""Names of the recipes for a core alone."""
+"""Names of the recipes for a core."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from executorch.export import RecipeType
 
 
 class CortexMRecipeType(RecipeType):
-    """Recipes for a Cortex-M core with CMSIS-NN, alone or behind an NPU."""
+    """Recipes for a Cortex-M core with CMSIS-NN, alone or with an NPU."""
 
     INT8 = "micronpu_cortexm_int8"
     INT8_QAT = "micronpu_cortexm_int8_qat"

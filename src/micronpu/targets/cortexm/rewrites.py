@@ -1,6 +1,6 @@
-"""The rewrites of one operator for a Cortex-M core that has no kernel for it, or none for its attributes.
+"""Rewrites of operators, or of attributes, for which a Cortex-M core has no kernel.
 
-The rewritten graph is the definition of what the core computes: `micronpu.ir.interpreter` gives its result bit for bit.
+The rewritten graph defines the core's result: `micronpu.ir.interpreter` computes it bit for bit.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from micronpu.passes.rewrites import ReflectBySlices
 
 
 def is_even(sides: Padding2d) -> bool:
-    """Whether both sides of each axis are alike, which is what CMSIS-NN's kernels have an argument for."""
+    """True if the padding is symmetric in each axis, which CMSIS-NN's kernels support."""
     return sides.top == sides.bottom and sides.left == sides.right
 
 
 class RowsAsPixels(Rewrite):
-    """A fully connected layer as a convolution of pictures of one pixel.
+    """A fully connected layer as a convolution of images of one pixel.
 
     x [R, I] -> fully_connected(w [O, I]) -> y        x -> reshape [R,1,1,I] -> conv2d(w [O,1,1,I]) -> reshape -> y
 
@@ -72,7 +72,7 @@ class MeanAsColumn(Rewrite):
 
     x [N, A, B, C] -> mean(axes 1, 2) -> y        x -> reshape [N, A * B, 1, C] -> avg_pool2d{A * B x 1} -> reshape -> y
 
-    Not exact: the zero point is part of CMSIS-NN's sum, which is rounded once.
+    Not exact: CMSIS-NN adds the zero point to the sum, which is rounded once.
     """
 
     name = "mean_as_column"
@@ -96,9 +96,9 @@ class MeanAsColumn(Rewrite):
 
 
 class AddOpposite(Rewrite):
-    """A difference as the sum with the opposite, whose integers are those of the operand with all bits flipped.
+    """A difference as a sum with the negated operand, whose integers have all bits flipped.
 
-    x - z -> y        neg(z) on the mirrored grid -> x + -z -> y
+    x - z -> y        neg(z) with mirrored qparams -> x + -z -> y
 
     Not exact: a tie of the second operand is rounded the other way.
     """
@@ -121,7 +121,7 @@ class AddOpposite(Rewrite):
 
 
 class ClampBehindProduct(Rewrite):
-    """A product with a clamp as the two.  Exact.
+    """Splits a product with a clamp into both. Exact.
 
     x * z {relu} -> y        x * z -> relu -> y
     """
@@ -138,7 +138,7 @@ class ClampBehindProduct(Rewrite):
 
 
 class PadBeforeWindow(Rewrite):
-    """Padding that differs from side to side, or that an average counts, before the window.  Exact.
+    """Moves padding that is asymmetric, or that an average counts, before the window. Exact.
 
     x -> conv2d{padding 0,1,0,1} -> y        x -> pad -> conv2d -> y
     """
@@ -159,7 +159,8 @@ class PadBeforeWindow(Rewrite):
 
 
 class AverageByParts(Rewrite):
-    """An average whose padding differs from side to side as averages of the inside and of the border, joined.  Exact.
+    """Splits an average pool with asymmetric padding into averages of the interior and of the border, concatenated.
+    Exact.
 
     x -> avg_pool2d{padding 0,1,0,1} -> y        x -> slices -> avg_pool2d each -> concat -> y
     """
@@ -188,7 +189,7 @@ class AverageByParts(Rewrite):
 
 
 class CropBehindConvolution(Rewrite):
-    """A transposed convolution whose crop differs from side to side without it, cut afterwards.  Exact.
+    """Replaces an asymmetric crop of a transposed convolution by a slice after it. Exact.
 
     x -> transpose_conv2d{crop 0,1,0,1} -> y        x -> transpose_conv2d -> slice -> y
     """
@@ -205,17 +206,17 @@ class CropBehindConvolution(Rewrite):
 
 
 _AT_ONCE, _BY_AXES = (1, 2, 4), (8,)
-"""Factors by which the products of weights along both axes, and those along one axis, are int8 numbers."""
+"""Factors for which the products of weights along both axes, and those along one axis, are int8 numbers."""
 
 
 class BilinearByPhases(Rewrite):
-    """A bilinear resize to 2, 4 or 8 times the size as a depthwise convolution for each place that an element has.
+    """A bilinear resize to 2, 4 or 8 times the size as a depthwise convolution for each phase of an output pixel.
 
     x -> resize_bilinear{2H, 2W} -> y
     x, its borders repeated -> depthwise_conv2d{2x2}, for the upper left of 2x2 places in an element ─┬ concat -> y
                             -> depthwise_conv2d{2x2}, for the upper right, and so on ─────────────────┘
 
-    Not exact: ties are rounded away from the zero point; by 8 there is a rounding for each axis.
+    Not exact: ties are rounded away from the zero point; a factor of 8 is rounded for each axis.
     """
 
     name = "bilinear_by_phases"
@@ -235,12 +236,12 @@ class BilinearByPhases(Rewrite):
 
 
 def _enlarged(chain: Chain, x: Tensor, down: int, across: int) -> Tensor:
-    """x with so many times the rows and columns; all results at one place in their element are one convolution."""
+    """Enlarge x by factors of rows and columns; all results of one phase are one convolution."""
     if down == across == 1:
         return x
     grid, channels = x.type.qparams, x.shape[3]
     assert grid is not None
-    # The weights are doubled: the double rounding of their sums is then one rounding.
+    # The weights are doubled: the double rounding of their sums is then a single rounding.
     steps = 2 * math.prod(2 * factor for factor in (down, across) if factor > 1)
     weights = TensorType((1, 1, 1, channels), DType.INT8, QParams.per_tensor(1 / steps, 0))
     zeros = TensorType((channels,), DType.INT32, QParams.per_tensor(x.type.scale / steps, 0))
@@ -259,7 +260,7 @@ def _enlarged(chain: Chain, x: Tensor, down: int, across: int) -> Tensor:
 
 
 def _places(chain: Chain, x: Tensor, axis: int, factor: int) -> list[tuple[Tensor, npt.NDArray[np.int64]]]:
-    """For each place in an element along an axis: the windows of two neighbours there, and their weights."""
+    """Windows of two neighbours for each phase along an axis, and their weights."""
     if factor == 1:
         return [(x, np.ones(1, np.int64))]
     size = x.shape[axis]
@@ -270,7 +271,7 @@ def _places(chain: Chain, x: Tensor, axis: int, factor: int) -> list[tuple[Tenso
 
 
 def _by_turns(chain: Chain, parts: list[Tensor], axis: int) -> Tensor:
-    """An element of each along an axis, then the next of each, and so on."""
+    """Interleave tensors along an axis."""
     if len(parts) == 1:
         return parts[0]
     shape = parts[0].shape
@@ -280,12 +281,12 @@ def _by_turns(chain: Chain, parts: list[Tensor], axis: int) -> Tensor:
 
 
 class PreluByParts(Rewrite):
-    """A rectifier with a slope per channel as the sum of what is positive and of a depthwise convolution of the rest.
+    """A PReLU as the sum of the positive part and a depthwise convolution of the negative part.
 
     x -> prelu(slope [C]) -> y        x -> table ──────────────────────────────────────────────┬ add -> y
                                         -> table -> reshape -> depthwise_conv2d{1x1} -> reshape ┘
 
-    Not exact: the product of the scales is rounded to another multiplier.
+    Not exact: the product of the scales becomes another multiplier.
     """
 
     name = "prelu_by_parts"
@@ -309,7 +310,7 @@ class PreluByParts(Rewrite):
         zeros = TensorType((channels,), DType.INT32, QParams.per_tensor(x.type.scale * slope.type.scale, 0))
         bias = chain.constant(np.zeros(channels), zeros)
         below = chain.add(DepthwiseConv2d(), rows, weight, bias, qparams=y.type.qparams)
-        # One of the two is zero everywhere, so that their sum is exact.
+        # One of the two is zero everywhere, so the sum is exact.
         return chain.result(chain.add(Add(), above, chain.reshape(below, *x.shape), qparams=y.type.qparams), y)
 
 

@@ -1,7 +1,7 @@
-"""What a Cortex-M core computes in int8: one function per limit, whose doc-string is the sentence that users read.
+"""Operators that a Cortex-M core computes in int8: one function per limit, whose docstring is shown to users.
 
-An operator is fit when `micronpu.targets.cortexm.legalize` and `micronpu.targets.cortexm.emit` can write it down with
-kernels of CMSIS-NN, or with kernels of ExecuTorch that only move or compare integers.  What is not runs in float.
+An operator is supported if `micronpu.targets.cortexm.legalize` and `micronpu.targets.cortexm.emit` can express it with
+kernels of CMSIS-NN, or with kernels of ExecuTorch that only move or compare integers. Others run in float.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Limit = Callable[[Node, Collection[str]], Finding | None]
 LIMITS: list[Limit] = []
 
 SOFTMAX_ELEMENTS = 512
-"""Equal elements of a row whose exponentials reach 2**28 in Q12."""
+"""Number of equal elements in a row at which the sum of exponentials reaches 2**28 in Q12."""
 
 
 def _limit(check: Limit) -> Limit:
@@ -38,7 +38,7 @@ def core_activations_are_int8(node: Node, disabled: Collection[str] = ()) -> Fin
         return type.dtype is DType.INT8 and type.qparams is not None and type.qparams.is_per_tensor
 
     operands = zip(node.op.operand_names, node.inputs, strict=False)
-    first = next(t for name, t in operands if name != "indices")  # which are positions
+    first = next(t for name, t in operands if name != "indices")  # which are int32
     wrong = next((t for t in (first.type, node.output.type) if not is_int8(t)), None)
     return None if wrong is None else found(f"a tensor of type {wrong}", "quantize activations to int8")
 
@@ -60,10 +60,10 @@ def core_softmax_sum_fits(node: Node, disabled: Collection[str] = ()) -> Finding
 
 
 def check_node(node: Node, disabled: Collection[str] = ()) -> list[Reason]:
-    """Every limit that an operator of the graph breaks, empty where the core computes it in int8.
+    """Return every limit that an operator violates; empty if the core computes it in int8.
 
     Args:
-        disabled: names of rewrites to leave out.
+        disabled: names of rewrites to skip.
     """
     name = node.origin.nodes[0] if node.origin.nodes else node.output.name
     reasons = []

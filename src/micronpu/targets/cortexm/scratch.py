@@ -1,4 +1,4 @@
-"""Scratch memory that CMSIS-NN's kernels ask for, in bytes; it depends on the core's instruction set."""
+"""Scratch memory of CMSIS-NN's kernels in bytes; it depends on the core's instruction set."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.upstream.executorch import cmsis_nn
 
 _FEW_CHANNELS = 16
-"""Of the input of a transposed convolution; with more, CMSIS-NN computes a convolution with the kernel reversed."""
+"""Maximum input channels of a transposed convolution; above it CMSIS-NN computes a convolution with the kernel
+reversed."""
 _SUM_BYTES = 4
 
 
 def _bytes(query: str, core: Core, *arguments: Any, **geometry: Any) -> int:
-    """CMSIS-NN's own answer to one of its questions for a size."""
+    """Query CMSIS-NN for a size."""
     library = cmsis_nn()
     backend = getattr(library.Backend, core.instructions.value)
     return int(getattr(library, f"{query}_buffer_size")(backend, library.DataType.A8W8, *arguments, **geometry))
 
 
 def _image(node: Node, filter: list[int], padding: Padding2d, stride: Size2d, dilation: Size2d) -> dict[str, Any]:
-    """What all convolutions tell CMSIS-NN of themselves."""
+    """Arguments of CMSIS-NN's queries for all convolutions."""
     return {
         "input_nhwc": list(node.inputs[0].shape),
         "filter_nhwc": filter,
@@ -37,7 +38,7 @@ def _image(node: Node, filter: list[int], padding: Padding2d, stride: Size2d, di
 
 
 def convolution_bytes(node: Node, core: Core) -> int:
-    """For a `conv2d` or `depthwise_conv2d`."""
+    """Scratch bytes of a `conv2d` or `depthwise_conv2d`."""
     op = node.op
     assert isinstance(op, (Conv2d, DepthwiseConv2d))
     weight = node.inputs[1].shape
@@ -48,13 +49,13 @@ def convolution_bytes(node: Node, core: Core) -> int:
 
 
 def transposed_convolution_bytes(node: Node, core: Core) -> tuple[int, int]:
-    """For a `transpose_conv2d`, which has two scratch tensors."""
+    """Bytes of the two scratch tensors of a `transpose_conv2d`."""
     op: Any = node.op
     image = _image(node, list(node.inputs[1].shape), op.crop, op.stride, (1, 1))
     first = _bytes("transpose_conv", core, **image)
     (_, rows, columns, channels), (high, wide) = node.inputs[1].shape, op.stride
     if channels <= _FEW_CHANNELS or max(op.stride) > 2:
-        # The kernel fills as many rows of sums; the library of ExecuTorch 1.5 mixes up the strides.
+        # At least as many rows of sums as the kernel has; the library of ExecuTorch 1.5 swaps the strides.
         sums = max(rows, high) * ((node.inputs[0].shape[2] - 1) * wide + max(columns, wide)) * node.output.shape[3]
         first = max(first, _SUM_BYTES * sums)
     del image["output_nhwc"]
@@ -62,11 +63,11 @@ def transposed_convolution_bytes(node: Node, core: Core) -> tuple[int, int]:
 
 
 def average_pool_bytes(node: Node, core: Core) -> int:
-    """For an `avg_pool2d`."""
+    """Scratch bytes of an `avg_pool2d`."""
     width, channels = node.output.shape[2:]
     return _bytes("avgpool", core, dim_dst_width=width, ch_src=channels)
 
 
 def batch_matmul_bytes(inner: int, columns: int, core: Core) -> int:
-    """For the product of [M, ``inner``] and [``inner``, ``columns``]."""
+    """Scratch bytes of the product of [M, ``inner``] and [``inner``, ``columns``]."""
     return _bytes("fully_connected", core, filter_nhwc=[inner, -1, -1, columns])

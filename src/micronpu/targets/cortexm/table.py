@@ -1,4 +1,4 @@
-"""Operators of one int8 operand as tables of their 256 results."""
+"""Operators of one int8 operand as lookup tables of 256 results."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SIZE = 256
 
 
 def is_table(node: Node) -> bool:
-    """Whether each element of the result depends on one element of one int8 operand and on nothing else."""
+    """True if each element of the result depends on one element of one int8 operand only."""
     return table_operand(node) is not None
 
 
 def table_operand(node: Node) -> Tensor | None:
-    """The operand that a table is indexed with, or None where the operator is no table.
+    """Return the operand that indexes the table, or None if the operator is not a table.
 
-    That is the operand of a unary function, or of an operator that pairs it with a constant of one element or with
+    This is the operand of a unary function, or of an operator that combines it with a constant of one element or with
     itself.
     """
     if node.output.type.dtype is not DType.INT8:
@@ -33,12 +33,12 @@ def table_operand(node: Node) -> Tensor | None:
     varying = list(dict.fromkeys(t for t in node.inputs if not (t.is_constant and t.type.size == 1)))
     if len(varying) != 1 or varying[0].is_constant or varying[0].type.dtype is not DType.INT8:
         return None
-    # A constant of one element and many axes would add axes to the result.
+    # A constant of one element and more axes would add axes to the result.
     return varying[0] if varying[0].shape == node.output.shape else None
 
 
 def table_of(node: Node) -> npt.NDArray[np.int8]:
-    """Results of the operator's own reference for the operands -128 to 127."""
+    """Results of the operator's reference for the operands -128 to 127."""
     operand = table_operand(node)
     assert operand is not None
     every = np.arange(-128, 128).astype(np.int8)
