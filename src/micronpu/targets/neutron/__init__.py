@@ -1,4 +1,4 @@
 """NXP eIQ Neutron."""
 
 BACKEND = "NeutronBackend"
-"""Name by which the runtime looks up the delegate."""
+"""Name of the delegate in the runtime's registry."""

@@ -1,4 +1,4 @@
-"""The Neutron back end as ExecuTorch's partitioner interface knows it."""
+"""The Neutron backend for ExecuTorch's partitioner interface."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from micronpu.targets.neutron.target_spec import LATEST, NeutronTargetSpec
 
 
 class NeutronBackend(ByCompileSpec, BackendDetails):
-    """Compiles a partition; the runtime looks the delegate up by the name of this class."""
+    """Compiles a partition; the runtime finds the delegate by this class's name."""
 
     @staticmethod
     def owns(compile_specs: list[CompileSpec]) -> bool:
@@ -34,25 +34,25 @@ class NeutronBackend(ByCompileSpec, BackendDetails):
 
 
 class NeutronPartitioner(DevicePartitioner):
-    """Tags what Neutron runs, for ``to_edge_transform_and_lower(partitioner=[...])``.
+    """Tags operators for Neutron, for ``to_edge_transform_and_lower(partitioner=[...])``.
 
     Args:
-        compile_spec: from `generate_neutron_compile_spec`; the defaults for i.MX RT700 unless given.
-        neutron_target_spec: the chip and rule set; those of the compile spec unless given.
-        custom_delegation_options: how bold to delegate; defensive unless given.
-        post_quantization_state_dict: accepted for scripts that pass it, and not looked at: decisions depend on
+        compile_spec: from `generate_neutron_compile_spec`; default: those of i.MX RT700.
+        neutron_target_spec: the chip and rule set; default: those of the compile spec.
+        custom_delegation_options: delegation policy; default: defensive.
+        post_quantization_state_dict: ignored; accepted for compatibility with existing scripts: decisions depend on
             operators and shapes, never on values.
-        preserve_ops: ATen operators, such as ``torch.ops.aten.hardswish.default``, that ExecuTorch shall not decompose.
-            Every operator that can be delegated is kept anyway, in this list or not; one that cannot is decomposed, and
-            the report says why it was not kept.
-        check_op_support: a check of your own; an operator for which it returns False stays on the host, and the report
-            names the check.  It is asked about the nodes of operators, be they ATen's or the edge dialect's.
+        preserve_ops: ATen operators, such as ``torch.ops.aten.hardswish.default``, that ExecuTorch must not decompose.
+            Operators that can be delegated are preserved in any case; one that cannot is decomposed, and the report
+            states why.
+        check_op_support: user-defined check; an operator for which it returns False is not delegated, and the report
+            names the check. It is called for nodes of ATen and edge operators.
 
     Attributes:
-        report: what the last call of `partition` decided, or None before it.
+        report: decisions of the last call of `partition`, or None before it.
 
     Raises:
-        OptionError: an argument of the wrong type, or compile spec and target name different chips or rule sets.
+        OptionError: an argument has the wrong type, or compile spec and target name different chips or rule sets.
     """
 
     backend = NeutronBackend
@@ -91,14 +91,14 @@ class NeutronPartitioner(DevicePartitioner):
 
 
 class NeutronEdgePassManager(ExportedProgramPassManager):
-    """Edge passes for ``to_edge_transform_and_lower(transform_passes=...)``, under the name that users know.
+    """Edge passes for ``to_edge_transform_and_lower(transform_passes=...)``, under ExecuTorch's name.
 
-    micronpu's rewrites work on its own graph, behind the partitioner.  What an edge program has to go through is
-    little: each operator gets dequantizes of its own.  `NeutronPartitioner` does that too, before ExecuTorch decomposes
-    the program, so that this manager only matters for dequantizes that something joins in between.
+    micronpu's rewrites work on its own graph, after partitioning. An edge program needs a single pass: each operator
+    gets separate dequantizes. `NeutronPartitioner` does that too, before ExecuTorch decomposes the program, so this
+    manager only matters for dequantizes that are merged in between.
 
     Args:
-        passes: edge passes of your own, run before, in this order.
+        passes: user-defined edge passes, run before, in this order.
     """
 
     def __init__(self, passes: Sequence[Any] | None = None) -> None:
@@ -118,7 +118,7 @@ def _check_type(name: str, given: Any, wanted: type) -> None:
 
 
 def _of_one_device(options: NeutronOptions, target: NeutronTargetSpec) -> NeutronOptions:
-    """The options with the rule set that one of the two names; the default of both asks for nothing."""
+    """Return the options with the rule set that either of them names; both have the same default."""
     flavors = {options.converter_flavor, target.converter_flavor} - {LATEST}
     if options.silicon != target.target or len(flavors) > 1:
         raise OptionError(

@@ -1,4 +1,4 @@
-"""Compile specs of a Neutron as scripts for ExecuTorch's own back end make them."""
+"""Compile specs of a Neutron with the function names of ExecuTorch's own backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FLAVOR = "SDK_"
 
 
 def _one(name: str, *given: Any) -> Any:
-    """The value of an option that has several names; None where nobody gave one."""
+    """Return the value of an option with several names; None if none is given."""
     values = [value for value in given if value is not None]
     if any(value != values[0] for value in values):
         raise OptionError(f"`{name}` is given under several names: {', '.join(map(repr, values))}.", hint="one of them")
@@ -50,16 +50,17 @@ def generate_neutron_compile_spec(
 ) -> list[CompileSpec]:
     """Compile specs for `NeutronPartitioner`; see `NeutronOptions` for the arguments.
 
-    Names and order are those of ExecuTorch's own back end, so that its scripts run.
+    Names and order are those of ExecuTorch's own backend, so that its scripts run.
 
     Args:
-        system_config: taken, and looked at no more than ExecuTorch does; in its first releases the converter flavor
-            stood in this place, and is taken from it.
+        system_config: ignored, as in ExecuTorch; a converter flavor is accepted here, since it was in this position in
+            the first releases.
         use_profiling: another name of ``profiling``.
         neutron_converter_flavor: another name of ``converter_flavor``.
 
     Raises:
-        OptionError: a value of the wrong type, a name that does not exist, or two names of one option that differ.
+        OptionError: a value has the wrong type, a name does not exist, or two names of one option have different
+            values.
     """
     check_switch("use_profiling", use_profiling)
     check_type("profiling", profiling, bool, type(None))
@@ -93,7 +94,7 @@ def generate_neutron_compile_spec(
 
 
 def _folder(given: str | os.PathLike[str] | None) -> str:
-    """A folder as the options have it."""
+    """Return a folder in the form of the options."""
     if given is None or isinstance(given, str):
         return given or ""
     try:
@@ -108,7 +109,7 @@ _OPTIONS = tuple(inspect.signature(generate_neutron_compile_spec).parameters)[1:
 
 
 class NeutronCompileSpecBuilder:
-    """The same, step by step: ``NeutronCompileSpecBuilder().neutron_compile_spec("imxrt700").build()``."""
+    """Builder of compile specs: ``NeutronCompileSpecBuilder().neutron_compile_spec("imxrt700").build()``."""
 
     def __init__(self) -> None:
         self._options: dict[str, Any] | None = None
@@ -125,7 +126,7 @@ class NeutronCompileSpecBuilder:
         use_profiling: bool = False,
         **options: Any,
     ) -> NeutronCompileSpecBuilder:
-        """Sets chip and options; see `generate_neutron_compile_spec`, whose arguments stand in another order."""
+        """Set chip and options; see `generate_neutron_compile_spec`, whose arguments have another order."""
         unknown = [name for name in options if name not in _OPTIONS]
         if unknown:
             hint = f"one of {', '.join(_OPTIONS)}"
@@ -141,11 +142,11 @@ class NeutronCompileSpecBuilder:
             "use_profiling": use_profiling,
             **options,
         }
-        generate_neutron_compile_spec(**self._options)  # refuses what is wrong here rather than in build()
+        generate_neutron_compile_spec(**self._options)  # raise errors here rather than in build()
         return self
 
     def build(self) -> list[CompileSpec]:
-        """The compile specs."""
+        """Return the compile specs."""
         if self._options is None:
             raise OptionError(
                 "The compile spec has no chip.", hint='call neutron_compile_spec("imxrt700") before build()'

@@ -1,4 +1,4 @@
-"""One partition: graph to payload."""
+"""Compile one partition: graph to payload."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class NeutronPartition(CompiledPartition):
 
     Attributes:
         litert: the LiteRT model of the graph; its operators are the identifiers of the debug handles.
-        artifacts: what the converter made of the LiteRT model.
+        artifacts: the converter's output for the LiteRT model.
     """
 
     litert: LiteRtModel
     artifacts: Artifacts
 
     def firmware_files(self) -> Mapping[str, str]:
-        """The C file with the kernels that the partition needs."""
+        """The C file that selects the partition's kernels."""
         return {f"{self.name}{SUFFIX}": self.artifacts.kernel_selection or selection_of_model(self.litert.data)}
 
 
 def compile_graph(graph: Graph, options: NeutronOptions, converter: NeutronConverter | None = None) -> NeutronPartition:
-    """Chooses, finishes and writes an imported graph, all of which is for the NPU; it is changed in place."""
+    """Legalize and write an imported graph that is fully delegated; it is changed in place."""
     before = graph.clone()
     return write_partition(
         convert_partition(graph_for_npu(graph, neutron_policy(options)), options, converter, before), options
@@ -52,12 +52,12 @@ def compile_graph(graph: Graph, options: NeutronOptions, converter: NeutronConve
 
 @dataclass(frozen=True)
 class Converted:
-    """What a converter made of a partition.
+    """A converted partition.
 
     Attributes:
         name: of its first operator.
-        graph: as it was written.
-        litert: what the converter was given.
+        graph: as written.
+        litert: the converter's input.
         converter: its name.
     """
 
@@ -75,11 +75,11 @@ def convert_partition(
     before: Graph | None = None,
     pipeline: Pipeline = DEFAULT,
 ) -> Converted:
-    """Emission and converter for a partition's graph, which stays as it is.
+    """Emit a copy of a partition's graph and convert it.
 
     Args:
-        converter: the one that the options choose, unless given.
-        before: the graph as it was before the passes, for people who want to look.
+        converter: default: selected by the options.
+        before: the graph before the passes, for the intermediate files.
         pipeline: the passes.
 
     Raises:
@@ -114,7 +114,7 @@ def convert_partition(
 
 
 def write_partition(converted: Converted, options: NeutronOptions) -> NeutronPartition:
-    """Packs what the converter made of a partition.
+    """Pack the converter's output for a partition.
 
     Raises:
         FileError: an intermediate file cannot be written.
@@ -142,10 +142,10 @@ def write_partition(converted: Converted, options: NeutronOptions) -> NeutronPar
 
 
 def _handles(graph: Graph, litert: LiteRtModel, artifacts: Artifacts) -> dict[int, tuple[int, ...]]:
-    """ExecuTorch's handles by the number under which the runtime reports an operation.
+    """ExecuTorch's debug handles by the operation number in the runtime's events.
 
-    The host numbers LiteRT operators, a board that times a program numbers kernels; numbers of unknown meaning have no
-    handles, for a wrong line is worse than none.
+    The host numbers LiteRT operators, a board that measures a program numbers kernels; numbers of unknown meaning have
+    no handles, because a wrong source line is worse than none.
     """
     operators = [graph.nodes[n].origin.debug_handles for n in litert.nodes]
     if artifacts.kind == "reference" or artifacts.payload_version == 0:
@@ -158,7 +158,7 @@ def _handles(graph: Graph, litert: LiteRtModel, artifacts: Artifacts) -> dict[in
 
 
 def _layout(graph: Graph, artifacts: Artifacts) -> PayloadLayout:
-    """Which tensor of the call is which of the NPU program, in the order that the converter gave it."""
+    """Mapping from tensors of the call to those of the NPU program, in the converter's order."""
     inputs = range(len(graph.inputs)) if artifacts.inputs is None else artifacts.inputs
     outputs = range(len(graph.outputs)) if artifacts.outputs is None else artifacts.outputs
     return PayloadLayout(
@@ -170,7 +170,8 @@ def _layout(graph: Graph, artifacts: Artifacts) -> PayloadLayout:
 
 
 def take_border_transposes(graph: Graph) -> None:
-    """Removes layout transposes at the border, which the runtime does instead, and notes it in the graph."""
+    """Remove layout transposes at the inputs and outputs, which the runtime does instead, and record them in the
+    graph."""
     users = graph.users()
     for index, tensor in enumerate(graph.inputs):
         readers = users.get(tensor, [])

@@ -1,8 +1,8 @@
 """The Neutron toolchain as an interface, and the open reference implementation of it.
 
 A converter turns the LiteRT model of one partition into the three sections of a `NeutronBackend` payload. The vendor's
-converter (`sdk`) makes programs for silicon. `ReferenceConverter` needs no vendor's tool: it wraps the LiteRT model in
-an open container that the host plug-in runs; a board refuses it, because its magic number is not Neutron's.
+converter (`sdk`) makes programs for silicon. `ReferenceConverter` needs no vendor tool: it wraps the LiteRT model in an
+open container that the host plug-in runs; a board refuses it, because its magic number is not Neutron's.
 
 Standard library only.
 """
@@ -19,10 +19,10 @@ from micronpu.container.payload import Artifacts
 from micronpu.container.reference import reference_artifacts
 
 DEFAULT_TIMEOUT = 600.0
-"""Seconds; the longest conversion that has been reported in public took 154."""
+"""Seconds; the longest publicly reported conversion took 154."""
 
 EXCLUDED_GRAPH_PASSES = ("HoistSliceAboveTranspose", "MergeTranspose")
-"""Graph passes of the vendor's converter that ExecuTorch's own flow always runs without; so does ours."""
+"""Graph passes of the vendor's converter that ExecuTorch's own flow disables; so do we."""
 
 _TARGET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PASS = re.compile(r"[A-Za-z]\w*")
@@ -30,21 +30,21 @@ _PASS = re.compile(r"[A-Za-z]\w*")
 
 @dataclass(frozen=True)
 class ConverterOptions:
-    """What a converter is asked to do.
+    """Options of a conversion.
 
     Attributes:
-        target: name of the chip as the converter knows it, such as "imxrt700".
-        extra_flags: handed to the vendor's converter as they are; each is one argument.
-        excluded_graph_passes: the vendor's converter runs without these passes of its own.
+        target: the converter's name of the chip, such as "imxrt700".
+        extra_flags: passed to the vendor's converter unchanged; each is one argument.
+        excluded_graph_passes: passes that the vendor's converter skips.
         fetch_constants_to_sram: prefetch weights from external memory into SRAM.
-        dump_kernel_selection_code: also give the C code that names the kernels in use.
-        profiling: ask for a program that takes the time of its kernels; its payload has version 1.
-        timeout: seconds after which a converter that runs in a process of its own is ended.
-        sdk_version: version of the vendor's SDK whose firmware the board has, or "" where any will do; a converter of
+        dump_kernel_selection_code: also return the C code that names the kernels in use.
+        profiling: make a program that measures its kernels; its payload has version 1.
+        timeout: seconds after which a converter in a separate process is killed.
+        sdk_version: required version of the vendor's SDK, that of the board's firmware, or "" for any.
             another version is refused.
 
     Raises:
-        OptionError: a value of the wrong type or form.
+        OptionError: a value has the wrong type or form.
     """
 
     target: str
@@ -93,26 +93,26 @@ class ConverterOptions:
 
 @runtime_checkable
 class NeutronConverter(Protocol):
-    """Makes the NPU program of one partition."""
+    """Converts one partition to an NPU program."""
 
     @property
     def name(self) -> str:
-        """Short name that users select it by, such as "reference" or "sdk"."""
+        """Short name for selection, such as "reference" or "sdk"."""
 
     def convert(self, litert_model: bytes, options: ConverterOptions) -> Artifacts:
         """Convert a LiteRT flatbuffer with one subgraph.
 
         Raises:
-            ModelError: the converter cannot take this model.
-            ConverterError: the tool is missing, crashed, timed out or gave a program that cannot be right.
+            ModelError: the converter does not support this model.
+                ConverterError: the tool is missing, crashed, timed out or returned an invalid program.
         """
 
 
 class ReferenceConverter:
-    """Wraps the LiteRT model in the open container; for the host only, no vendor's tool needed.
+    """Wraps the LiteRT model in the open container; for the host only, needs no vendor tool.
 
-    The options' target and flags do not change the result: the functional simulator computes what every Neutron
-    computes.
+    The target and flags of the options do not affect the result: the functional simulator is the same for every
+    Neutron.
     """
 
     name = "reference"

@@ -1,13 +1,13 @@
 """Cycles of a graph on a Neutron.
 
-The dot-product array has M units (pipelines) that each multiply N channels per cycle, so a convolution walks
-``OH x OW x KH x KW x ceil(C / N) x ceil(O / M)`` steps and a depthwise one uses a single lane of each unit.  Everything
-else moves bytes, M per cycle.  Each operation costs a fixed start, and where the NPU cannot read the flash, each byte
-of weights is copied first, while the NPU waits.
+The dot-product array has M units (pipelines) that each multiply N channels per cycle, so a convolution takes ``OH x OW
+x KH x KW x ceil(C / N) x ceil(O / M)`` cycles and a depthwise one uses a single lane of each unit. Other operators move
+bytes, M per cycle. Each operation has a fixed start cost, and if the NPU cannot read the flash, weights are copied
+first, while the NPU waits.
 
-Sources: the paper "eIQ Neutron" (arXiv 2509.14388) for the array.  Two constants are fitted, to the published latencies
-and to nothing else: `START_CYCLES`, and the bandwidth of the copy, which stands in the chip's file.  The fit, each
-latency beside its prediction, is made by `benchmarks/neutron_latency.py`.
+Sources: the paper "eIQ Neutron" (arXiv 2509.14388) for the array. Two constants are fitted to the published latencies:
+`START_CYCLES`, and the bandwidth of the copy, which is in the chip's file. `benchmarks/neutron_latency.py` makes the
+fit and compares each latency with its prediction.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from micronpu.targets.neutron.target_spec import NeutronNpu
 START_CYCLES = 10_400
 """Cycles per operation for driver, descriptors and filling the pipeline; fitted."""
 BAND = (0.8, 1.25)
-"""What a prediction is off at the most, as factors of the time: the worst published latency, left out of the fit."""
+"""Largest errors of predictions, as factors of the time, in leave-one-out fits of the published latencies."""
 
 
 def work_cycles(node: Node, npu: NeutronNpu) -> int:
-    """Cycles of the array, or of moving bytes, without the start of the operation and without the copy of weights."""
+    """Cycles of the array, or of moving bytes, without the start of the operation and the copy of weights."""
     y = node.output.type
     if isinstance(node.op, Reshape):
         return 0
@@ -53,7 +53,7 @@ def work_cycles(node: Node, npu: NeutronNpu) -> int:
 
 
 def kernels(node: Node) -> int:
-    """How many kernels of the NPU's library an operation takes: a clamp behind an addition is one of its own.
+    """Number of kernels of the NPU's library for an operation: a clamp after an addition is a separate kernel.
 
     Source: the kernel lists in ExecuTorch's public profiling tests for this NPU (`Add`, then `GlobalBiasScale`).
     """
@@ -63,20 +63,20 @@ def kernels(node: Node) -> int:
 
 
 def operation_cycles(node: Node, npu: NeutronNpu) -> int:
-    """Cycles of one operation, its start included; a reshape is free."""
+    """Cycles of one operation, including its start; a reshape is free."""
     return work_cycles(node, npu) + kernels(node) * START_CYCLES
 
 
 def weight_copy_cycles(count: int, npu: NeutronNpu) -> float:
-    """Cycles until a number of bytes of weights is where the NPU can read it.
+    """Cycles to copy weights to memory that the NPU can read.
 
-    0 where it reads the flash in place, and where clock or bandwidth are not known.
+    0 if it reads the flash in place, or if clock or bandwidth are unknown.
     """
     return count * npu.clock_mhz * 1e6 / npu.weight_bandwidth if npu.weight_bandwidth and npu.clock_mhz else 0.0
 
 
 def costs_of(graph: Graph, npu: NeutronNpu) -> Mapping[int, Cost]:
-    """Cost of every operation by index of the graph's node."""
+    """Cost of every operation, by index of the graph's node."""
     costs = {}
     for index, node in enumerate(graph.nodes):
         work = work_cycles(node, npu)
@@ -96,14 +96,14 @@ def costs_of(graph: Graph, npu: NeutronNpu) -> Mapping[int, Cost]:
 
 
 def no_latency(npu: NeutronNpu) -> str:
-    """Why there is no figure of the time, as a clause; "" where there is one."""
+    """Reason why there is no time estimate, as a clause; "" if there is one."""
     if npu.clock_mhz is None:
         return "the chip's file has no clock_mhz in [npu]"
     return "" if npu.fitted else f"nothing is published of a Neutron {npu.variant} that a model could be fitted to"
 
 
 def npu_latency(parts: Sequence[CompiledPartition], npu: NeutronNpu) -> tuple[Latency, ...]:
-    """How long the NPU is busy; empty where `no_latency` says why."""
+    """Estimated time of the NPU; empty if `no_latency` returns a reason."""
     if no_latency(npu) or npu.clock_mhz is None or not parts:
         return ()
     cycles = sum(cost.cycles for part in parts for cost in part.costs.values())

@@ -1,4 +1,4 @@
-"""Neutron as the compiler knows it."""
+"""Neutron as a compilation target."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class NeutronDevice(Device):
 
     Args:
         options: chip, rule set, converter and more.
-        target: name in reports; made of the chip's unless given.
-        delegation: how bold to delegate; defensive unless given.
-        core: computes in int8 what the Neutron does not take.
-        check: the user's own; an operator for which it returns False stays on the host.
+        target: name in reports; default: derived from the chip.
+            delegation: delegation policy; default: defensive.
+            core: computes unsupported operators in int8.
+            check: user-defined; an operator for which it returns False is not delegated.
     """
 
     backend = BACKEND
@@ -74,7 +74,7 @@ class NeutronDevice(Device):
         return convert_partition(partition.graph, self.options, before=partition.chosen, pipeline=self.pipeline)
 
     def probe(self, partition: Partition) -> None:
-        """The vendor's converter may find nothing to compute in a partition; the reference converter takes all."""
+        """The vendor's converter may find nothing to compute in a partition; the reference converter accepts all."""
         if select_converter(self.options.converter, self.options.target_spec).name != "reference":
             convert_partition(partition.graph, replace(self.options, intermediates_dir=""))
 
@@ -118,7 +118,7 @@ class NeutronDevice(Device):
 
 
 def _graph_passes(excluded: Sequence[str]) -> str:
-    """Which of its own passes the converter left out, for people."""
+    """Description of the converter's disabled passes."""
     if not excluded:
         return "The converter ran with all of its graph passes; ExecuTorch's own flow leaves some out."
     return f"The converter ran without its graph passes {', '.join(excluded)} (`excluded_graph_passes`)."

@@ -1,4 +1,4 @@
-"""What scripts for ExecuTorch's own Neutron back end do with an edge program, under the names that they use."""
+"""Edge passes under the names of ExecuTorch's own Neutron backend."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from micronpu.frontend.program import is_dequantize, is_quantize
 from micronpu.partition.moves import move_integers
 
 core_aten_ops_exception_list: list[Any] = [torch.ops.aten.prelu.default]
-"""ATen operators that an edge program may hold, for ``EdgeCompileConfig(_core_aten_ops_exception_list=...)``."""
+"""ATen operators allowed in an edge program, for ``EdgeCompileConfig(_core_aten_ops_exception_list=...)``."""
 
 
 class RemoveIOQuantOpsPass(ExportPass):
-    """Takes the quantizes and dequantizes at the border of an edge program away: it takes and gives integers.
+    """Removes the quantizes and dequantizes at the inputs and outputs of an edge program, which then are integers.
 
         x float -> quantize -> x8 -> delegate -> y8 -> dequantize -> y float
                                x8 -> delegate -> y8
 
-    For ``edge.transform([RemoveIOQuantOpsPass(edge)])``, behind delegation.  Inputs and outputs that are not quantized
-    stay as they are, scales and zero points become constant methods of the program, as ExecuTorch's `QuantizeInputs`
-    makes them.
+    For ``edge.transform([RemoveIOQuantOpsPass(edge)])``, after delegation. Inputs and outputs without quantization are
+    unchanged; scales and zero points become constant methods of the program, as in ExecuTorch's `QuantizeInputs`.
 
     Args:
-        edge_program_manager: the program that is transformed.
+        edge_program_manager: the program to transform.
 
     Raises:
-        OptionError: it is no edge program.
-        ModelError: an input that is quantized has further readers, and would have to be float and integer at once.
+        OptionError: it is not an edge program.
+            ModelError: a quantized input has other readers, and would have to be float and integer.
     """
 
     def __init__(self, edge_program_manager: EdgeProgramManager) -> None:
@@ -67,12 +66,12 @@ class RemoveIOQuantOpsPass(ExportPass):
 
 
 class RemoveAdditionalQDQClustersPass(ExportPass):
-    """Lets the host move integers where it would dequantize, move and quantize again on the same grid.
+    """Replaces dequantize, move and quantize with the same qparams by moving integers.
 
         x8 -> dequantize -> permute -> quantize -> y8        x8 -> permute -> y8
 
-    For ``edge.transform(NeutronEdgePassManager([RemoveAdditionalQDQClustersPass()]))``, behind delegation.
-    `micronpu.compile` does so by itself.
+    For ``edge.transform(NeutronEdgePassManager([RemoveAdditionalQDQClustersPass()]))``, after delegation.
+    `micronpu.compile` does it automatically.
     """
 
     def call(self, graph_module: GraphModule) -> PassResult:

@@ -1,4 +1,4 @@
-"""Neutron as one of the families."""
+"""The Neutron backend."""
 
 from __future__ import annotations
 

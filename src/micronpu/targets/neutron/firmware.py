@@ -1,4 +1,4 @@
-"""What the delegate of a Neutron asks of the firmware."""
+"""Firmware requirements of the Neutron delegate."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class NeutronFirmware(Firmware):
     )
 
     def temporary(self, payload: bytes) -> tuple[int, str]:
-        """As the published `NeutronBackend.cpp` allocates them, and what is open.
+        """Temporary memory that the published `NeutronBackend.cpp` allocates, and a remark on what is unknown.
 
-        The scratch sizes are public words of the microcode's head: 9 scratch, then, by version of the payload, profile
-        and debug buffer.
+        The scratch sizes are public words of the microcode's header: 9 scratch, then, depending on the payload's
+        version, profile and debug buffer.
         """
         parsed = parse(payload)
         if parsed.kind != "silicon":

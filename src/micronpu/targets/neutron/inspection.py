@@ -1,4 +1,4 @@
-"""What `micronpu inspect` says of a Neutron payload."""
+"""`micronpu inspect` for a Neutron payload."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from micronpu.report.inspection import Delegate, Section, Tensor
 
 
 def inspect(backend: str, blob: bytes) -> Delegate:
-    """Sections and tensors of a payload.
+    """Return the sections and tensors of a payload.
 
     Raises:
         PayloadError: it cannot be read.
@@ -18,7 +18,7 @@ def inspect(backend: str, blob: bytes) -> Delegate:
     versions = ", ".join(f"{tool} {version}" for tool, version in payload.versions.items())
     layout = payload.layout
     if payload.kind == "reference":
-        program = read_container(payload.microcode, payload.weights)  # refuses what is damaged
+        program = read_container(payload.microcode, payload.weights)  # raises for a damaged container
         record = f"{program.num_operators} LiteRT operators, checksum {program.crc32:08x} is right"
     else:
         record = ""

@@ -1,4 +1,4 @@
-"""What the intermediates folder says of a converted partition."""
+"""Report on a converted partition for the intermediates folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from micronpu.targets.neutron.options import NeutronOptions
 
 
 def describe(converter: str, artifacts: Artifacts, options: NeutronOptions, payload_bytes: int) -> str:
-    """What is known of a converted partition, as JSON."""
+    """Describe a converted partition as JSON."""
     report = {
         "converter": converter,
         "kind": artifacts.kind,

@@ -1,16 +1,15 @@
-"""Which operators of a LiteRT model each kernel of a profiled program computes, read from the converter's log.
+"""Map each kernel of a profiled program to operators of the LiteRT model, from the converter's log.
 
-A program that is timed on the board reports its kernels by number, and the converter fuses and splits operators before
-it numbers them. Where it is asked for a profile it prints the model as it was read, the kernels of each of its own
-operators, and the graph that it made:
+A board that measures a program reports its kernels by number, and the converter fuses and splits operators before it
+numbers them. With profiling it prints the model as read, the kernels of each converted operator, and the resulting
+graph:
 
     Graphs: ...  Type: CONV_2D  Inputs: [0]: x [1]: w  Outputs: [0]: y  Location: 0      the model, up to Optimize Graph
     = Extract Graphs = ... NeutronOperator "subgraph_001": Operators: PAD CONV_2D  Kernels: Pad Conv2DStandardV2
-    Graphs: ...  Name: subgraph_001  Inputs: [0]: x  Outputs: [0]: y  Tensors: ...       the graph that was made
+    Graphs: ...  Name: subgraph_001  Inputs: [0]: x  Outputs: [0]: y  Tensors: ...       the resulting graph
 
-Tensors keep their names, or gain a part behind a slash. So an operator of the converter's computes what stands between
-the tensors that it reads and those that it writes. What the log does not tell is left out, never guessed.
-Standard library only.
+Tensors keep their names, or get a suffix after a slash. So an operator of the converter computes the model's operators
+between the tensors that it reads and writes. Unknown relations are omitted, never guessed. Standard library only.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ _CALLS = re.compile(r"numKernelCalls\s+0x([0-9a-fA-F]+)")
 
 @dataclass(frozen=True)
 class _Step:
-    """An operator of either graph by the names of what it reads and writes."""
+    """An operator of either graph, by the names of its inputs and outputs."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 def kernel_operators(log: str) -> tuple[tuple[int, ...], ...] | None:
-    """For each kernel in the order in which the board numbers them, the operators of the LiteRT model that it computes.
+    """Return, for each kernel in the board's numbering, the operators of the LiteRT model that it computes.
 
     Args:
-        log: what the converter printed of a conversion that was asked for a profile.
+        log: output of a conversion with profiling.
 
     Returns:
-        Numbers of operators, ascending; () for a kernel of which the log does not say it. None where the log lists no
-        kernels, or other kernels than the program calls.
+        Sorted operator numbers; () for a kernel that the log does not assign. None if the log lists no kernels, or
+        other kernels than the program calls.
     """
     parts = log.split("Graphs:")
     if len(parts) != 3:
@@ -71,12 +70,12 @@ def _step(match: re.Match[str]) -> _Step:
 
 
 def _between(border: _Step, steps: Sequence[_Step]) -> tuple[int, ...]:
-    """The operators that compute what a border writes from what it reads."""
+    """The operators that compute a border's outputs from its inputs."""
     producer = {name: i for i, step in enumerate(steps) for name in step.outputs}
     known = producer.keys() | {name for step in steps for name in step.inputs}
     read = set(_known(border.inputs, known))
     found: set[int] = set()
-    # The operators that write the border's results belong to it even where it also reads them: a part of a split.
+    # The operators that write the border's results belong to it even if it also reads them: a part of a split.
     waiting = [producer[name] for name in _known(border.outputs, known) if name in producer]
     while waiting:
         step = waiting.pop()
@@ -88,7 +87,7 @@ def _between(border: _Step, steps: Sequence[_Step]) -> tuple[int, ...]:
 
 
 def _known(names: Iterable[str], known: Iterable[str]) -> Iterable[str]:
-    """The tensor of the model that each name goes back to: itself, or what stands in front of one of its slashes."""
+    """Map each name to a tensor of the model: the name itself, or a prefix before one of its slashes."""
     known = set(known)
     for name in names:
         while name and name not in known:

@@ -1,8 +1,8 @@
-"""Kernel selection: the C file that says which kernels of the NPU's library a program needs.
+"""Kernel selection: a C file that names the kernels of the NPU's library that a program needs.
 
-A Neutron-C links its kernels with the application, and only those that a program needs when told so.  The vendor's
-converter writes that file for the kernels that it chose.  The reference converter knows operators, not the vendor's
-kernels; its file lists the operators, says so, and serves to see what a program needs and to compare programs.
+A Neutron-C links its kernels with the application; the selection limits them to those that the program needs. The
+vendor's converter writes the file for its kernels. The reference converter does not know the vendor's kernels; its file
+lists the operators instead, to inspect and to compare programs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from micronpu.container.litert_view import read_model
 
 MARK = "micronpu kernel selection, format 1"
 SUFFIX = "_kernel_selection.c"
-"""What the name of such a file ends with."""
+"""Suffix of such files."""
 
 _HEAD = f"""\
 /* {MARK}
@@ -38,7 +38,7 @@ _ENTRY = re.compile(r'^    "([^"\n]+)",$', re.MULTILINE)
 
 
 def selection_of_model(litert_model: bytes) -> str:
-    """C code that lists the operators of a LiteRT model, sorted.
+    """Return C code that lists the operators of a LiteRT model, sorted.
 
     Raises:
         ModelError: not a LiteRT model.
@@ -54,26 +54,26 @@ def selection_of_model(litert_model: bytes) -> str:
 
 
 def render_selection(operators: Iterable[str]) -> str:
-    """C code that lists operators, each once, sorted."""
+    """Return C code that lists operators without duplicates, sorted."""
     return _HEAD + "".join(f'    "{name}",\n' for name in sorted(set(operators))) + _TAIL
 
 
 def parse_selection(text: str) -> tuple[str, ...] | None:
-    """The operators that a file of `render_selection` lists; None for a file that is none."""
+    """Return the operators in a file of `render_selection`; None for other files."""
     return tuple(_ENTRY.findall(text)) if MARK in text else None
 
 
 def merge_kernel_selections(
     files: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str], *, timeout: float = 60.0
 ) -> Path:
-    """Writes one kernel selection for several programs of one application.
+    """Write one kernel selection for several programs of one application.
 
-    Files of the reference converter are merged here, files of the vendor's converter by the vendor's SDK.
+    Files of the reference converter are merged here; the vendor's SDK merges those of its converter.
 
     Args:
         files: kernel selections, all of the same kind.
         output: the file to write; replaced only when the new one is complete.
-        timeout: seconds that the SDK may take.
+            timeout: limit in seconds of the SDK.
 
     Raises:
         FileError: a file cannot be read or written.

@@ -1,4 +1,4 @@
-"""The program inside a converted LiteRT model: the one NeutronGraph operator, taken apart and checked.
+"""The program inside a converted LiteRT model: read and check the single NeutronGraph operator.
 
     inputs of the operator      the program's inputs ... , microcode, weights, kernels
     outputs of the operator     the program's outputs ... , scratch                         payload version 0
@@ -22,19 +22,19 @@ from micronpu.container.payload import SILICON_MAGIC
 
 CUSTOM_CODE = "NeutronGraph"
 _SECTIONS = ("microcode", "weights", "kernels")
-_EXTRA_OUTPUTS = {1: 0, 3: 1}  # outputs behind the program's own, payload version
-_COUNT_WORDS = {0: 11, 1: 13}  # payload version, word with the number of inputs
+_EXTRA_OUTPUTS = {1: 0, 3: 1}  # outputs after the program's own: payload version
+_COUNT_WORDS = {0: 11, 1: 13}  # payload version: word with the number of inputs
 _REPORT = "report this to the vendor with the model and the log, which `intermediates_dir` keeps"
 
 
 @dataclass(frozen=True)
 class NeutronProgram:
-    """What a NeutronGraph operator holds.
+    """Contents of a NeutronGraph operator.
 
     Attributes:
         microcode, weights, kernels: the sections, without padding.
-        inputs: for every input of the operator, which input of the original model it is.
-        outputs: for every output, which output of the original model it is.
+        inputs: index of the original model's input for every input of the operator.
+            outputs: index of the original model's output for every output.
         payload_version: 0, or 1 with profile and debug buffers.
     """
 
@@ -47,11 +47,11 @@ class NeutronProgram:
 
 
 def read_program(converted: bytes, original: bytes) -> NeutronProgram:
-    """Takes the program out of what a converter made of a LiteRT model.
+    """Extract the program from a converted LiteRT model.
 
     Raises:
-        ConverterError: not a LiteRT model, operators left over, or anything that does not fit the original.
-        ModelError: the original is no LiteRT model.
+        ConverterError: not a LiteRT model, with other operators, or inconsistent with the original.
+        ModelError: the original is not a LiteRT model.
     """
     try:
         model = read_model(converted)
@@ -130,7 +130,7 @@ def _payload_version(operator: OperatorView, outputs: int) -> int:
 
 
 def _section(model: ModelView, index: int, name: str) -> TensorView:
-    """One of the three constants; the kernels alone may be empty."""
+    """Return one of the three constants; only the kernels may be empty."""
     if index < 0:
         raise ConverterError(f"The {CUSTOM_CODE} operator comes without its {name}.", hint=_REPORT)
     tensor = model.tensors[index]
@@ -149,7 +149,7 @@ def _section(model: ModelView, index: int, name: str) -> TensorView:
 
 
 def _sized(microcode: bytes, weights: bytes) -> tuple[bytes, bytes]:
-    """Microcode and weights without padding, by the sizes that the microcode names."""
+    """Return microcode and weights without padding, by the sizes in the microcode."""
     if len(microcode) < 60 or int.from_bytes(microcode[:4], "little") != SILICON_MAGIC:
         raise ConverterError(
             f"The {len(microcode)} bytes of microcode do not begin as Neutron microcode does: the first word is "
@@ -159,7 +159,7 @@ def _sized(microcode: bytes, weights: bytes) -> tuple[bytes, bytes]:
     sizes = struct.unpack_from("<2I", microcode, 24)
     sections = []
     for name, section, size in zip(_SECTIONS, (microcode, weights), sizes, strict=False):
-        # A buffer may end in padding, never in something that the board would not read.
+        # A buffer may end in padding, but not in data that the board would ignore.
         if size > len(section) or any(section[size:]):
             raise ConverterError(
                 f"The microcode announces {size} bytes of {name}, but it came with {len(section)}.", hint=_REPORT
@@ -183,7 +183,7 @@ def _check_counts(microcode: bytes, version: int, inputs: int, outputs: int) -> 
 
 
 def _check_extra(model: ModelView, operator: OperatorView, outputs: int) -> None:
-    """Scratch, profile and debug are the board's own: nobody else may know them."""
+    """Check that scratch, profile and debug buffers are not inputs, outputs or constants of the model."""
     for index, name in zip(operator.outputs[outputs:], ("scratch", "profile", "debug"), strict=False):
         if index in model.inputs or index in model.outputs or model.tensors[index].data:
             raise ConverterError(
@@ -195,10 +195,10 @@ def _check_extra(model: ModelView, operator: OperatorView, outputs: int) -> None
 def _matched(
     model: ModelView, given: tuple[int, ...], source: ModelView, wanted: tuple[int, ...], what: str
 ) -> dict[int, int]:
-    """Tensor of the converted model to position in the original, for all inputs or all outputs.
+    """Map tensors of the converted model to positions in the original, for all inputs or all outputs.
 
-    By name where the names are still there, so that a new order is seen; by position where the converter has renamed
-    them.  Either way shapes, element types and quantization must be those of the original.
+    By name if the names are unchanged, which detects a new order; by position if the converter has renamed them.
+    Shapes, element types and quantization must equal those of the original.
     """
     names = [model.tensors[i].name for i in given]
     originals = [source.tensors[i].name for i in wanted]
@@ -223,7 +223,7 @@ def _matched(
 
 
 def _check_unread(source: ModelView, known: set[int]) -> None:
-    """A converter may drop an input that nothing reads, and no other."""
+    """A converter may drop unread inputs only."""
     read = {index for operator in source.operators for index in operator.inputs} | set(source.outputs)
     for position, index in enumerate(source.inputs):
         if position not in known and index in read:

@@ -1,4 +1,4 @@
-"""Options of a Neutron compilation: a typed value, and the key-value pairs that travel through ExecuTorch."""
+"""Options of a Neutron compilation: a typed value, and key-value pairs for ExecuTorch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FLAGS = (
 
 @dataclass(frozen=True)
 class CustomDelegationOptions:
-    """How bold `NeutronPartitioner` delegates; the default is defensive.
+    """Delegation policy of `NeutronPartitioner`; the default is defensive.
 
     Attributes:
         allow_no_op_partitions: also delegate partitions that leave every value where it is (reshapes, copies), or that
@@ -50,7 +50,7 @@ class CustomDelegationOptions:
 
 @dataclass(frozen=True)
 class NeutronOptions(Switches, Options):
-    """What a user can choose about a Neutron compilation.
+    """Options of a Neutron compilation.
 
     Attributes:
         silicon: name of the chip, or the path of a chip file of your own.
@@ -117,12 +117,12 @@ class NeutronOptions(Switches, Options):
         self.converter_options  # noqa: B018  (refuses here what the converter would refuse after the work is done)
 
     def excluded(self, overloads: Iterable[str]) -> str | None:
-        """The name in `operators_not_to_delegate` that one of these overloads goes by, or None."""
+        """Return the name in `operators_not_to_delegate` that matches one of these overloads, or None."""
         return named(overloads, [o.removeprefix("aten.") for o in self.operators_not_to_delegate])
 
     @property
     def converter_options(self) -> ConverterOptions:
-        """What the converter is asked for."""
+        """The options for the converter."""
         return ConverterOptions(
             target=self.target_spec.npu.converter or self.target_spec.chip.name,
             extra_flags=self.extra_flags,
@@ -140,5 +140,5 @@ class NeutronOptions(Switches, Options):
         return NeutronTargetSpec(self.silicon, self.converter_flavor)
 
     def program_values(self) -> dict[str, Any]:
-        # A chip of one's own goes by its name, not by where its file is on this machine.
+        # A user-defined chip is identified by its name, not by its file's path on this machine.
         return super().program_values() | {"silicon": self.target_spec.chip.name}

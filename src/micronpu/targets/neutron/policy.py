@@ -1,4 +1,4 @@
-"""What a Neutron takes of a program: its rules, and the rewrites that make an operator keep them."""
+"""Neutron's partitioning policy: its rules, and the rewrites that satisfy them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronOpt
 from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.neutron.rules import check_node
 
-_FLASH_BYTES_PER_CYCLE = 1  # an assumption of the order of an octal flash beside a core of 200 to 300 MHz
+_FLASH_BYTES_PER_CYCLE = 1  # an assumption: order of magnitude of an octal flash beside a core of 200 to 300 MHz
 
 
 def neutron_policy(
@@ -31,13 +31,13 @@ def neutron_policy(
     core: Core | None = None,
     check: Callable[[FxNode], bool] | None = None,
 ) -> Policy:
-    """What a Neutron takes; the report says what is assumed about it.
+    """Return the partitioning policy of a Neutron; the report states its assumptions.
 
     Args:
-        name: of the target in the report; made of the chip's unless given.
-        delegation: how bold to be; the default is defensive.
-        core: computes in int8 what the Neutron does not take; None where the host does in float.
-        check: the user's own; an operator for which it returns False stays on the host.
+        name: of the target in the report; default: derived from the chip.
+        delegation: delegation policy; default: defensive.
+        core: computes unsupported operators in int8; None: the core computes them in float.
+        check: user-defined; an operator for which it returns False is not delegated.
     """
 
     def exclude(node: FxNode) -> Reason | None:
@@ -59,7 +59,7 @@ def neutron_policy(
         decide=decide_for(options, core),
         exclude=exclude,
         finish=finish,
-        # Without a core that computes in int8, each of them is a float operator between quantizes on the host.
+        # Without int8 kernels on the core, each move is a float operator between quantizes.
         allow_moves=core is None,
         allow_no_op_partitions=(delegation or CustomDelegationOptions()).allow_no_op_partitions,
         notes=options.target_spec.notes,
@@ -68,9 +68,10 @@ def neutron_policy(
 
 
 def decide_for(options: NeutronOptions, core: Core | None = None) -> Decide:
-    """The node itself where every rule holds; else the cheapest rewrites, where they cost less than the core."""
+    """Decide for the node itself if it satisfies every rule; else for the cheapest rewrites, if they cost less than the
+    core."""
     target = options.target_spec
-    # Without both clocks a cycle of the one counts as much as one of the other.
+    # If a clock is unknown, cycles of both count the same.
     clocks = (target.npu.clock_mhz, target.core_clock_mhz)
     ratio = clocks[0] / clocks[1] if clocks[0] and clocks[1] else 1.0
 
@@ -91,7 +92,7 @@ def decide_for(options: NeutronOptions, core: Core | None = None) -> Decide:
 
 
 def cheapest(node: Node, options: NeutronOptions) -> Choice | None:
-    """What keeps every rule and costs the fewest cycles, those in which added constants come from flash included."""
+    """Return the cheapest nodes that satisfy every rule, including cycles to load added constants from flash."""
     target = options.target_spec
 
     def estimate(nodes: Sequence[Node], instead: Node) -> float:
@@ -104,6 +105,6 @@ def cheapest(node: Node, options: NeutronOptions) -> Choice | None:
 
 
 def _added(node: Node, known: set[int]) -> int:
-    """Cycles in which constants come from flash that were not there before."""
+    """Cycles to load added constants from flash."""
     added = sum(t.type.bytes for t in node.inputs if t.is_constant and id(t.data) not in known)
     return added // _FLASH_BYTES_PER_CYCLE

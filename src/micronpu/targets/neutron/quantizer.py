@@ -13,18 +13,18 @@ from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
 
 class NeutronQuantizer(StaticQuantizer):
-    """Static int8 for Neutron; see `StaticQuantizer` for what that means and how parts of a model are configured.
+    """Static int8 for Neutron; see `StaticQuantizer` for its meaning and for the configuration of parts of a model.
 
     Args:
-        neutron_target_spec: the chip; i.MX RT700 unless given.
+        neutron_target_spec: the chip; default i.MX RT700.
         is_qat: for quantization-aware training.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
-        disabled_rewrites: names of rewrites of the float program to leave out; `micronpu passes` lists them.
-        activations: "int8", the only ones that Neutron computes with.
-        io: "int8" or "uint8" for a program whose own inputs and outputs are integers, see `StaticQuantizer.set_io`.
+        disabled_rewrites: names of rewrites of the float program to skip; `micronpu passes` lists them.
+            activations: "int8", the only type that Neutron supports.
+            io: "int8" or "uint8" for a program with integer inputs and outputs, see `StaticQuantizer.set_io`.
 
     Raises:
-        OptionError: an argument is of another type, there is no such rewrite, or activations are not int8.
+        OptionError: an argument has another type, there is no such rewrite, or activations are not int8.
     """
 
     wider = "EthosUQuantizer has int16 activations"

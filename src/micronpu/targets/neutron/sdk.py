@@ -1,7 +1,7 @@
-"""The vendor's converter as a plug-in: `eiq_neutron_sdk`, where the user has it.
+"""The vendor's converter as a plug-in: `eiq_neutron_sdk`, if it is installed.
 
-It is closed and native, so it runs in a fresh process with a time limit, and everything that it gives back is checked
-before it goes anywhere near a device.  Whatever goes wrong ends in one sentence.
+It is closed and native, so it runs in a separate process with a time limit, and its output is checked before it is
+used. Any failure raises one clear message.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from micronpu.targets.neutron.target_spec import NeutronTargetSpec, neutron_chip
 
 PACKAGE = "eiq_neutron_sdk"
 CONVERTERS = ("auto", "reference", "sdk")
-"""Names that `select_converter` knows."""
+"""Converter names of `select_converter`."""
 
 _HOME = Path(__file__).parents[3]
-"""Where the package stands, for a process that imports it."""
+"""Import path of this package, for worker processes."""
 _INSTALL = (
     f'install {PACKAGE} from the vendor (Linux on x86-64 only), or converter="reference" for a program for the host'
 )
-_LOG_LIMIT = 4 << 20  # bytes of the log that are kept: the end, where errors stand
+_LOG_LIMIT = 4 << 20  # maximum bytes of the log: its end, which has the errors
 _CYCLES = re.compile(r"cycles?\s+estimation\s*[=:]\s*([\d,]+)", re.IGNORECASE)
 _WARNING = re.compile(r"^.*\bwarning\b.*$", re.IGNORECASE | re.MULTILINE)
 
 
 def sdk_is_installed() -> bool:
-    """Whether `eiq_neutron_sdk` can be found; it is not imported."""
+    """True if `eiq_neutron_sdk` is installed; it is not imported."""
     return _sdk_folder() is not None
 
 
 def _sdk_folder() -> str | None:
-    """The folder that has to be on the path for the SDK to be imported."""
+    """The folder to add to the path to import the SDK."""
     try:
         spec = importlib.util.find_spec(PACKAGE)
     except (ImportError, ValueError):
@@ -65,16 +65,16 @@ def _sdk_folder() -> str | None:
 
 
 def default_converter(target: NeutronTargetSpec | None = None) -> NeutronConverter:
-    """The vendor's converter where it is installed and serves the chip, any unless given, else the reference one."""
+    """Return the vendor's converter if it is installed and supports the chip (default: any), else the reference one."""
     serves = target is None or bool(target.npu.converter)
     return SdkConverter() if serves and sdk_is_installed() else ReferenceConverter()
 
 
 def select_converter(name: str, target: NeutronTargetSpec) -> NeutronConverter:
-    """A converter by the name that users choose it by: "auto", "reference" or "sdk".
+    """Return a converter by name: "auto", "reference" or "sdk".
 
     Raises:
-        ConverterError: "sdk" for a chip whose programs the ExecuTorch runtime does not take.
+        ConverterError: "sdk" for a chip whose programs the ExecuTorch runtime does not support.
     """
     if name == "auto":
         return default_converter(target)
@@ -92,7 +92,7 @@ def select_converter(name: str, target: NeutronTargetSpec) -> NeutronConverter:
 
 
 def try_sdk(target: str, timeout: float = 60.0) -> str:
-    """Has the installed SDK convert a model of two operators, and says what came of it.
+    """Convert a model of two operators with the installed SDK, and describe the result.
 
     Args:
         target: name of the chip, such as ``imxrt700``.
@@ -110,7 +110,7 @@ def try_sdk(target: str, timeout: float = 60.0) -> str:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a worker left behind."""
+    """Files and log of a worker."""
 
     result: Mapping[str, Any]
     folder: Path
@@ -118,11 +118,11 @@ class _Outcome:
 
 
 class SdkConverter:
-    """Makes programs for silicon with the vendor's SDK, in a process of its own.
+    """Converts to programs for silicon with the vendor's SDK, in a separate process.
 
     Args:
-        search_path: folders in which the worker looks for the SDK first; where `eiq_neutron_sdk` is found here, unless
-            given.
+        search_path: folders that the worker searches for the SDK first; default: the location of `eiq_neutron_sdk` in
+            this process.
     """
 
     name = "sdk"
@@ -134,8 +134,8 @@ class SdkConverter:
         """See `NeutronConverter.convert`.
 
         Raises:
-            ConverterError: the SDK is missing, of another version, crashed, did not end in time, or gave something that
-                is not one whole NPU program for exactly this model.
+            ConverterError: the SDK is missing, of another version, crashed, timed out, or returned something else than
+                one complete NPU program for this model.
         """
         request = {
             "action": "convert",
@@ -170,14 +170,14 @@ class SdkConverter:
         )
 
     def merge_kernel_selections(self, files: Sequence[Path], *, timeout: float = 60.0) -> str:
-        """One kernel selection for several that the SDK wrote; raises as `convert` does."""
+        """Merge kernel selections of the SDK; raises like `convert`."""
         request = {"action": "merge", "files": [str(f.resolve()) for f in files], "sdk_version": ""}
         with self._work(request, {}, timeout) as done:
             return _result_file(done, "merged.c").decode("utf-8", errors="replace")
 
     @contextlib.contextmanager
     def _work(self, request: dict[str, Any], files: Mapping[str, bytes], timeout: float) -> Iterator[_Outcome]:
-        """Runs a worker; its folder lives as long as the context."""
+        """Run a worker; its folder exists within the context."""
         path = self._search_path
         if not path:
             folder = _sdk_folder()
@@ -199,12 +199,12 @@ class SdkConverter:
                     )
                 yield _Outcome(_checked_result(folder_path, code, log, request), folder_path, log)
             except ConverterError as error:
-                error.log = log  # also where it comes from the caller's look at the result
+                error.log = log  # also for errors from the caller's checks
                 raise
 
 
 def _run_worker(folder: Path, timeout: float) -> int | None:
-    """Exit code of a worker, negative where a signal ended it, None where it took too long."""
+    """Exit code of a worker, negative if a signal ended it, None on a timeout."""
     home = str(_HOME)
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
@@ -219,7 +219,7 @@ def _run_worker(folder: Path, timeout: float) -> int | None:
                     stdin=theirs.fileno(),
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,  # so that processes that the SDK starts can be ended with it
+                    start_new_session=True,  # allows killing the SDK's child processes too
                 )
             try:
                 with undone(lambda: _end(worker)):
@@ -227,13 +227,13 @@ def _run_worker(folder: Path, timeout: float) -> int | None:
             except subprocess.TimeoutExpired:
                 return None
             finally:
-                # Only while the worker is ours: once it has been waited for, its number may be another process's.
+                # Only while the worker is not reaped: afterwards its process id may be reused.
                 if worker.returncode is None:
                     _end(worker)
 
 
 def _end(worker: subprocess.Popen[bytes]) -> None:
-    """Ends a worker that still runs, and what it has started."""
+    """Kill a running worker and its children."""
     with contextlib.suppress(ProcessLookupError):
         if hasattr(os, "killpg"):
             os.killpg(worker.pid, signal.SIGKILL)
@@ -249,13 +249,13 @@ def _read_log(path: Path) -> str:
 
 
 def _last_words(log: str) -> str:
-    """The last line that the converter printed, as a sentence."""
+    """The last line of the converter's output, as a sentence."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return f' Its last words: "{lines[-1][:200]}".' if lines else ""
 
 
 def _checked_result(folder: Path, code: int, log: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The result of a worker that succeeded; every other end is a sentence."""
+    """Return the result of a successful worker; raise an error otherwise."""
     result: Any = None
     if code == 0:
         with contextlib.suppress(OSError, ValueError):
@@ -279,7 +279,7 @@ def _how_it_died(code: int) -> str:
 
 
 def _failure(kind: str, detail: str, log: str, request: Mapping[str, Any]) -> ConverterError:
-    """The sentence for a failure that the worker has seen."""
+    """The error for a failure reported by the worker."""
     wanted = request.get("sdk_version")
     target = request.get("target")
     match kind:
@@ -351,7 +351,7 @@ def _kernel_selection(done: _Outcome) -> str:
 
 
 def parse_log(log: str) -> tuple[int | None, tuple[str, ...]]:
-    """The converter's own estimate of cycles (the NPU alone), and its warnings, each once."""
+    """Parse the converter's own cycle estimate (NPU alone), and its distinct warnings."""
     found = [int(m.replace(",", "")) for m in _CYCLES.findall(log) if m.strip(",")]
     warnings = dict.fromkeys(line.strip() for line in _WARNING.findall(log))
     return (found[-1] if found else None), tuple(warnings)

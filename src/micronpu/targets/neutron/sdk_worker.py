@@ -1,9 +1,9 @@
-"""The process in which the vendor's converter runs: ``python -m micronpu.targets.neutron.sdk_worker FOLDER``.
+"""The process that runs the vendor's converter: ``python -m micronpu.targets.neutron.sdk_worker FOLDER``.
 
-FOLDER holds ``request.json`` and, for a conversion, ``model.tflite``.  The worker leaves ``result.json`` and, where it
-succeeds, ``converted.tflite`` or ``merged.c``; a result has either ``error`` (a kind, with ``detail``) or ``versions``.
-Whatever the vendor's code prints goes where the parent has pointed standard output and error.  No result at all tells
-the parent that the process died.  Standard input is a socket, with whose other end the worker ends.
+FOLDER contains ``request.json`` and, for a conversion, ``model.tflite``. The worker writes ``result.json`` and, on
+success, ``converted.tflite`` or ``merged.c``; a result has either ``error`` (a kind, with ``detail``) or ``versions``.
+The vendor's output goes to the standard output and error set by the parent. A missing result means that the process
+died. Standard input is a socket; when its other end is closed, the worker ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from micronpu.base.lifeline import tie, working
 PACKAGE = "eiq_neutron_sdk"
 
 _CONVERTERS = (("neutron_compiler", "compileModel"), ("neutron_converter", "convertModel"))
-"""Where the converter is, and its function: what the SDK after 3.2.2 calls them, and what it called them before."""
+"""Module and function of the converter: names since SDK 3.2.2, and earlier names."""
 _OPTIONS = {
     "excluded_graph_passes": "excludeGraphPasses",
     "fetch_constants_to_sram": "fetchConstantsToSRAM",
@@ -30,11 +30,11 @@ _OPTIONS = {
     "profiling": "useProfiling",
 }
 _DUMPS = {"dumpAfterImport": "console", "dumpAfterGenerate": "console", "verbose": True, "dumpMicrocode": True}
-"""For a profile.  The board numbers kernels; what a kernel computes stands in these dumps only (see kernel_map)."""
+"""Profiling options: the board numbers kernels, and only these dumps name what they compute (see kernel_map)."""
 
 
 class _FailureError(Exception):
-    """Ends the work with a kind that the parent has a sentence for."""
+    """Ends the work with a kind for which the parent has a message."""
 
     def __init__(self, kind: str, detail: str) -> None:
         self.kind, self.detail = kind, detail
@@ -42,7 +42,7 @@ class _FailureError(Exception):
 
 
 def _tie_to_parent() -> None:
-    """Standard input is a socket, with whose other end this process ends."""
+    """End this process when the other end of its standard input, a socket, is closed."""
     parent = os.dup(0)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -51,9 +51,9 @@ def _tie_to_parent() -> None:
 
 
 def main(folder: Path) -> None:
-    """Does what the request asks for and writes the result."""
+    """Execute the request and write the result."""
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
-    # In front: the SDK that the parent has found, not another of the same name.
+    # First on the path: the SDK that the parent has found, not another one.
     sys.path[:0] = request["path"]
     try:
         sdk, versions = _load(request["sdk_version"])
@@ -72,7 +72,7 @@ def main(folder: Path) -> None:
 
 
 def _load(wanted: str) -> tuple[Any, dict[str, str]]:
-    """The package and its versions, which must agree with each other and with what is wanted."""
+    """Return the package and its versions, which must agree with each other and with the requested one."""
     try:
         sdk = importlib.import_module(PACKAGE)
     except Exception as error:
@@ -121,7 +121,7 @@ def _convert(request: dict[str, Any], folder: Path) -> None:
     context.targetOpts = _target(_function(converter, "getNeutronTarget"), request["target"])
     options = context.compilationOpts
     if hasattr(options, "minNumOpsPerGraph"):
-        options.minNumOpsPerGraph = 1  # a partition of one operator is a partition
+        options.minNumOpsPerGraph = 1  # a partition may have a single operator
     for name, attribute in _OPTIONS.items():
         if hasattr(options, attribute):
             setattr(options, attribute, request[name])
@@ -155,7 +155,7 @@ def _target(look_up: Any, name: str) -> Any:
 
 
 def _known_targets() -> Iterable[str]:
-    """Names of the targets that the SDK knows, as far as it tells."""
+    """Names of the targets that the SDK reports."""
     try:
         utilities = importlib.import_module(f"{PACKAGE}.neutron_library_utils")
         return sorted(str(getattr(t, "name", t)) for t in utilities.getNeutronTargets())
@@ -164,7 +164,7 @@ def _known_targets() -> Iterable[str]:
 
 
 def _set_flag(options: Any, flag: str) -> None:
-    """``--verbose``, ``--dump-after-import=console`` and the like, to the attribute of that name."""
+    """Set the attribute for a flag such as ``--verbose`` or ``--dump-after-import=console``."""
     name, equals, text = flag.lstrip("-").partition("=")
     known = {a.replace("_", "").lower(): a for a in dir(options) if not a.startswith("_")}
     attribute = known.get(name.replace("-", "").replace("_", "").lower())

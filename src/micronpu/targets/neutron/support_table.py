@@ -1,7 +1,7 @@
 """The limits of every rule set of Neutron by ATen operator, the page `docs/support-neutron.md`.
 
-Nothing in it is kept by hand.  An overload's row names the LiteRT operators that it becomes, found in the code of its
-ways and of the operators that these make, and the sentences of the rules about them.
+The page is generated. An overload's row names the LiteRT operators that it is lowered to, found in the code of its
+lowerings and of their operators, and the rules for them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ given; not every form of it needs them all.
 
 
 def limits_table() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     groups = list(_groups())
     general = [f"- {r.sentence}" for r in published_rules(LATEST) if not r.operators]
     head = ["ATen operator", "LiteRT operators", *(", ".join(flavors) for flavors in groups)]
@@ -55,7 +55,7 @@ def limits_table() -> str:
 
 
 def _groups() -> Iterator[tuple[str, ...]]:
-    """Flavors that have the same rules and operators, the newest first."""
+    """Groups of flavors with equal rules and operators, newest first."""
     seen: dict[Any, list[str]] = {}
     for flavor in reversed(FLAVORS):
         rules = tuple(r.name for r in published_rules(flavor))
@@ -64,7 +64,7 @@ def _groups() -> Iterator[tuple[str, ...]]:
 
 
 def _limits(operators: list[type[Op]], flavor: str) -> str:
-    """The rules about operators, or that Neutron has none of them."""
+    """The rules for operators, or a remark that Neutron has none of them."""
     missing = [o.name for o in operators if not is_supported(o.name, flavor)]
     if operators and missing == [o.name for o in operators]:
         return "no such operator"
@@ -79,7 +79,7 @@ def _limits(operators: list[type[Op]], flavor: str) -> str:
 
 
 def litert_names(operator: type[Op]) -> set[str]:
-    """The LiteRT operators that a class writes itself as, found in its code and its attributes."""
+    """The LiteRT operators that a class emits, found in its code and its attributes."""
     builtin = _builtin_names()
     source = "".join(
         inspect.getsource(vars(base)["to_litert"]) for base in operator.__mro__[:-1] if "to_litert" in vars(base)

@@ -1,4 +1,4 @@
-"""What scripts ask `NeutronTargetSpec.neutron_target_info`: which operators are computed together."""
+"""`NeutronTargetSpec.neutron_target_info`: fusable operators."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _CONVOLUTIONS = ("conv2d", "convolution")
 
 
 class NeutronTargetNeutronC:
-    """Which activations a convolution or linear layer computes along with its sums.
+    """Activations that a convolution or linear layer can fuse.
 
-    Operators of the exported program and of the edge dialect are the same here; each question has the two names of
-    scripts.
+    Operators of the exported program and of the edge dialect are treated alike; each method has both names that scripts
+    use.
     """
 
     @staticmethod
     def is_supported_fused_activation__aten(node_: Node) -> bool:
-        """Whether the node is a clamp to bounds that are part of the operator before it: ReLU, ReLU6, -1 to 1.
+        """True if the node is a clamp to bounds that its preceding operator can fuse: ReLU, ReLU6, -1 to 1.
 
-        Sigmoid and tanh, which ExecuTorch's own back end counts in, are operators of their own.
+        Sigmoid and tanh, which ExecuTorch's own backend includes, are separate operators here.
         """
         if overload_name(node_).split(".")[0].rstrip("_") not in _CLAMPS:
             return False
@@ -35,7 +35,7 @@ class NeutronTargetNeutronC:
 
     @staticmethod
     def is_fusable_conv_or_linear__aten(node_: Node) -> bool:
-        """Whether the node is a linear layer or a convolution of pictures."""
+        """True if the node is a linear layer or a 2-D convolution."""
         name = overload_name(node_).split(".")[0]
         return name in _PRODUCTS or (name in _CONVOLUTIONS and value_of(node_).dim() == 4)
 

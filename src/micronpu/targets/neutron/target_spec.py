@@ -1,4 +1,4 @@
-"""Which Neutron a program is compiled for."""
+"""The Neutron that a program is compiled for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAMILY = "neutron"
 
 LATEST = "latest"
 PUBLISHED_FLAVORS = ("SDK_25_06", "SDK_25_09", "SDK_25_12")
-"""Converter versions that the published support table is about; all three have the same limits."""
+"""Converter versions covered by the published support table; all three have the same limits."""
 FLAVORS = (*PUBLISHED_FLAVORS, LATEST)
 
 
@@ -29,17 +29,17 @@ class NeutronNpu:
 
     Attributes:
         variant: the vendor's name of the size.
-        clock_mhz: clock in MHz; None where the chip's file does not say.
-        kind: the family's class: "C" is driven by the host's core, "S" has a controller.
-        pipelines: dot-product units that run in parallel.
-        macs: multiplications per unit and cycle; input channels are padded to a multiple of it.
-        converter: the name by which the vendor's converter makes programs for it that ExecuTorch's runtime for this
-            NPU takes, or "" where only the open reference converter serves.
-        weight_bandwidth: bytes per second at which weights are copied from flash to where the NPU can read them; None
-            where it reads them in place, or where nothing is known.
-        fitted: published latencies of this Neutron are among those that the cost model is fitted to; without any, a
-            report gives no time.
-        assumed: what is known of it without a published source, one clause each.
+        clock_mhz: clock in MHz; None if unknown.
+            kind: class: "C" is driven by the core, "S" has a controller.
+            pipelines: dot-product units that run in parallel.
+            macs: multiplications per unit and cycle; input channels are padded to a multiple of it.
+            converter: the vendor converter's name for programs for ExecuTorch's runtime on this NPU, or "" if only the
+                open reference converter supports it.
+            weight_bandwidth: bytes per second of copying weights from flash to memory that the NPU can read; None if it
+                reads them in place, or if unknown.
+            fitted: True if the cost model is fitted to published latencies of this Neutron; if not, reports give no
+                time.
+            assumed: assumptions without a published source, one clause each.
     """
 
     variant: str
@@ -54,10 +54,10 @@ class NeutronNpu:
 
     @classmethod
     def of(cls, chip: Chip) -> NeutronNpu:
-        """The Neutron of a chip that has one.
+        """Return the Neutron of a chip that has one.
 
         Raises:
-            OptionError: its part of the chip file is wrong.
+            OptionError: its section of the chip file is wrong.
         """
         assert chip.npu is not None
         own = chip.npu.fields("class", "pipelines", "macs", "converter", "weight_bandwidth", "fitted")
@@ -75,7 +75,7 @@ class NeutronNpu:
 
 
 class NeutronHWVersion(Enum):
-    """Generation of a Neutron, numbered as the vendor's SDK does."""
+    """Generation of a Neutron, in the numbering of the vendor's SDK."""
 
     N1 = 1
     N3 = 2
@@ -92,12 +92,12 @@ class NeutronTargetSpec:
         neutron_converter_flavor: another name of ``converter_flavor``.
 
     Attributes:
-        target: name of a chip with a Neutron, such as "imxrt700", or the path of a chip file of your own.
+        target: name of a chip with a Neutron, such as "imxrt700", or the path of a user-defined chip file.
         converter_flavor: rule set of the converter version: "SDK_25_06", "SDK_25_09" and "SDK_25_12" are the published
             support table, "latest" is SDK 3.1.2 and newer.
 
     Raises:
-        OptionError: the chip has no Neutron or the flavor does not exist; the message lists those that do.
+        OptionError: the chip has no Neutron or the flavor does not exist; the message lists the known ones.
     """
 
     target: str
@@ -122,7 +122,7 @@ class NeutronTargetSpec:
 
     @cached_property
     def chip(self) -> Chip:
-        """The chip as its file describes it."""
+        """The chip as described by its file."""
         chip = load_chip(self.target) if self.target.endswith(".toml") else shipped_chips().get(self.target)
         if chip is None or chip.npu is None or chip.npu.family != FAMILY:
             raise OptionError(
@@ -141,12 +141,12 @@ class NeutronTargetSpec:
 
     @property
     def pipelines(self) -> int:
-        """Dot-product units."""
+        """Number of dot-product units."""
         return self.npu.pipelines
 
     @property
     def core_clock_mhz(self) -> float | None:
-        """Clock of the core beside the NPU; None where the chip's file does not say."""
+        """Clock of the core in MHz; None if unknown."""
         return self.chip.core_clock_mhz
 
     def get_name(self) -> str:
@@ -154,11 +154,11 @@ class NeutronTargetSpec:
         return self.chip.name
 
     def is_subsystem(self) -> bool:
-        """Whether the Neutron has a controller of its own (Neutron-S), and is not driven by the host's core."""
+        """True if the Neutron has its own controller (Neutron-S); False if the core drives it."""
         return self.npu.kind == "S"
 
     def get_num_units(self) -> int:
-        """Compute units: the multipliers of the size's name over those of a unit; 1 where the name has no number."""
+        """Compute units: the multipliers in the size's name divided by those of a unit; 1 if the name has no number."""
         found = _VARIANT.match(self.npu.variant)
         multipliers = int(found[2]) if found and found[2] else self.get_num_pipes() * self.get_num_macs()
         return multipliers // (self.get_num_pipes() * self.get_num_macs())
@@ -175,7 +175,7 @@ class NeutronTargetSpec:
         """Generation of the Neutron.
 
         Raises:
-            OptionError: the chip file does not say it.
+            OptionError: the chip file does not name it.
         """
         found = _VARIANT.match(self.npu.variant)
         if not found or found[1] not in NeutronHWVersion.__members__:
@@ -188,18 +188,18 @@ class NeutronTargetSpec:
 
     @property
     def neutron_target_info(self) -> NeutronTargetNeutronC:
-        """Which operators are computed together; the same for every Neutron."""
+        """Fusable operators; the same for every Neutron."""
         from micronpu.targets.neutron.target_info import NeutronTargetNeutronC  # which needs torch
 
         return NeutronTargetNeutronC()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a report says about silicon whose data are partly assumed; empty where nothing is."""
+        """Report notes on assumptions about the silicon; empty if there are none."""
         return tuple(f"Assumed about the Neutron of {self.chip.title}: {clause}." for clause in self.npu.assumed)
 
 
 def neutron_chips() -> dict[str, NeutronNpu]:
-    """The Neutron of each chip that comes with the package and has one, by the chip's name."""
+    """The Neutron of each chip of the package that has one, by the chip's name."""
     chips = shipped_chips()
     return {n: NeutronNpu.of(c) for n, c in chips.items() if c.npu is not None and c.npu.family == FAMILY}

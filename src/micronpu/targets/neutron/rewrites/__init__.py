@@ -1,7 +1,7 @@
-"""The rewrites of one operator for a Neutron whose rules refuse it, in no order: the cheapest that serve are taken.
+"""Rewrites of one operator for a Neutron whose rules refuse it; the cheapest applicable ones are used.
 
-A pass improves every graph; a rewrite costs something, and is applied only where a rule fails without it.  Each stands
-in the list of its module.
+A pass improves every graph; a rewrite has a cost, and is applied only if a rule fails without it. Each is in the list
+of its module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rewrites of operators on several tensors, of clamps, and of positions.  All are exact."""
+"""Rewrites of operators on several tensors, of clamps, and of argmax. All are exact."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from micronpu.targets.neutron.rules.published import LANES
 
 _LOWEST, _HIGHEST = DType.INT8.limits
 _SMALLEST_SCALE = 1e-30
-"""Below it the scales of a rewrite come near the end of float32."""
+"""Below it the scales of a rewrite approach the limits of float32."""
 
 
 def copies(chain: Chain, x: Tensor, outer: int, count: int, inner: int) -> Tensor:
-    """x of outer * inner elements as [outer, count, inner], each block of ``inner`` elements repeated.
+    """Repeat each block of ``inner`` elements of x, of outer * inner elements, to [outer, count, inner].
 
-    A pixel that is resized by 2 or 4 in both directions is 4 or 16 pixels, in any order.  Blocks of one element are
-    repeated as a whole, and their copies brought together by a transpose.
+    A pixel resized by 2 or 4 in both directions becomes 4 or 16 pixels, in any order. Blocks of one element are
+    repeated as a whole, and a transpose groups their copies.
     """
     if inner == 1 and outer > 1:
         whole = copies(chain, x, 1, count, outer)
@@ -45,7 +45,7 @@ def copies(chain: Chain, x: Tensor, outer: int, count: int, inner: int) -> Tenso
 
 
 def _repeated(shape: tuple[int, ...], whole: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of axes along which a shape has to be repeated to be ``whole``."""
+    """First and last axis of each run along which a shape has to be repeated to become ``whole``."""
     for differs, axes in groupby(range(len(whole)), lambda i: shape[i] != whole[i]):
         if differs:
             run = list(axes)
@@ -53,7 +53,7 @@ def _repeated(shape: tuple[int, ...], whole: tuple[int, ...]) -> Iterator[tuple[
 
 
 class ExpandOperand(Rewrite):
-    """An operand that is smaller than the result is repeated first.  Exact; a constant is repeated in memory.
+    """Repeats an operand that is smaller than the result. Exact; a constant is repeated in memory.
 
     x[1,8,4,4] + z[1,8,1,1] -> y        z -> reshape [8,1,1,1] -> resize [8,4,4,1] -> reshape [1,8,4,4] -> x + z' -> y
     """
@@ -82,7 +82,7 @@ class ExpandOperand(Rewrite):
 
 
 class ExpandByProduct(Rewrite):
-    """An operand that is smaller than the result is multiplied by ones, where a product may broadcast.  Exact.
+    """Multiplies an operand that is smaller than the result by ones, if a product may broadcast. Exact.
 
     x[1,8,4,4] + z[1,8,1,1] -> y        z * ones[1,8,4,4] -> z';  x + z' -> y
 
@@ -110,12 +110,12 @@ class ExpandByProduct(Rewrite):
 
 
 class AddNegative(Rewrite):
-    """A difference as a sum with the opposite, on the grid where that is -1 - q.
+    """A difference as a sum with the negated operand, in the qparams that represent -q as -1 - q.
 
     x - z -> y        z -> neg (q -> -1 - q) -> x + z' -> y
 
-    Exact, and offered only where LiteRT rounds a number and its opposite alike for the scales at hand, which it does
-    but where a scaled number lies half way between two.
+    Exact, and offered only if LiteRT rounds a number and its negative symmetrically for these scales, which holds
+    unless a scaled number is a tie.
     """
 
     name = "add_negative"
@@ -139,7 +139,7 @@ class AddNegative(Rewrite):
 
     @staticmethod
     def _is_odd(x: Tensor, z: Tensor) -> bool:
-        """Whether the opposite of every value of z is scaled to the opposite of what the value is scaled to."""
+        """True if the negative of every value of z is scaled to the negative of its scaled value."""
         values = (np.arange(-255, 256, dtype=np.int64)) << 20
         scaled = multiply_by_quantized_multiplier(
             values, *quantize_multiplier(z.type.scale / (2.0 * max(x.type.scale, z.type.scale)))
@@ -148,7 +148,7 @@ class AddNegative(Rewrite):
 
 
 class ShiftAndBack(Rewrite):
-    """A clamp by the ends of int8: the tensor is moved until what exceeds a bound saturates, and moved back.  Exact.
+    """A clamp by saturation of int8: shifts the tensor until values beyond a bound saturate, and shifts it back. Exact.
 
     x -> clamp(-1, 2) -> y        x -> requantize (zero point up) -> requantize (down) -> requantize (back) -> y
     """
@@ -173,7 +173,7 @@ class ShiftAndBack(Rewrite):
 
 
 class FillMatrices(Rewrite):
-    """Fills up rows and columns of both matrices of a product with zeros, and cuts them off the result.  Exact.
+    """Pads rows and columns of both matrices of a product with zeros, and removes them from the result. Exact.
 
     x[2,5,7] @ z[2,7,3] -> y[2,5,3]        pad to [2,8,8], [2,8,8] -> product -> slice [2,5,3] -> y
     """
@@ -199,12 +199,12 @@ class FillMatrices(Rewrite):
 
 
 class PositionByScore(Rewrite):
-    """The position of the largest element as a difference, two maxima, a sum and a product.  Exact.
+    """Argmax as a difference, two maxima, a sum and a product. Exact.
 
     x[6,10] -> argmax -> y[6]        x -> amax -> m[6,1];  x - m -> e: 0, or less than every score where x < m
                                      e + (-0, -1, .. -9) -> amax -> s[6], minus the first position;  s * -1 -> y
 
-    The grids have 256 steps for one of x, so that whatever is below the maximum saturates at the end of int8.
+    The scales are 256 times that of x, so that every value below the maximum saturates.
     """
 
     name = "position_by_score"
@@ -222,7 +222,7 @@ class PositionByScore(Rewrite):
         equal = chain.add(Sub(), *operands, qparams=QParams.per_tensor(scale, _HIGHEST))
         places = _HIGHEST - np.arange(count)
         scores = chain.constant(places, TensorType((count,), DType.INT8, QParams.per_tensor(scale, _HIGHEST)))
-        # Zero is as high as the lowest score still fits in.
+        # The zero point is as high as the lowest score allows.
         grid = QParams.per_tensor(scale, _LOWEST + count - 1)
         first = chain.add(Amax(last), chain.add(Add(), equal, scores, qparams=grid), qparams=grid)
         minus_one = TensorType((1,) * max(rank - 1, 1), DType.INT8, QParams.per_tensor(1.0 / scale, 0))

@@ -1,4 +1,4 @@
-"""Rewrites that fill up channels and elements to multiples of the lanes."""
+"""Rewrites that pad channels and elements to multiples of the lanes."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from micronpu.passes.rewrite import Chain, Rewrite
 from micronpu.targets.neutron.rules.published import LANES
 
 _NOTHING = 8.0
-"""exp(-8) is a third of a thousandth, less than a tenth of a step of softmax's result."""
+"""exp(-8) is 0.0003, less than a tenth of an LSB of softmax's result."""
 
 
 def _span(x: TensorType) -> float:
-    """Distance of the highest value of a grid from the lowest."""
+    """Range of representable values."""
     low, high = x.dtype.limits
     return x.scale * (high - low)
 
 
 def _lowered(x: TensorType) -> QParams:
-    """A grid with the same highest value whose lowest is `_NOTHING` lower."""
+    """Qparams with the same highest value and a lowest value decreased by `_NOTHING`."""
     low, high = x.dtype.limits
     scale = (_span(x) + _NOTHING) / (high - low)
     return QParams.per_tensor(scale, high - round(x.scale * (high - x.zero_point) / scale))
 
 
 class PadChannels(Rewrite):
-    """Fills up channels for an operator that takes only multiples of the lanes, and cuts them off again.
+    """Pads channels for an operator that requires multiples of the lanes, and removes the padding from the result.
 
         x[.., 10] -> softmax -> y[.., 10]
         x[.., 10] -> pad(-128, to 16) -> softmax -> slice(0:10) -> y[.., 10]
 
-    Exact for a max pool and a resize, whose channels do not see each other.  In a softmax an added lane weighs
-    exp(-d) beside the largest element, with d the distance of that one from the lowest value of the grid: nothing on
-    the grid of 1/256 once d is 8.  Where the whole grid spans less than 16, x goes to a coarser grid first that reaches
-    8 lower, so that this holds for every row; the price is the rounding to it, at most half of ``s + 8 / 255``.
+    Exact for a max pool and a resize, whose channels are independent. In a softmax an added lane contributes exp(-d)
+    relative to the largest element, with d its distance from the lowest representable value: below one LSB of 1/256 if
+    d is at least 8. If the representable range is less than 16, x is requantized first to a range extended by 8
+    downwards, so that this holds for every row; this costs a rounding of at most half of ``s + 8 / 255``.
     """
 
     name = "pad_channels"
@@ -61,7 +61,7 @@ class PadChannels(Rewrite):
 
 
 class FillProduct(Rewrite):
-    """Fills up a product for a chip that takes only a multiple of the lanes as number of elements.  Exact.
+    """Pads a product for a chip that requires a multiple of the lanes as number of elements. Exact.
 
     x[3,5] * z[3,5] -> y        reshape both to [1,1,1,15], pad to 16, multiply, slice, reshape -> y
     """

@@ -1,4 +1,4 @@
-"""Rewrites that show a chip the same elements in a shape that it takes.  All are exact."""
+"""Rewrites that reshape tensors to shapes that the chip supports. All are exact."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SWAP = Transpose((0, 2, 1))
 
 
 class FlattenRows(Rewrite):
-    """Joins the leading axes for a matrix product that takes only two.  Exact and free.
+    """Merges the leading axes for a matrix product that supports only two. Exact and free.
 
     x[2,3,8] -> fully_connected -> y[2,3,4]        x -> reshape [6,8] -> fully_connected -> reshape [2,3,4] -> y
     """
@@ -41,7 +41,7 @@ class FlattenRows(Rewrite):
 
 
 class AddRow(Rewrite):
-    """Gives a softmax of a vector a second axis.  Exact and free.
+    """Adds a second axis to a softmax of a vector. Exact and free.
 
     x[10] -> softmax -> y        x -> reshape [1,10] -> softmax -> reshape [10] -> y
     """
@@ -57,7 +57,7 @@ class AddRow(Rewrite):
 
 
 class HalveRows(Rewrite):
-    """A softmax of many rows as one of each half.  Exact.
+    """Splits a softmax of many rows into halves. Exact.
 
     x[8192,16] -> softmax -> y        x -> slice [4096,16] -> softmax ─┐
                                       x -> slice [4096,16] -> softmax ─┴─ concat -> y
@@ -79,7 +79,7 @@ class HalveRows(Rewrite):
 
 
 class PadAsPicture(Rewrite):
-    """Pads an axis as the width of a picture of one channel, axis by axis.  Exact.
+    """Pads an axis as the width of an image of one channel, axis by axis. Exact.
 
     x[1,5,4,4] -> pad(axis 1, 0/3) -> y        x -> reshape [1,1,1,80] -> pad(w 0/48) -> reshape [1,8,4,4] -> y
     """
@@ -98,7 +98,7 @@ class PadAsPicture(Rewrite):
 
 
 class JoinRows(Rewrite):
-    """Joins tensors as rows of all that lies behind the axis.  Exact and free.
+    """Concatenates tensors as rows of all axes from the concatenation axis on. Exact and free.
 
     a[1,3,4,4], b[1,5,4,4] -> concat(axis 1) -> y        reshape both to [1,48], [1,80] -> concat -> reshape -> y
     """
@@ -120,7 +120,7 @@ def _row(x: Tensor, axis: int) -> tuple[int, int]:
 
 
 class AddParts(Rewrite):
-    """Each part with zeros where the others stand, and the sum of these.  Exact: a sum with zero on one grid is.
+    """Pads each part of a concatenation with zeros and adds them. Exact: adding zero with equal qparams is.
 
     a[1,3], b[1,5] -> concat -> y        a -> pad(0/5) ─┐
                                          b -> pad(3/0) ─┴─ add -> y
@@ -150,7 +150,7 @@ class AddParts(Rewrite):
 
 
 class MeanOfRows(Rewrite):
-    """A mean over the height and width of a picture, whatever axes it is over.  Exact.
+    """A mean over any axes as a mean over height and width of an image. Exact.
 
     x[2,6,8] -> mean(axis 2) -> y        x -> reshape [1,12,1,8] -> mean(h, w) -> reshape [2,6] -> y
     x[2,6,8] -> mean(axis 1) -> y        x -> transpose [2,8,6] -> reshape [1,16,1,6] -> mean(h, w) -> reshape -> y
@@ -172,7 +172,7 @@ class MeanOfRows(Rewrite):
 
 
 class MaximumOfWindows(Rewrite):
-    """The largest element along axes by a max pool, the smallest by one of the opposite values.  Exact.
+    """A maximum along axes as a max pool, a minimum as a max pool of negated values. Exact.
 
     x[4,6,8] -> amax(axis 1) -> y[4,8]        x -> reshape [1,4,6,8] -> max_pool2d{1x6} -> reshape -> y
     x[4,6]   -> amax(axis 1) -> y[4]          x -> transpose [6,4] -> reshape [1,1,6,4] -> max_pool2d{1x6} -> y
@@ -202,7 +202,7 @@ class MaximumOfWindows(Rewrite):
 
 
 class PreluAsPicture(Rewrite):
-    """A prelu of rows of channels, the channels filled up.  Exact.
+    """A PReLU of rows of channels as one of an image with padded channels. Exact.
 
     x[6,10] -> prelu(slope[10]) -> y        x -> pad -> reshape [1,1,6,16] -> prelu(slope[16]) -> slice -> reshape -> y
     """

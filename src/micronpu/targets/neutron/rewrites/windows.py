@@ -54,7 +54,7 @@ def _multiplier(node: Node) -> int:
 
 
 class SplitMultiplier(Rewrite):
-    """A depthwise convolution per result of a channel, and their results interleaved.  Exact.
+    """Splits a depthwise convolution by result of a channel, and interleaves the results. Exact.
 
     x[1,4,4,8] -> depthwise_conv2d{16 results} -> y        x -> depthwise_conv2d (results 0, 2, ..) ─┐
                                                           x -> depthwise_conv2d (results 1, 3, ..) ─┴─ concat [16,16]
@@ -81,7 +81,7 @@ class SplitMultiplier(Rewrite):
 
 
 def _taken(chain: Chain, x: Tensor, first: int, step: int) -> Tensor:
-    """Every so many elements of a constant along its last axis, with their scales."""
+    """Every ``step``-th element of a constant along its last axis, with its scales."""
     assert x.data is not None
     data, qparams = x.data[..., first::step], x.type.qparams
     if qparams is not None and not qparams.is_per_tensor:
@@ -90,7 +90,7 @@ def _taken(chain: Chain, x: Tensor, first: int, step: int) -> Tensor:
 
 
 class DenseDepthwise(Rewrite):
-    """A depthwise convolution as one of all channels whose other weights are zero.  Exact; zeros cost multiplications.
+    """A depthwise convolution as a dense one whose other weights are zero. Exact; zeros cost multiplications.
 
     x[..,2] -> depthwise_conv2d{6 results} -> y        x -> conv2d{weights [6,..,2], two thirds of them zero} -> y
     """
@@ -118,7 +118,7 @@ class DenseDepthwise(Rewrite):
 
 
 class PadBeforePool(Rewrite):
-    """Zeros that an average pool counts are padded before it.  Exact.
+    """Pads zeros that an average pool counts before the pool. Exact.
 
     x -> avg_pool2d{padding 1, count_padding} -> y        x -> transpose -> pad(h 1/1, w 1/1) -> transpose
                                                           -> avg_pool2d -> y
@@ -139,7 +139,7 @@ class PadBeforePool(Rewrite):
 
 
 class PoolOneByOne(Rewrite):
-    """A max pool of several pictures as one of a picture that holds all, or as a pool of each.  Exact.
+    """A max pool of several images as one of an image that contains all, or as a pool of each. Exact.
 
     x[4,8,8,16] -> max_pool2d{2x2, stride 2} -> y        x -> reshape [1,32,8,16] -> max_pool2d -> reshape -> y
     x[4,8,8,16] -> max_pool2d{3x3, stride 1} -> y        x -> slices -> max_pool2d each -> concat -> y
@@ -162,7 +162,7 @@ class PoolOneByOne(Rewrite):
 
 
 class PickRows(Rewrite):
-    """A max pool of any vertical stride as one of stride 1 and a slice of the rows that count.  Exact.
+    """A max pool of any vertical stride as one of stride 1 and a slice of every stride-th row. Exact.
 
     x -> max_pool2d{3x3, stride 3} -> y        x -> max_pool2d{3x3, stride (1,3)} -> reshape [.., 3 rows in one]
                                                -> slice (first of each three) -> reshape -> y
@@ -187,7 +187,7 @@ class PickRows(Rewrite):
 
 
 class RepeatElements(Rewrite):
-    """A resize to nearest by any whole factors as copies of rows, then of elements.  Exact.
+    """A nearest resize by integer factors as copies of rows, then of elements. Exact.
 
     x[1,4,4,8] -> resize_nearest [12,4] -> y        x -> reshape [4,1,1,32] -> resize [4,2,2,32] -> reshape [4,4,32]
                                                     -> slice [4,3,32] -> reshape [1,12,4,8] -> y
@@ -212,13 +212,13 @@ class RepeatElements(Rewrite):
 
 
 class TransposedByPhases(Rewrite):
-    """A transposed convolution of a large stride as a convolution with the kernel's every s-th elements.  Exact.
+    """A transposed convolution of a large stride as a convolution with every s-th element of the kernel. Exact.
 
     x[1,1,15,16] -> transpose_conv2d{kernel 8, stride 4} -> y[1,1,64,1]
     x -> conv2d{kernel 2} -> [1,1,16,4]: results 4 q, 4 q + 1, .. side by side -> reshape -> y
 
-    Of two strides, rows and columns change places by a transpose; a kernel that is no multiple of the stride ends in
-    weights of zero.
+    With two strides, a transpose swaps rows and columns; a kernel that is not a multiple of the stride is padded with
+    zeros.
     """
 
     name = "transposed_by_phases"
@@ -233,7 +233,7 @@ class TransposedByPhases(Rewrite):
         high, wide = -(-rows // down), -(-columns // across)
         whole = np.zeros((outputs, high * down, wide * across, channels), weight.data.dtype)
         whole[:, :rows, :columns] = weight.data
-        # An element of a phase sees the earlier elements of x by the later ones of its kernel.
+        # An output of a phase combines earlier elements of x with later ones of the kernel.
         taps = whole.reshape(outputs, high, down, wide, across, channels)[:, ::-1, :, ::-1]
         data = taps.transpose(2, 4, 0, 1, 3, 5).reshape(down * across * outputs, high, wide, channels)
         chain = Chain(self.name, node)
@@ -256,7 +256,7 @@ class TransposedByPhases(Rewrite):
 
 
 def _repeated(constant: Tensor, times: int) -> QParams | None:
-    """The parameters of a constant whose channels are repeated."""
+    """Qparams of a constant with repeated channels."""
     qparams = constant.type.qparams
     if qparams is None or qparams.is_per_tensor:
         return qparams

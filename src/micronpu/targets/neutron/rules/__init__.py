@@ -1,7 +1,7 @@
-"""What a Neutron can do: one function per limit, whose doc-string is the sentence that users read.
+"""Limits of a Neutron: one function per limit, whose docstring is shown to users.
 
-Source: the published support table of the eIQ Neutron converter and the limits that its newer versions state; see
-`docs/`.  The flavor "latest" is the rule set of SDK 3.1.2 and newer.
+Source: the published support table of the eIQ Neutron converter and the documented limits of its newer versions; see
+`docs/`. The flavor "latest" is the rule set of SDK 3.1.2 and newer.
 """
 
 from micronpu.targets.neutron.rules import common, elementwise, published, spatial

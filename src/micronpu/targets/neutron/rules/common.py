@@ -20,9 +20,9 @@ MAX_RANK = 7
 
 
 def capabilities_of(target: NeutronTargetSpec) -> Capabilities:
-    """What a chip computes with; converters of the published flavors resize both axes alike.
+    """Features of a chip; converters of the published flavors resize both axes equally.
 
-    Every function is an operator, or written as operators.  Rows of tables are for the core beside it.
+    Every function is an operator, or decomposed into operators. Table lookups of matrix rows run on the core.
     """
     by_axis = target.converter_flavor not in PUBLISHED_FLAVORS
     return Capabilities(index_types=(DType.INT32,), positions=True, resizes_by_axis=by_axis)

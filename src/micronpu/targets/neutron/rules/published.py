@@ -1,8 +1,8 @@
-"""The published support table of the converters SDK 25.06 to 25.12, as far as it is narrower than today's limits.
+"""The published support table of the converters SDK 25.06 to 25.12, where it is narrower than the current limits.
 
-An operator that the table does not name does not exist for these converters.  Convolutions and windows see their
-tensors channels last.  Operators that work in any layout see them in the program's own order, where the channels of a
-4-D tensor are axis 1 (it is [N, C, H, W]) and those of any other tensor the last axis.
+Operators that are missing in the table are unsupported by these converters. Convolutions and windows have channels-last
+tensors. Layout-independent operators have tensors in the program's order, where the channels of a 4-D tensor are axis 1
+(it is [N, C, H, W]) and those of any other tensor the last axis.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from micronpu.targets.neutron.rules.registry import limits, supports_only
 from micronpu.targets.neutron.target_spec import PUBLISHED_FLAVORS, NeutronTargetSpec
 
 MAX_PRELU_ROWS = 4096
-LANES = 8  # channels of which some operators take multiples only
+LANES = 8  # some operators require multiples of this many channels
 _LAYOUTS = (TO_CHANNELS_LAST, TO_CHANNELS_FIRST, (0, 2, 1))
 _PAD_HINT = "a number of channels that is a multiple of 8, or a newer converter_flavor"
 _NEWER = "a newer converter_flavor"
 
-# `requantize` is the change of scale between two operators, which is no operator of the table.
+# `requantize` changes the scale between two operators and is not an operator of the table.
 supports_only(
     "abs",
     "add",
@@ -63,7 +63,7 @@ supports_only(
 
 
 def channels_of(x: TensorType) -> int:
-    """Channels of a tensor in the program's own order."""
+    """Number of channels of a tensor in the program's order."""
     return x.shape[1] if x.rank == 4 else x.channels
 
 
@@ -107,7 +107,7 @@ def clamp_bounds_are_listed(op: Clamp, target: NeutronTargetSpec, x: TensorType)
 @limits(Pad, flavors=PUBLISHED_FLAVORS)
 def pad_is_spatial(op: Pad, target: NeutronTargetSpec, x: TensorType) -> Finding | None:
     """Padding is added to height and width only."""
-    # Of [N, C, L] the length, of [N, C, H, W] the last two axes; nothing else has a height or width.
+    # Axes with height or width: the last of [N, C, L], the last two of [N, C, H, W], none of other ranks.
     padded = [i for i in range(x.rank) if op.before[i] or op.after[i]]
     wrong = [i for i in padded if i < 2 or x.rank not in (3, 4)]
     return found(f"padding of axis {wrong[0]} of {list(x.shape)}", _NEWER) if wrong else None
@@ -148,7 +148,7 @@ def mean_is_spatial(op: Mean, target: NeutronTargetSpec, x: TensorType) -> Findi
 @limits(Transpose, flavors=PUBLISHED_FLAVORS)
 def transposition_is_listed(op: Transpose, target: NeutronTargetSpec, x: TensorType) -> Finding | None:
     """A transposition moves the channels of a 3-D or 4-D tensor to the end or back, or axes of size 1 only."""
-    # The table names a source file for its list; these are the ones that any such list must have.
+    # The table refers to a source file for its list; any such list must contain these.
     large = [axis for axis in op.permutation if x.shape[axis] != 1]
     if op.permutation in _LAYOUTS or large == sorted(large):
         return None

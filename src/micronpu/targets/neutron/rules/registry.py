@@ -14,30 +14,30 @@ from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 RULES: list[Rule] = []
 SUPPORTED: set[str] = set()
 FLAVOR_OPERATORS: dict[str, frozenset[str]] = {}
-"""Flavors that have only some of the `SUPPORTED` operators."""
+"""Flavors that support only some of the `SUPPORTED` operators."""
 
 SUPPORTED_RULE = "operator_exists"
 SUPPORTED_SENTENCE = "The operator is one that Neutron has."
 
 
 def supports(*operators: type[Op]) -> None:
-    """Declares that Neutron has operators; whatever is not declared stays on the host."""
+    """Declare operators that Neutron supports; all others are not delegated."""
     SUPPORTED.update(o.name for o in operators)
 
 
 def supports_only(*operators: str, flavors: tuple[str, ...]) -> None:
-    """Declares that the converters of some flavors know these operators and no others."""
+    """Declare that the converters of some flavors support these operators only."""
     for flavor in flavors:
         FLAVOR_OPERATORS[flavor] = frozenset(operators)
 
 
 def is_supported(operator: str, flavor: str) -> bool:
-    """Whether the converters of a flavor know an operator, whatever its form."""
+    """True if the converters of a flavor support an operator in some form."""
     return operator in SUPPORTED and operator in FLAVOR_OPERATORS.get(flavor, SUPPORTED)
 
 
 def limits(*operators: type[Op], flavors: tuple[str, ...] = ()) -> Callable[[Callable[..., Finding | None]], Any]:
-    """Registers a rule ``check(op, target, *operand types)`` for operators, or for all of them."""
+    """Register a rule ``check(op, target, *operand types)`` for operators, or for all of them."""
 
     def register(check: Callable[..., Finding | None]) -> Any:
         sentence = inspect.getdoc(check)
@@ -49,7 +49,7 @@ def limits(*operators: type[Op], flavors: tuple[str, ...] = ()) -> Callable[[Cal
 
 
 def check_node(node: Node, target: NeutronTargetSpec) -> list[Reason]:
-    """Every limit that an operator of the graph breaks, empty where Neutron can run it."""
+    """Return every limit that an operator violates; empty if Neutron can run it."""
     name = node.origin.nodes[0] if node.origin.nodes else node.output.name
     flavor = target.converter_flavor
     if not is_supported(node.op.name, flavor):
