@@ -1,4 +1,4 @@
 """Arm Ethos-U."""
 
 BACKEND = "EthosUBackend"
-"""Name by which the runtime looks up the delegate."""
+"""Name of the delegate in the runtime's registry."""

@@ -1,4 +1,4 @@
-"""Ethos-U accelerators and the system configurations and memory modes that Vela offers for them."""
+"""Ethos-U accelerators with Vela's system configurations and memory modes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ else:
 
 _AREAS = ("const_mem_area", "arena_mem_area", "cache_mem_area")
 _PORT_NAMES, _MEMORIES = ("Axi0", "Axi1"), ("Sram", "Dram", "OnChipFlash", "OffChipFlash")
-"""Of a Vela configuration, see the comments of its own vela.ini."""
+"""Keys and values of a Vela configuration, documented in Vela's vela.ini."""
 
-# Vela builds the larger U65 from two cores.
+# Vela models the larger U65 as two cores.
 _TWO_CORES = "ethos-u65-512"
 
 
@@ -40,10 +40,10 @@ class Accelerator:
         architecture: name of the architecture in Vela's compiler core.
         macs: multiply-accumulate units of one core.
         cores: number of cores.
-        port_bytes: bytes that one AXI port moves per cycle at most.
+        port_bytes: maximum bytes per cycle of one AXI port.
         system_config: default system configuration.
         memory_mode: default memory mode.
-        dedicated_sram: whether a memory mode with SRAM for the NPU alone makes sense.
+        dedicated_sram: True if memory modes with SRAM for the NPU alone apply.
     """
 
     name: str
@@ -58,17 +58,17 @@ class Accelerator:
 
     @property
     def skips_zeros(self) -> bool:
-        """Whether a layer with two zeros in every four weights takes half the cycles."""
+        """True if a layer with 2:4 sparse weights takes half the cycles."""
         return self.family == "u85"
 
     def system_configs(self, ini: str) -> tuple[str, ...]:
-        """System configurations of an ini text that are for this family, or for none in particular."""
+        """System configurations of an ini text for this accelerator, or for none in particular."""
         names = sections(ini, "System_Config.")
         own = f"Ethos_{self.family.upper()}"
         return tuple(n for n in names if n.startswith(own) or not n.startswith("Ethos_U"))
 
     def memory_modes(self, ini: str) -> tuple[str, ...]:
-        """Memory modes of an ini text that this family can use."""
+        """Memory modes of an ini text that this accelerator supports."""
         return tuple(
             n for n in sections(ini, "Memory_Mode.") if self.dedicated_sram or not n.startswith("Dedicated_Sram")
         )
@@ -98,7 +98,7 @@ def accelerators() -> dict[str, Accelerator]:
 
 
 def find_accelerator(name: str) -> Accelerator:
-    """The accelerator of a name; an unknown one is an `OptionError` that lists the known ones."""
+    """Return the accelerator of a name; raise `OptionError` with the known names otherwise."""
     check_text("target", name, 'the name of an accelerator, such as "ethos-u55-128"')
     if name not in accelerators():
         raise OptionError(f"There is no Ethos-U {name!r}.", hint=f"one of {', '.join(accelerators())}")
@@ -106,9 +106,9 @@ def find_accelerator(name: str) -> Accelerator:
 
 
 def vela_package() -> Path | None:
-    """The folder of Vela's package ``ethosu``; None where it is not installed.
+    """The folder of Vela's package ``ethosu``; None if it is not installed.
 
-    Python is not asked for it by its name, which a file of the user may have, such as the model's: ``ethosu.py``.
+    It is not looked up as an import, because a user's file may have that name, such as the model's ``ethosu.py``.
     """
     for folder in sys.path:
         package = PathFinder.find_spec("ethosu", [folder])
@@ -120,7 +120,7 @@ def vela_package() -> Path | None:
 
 @functools.lru_cache(maxsize=1)
 def default_ini() -> str:
-    """Text of the vela.ini that comes with Vela."""
+    """Text of the vela.ini in Vela's package."""
     package = vela_package()
     if package is not None and (file := package / "config_files" / "Arm" / "vela.ini").is_file():
         return file.read_text(encoding="utf-8")
@@ -129,7 +129,7 @@ def default_ini() -> str:
 
 @functools.lru_cache(maxsize=8)
 def sections(ini: str, prefix: str) -> tuple[str, ...]:
-    """Names of the sections of an ini text that begin with ``prefix``, without it."""
+    """Suffixes of the section names of an ini text that start with ``prefix``."""
     parser = configparser.ConfigParser(strict=False)
     try:
         parser.read_string(ini)
@@ -143,10 +143,10 @@ def sections(ini: str, prefix: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=32)
 def clock_hz(ini: str, system_config: str) -> float:
-    """Clock of the NPU in a system configuration.
+    """Clock of the NPU in a system configuration, in hertz.
 
     Raises:
-        OptionError: it has none, or one that is no number.
+        OptionError: it is missing, or not a number.
     """
     given = _entries(ini, f"System_Config.{system_config}").get("core_clock", "")
     try:
@@ -161,13 +161,13 @@ def clock_hz(ini: str, system_config: str) -> float:
 
 @functools.lru_cache(maxsize=32)
 def with_entries(ini: str, system_config: str, entries: tuple[str, ...]) -> str:
-    """An ini text in which some entries of a system configuration have other values.
+    """Override entries of a system configuration in an ini text.
 
     Args:
-        entries: ``key=value`` each, where the system configuration has the key.
+        entries: ``key=value`` each; the system configuration must have the key.
 
     Raises:
-        OptionError: it does not have it, or the value is no positive number.
+        OptionError: it does not have the key, or the value is not a positive number.
     """
     name = f"System_Config.{system_config}"
     known = _entries(ini, name)
@@ -196,12 +196,12 @@ def with_entries(ini: str, system_config: str, entries: tuple[str, ...]) -> str:
 def entries_for(
     accelerator: Accelerator, system_config: str, memory_mode: str, clock: float, areas: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """What a chip's own figures change about a system configuration of Vela's vela.ini, for `with_entries`.
+    """Entries of Vela's system configuration to override with a chip's data, for `with_entries`.
 
     Args:
         clock: of the NPU, in hertz.
-        areas: bytes per second that the NPU can read of the memory of an area of the memory mode, such as
-            ``{"const_mem_area": 0.4e9}``. What the configuration does not have is left to those who check it.
+        areas: read bandwidth of the NPU in bytes per second by area of the memory mode, such as ``{"const_mem_area":
+            0.4e9}``. Missing keys are reported by the later checks.
     """
     ini = default_ini()
     system, mode = _entries(ini, f"System_Config.{system_config}"), _entries(ini, f"Memory_Mode.{memory_mode}")
@@ -218,7 +218,7 @@ def entries_for(
 
 @functools.lru_cache(maxsize=32)
 def memories_of(ini: str, system_config: str, memory_mode: str, accelerator: Accelerator) -> Memories | None:
-    """The two memories of a Vela configuration in which constants have one for themselves; None for others."""
+    """The two memories of a Vela configuration that stores constants in a separate one; None otherwise."""
     system, mode = _entries(ini, f"System_Config.{system_config}"), _entries(ini, f"Memory_Mode.{memory_mode}")
     constants, arena, near = (system.get(f"{mode.get(area, '').lower()}_port", "") for area in _AREAS)
     if constants == near or arena != near:
@@ -242,7 +242,7 @@ def memories_of(ini: str, system_config: str, memory_mode: str, accelerator: Acc
 
 @functools.lru_cache(maxsize=32)
 def ports_of(ini: str, system_config: str, memory_mode: str, accelerator: Accelerator) -> Mapping[int, Port]:
-    """What each region of a stream lies behind: constants, tensors, the NPU's own memory, inputs and outputs apart."""
+    """Port and memory of each region of a stream: constants, tensors, fast scratch, separate inputs and outputs."""
     system, mode = _entries(ini, f"System_Config.{system_config}"), _entries(ini, f"Memory_Mode.{memory_mode}")
 
     def port(area: str) -> Port:
@@ -257,10 +257,10 @@ def ports_of(ini: str, system_config: str, memory_mode: str, accelerator: Accele
 
 @functools.lru_cache(maxsize=32)
 def check_configuration(ini: str, system_config: str, memory_mode: str) -> None:
-    """Refuses a Vela configuration in which the compiler core would pass over what it cannot use.
+    """Refuse a Vela configuration with entries that the compiler core would silently ignore.
 
     Raises:
-        OptionError: no clock, or a port or area that does not exist.
+        OptionError: the clock is missing, or a port or area does not exist.
     """
     clock_hz(ini, system_config)
     system, mode = _entries(ini, f"System_Config.{system_config}"), _entries(ini, f"Memory_Mode.{memory_mode}")
@@ -285,7 +285,7 @@ def _one_of(entries: Mapping[str, str], key: str, values: Sequence[str], owner: 
 
 
 def _entries(ini: str, section: str) -> dict[str, str]:
-    """Keys and values of a section and of those that it inherits from."""
+    """Keys and values of a section, including inherited ones."""
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.read_string(ini)
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The Ethos-U back end as ExecuTorch's partitioner interface knows it."""
+"""The Ethos-U backend for ExecuTorch's partitioner interface."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from micronpu.upstream.torch import OpOverload
 
 
 class EthosUBackend(ByCompileSpec, BackendDetails):
-    """Compiles a partition; the runtime looks the delegate up by the name of this class."""
+    """Compiles a partition; the runtime finds the delegate by this class's name."""
 
     @staticmethod
     def owns(compile_specs: list[CompileSpec]) -> bool:
@@ -33,19 +33,19 @@ class EthosUBackend(ByCompileSpec, BackendDetails):
 
 
 class EthosUPartitioner(DevicePartitioner):
-    """Tags what an Ethos-U runs, for ``to_edge_transform_and_lower(partitioner=[...])``.
+    """Tags operators for an Ethos-U, for ``to_edge_transform_and_lower(partitioner=[...])``.
 
     Args:
         compile_spec: accelerator and options, as `EthosUOptions` or as ExecuTorch's `EthosUCompileSpec`.
-        additional_checks: checks of your own, ``torch.fx`` `OperatorSupportBase`; an operator that one of them refuses
-            stays on the host, and the report names the check.
+        additional_checks: user-defined checks, ``torch.fx`` `OperatorSupportBase`; an operator that one of them refuses
+            is not delegated, and the report names the check.
 
     Attributes:
-        report: what the last call of `partition` decided, or None before it.
-        custom_partition_ops: operators that were registered as ones of the user's own.
+        report: decisions of the last call of `partition`, or None before it.
+            custom_partition_ops: operators that were registered as custom ones.
 
     Raises:
-        OptionError: an argument of the wrong type.
+        OptionError: an argument has the wrong type.
     """
 
     backend = EthosUBackend
@@ -71,13 +71,13 @@ class EthosUPartitioner(DevicePartitioner):
         self._notes = compile_spec.notes if isinstance(compile_spec, EthosUCompileSpec) else ()
 
     def register_custom_partition_op(self, op: OpOverload) -> None:
-        """Notes an operator of the user's own, for scripts that do so.
+        """Register a custom operator, for compatibility with existing scripts.
 
-        No pass of the user's can make an NPU operation of it here, so that it stays on the host like any operator that
-        micronpu does not know, and the report says so.
+        User-defined passes cannot make it an NPU operation, so it is not delegated, like any unknown operator, and the
+        report says so.
 
         Raises:
-            OptionError: it is no overload of an operator.
+            OptionError: it is not an overload of an operator.
         """
         if not isinstance(op, OpOverload):
             raise OptionError(

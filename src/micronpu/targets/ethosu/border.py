@@ -1,4 +1,4 @@
-"""Where an input or output of a Vela program is: apart from Vela, so that a run does not import the compiler."""
+"""Input or output of a Vela program; in a separate module, so that a run does not import the compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compile spec as scripts for ExecuTorch's own Ethos-U back end make it, and `EthosUOptions` of it."""
+"""The compile spec of ExecuTorch's own Ethos-U backend, and its conversion to `EthosUOptions`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OWN_INI = "Arm/vela.ini"
 
 
 class DebugMode(Enum):
-    """What `dump_debug_info` is asked for; both are one file here, beside the flatbuffer."""
+    """Modes of `dump_debug_info`; both write the same file here, beside the flatbuffer."""
 
     JSON = 1
     TOSA = 2
@@ -28,7 +28,7 @@ class DebugMode(Enum):
 
 @dataclass(frozen=True)
 class VelaExternalBlockPlacements:
-    """Files of named data for the blocks of an Ethos-U payload that stand outside of it.
+    """File names of named data for blocks stored outside of an Ethos-U payload.
 
     Attributes:
         cmd_data: for the command stream; None keeps it in the payload.
@@ -52,23 +52,23 @@ class VelaExternalBlockPlacements:
 
 
 class EthosUCompileSpec:
-    """Options of an Ethos-U under ExecuTorch's name, with its arguments and its methods that change it.
+    """Options of an Ethos-U under ExecuTorch's name, with its arguments and mutating methods.
 
-    `EthosUPartitioner` and `EthosUQuantizer` take it as they take `EthosUOptions`, which new code had better use.
+    `EthosUPartitioner` and `EthosUQuantizer` accept it like `EthosUOptions`; new code should use the latter.
 
     Args:
         target: accelerator, such as "ethos-u55-128"; `EthosUOptions` calls it ``silicon``.
         system_config, memory_mode, extra_flags, config_ini: as in `EthosUOptions`; None for the default. A config_ini
             of "Arm/vela.ini" is Vela's own.
-        external_block_placements: another way to say ``external_commands`` and ``external_weights``.
+        external_block_placements: alternative to ``external_commands`` and ``external_weights``.
         options: further ones of `EthosUOptions`.
 
     Attributes:
-        options: what has been said, as a frozen value.
-        notes: what a report says about settings of ExecuTorch's own passes, which have no effect here.
+        options: the equivalent immutable value.
+            notes: report notes on settings of ExecuTorch's own passes, which have no effect here.
 
     Raises:
-        OptionError: a value of the wrong type, or a name that does not exist.
+        OptionError: a value has the wrong type, or a name does not exist.
     """
 
     DebugMode: ClassVar[type[DebugMode]] = DebugMode
@@ -107,30 +107,30 @@ class EthosUCompileSpec:
         return f"EthosUCompileSpec of {self.options!r}"
 
     def to_specs(self) -> list[CompileSpec]:
-        """Key-value pairs as ExecuTorch has them."""
+        """Return key-value pairs in ExecuTorch's form."""
         return self.options.to_specs()
 
     def dump_intermediate_artifacts_to(self, output_path: str | os.PathLike[str] | None) -> EthosUCompileSpec:
-        """Sets ``intermediates_dir``.
+        """Set ``intermediates_dir``.
 
         Args:
-            output_path: folder, made if missing; None for none.
+            output_path: folder, created if missing; None for none.
 
         Returns:
-            The same object, as scripts expect.
+            The same object, for compatibility with existing scripts.
         """
         folder = "" if output_path is None else os.fspath(output_path)
         self.options = replace(self.options, intermediates_dir=folder)
         return self
 
     def dump_debug_info(self, debug_mode: Enum | None) -> EthosUCompileSpec:
-        """Sets ``debug_info``; None sets it back.
+        """Set ``debug_info``; None resets it.
 
         Args:
-            debug_mode: one of ours, or of an enumeration with the same names, as ExecuTorch's `ArmCompileSpec` has.
+            debug_mode: ours, or an enumeration with the same names, such as that of ExecuTorch's `ArmCompileSpec`.
 
         Returns:
-            The same object, as scripts expect.
+            The same object, for compatibility with existing scripts.
         """
         named = isinstance(debug_mode, Enum) and debug_mode.name in DebugMode.__members__
         if debug_mode is not None and not named:
@@ -139,14 +139,14 @@ class EthosUCompileSpec:
         return self
 
     def set_pass_pipeline_config(self, config: ArmPassPipelineConfig) -> None:
-        """Takes what scripts say of ExecuTorch's own passes; the report names what has no effect."""
+        """Accept settings of ExecuTorch's own passes; the report names those without effect."""
         if not isinstance(config, ArmPassPipelineConfig):
             raise OptionError(f"`config` is a {type(config).__name__}.", hint="an ArmPassPipelineConfig")
         self.notes = config.notes
 
 
 def _placed(options: dict[str, Any], placements: VelaExternalBlockPlacements | None) -> dict[str, Any]:
-    """The options with the files that placements name."""
+    """Return the options with the file names of ``placements``."""
     if placements is None:
         return options
     if not isinstance(placements, VelaExternalBlockPlacements):
@@ -167,10 +167,10 @@ def _placed(options: dict[str, Any], placements: VelaExternalBlockPlacements | N
 
 
 def options_of(spec: Any) -> EthosUOptions:
-    """The options that a partitioner or a quantizer is given, in either form.
+    """Return the options of a partitioner or a quantizer, given in either form.
 
     Raises:
-        OptionError: they are neither.
+        OptionError: they have neither form.
     """
     if isinstance(spec, EthosUCompileSpec):
         return spec.options

@@ -1,4 +1,4 @@
-"""One partition: graph to payload, by the plan that costs the fewest cycles."""
+"""Compile one partition: graph to payload, with the plan of the fewest cycles."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, pack_p
 from micronpu.targets.ethosu.vela.optimised import OPERATOR, optimised
 
 _MUCH_MEMORY = 256 * 1024
-"""Bytes of scratch memory for weights from which on their operations in parts are worth a try."""
+"""Minimum scratch memory for weights, in bytes, at which splitting their operations is tried."""
 _LESS_MEMORY = 0.9
 
 
@@ -57,20 +57,20 @@ class EthosUPartition(CompiledPartition):
 
     Attributes:
         spec: what it was compiled for.
-        nodes: for each operator of the flatbuffer that Vela was given the node of the graph.  These operators are the
-            identifiers of the debug handles.
-        program: what Vela made of it, with its estimates.
-        plan: how it was compiled, and what that costs.
-        others: what the other plans would have cost.
-        rewrites: name of a rewrite that costs less, see `micronpu.targets.ethosu.rewrites`, to how many operators have
-            it.
-        unproved: why nobody can tell whether the stream computes the graph, or "".
-        waiting: how many operations Vela lets begin too early, which were made to wait.
-        trace: where the operations of the stream come from.
-        ahead: what bringing weights ahead has done, or None where nothing was.
-        searched: what looking for a faster program has found, or None where nobody asked.
-        shares: whether its constants are in the program once for several methods.
-        beside: bytes of constants that are in the program beside the payload, as far as they count for this partition.
+            nodes: index of the graph's node for each operator of Vela's input. These operators are the identifiers of
+                the debug handles.
+            program: Vela's result, with its estimates.
+            plan: the plan it was compiled with, and its cost.
+            others: cost of the other plans.
+            rewrites: number of operators by name of a cost-saving rewrite, see `micronpu.targets.ethosu.rewrites`.
+            unproved: reason why the stream could not be verified against the graph, or "".
+            waiting: number of operations that Vela starts too early, and that were made to wait.
+            trace: operators that the operations of the stream implement.
+            ahead: result of prefetching weights, or None if nothing was prefetched.
+            searched: result of the search for a faster program, or None if it was not requested.
+            shares: True if several methods share its constants.
+            beside: bytes of constants stored in the program outside of the payload, as far as they count for this
+                partition.
     """
 
     spec: EthosUOptions
@@ -93,7 +93,7 @@ class EthosUPartition(CompiledPartition):
 
     @property
     def model(self) -> LiteRtModel | TosaModel:
-        """The flatbuffer that Vela was given, written again: as large as the network, and nobody needs it twice."""
+        """Vela's input, written again on demand, since it is as large as the network and rarely needed."""
         return emitters_of(self.spec)[self.plan.format](self.graph)
 
     @property
@@ -108,13 +108,13 @@ class EthosUPartition(CompiledPartition):
         self, inputs: Sequence[tuple[str, Tensor]], outputs: Sequence[tuple[str, Tensor]]
     ) -> tuple[Any, tuple[str, bytes]]:
         program = self.program
-        if self.spec.is_io_separate:  # LiteRT's delegate has inputs and outputs inside of the scratch memory
+        if self.spec.is_io_separate:  # in LiteRT's delegate they are inside of the scratch memory
             flags = tuple(flag for flag in self.spec.extra_flags if not flag.startswith("--separate-io"))
             program = plan_partition(self.graph, replace(self.spec, separate_io=False, extra_flags=flags)).program
         return optimised(program, inputs, outputs)
 
     def program_bytes(self) -> Mapping[str, int]:
-        """Vela writes weights and tables as one block; what stands outside of the program is no part of it."""
+        """Vela writes weights and tables as one block; blocks in separate files are excluded."""
         inside = len(self.program.constants) if len(self.data) > len(self.program.constants) else 0
         return {
             CODE: min(len(self.program.commands), len(self.data)),
@@ -132,7 +132,7 @@ class EthosUPartition(CompiledPartition):
 
 
 def compile_graph(graph: Graph, spec: EthosUOptions) -> EthosUPartition:
-    """Chooses, finishes and compiles an imported graph, all of which is for the NPU; it is changed in place."""
+    """Compile an imported graph that is fully delegated; it is changed in place."""
     before = graph.clone()
     planned = plan_partition(graph_for_npu(graph, ethosu_policy(spec)), spec, before)
     return write_partition(planned, spec, before.first_operator())
@@ -141,15 +141,15 @@ def compile_graph(graph: Graph, spec: EthosUOptions) -> EthosUPartition:
 def plan_partition(
     graph: Graph, spec: EthosUOptions, before: Graph | None = None, pipeline: Pipeline = DEFAULT
 ) -> Planned:
-    """Asks Vela for a partition's graph, which stays as it is, in the ways that may pay; the best of them.
+    """Compile a copy of a partition's graph with all promising plans; return the best.
 
     Args:
-        before: the graph as it was before the passes, for people who want to look.
+        before: the graph before the passes, for the intermediate files.
         pipeline: the passes.
 
     Raises:
-        RefusedError: Vela refuses the graph, whose operators it takes one by one.
-        MemoryLimitError: it needs more SRAM than there is.
+        RefusedError: Vela refuses the graph, although it accepts each operator alone.
+        MemoryLimitError: it needs more SRAM than available.
         FileError: an intermediate file cannot be written.
     """
     files = Intermediates(spec.intermediates_dir, (before or graph).first_operator())
@@ -165,11 +165,11 @@ def plan_partition(
 
 
 def _with_weights_ahead(best: Planned, spec: EthosUOptions, check: Check | None) -> Planned:
-    """`_scheduled`, which is found once for each program."""
+    """Cached `_scheduled`."""
     if spec.memories is None:
         return best
     simulator = simulator_hash()
-    if not simulator or CACHE.folder is None:  # what cannot be proved here may be the next time
+    if not simulator or CACHE.folder is None:  # a result that cannot be verified now may be verified the next time
         return _scheduled(best, spec, check)
     own = (best.plan.format, best.plan.options, hashlib.sha256(best.emitted.data).hexdigest())
     entry = entry_of("ahead", options_of(spec), simulator, check is not None, own, pack_program(best.program))
@@ -198,7 +198,7 @@ def _with_weights_ahead(best: Planned, spec: EthosUOptions, check: Check | None)
 
 
 def _scheduled(best: Planned, spec: EthosUOptions, check: Check | None) -> Planned:
-    """A plan whose weights are brought ahead, those of large operators in parts, where that pays."""
+    """Prefetch the weights of a plan, for large operators in parts, if that pays."""
     whole = candidate(best.program, spec, best.ran)
     program = best.program if whole is None else whole.made.program
     if could_be_faster(program, spec) or (whole is not None and whole.scratch >= _MUCH_MEMORY):
@@ -212,10 +212,10 @@ def _scheduled(best: Planned, spec: EthosUOptions, check: Check | None) -> Plann
 
 
 def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Check | None) -> Planned | None:
-    """A plan with large operators in parts, whose weights are brought ahead; None where that does not pay.
+    """Split large operators and prefetch their weights; return None if that does not pay.
 
     Args:
-        whole: the program without parts that it has to be better than.
+        whole: the program without splitting, which the result must improve.
     """
     graph = best.graph.clone()
     if not (used := in_parts(graph, spec)):
@@ -228,7 +228,7 @@ def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Che
             checked = check(graph, emitted, checked.program) if alike is None else replace(checked, ran=alike)
         if checked.objection or checked.unproved:
             return None
-    except UnsupportedError:  # the plan that there is will do
+    except UnsupportedError:  # keep the existing plan
         return None
     parts = candidate(checked.program, spec, checked.ran)
     if parts is None:
@@ -253,7 +253,7 @@ def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Che
 
 
 def _origins(graph: Graph, model: LiteRtModel | TosaModel) -> str:
-    """JSON: what each operator of a written model was in the user's model."""
+    """Origins in the user's model of a written model's operators, as JSON."""
     rows = []
     for index, number in enumerate(model.nodes):
         node = graph.nodes[number]
@@ -272,18 +272,18 @@ def _origins(graph: Graph, model: LiteRtModel | TosaModel) -> str:
 
 
 def accept_partition(graph: Graph, spec: EthosUOptions) -> None:
-    """Whether Vela makes a program of a graph that can be used, as it is or else by any plan.
+    """Check that Vela compiles a graph to a usable program, unchanged or by some plan.
 
     Raises:
         RefusedError: it does not.
-        MemoryLimitError: all of them need more SRAM than there is.
+        MemoryLimitError: every plan needs more SRAM than available.
     """
     if _objections(graph, spec, check_of(spec) if spec.verify_streams else None):
         plan_partition(graph, spec)
 
 
 def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPartition:
-    """Packs what Vela made of a partition.
+    """Pack Vela's result for a partition.
 
     Args:
         name: of its first operator.
@@ -297,18 +297,18 @@ def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPart
     suffix = "tflite" if best.plan.format == "litert" else "tosa"
     files.write(f"model.{suffix}", functools.partial(bytes, model.data))
     handles = {i: graph.nodes[n].origin.debug_handles for i, n in enumerate(model.nodes)}
-    # Operations that belong to none have an empty entry: tools take an identifier without one for another.
+    # Operations without node have an empty entry: tools would assign an identifier without entry to another node.
     joined = _joined_handles(graph, model.nodes, program.sources)
     handles |= {STREAM_IDENTIFIERS + k: joined.get(source, ()) for k, source in enumerate(program.sources)}
     external = external_blocks(program, spec)
     operators = tuple(traced(type(n.op).__name__, n.origin.source) for n in (graph.nodes[i] for i in model.nodes))
     trace = StreamTrace(operators, program.sources)
-    # A host does not find what stands in another file, and cannot run what the simulator does not model. Where there is
-    # no simulator the payload is the same as where there is one.
+    # The host cannot load a separate file, nor simulate what the simulator does not model, so the graph is included.
+    # Without a simulator the payload is the same as with one.
     unknown = best.unproved and simulator_hash()
     carried = _host_graph(graph, model) if spec.carry_graph or external or unknown else b""
     payload, named = stored(program, external, trace, carried)
-    # What stands in the payload need not stand beside it.
+    # Omit the constants beside the payload if the payload contains them.
     constants = bytes(program.constants) if CONSTANTS in external else parse(payload).constants
     if spec.debug_info:
         files.write("debug.json", lambda: _origins(graph, model))
@@ -343,11 +343,11 @@ def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPart
 def stored(
     program: VelaProgram, external: Mapping[str, tuple[str, NamedData]], trace: StreamTrace, carried: bytes
 ) -> tuple[bytes, dict[str, NamedData]]:
-    """The payload of a program, and what travels beside it.
+    """Return the payload of a program, and its named data.
 
     Args:
-        external: blocks that stand outside the payload: name of the block to key and data.
-        carried: the integer graph that a host may run in its place, or b"".
+        external: blocks to store outside the payload: name of the block to key and data.
+        carried: the integer graph that a host may run instead, or b"".
     """
     payload = pack(program, {block: key for block, (key, _) in external.items()})
     packed = trace.pack()
@@ -358,13 +358,13 @@ def stored(
 
 
 def _sparse(program: VelaProgram, nodes: Sequence[int]) -> frozenset[int]:
-    """The graph's nodes whose weights the stream reads as two in four."""
+    """The graph's nodes whose weights the stream reads as 2:4 sparse."""
     formats = zip(program.sources, reads_sparse(program.commands), strict=False)
     return frozenset(nodes[source] for source, sparse in formats if sparse and 0 <= source < len(nodes))
 
 
 def _patterned(graph: Graph) -> set[str]:
-    """Names of the program's nodes with weights that are two in four."""
+    """Names of the program's nodes with 2:4 sparse weights."""
     found: set[str] = set()
     for node in graph.nodes:
         if any(t.data is not None and is_made_two_in_four(t.data) for t in node.inputs):
@@ -375,10 +375,10 @@ def _patterned(graph: Graph) -> set[str]:
 def _better_in_order(
     best: Planned, before: Graph, spec: EthosUOptions, check: Check | None, pipeline: Pipeline
 ) -> Planned:
-    """The better of a plan and of one that leaves the columns of linear layers in the order of the program.
+    """Compare a plan with one that keeps the columns of linear layers in the program's order; return the better.
 
-    Weights behind a flattened picture are reordered as a rule, so that the picture need not be; where they are two in
-    four, that may cost more than it saves.
+    Weights after a flattened image are usually reordered, so that the image need not be; if they are 2:4 sparse, that
+    may cost more than it saves.
     """
     others = tuple(name for name in (FoldTransposeIntoLinear.name,) if name not in spec.disabled_passes)
     if not others:
@@ -387,7 +387,7 @@ def _better_in_order(
     try:
         graph = graph_for_npu(before.clone(), replace(ethosu_policy(ordered), pipeline=pipeline))
         found = known_plan(graph, ordered, check)
-    except UnsupportedError:  # the plan that there is will do
+    except UnsupportedError:  # keep the existing plan
         return best
     plan = replace(found.plan, name=f"{found.plan.name}, linear layers in the program's order")
     if found.program.cycles >= best.program.cycles:
@@ -398,10 +398,10 @@ def _better_in_order(
 def _joined_handles(graph: Graph, written: Sequence[int], sources: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """Debug handles of the nodes that an operation of the stream computes, by the operator that Vela names for it.
 
-    Vela computes a table, a clamp or a reshape together with what it is of, and names only that.
+    Vela fuses tables, clamps and reshapes with another operator, and names only that.
 
     Args:
-        written: for every operator of the flatbuffer, the node that it stems from.
+        written: the node of every operator of the flatbuffer.
         sources: the operators that Vela names.
     """
     named = {s: written[s] for s in sources if 0 <= s < len(written)}
@@ -422,7 +422,7 @@ def _joined_handles(graph: Graph, written: Sequence[int], sources: Sequence[int]
 
 
 def _objections(graph: Graph, spec: EthosUOptions, check: Check | None) -> str:
-    """Why a graph cannot be used in any format that Vela may be given; "" where it can in one."""
+    """Reasons why no input format of Vela works for a graph; "" if one does."""
     found, emitters = dict[str, str](), emitters_of(spec)
     for format in emitters if spec.via == "auto" else (spec.via,):
         try:
@@ -433,13 +433,13 @@ def _objections(graph: Graph, spec: EthosUOptions, check: Check | None) -> str:
                 if not objection:
                     return ""
                 found.setdefault(format, objection)
-        except UnsupportedError as error:  # Vela's, or an operator that the format cannot express
+        except UnsupportedError as error:  # from Vela, or from an operator that the format cannot express
             found.setdefault(format, error.what)
     return objections(found)
 
 
 def _refused(graph: Graph, spec: EthosUOptions, error: VelaError) -> RefusedError:
-    """Who is to blame: the operator that the shortest refused beginning of the graph ends with."""
+    """Find the operator to blame: the last one of the shortest refused prefix of the graph."""
     what, differs = error.what, isinstance(error, StreamDiffersError)
     check = check_of(spec) if differs else None
     taken, refused = 0, len(graph.nodes)
@@ -455,7 +455,7 @@ def _refused(graph: Graph, spec: EthosUOptions, error: VelaError) -> RefusedErro
 
 
 def _beginning(graph: Graph, count: int) -> Graph:
-    """The first nodes of a graph; what others read is an output."""
+    """The first nodes of a graph; values read by the others become outputs."""
     nodes, rest = graph.nodes[:count], graph.nodes[count:]
     read = {t for n in rest for t in n.inputs} | set(graph.outputs)
     outputs = [t for n in nodes for t in n.outputs if t in read]
@@ -476,7 +476,7 @@ def _host_graph(graph: Graph, model: LiteRtModel | TosaModel) -> bytes:
 
 
 def external_blocks(program: VelaProgram, spec: EthosUOptions) -> dict[str, tuple[str, NamedData]]:
-    """Blocks that the user wants in files of their own: name of the block to key and data."""
+    """Blocks that the user wants in separate files: name of the block to key and data."""
     wanted = {
         COMMANDS: (spec.external_commands, program.commands),
         CONSTANTS: (spec.external_weights, bytes(program.constants)),
@@ -485,12 +485,12 @@ def external_blocks(program: VelaProgram, spec: EthosUOptions) -> dict[str, tupl
 
 
 def named_block(data: bytes, file: str) -> tuple[str, NamedData]:
-    """Key and data of a block outside the payload: in a file of a name, or in the program where that is ""."""
+    """Key and data of a block outside the payload: in the file ``file``, or in the program if that is ""."""
     return hashlib.sha256(f"{file}\0".encode() + data).hexdigest(), NamedData(data, file)
 
 
 def _describe(program: VelaProgram) -> str:
-    """Vela's figures as JSON."""
+    """Vela's estimates as JSON."""
     figures = {
         "cycles": program.cycles,
         "clock_hz": program.clock_hz,

@@ -1,8 +1,8 @@
-"""Figures per operation of the graph, for the common report, and how far they are from what silicon took.
+"""Costs per operation of the graph for the common report, and their error bands relative to silicon.
 
-Cycles are those of `estimated`.  What a stream does not say is added: a call of the NPU, which is the driver, the
-interrupt and the maintenance of caches around it.  Both have bands, which chips with published times have in their
-files; see `benchmarks/ethosu_latency.py`.
+Cycles are those of `estimated`. The cost of an NPU invocation is added: the driver, the interrupt and cache
+maintenance. Both have error bands, from the chip's file if there are published times; see
+`benchmarks/ethosu_latency.py`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from micronpu.targets.ethosu.timing import Timing
 from micronpu.targets.ethosu.vela.compiler import LayerEstimate
 
 CALLS = "Calls of the NPU"
-"""As a processor of its own in reports."""
+"""A separate processor in reports."""
 
 
 def costs_of(estimate: Estimated, nodes: Sequence[int], accelerator: Accelerator, clock_mhz: float) -> dict[int, Cost]:
-    """Cost by index of the graph's node; nodes that Vela made part of others have none.
+    """Cost by index of the graph's node; nodes that Vela fused into others have none.
 
     Args:
-        nodes: for every operator of the flatbuffer that Vela was given, the node that it stems from.
+        nodes: the node of every operator of Vela's input.
     """
     layers: dict[int, list[tuple[LayerEstimate, Mapping[str, BusTraffic]]]] = {}
     for layer, moved in zip(estimate.layers, estimate.traffic, strict=True):
@@ -63,12 +63,12 @@ def _cost(
 
 
 def npu_latency(cycles: Sequence[int], clock: float, source: str, timing: Timing) -> tuple[Latency, ...]:
-    """How long the NPU is busy with programs that run one after the other, and how long calling it takes.
+    """Estimated time of programs that run one after the other, and of their invocations.
 
     Args:
         cycles: of each program.
         clock: in MHz.
-        source: what was known of the chip's memories.
+        source: origin of the memory data.
     """
     if not cycles:
         return ()

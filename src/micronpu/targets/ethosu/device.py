@@ -1,4 +1,4 @@
-"""Ethos-U as the compiler knows it."""
+"""Ethos-U as a compilation target."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class EthosUDevice(Device):
 
     Args:
         spec: accelerator and options.
-        target: name in reports; the accelerator's unless given.
-        additional_checks: the user's own; what one of them refuses stays on the host.
-        core: computes in int8 what the Ethos-U does not take.
+        target: name in reports; default: the accelerator's.
+            additional_checks: user-defined; operators that one of them refuses are not delegated.
+            core: computes unsupported operators in int8.
 
-    Attributes:
-        placed: what became of weights that are to be in SRAM where it pays, once that is known.
+        Attributes:
+            placed: decision on weights in SRAM for ``weights="auto"``, once it is made.
     """
 
     backend = BACKEND
@@ -163,12 +163,12 @@ class EthosUDevice(Device):
 
 
 def _entries(entries: Sequence[str]) -> str:
-    """What the chip's figures change about the system configuration."""
+    """The overridden entries of the system configuration."""
     return f", but {', '.join(entries)}" if entries else ""
 
 
 def _plan(part: EthosUPartition) -> str:
-    """Which plan was chosen, with which rewrites, and what the others would have cost."""
+    """Report note: the chosen plan, its rewrites, and the cost of the others."""
     cycles = part.plan.cycles or part.program.cycles
     others = "; ".join(
         f"{o.name} refused"
@@ -182,7 +182,7 @@ def _plan(part: EthosUPartition) -> str:
 
 
 def _ahead(part: EthosUPartition) -> Iterator[str]:
-    """What bringing weights ahead saves, and what it takes."""
+    """Report note: gain and memory of prefetched weights."""
     ahead = part.ahead
     if ahead is None:
         return
@@ -202,7 +202,7 @@ def _ahead(part: EthosUPartition) -> Iterator[str]:
 
 
 def _resident(part: EthosUPartition) -> Iterator[str]:
-    """What the program would take with its constants in SRAM, where that pays."""
+    """Report note: estimate with constants in SRAM, if that pays."""
     priced = resident(part.program, part.spec, part.ahead.scratch if part.ahead is not None else 0)
     cycles = part.program.cycles
     if priced is not None and priced.cycles < (1 - LEAST_GAIN) * cycles:
@@ -213,7 +213,7 @@ def _resident(part: EthosUPartition) -> Iterator[str]:
 
 
 def _searched(part: EthosUPartition) -> Iterator[str]:
-    """What looking for a faster program has found."""
+    """Report note: result of the search for a faster program."""
     found = part.searched
     if found is None:
         return
@@ -229,7 +229,7 @@ def _searched(part: EthosUPartition) -> Iterator[str]:
 
 
 def _memory_note(programs: Sequence[VelaProgram], there: int) -> str:
-    """What the NPU needs of the SRAM, and what the firmware has to set aside; partitions run one after the other."""
+    """Report note: the NPU's SRAM, and the memory that firmware must reserve; partitions run one after the other."""
     needed = max(p.sram_bytes for p in programs)
     scratch, fast = max(p.scratch_size for p in programs), max(p.fast_scratch_size for p in programs)
     of = f" of the {there:,} ({needed / there:.0%})" if there else ""

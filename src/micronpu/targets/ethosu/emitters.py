@@ -1,8 +1,8 @@
-"""How graphs are written for Vela, and which operators are not: those that Vela 5.2 makes a wrong command stream of.
+"""Write graphs for Vela, except operators for which Vela 5.2 emits a wrong command stream.
 
-Vela takes them without a word, so that no rule speaks against them; the simulator found what their streams compute
-(docs/ethosu-simulator.md).  An operator that one format gets wrong is written in the other; where both do, it stays
-outside the partition.
+Vela accepts these operators silently, so no rule refuses them; they were found by simulating their streams
+(docs/ethosu-simulator.md). An operator that is wrong in one format is written in the other; if both are wrong, it is
+not delegated.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from micronpu.passes.tosa import LEGALIZE_TOSA
 from micronpu.targets.ethosu.options import EthosUOptions
 
 Emitted = LiteRtModel | TosaModel
-"""A written model: its flatbuffer, and for each of its operators the index of the graph's node."""
+"""A written model: its flatbuffer, and the index of the graph's node for each of its operators."""
 Emit = Callable[[Graph], Emitted]
 
 _MOST_ROWS = 65_535
-"""Rows of a gather or scatter: Vela writes their number to a register of 16 bits."""
+"""Maximum rows of a gather or scatter: Vela writes their number to a 16-bit register."""
 _WRONG = "Vela miscompiles it"
 
 
 def to_tosa(graph: Graph) -> TosaModel:
-    """Writes a graph that `run_passes` has legalised as a TOSA model; the graph stays as it is.
+    """Write a graph that `run_passes` has legalised as a TOSA model; the graph is unchanged.
 
     Raises:
         UnsupportedError: an operator has no TOSA form.
@@ -51,7 +51,7 @@ def to_tosa(graph: Graph) -> TosaModel:
 
 
 def _original_nodes(graph: Graph, numbers: dict[Node, int]) -> list[int]:
-    """For every node its number before the passes; a node that they made has that of the first that reads it."""
+    """Node numbers before the passes; a node added by a pass has the smallest number of its readers."""
     users = graph.users()
     found: list[int] = []
     for node in reversed(graph.nodes):
@@ -62,9 +62,9 @@ def _original_nodes(graph: Graph, numbers: dict[Node, int]) -> list[int]:
 
 
 def emitters_of(spec: EthosUOptions) -> dict[str, Emit]:
-    """What writes a graph, per format; it raises UnsupportedError where the stream would be wrong.
+    """Return writers per format; they raise UnsupportedError if the stream would be wrong.
 
-    The format that costs the fewest cycles for most programs comes first.
+    The format that costs the fewest cycles for most programs is first.
     """
     family = spec.accelerator.family
 
@@ -74,7 +74,7 @@ def emitters_of(spec: EthosUOptions) -> dict[str, Emit]:
 
     def tosa(graph: Graph) -> TosaModel:
         _refuse(graph, "tosa", family)
-        # Right as a rule; a wrong one is found where streams are run, and stays out of what nobody runs.
+        # Usually right; wrong streams are detected by verification, so refuse it only if that is disabled.
         if not spec.verify_streams and (name := _convolves_slices(graph)):
             raise UnsupportedError(f"`{name}`: {_WRONG} where several convolutions read slices of one value.")
         return to_tosa(graph)
@@ -90,10 +90,10 @@ def _refuse(graph: Graph, via: str, family: str) -> None:
 
 
 def _convolves_slices(graph: Graph) -> str:
-    """Name of a convolution, of several that read slices of one value that the graph computes; "" without.
+    """Name of one of several convolutions that read slices of a computed value; "" if there are none.
 
-    As a convolution in groups is written.  Many such programs are right; those where the value also leaves the graph
-    in another layout were seen to be wrong, on U55 and U85 alike (random networks 159 and 170).
+    Grouped convolutions are written like this. Many such programs are right; wrong ones were seen if the value is also
+    an output in another layout, on U55 and U85 (random networks 159 and 170).
     """
     producer = {t: node for node in graph.nodes for t in node.outputs}
     seen: set[Tensor] = set()
@@ -112,11 +112,11 @@ def _convolves_slices(graph: Graph) -> str:
 
 
 def objection(node: Node, via: str, family: str) -> str:
-    """Why the stream of an operator is wrong, or ""."""
+    """Reason why the stream of an operator is wrong, or ""."""
     op, litert = node.op, via == "litert"
     if isinstance(op, LookupTable) and litert:
-        # A gather, there: eight times the cycles of a table, and Vela forgets three of four bytes of the indices when
-        # it looks for what has to wait for their transfer.
+        # A gather takes eight times the cycles of a table, and Vela ignores three of four bytes of the indices when it
+        # computes the dependencies on their transfer.
         return f"{_WRONG}: the indices of its gather may be overwritten before they are read"
     if isinstance(op, (GatherRows, ScatterRows)):
         return _too_many_rows(math.prod(node.inputs[op.operand_names.index("indices")].shape))

@@ -1,7 +1,7 @@
-"""What a finished program costs on its chip: Vela's arithmetic, the bytes of its stream, the chip's memories.
+"""Estimate a finished program on its chip: Vela's arithmetic, the bytes of its stream, the chip's memories.
 
-Vela's own cycles choose between plans; those that reports give are these.  `benchmarks/ethosu_latency.py` holds them
-against published times.
+Vela's own cycles select plans; these cycles are reported. `benchmarks/ethosu_latency.py` compares them with published
+times.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from micronpu.targets.ethosu.vela.compiler import LayerEstimate, VelaProgram
 
 @dataclass(frozen=True)
 class Estimated:
-    """A program over time.
+    """Estimated times of a program.
 
     Attributes:
-        cycles: of the whole.
+        cycles: of the whole program.
         layers: Vela's rows with the cycles of this estimate.
         traffic: of each layer, by port.
-        bus: of all of them, and of what belongs to none.
+        bus: total by port, including operations without layer.
     """
 
     cycles: int
@@ -37,10 +37,10 @@ class Estimated:
 
 
 def estimated(program: VelaProgram, spec: EthosUOptions, slower: Mapping[str, float] | None = None) -> Estimated:
-    """Estimates a program; nothing of it is run.
+    """Estimate a program without running it.
 
     Args:
-        slower: by how much a memory is slower than the configuration says, by Vela's name for it.
+        slower: factors by which memories are slower than configured, by Vela's name.
     """
     accelerator = spec.accelerator
     ports = ports_of(spec.ini, spec.system_config, spec.memory_mode, accelerator)

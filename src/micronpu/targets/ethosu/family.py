@@ -1,4 +1,4 @@
-"""Ethos-U as one of the families."""
+"""The Ethos-U backend."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 _REFERENCE_CORES = {"ethos-u55": "cortex-m55", "ethos-u85": "cortex-m85"}
-"""Of Arm's Corstone-300 and Corstone-320."""
+"""Cores of Arm's Corstone-300 and Corstone-320."""
 
 
 def _areas(chip: Chip) -> dict[str, Memory | None]:
-    """The memories of a chip that Vela's areas stand for."""
+    """The chip's memories for Vela's memory areas."""
     memory = chip.memory_for(ACTIVATIONS)
     others = (m for m in chip.memories if m != memory and m.bandwidth is not None)  # such as DRAM
     return {"cache_mem_area": memory, "const_mem_area": chip.memory_for(WEIGHTS) or next(others, None)}
@@ -108,7 +108,7 @@ class EthosU(Family):
         return {name: memory.name for name, memory in found.items() if memory is not None}
 
     def choose(self, target: Target, given: Mapping[str, Any] | None = None) -> Any:
-        """A Vela configuration that the user chooses is left as it is."""
+        """Keep a Vela configuration chosen by the user."""
         given = dict(given or {})
         if given.get("system_config") or given.get("config_ini"):
             given.setdefault("system_entries", ())

@@ -1,4 +1,4 @@
-"""A compiled program made faster behind Vela, and proved to compute what it computed before."""
+"""Optimize the schedule of a compiled program, and verify that its results are unchanged."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from micronpu.targets.ethosu.schedule.stream import actions_of, can_be_rewritten
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 LEAST_GAIN = 0.03
-"""Part of the cycles that another schedule must save."""
+"""Minimum fraction of the cycles that another schedule must save."""
 _NEAR_BEST = 1.01
-"""Cycles, in those of the best schedule, that another may take which needs less memory."""
+"""Maximum cycles of a schedule that needs less memory, relative to the best schedule."""
 _LEAST_ROOM = 16 * 1024
 PART_OF_MEMORY = 0.9
-"""Of the SRAM that there is: what is not the NPU's needs some, too."""
+"""Maximum fraction of the available SRAM; other users need some, too."""
 _NEAR_BOUND = 1.05
-"""Cycles, in those that either engine takes by itself, from which on another plan is worth a look."""
+"""Minimum ratio of the cycles to those of the busier engine alone at which other plans are considered."""
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """What bringing weights ahead has done to a program.
+    """Result of prefetching the weights of a program.
 
     Attributes:
-        cycles: of Vela's own schedule, by Vela's own estimate.
-        brought: operations whose weights are in SRAM when they begin.
-        with_weights: operations that have weights.
-        size: bytes that are brought.
-        scratch: bytes of scratch memory that they take beyond Vela's.
-        objection: why nothing was done that would have paid, or "".
+        cycles: of Vela's own schedule, by Vela's estimate.
+        brought: number of operations whose weights are in SRAM when they start.
+        with_weights: number of operations with weights.
+        size: prefetched bytes.
+        scratch: bytes of scratch memory in addition to Vela's.
+        objection: reason why a faster schedule was not used, or "".
     """
 
     cycles: int
@@ -60,12 +60,12 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Another schedule of a program, which nobody has proved yet.
+    """An unverified schedule of a program.
 
     Attributes:
-        old: the program.
+        old: the original program.
         before: a run of it.
-        made: the new one.
+        made: the new program.
     """
 
     old: VelaProgram
@@ -74,13 +74,14 @@ class Candidate:
 
     @property
     def scratch(self) -> int:
-        """Bytes of scratch memory that it takes beyond the old one's."""
+        """Bytes of scratch memory in addition to the original program's."""
         return self.made.program.scratch_size - self.old.scratch_size
 
     def proved(self, spec: EthosUOptions) -> tuple[VelaProgram, Ahead]:
-        """The new program, where it computes what the old one does in every order that its waits allow; else the old.
+        """Return the new program if it computes the same results in every order that its waits allow; else the
+        original.
 
-        The new stream runs in the simulator on the integers of the old one's run.
+        The new stream runs in the simulator on the inputs of the original's run.
         """
         made = self.made
         if objection := _objection(self.before, made.program, spec):
@@ -89,7 +90,7 @@ class Candidate:
 
 
 def may_pay(program: VelaProgram, spec: EthosUOptions) -> bool:
-    """Whether another schedule of a program's weights may save enough, by what no schedule can save."""
+    """True if the lower bound of the cycles allows another schedule to save enough."""
     memories = spec.memories
     if memories is None or not can_be_rewritten(program.commands) or not program.places:
         return False
@@ -102,13 +103,13 @@ def may_pay(program: VelaProgram, spec: EthosUOptions) -> bool:
 
 
 def _read_once(program: VelaProgram) -> int:
-    """Bytes of constants that every run reads: all but tables of which indices choose some rows."""
+    """Bytes of constants that every run reads: all except tables of which indices select rows."""
     tables = tables_of(actions_of(program.commands))
     return len(program.constants) - sum(end - begin for begin, end in tables.of(CONSTANTS))
 
 
 def candidate(program: VelaProgram, spec: EthosUOptions, before: Ran | None = None) -> Candidate | None:
-    """The program with its weights brought ahead, where that pays; else None.
+    """Return the program with prefetched weights if that pays; else None.
 
     Args:
         before: a run of it, if there is one.
@@ -119,7 +120,7 @@ def candidate(program: VelaProgram, spec: EthosUOptions, before: Ran | None = No
     if before is None:
         try:
             before = run(program, spec)
-        except MicroNpuError:  # it cannot be run here, which others say
+        except MicroNpuError:  # the simulator cannot run it, which is reported elsewhere
             return None
     found = analysed(program, before.accesses, spec.accelerator.family, memories)
     made = _best(found, _limit(program, spec))
@@ -128,10 +129,10 @@ def candidate(program: VelaProgram, spec: EthosUOptions, before: Ran | None = No
 
 @dataclass(frozen=True)
 class Resident:
-    """What a program would take with its constants in SRAM.
+    """Estimate of a program with its constants in SRAM.
 
     Attributes:
-        cycles: about, by Vela's figures for its operations.
+        cycles: approximate, from Vela's estimates of its operations.
         sram: bytes of SRAM.
     """
 
@@ -140,10 +141,10 @@ class Resident:
 
 
 def resident(program: VelaProgram, spec: EthosUOptions, scratch: int) -> Resident | None:
-    """The price of a program whose constants are in SRAM; None where they are, or where there is no room for them.
+    """Estimate a program with its constants in SRAM; None if they are there already or do not fit.
 
     Args:
-        scratch: bytes of scratch memory that it has for weights that are brought ahead, and would not need.
+        scratch: bytes of scratch memory for prefetched weights, which it would not need.
     """
     memories = spec.memories
     if memories is None or not program.places or not spec.max_sram_bytes:
@@ -154,7 +155,7 @@ def resident(program: VelaProgram, spec: EthosUOptions, scratch: int) -> Residen
 
 
 def could_be_faster(program: VelaProgram, spec: EthosUOptions) -> bool:
-    """Whether a program takes notably longer than its arithmetic, and than reading its constants once."""
+    """True if a program takes notably longer than its arithmetic, and than reading its constants once."""
     memories = spec.memories
     if memories is None or not program.places:
         return False
@@ -163,14 +164,14 @@ def could_be_faster(program: VelaProgram, spec: EthosUOptions) -> bool:
 
 
 def _limit(program: VelaProgram, spec: EthosUOptions) -> int:
-    """Bytes that the scratch memory may have."""
+    """Maximum size of the scratch memory in bytes."""
     room = int(spec.max_sram_bytes * PART_OF_MEMORY) - program.sram_bytes
     return program.scratch_size + max(room, 0)
 
 
 def _best(found: Analysed, limit: int) -> Prefetched | None:
-    """The schedule of the fewest cycles, or one nearly as good that takes less memory; None where it does not pay."""
-    # Vela's total does not know that transfers and operations share a port, and ours does: it has to be better by both.
+    """Return the fastest schedule, or a nearly as fast one with less memory; None if it does not pay."""
+    # Vela's total ignores that transfers and operations share a port, ours does not: require a gain in both.
     enough = (1 - LEAST_GAIN) * min(found.program.cycles, found.before.cycles)
     *rooms, most = _rooms(found.program.scratch_size, limit)
     space = space_of(found, most)
@@ -190,7 +191,7 @@ def _best(found: Analysed, limit: int) -> Prefetched | None:
 
 
 def _rooms(least: int, most: int) -> Iterator[int]:
-    """Sizes of the scratch memory to try: the least, and ever larger ones."""
+    """Increasing sizes of the scratch memory to try."""
     yield least
     more = _LEAST_ROOM
     while least + more < most:
@@ -201,11 +202,11 @@ def _rooms(least: int, most: int) -> Iterator[int]:
 
 
 def run(program: VelaProgram, spec: EthosUOptions, inputs: list[Array] | None = None) -> Ran:
-    """Runs a program in the simulator, on random integers unless some are given.
+    """Run a program in the simulator, on random integers by default.
 
     Raises:
-        SimulationError: it does what no correct program does, or what the simulator cannot compute.
-        RuntimeUnavailableError: there is no simulator here.
+        SimulationError: it does something invalid, or something that the simulator does not model.
+        RuntimeUnavailableError: the simulator is not available.
     """
     content = content_of(program)
     if inputs is None:
@@ -218,13 +219,14 @@ def run(program: VelaProgram, spec: EthosUOptions, inputs: list[Array] | None = 
 
 
 def proved_by(before: Ran | None, program: VelaProgram, graph: Graph, spec: EthosUOptions) -> Ran | None:
-    """A run that shows that a program computes what a proved one does; None where it takes a comparison with the graph.
+    """Return a run that shows that a program computes the same as a verified one; None if it must be compared with the
+    graph.
 
-    Of a large network one run is all that a comparison with its graph has, and takes twice the time.
+    For a large network, the comparison with its graph would use one run as well, and take twice the time.
 
     Args:
-        before: a run of the proved program.
-        graph: of the program, with the inputs and outputs of the proved one.
+        before: a run of the verified program.
+        graph: of the program, with the inputs and outputs of the verified one.
     """
     if before is None or not is_large(graph):
         return None
@@ -232,17 +234,17 @@ def proved_by(before: Ran | None, program: VelaProgram, graph: Graph, spec: Etho
 
 
 def same_as(before: Ran, program: VelaProgram, spec: EthosUOptions) -> Ran | None:
-    """A program's run on the inputs of another's, where it gives the same; else None."""
+    """Run a program on the inputs of another run; return None if the results differ."""
     try:
         ran = run(program, spec, before.inputs)
-    except MicroNpuError:  # it begins too early, perhaps, which a comparison with the graph mends
+    except MicroNpuError:  # it may start too early, which the comparison with the graph corrects
         return None
     same = all(np.array_equal(old, new) for old, new in zip(before.outputs, ran.outputs, strict=True))
     return ran if same else None
 
 
 def _objection(before: Ran, made: VelaProgram, spec: EthosUOptions) -> str:
-    """Why a stream must not be used in the place of another; "" where it may."""
+    """Reason why a stream must not replace another; "" if it may."""
     try:
         after = run(made, spec, before.inputs)
     except MicroNpuError as error:

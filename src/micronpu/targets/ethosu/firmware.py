@@ -1,4 +1,4 @@
-"""What the delegate of an Ethos-U asks of the firmware."""
+"""Firmware requirements of the Ethos-U delegate."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _filled(name: str, words: Mapping[str, str]) -> str:
 
 
 def _place(number: int, one: Started) -> str:
-    """Lines of the header: where an NPU is, as the chip's file has it or the reader has to say."""
+    """Lines of the header with the NPU's base address, from the chip's file or to be filled in."""
     name = f"MICRONPU_NPU_{number}"
     npu = EthosUNpu.of(one.chip) if one.chip is not None and one.chip.npu is not None else None
     base = npu.base if npu is not None else None
@@ -152,7 +152,7 @@ def _row(number: int, one: Started) -> str:
 
 
 def _fast(size: int) -> str:
-    """The memory that the NPU has for itself, where ExecuTorch's delegate looks for it."""
+    """The NPU's fast scratch memory, under the symbol that ExecuTorch's delegate expects."""
     if not size:
         return ""
     return (
@@ -170,7 +170,7 @@ def _pools(pools: Sequence[tuple[str, int]]) -> str:
 
 
 def _aliases(started: Sequence[Started]) -> str:
-    """Where the NPU sees memories that the core has at other addresses."""
+    """Address translation for memories with other addresses on the NPU's bus than on the core's."""
     chips = [one.chip for one in started if one.chip is not None]
     seen = {(m.address, m.bytes, m.npu_address, m.name) for chip in chips for m in chip.memories if m.npu_address}
     if not seen:

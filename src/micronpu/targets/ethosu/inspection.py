@@ -1,4 +1,4 @@
-"""What `micronpu inspect` says of an Ethos-U payload."""
+"""`micronpu inspect` for an Ethos-U payload."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _REGIONS = {0: "weights", 1: "scratch", 2: "fast scratch", 3: "inputs", 4: "outp
 
 
 def inspect(backend: str, blob: bytes) -> Delegate:
-    """Sections and tensors of a payload.  Where it cannot be read, its sections and why."""
+    """Return the sections and tensors of a payload; if it cannot be read, its sections and the reason."""
     blocks = tuple(ethosu.blocks(blob))
     sections = tuple(
         Section(b.name, len(b.data), f"stands elsewhere as {str(b.data, 'ascii', 'replace')}" if b.external else "")
@@ -35,6 +35,6 @@ def inspect(backend: str, blob: bytes) -> Delegate:
 
 
 def _accelerator(commands: bytes) -> str:
-    """The accelerator that a command stream is for."""
+    """The accelerator that a command stream was compiled for."""
     found = ethosu.configuration(commands)
     return f"Ethos-{found[0]} with {found[1]} MACs per cycle" if found is not None else "an Ethos-U"

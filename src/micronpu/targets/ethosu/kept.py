@@ -1,4 +1,4 @@
-"""Where answers about an Ethos-U are kept on disk, and what they rest on beside the question."""
+"""Cache entries for Ethos-U, and their keys."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _NO_MATTER = (
     "search",
     "ray",
 )
-"""Options that no plan depends on: what they say stands in the Vela configuration, or in the payload."""
+"""Options that no plan depends on: their effect is in the Vela configuration, or in the payload."""
 
 
 def entry_of(kind: str, *inputs: Any) -> Entry:
-    """The place of an answer that Vela, or what writes and runs programs for it, has a part in."""
+    """Return the cache entry of a result from Vela, or from the code that writes and runs programs for it."""
     return CACHE.entry(kind, _TOOLS, _vela(), *inputs)
 
 
 def options_of(spec: EthosUOptions) -> Any:
-    """The options of a compilation that its answers depend on."""
+    """The options of a compilation that its cached results depend on."""
     return _options(spec, spec.ini)
 
 
@@ -45,7 +45,7 @@ def _options(spec: EthosUOptions, ini: str) -> Any:
 
 @functools.cache
 def _vela() -> tuple[str, ...]:
-    """Which files Vela's core is, beside its version."""
+    """Identity of Vela's core: its files and version."""
     package = vela_package()
     found = sorted(package.glob("regor*")) if package is not None else []
     return tuple(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in found if path.is_file())

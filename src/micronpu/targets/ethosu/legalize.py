@@ -1,4 +1,4 @@
-"""The final form of a graph for an Ethos-U, before it is decided how Vela is asked."""
+"""Legalize a graph for an Ethos-U, before plans are compared."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from micronpu.targets.ethosu.rewrites.spare import DENSE_RANK, LARGEST_STRIDE, h
 
 
 def legalize(graph: Graph, spec: EthosUOptions, pipeline: Pipeline = DEFAULT) -> Graph:
-    """Simplifies a graph and rewrites what Vela takes but had better not see, in place; returns it."""
+    """Simplify a graph and rewrite operators that Vela accepts but handles badly, in place; return it."""
     run_passes(graph, disabled=spec.disabled_graph_passes, pipeline=pipeline)
     flatten_pads(graph)
     if spec.accelerator.family != "u85":
         copy_slices(graph)
     if rewritten(graph, lambda node: choose_sound(node, spec)):
         if any(t.type.rank > MAX_RANK for node in graph.nodes for t in node.outputs):
-            # Such as of windows that are put together again: a transpose lost axes, and gets them back for a reshape.
+            # Splitting windows leaves a transpose with fewer axes and a reshape that restores them.
             MergeReshapes().run(graph)
             graph.remove_dead()
         graph.rename()
@@ -43,12 +43,12 @@ def legalize(graph: Graph, spec: EthosUOptions, pipeline: Pipeline = DEFAULT) ->
 
 
 def choose_sound(node: Node, spec: EthosUOptions) -> Choice | None:
-    """What Vela has no trouble with and compiles to what the node says; None where there is nothing."""
+    """Return nodes that Vela compiles correctly and efficiently; None if there are none."""
     return choose(node, _is_sound, no_cost, (*TO_BE_SOUND, *TO_SPARE), disabled=spec.disabled_node_rewrites)
 
 
 def _is_sound(node: Node) -> bool:
-    """Whether Vela has no trouble with the operator, and its command stream computes it."""
+    """True if Vela compiles the operator correctly and efficiently."""
     if isinstance(node.op, (FullyConnected, Amax, Amin, ReflectPad)):
         return False
     if isinstance(node.op, Mean):
@@ -61,19 +61,19 @@ def _is_sound(node: Node) -> bool:
 
 
 def _behind_reshapes(tensor: Tensor, producers: Mapping[Tensor, Node]) -> Tensor:
-    """What a tensor is a reshape of, or itself."""
+    """The tensor before a chain of reshapes, or the tensor itself."""
     while tensor in producers and isinstance(producers[tensor].op, Reshape):
         tensor = producers[tensor].inputs[0]
     return tensor
 
 
 def flatten_pads(graph: Graph) -> None:
-    """A pad of a product of matrices has as few axes as it can, in place.
+    """Reduce the rank of a pad after a matrix product, in place.
 
     x @ z [4, 6, 8] -> reshape [1, 4, 6, 8] -> pad(axis 3)        x @ z -> reshape [24, 8] -> pad(axis 1) -> reshape
 
-    U55 and U65 compute such products matrix by matrix.  Where the matrices lie along the height of what is padded,
-    Vela's stream writes each of them to a wrong place; found in the relative positions of a Conformer.
+    U55 and U65 compute such products matrix by matrix. If the matrices are along the height of the padded tensor,
+    Vela's stream writes them to wrong addresses; found in the relative positions of a Conformer.
     """
     producers = graph.producers()
     nodes: list[Node] = []
@@ -88,12 +88,12 @@ def flatten_pads(graph: Graph) -> None:
 
 
 def copy_slices(graph: Graph) -> None:
-    """The first factor of a product of matrices is no part of a larger one, in place.
+    """Copy the first factor of a matrix product if it is a slice, in place.
 
     x [4, 8] -> slice(0:1) -> [1, 8] @ z        x -> slice(0:1) -> max_pool2d{1x1} -> [1, 8] @ z
 
-    U55 and U65 compute such products element by element, and Vela's stream reads the factor where the slice begins, but
-    in the shape of what it was cut out of: wrong rows, and results that are written over what lies behind.
+    U55 and U65 compute such products element by element, and Vela's stream reads the factor from the start of the
+    slice, but with the shape of the sliced tensor: it reads wrong rows, and writes results out of bounds.
     """
     producers = graph.producers()
     nodes: list[Node] = []
@@ -111,12 +111,12 @@ def copy_slices(graph: Graph) -> None:
 
 
 def copy_returned(graph: Graph) -> bool:
-    """What is returned and otherwise only transposed is transposed as a copy, in place; whether there was such a value.
+    """Copy outputs that are otherwise only transposed, in place; return True if there were any.
 
     x -> add -> y, returned, -> transpose -> @        x -> add -> y, returned, -> max_pool2d{1x1} -> transpose -> @
 
-    Where Vela takes the transpose into the product of matrices or the operator before it, it forgets that y is returned
-    (5.2): a cache of keys, which a step returns and multiplies by, would be missing among the outputs.
+    If Vela fuses the transpose with the matrix product or the previous operator, it drops the output y (5.2), for
+    example a cache of keys that a step returns and multiplies by.
     """
     users, producers, changed = graph.users(), graph.producers(), False
     for y in graph.outputs:
@@ -141,7 +141,7 @@ _POOLED = (DType.INT8, DType.INT16)
 
 
 def _reshaped(tensor: Tensor, users: Mapping[Tensor, list[Node]]) -> list[Tensor]:
-    """A tensor and its reshapes, and theirs."""
+    """A tensor and all its transitive reshapes."""
     found = [tensor]
     for node in users.get(tensor, ()):
         if isinstance(node.op, Reshape):
@@ -150,7 +150,7 @@ def _reshaped(tensor: Tensor, users: Mapping[Tensor, list[Node]]) -> list[Tensor
 
 
 def _cuts_matrices(node: Node) -> bool:
-    """Whether a node cuts the last two axes, or several matrices out of more; a single one is read as it should be."""
+    """True if a node slices the last two axes, or several matrices of more; a single matrix is read correctly."""
     if not isinstance(node.op, Slice):
         return False
     whole, part = node.inputs[0].shape, node.output.shape
@@ -158,7 +158,7 @@ def _cuts_matrices(node: Node) -> bool:
 
 
 def _flat(node: Node, source: Tensor) -> list[Node]:
-    """A pad without axes between those that it is about; itself where there are none."""
+    """Replace a pad by one without the axes between the padded ones; return the pad itself if there are none."""
     assert isinstance(node.op, Pad)
     axes: list[tuple[int, int, int]] = []  # size, before, behind
     for size, before, behind in zip(node.inputs[0].shape, node.op.before, node.op.after, strict=True):

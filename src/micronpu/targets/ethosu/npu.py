@@ -1,4 +1,4 @@
-"""The Ethos-U's part of a chip file."""
+"""The Ethos-U section of a chip file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ class EthosUNpu:
 
     Attributes:
         accelerator: Vela's name, such as "ethos-u55-128".
-        system_config, memory_mode: sections of the Vela configuration that fit the chip; "" for the accelerator's
-            defaults.
-        base, interrupt: address of its registers for the core, and number of its interrupt there; None where the file
-            does not say.
+        system_config, memory_mode: sections of the Vela configuration for the chip; "" for the accelerator's defaults.
+            base, interrupt: address of its registers and number of its interrupt on the core; None if unknown.
     """
 
     accelerator: str
@@ -29,10 +27,10 @@ class EthosUNpu:
 
     @classmethod
     def of(cls, chip: Chip) -> EthosUNpu:
-        """The Ethos-U of a chip that has one.
+        """Return the Ethos-U of a chip that has one.
 
         Raises:
-            OptionError: its part of the chip file is wrong.
+            OptionError: its section of the chip file is wrong.
         """
         assert chip.npu is not None
         own = chip.npu.fields("accelerator", "system_config", "memory_mode", "band", "call_us", "base", "interrupt")

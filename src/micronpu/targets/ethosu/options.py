@@ -28,11 +28,11 @@ _VIA = ("auto", "litert", "tosa")
 _IN_SRAM, WHERE_IT_PAYS = "sram", "auto"
 _WEIGHTS = ("flash", _IN_SRAM, WHERE_IT_PAYS)
 _SHARED, _RESIDENT = "Shared_Sram", "Sram_Only"
-"""Memory modes of Vela: the constants in flash and all else in SRAM, and both in SRAM."""
+"""Memory modes of Vela: constants in flash and all else in SRAM, and both in SRAM."""
 
 _ALIGNMENT, _LEAST_ALIGNMENT = "--cpu-tensor-alignment", 16
 
-# Flags of the `vela` command that mean something for a program in memory: key in the compiler's options and its values.
+# Flags of the `vela` command that affect a program in memory: key in the compiler's options, and values.
 VELA_FLAGS: dict[str, tuple[str, str, tuple[str, ...] | type]] = {
     "--optimise": ("scheduler", "optimize", ("Performance", "Size")),
     "--arena-cache-size": ("scheduler", "arena_size_limit", int),
@@ -42,11 +42,11 @@ VELA_FLAGS: dict[str, tuple[str, str, tuple[str, ...] | type]] = {
     "--separate-io-regions": ("scheduler", "separate_io_regions", ("true",)),
 }
 _SWITCHES = ("--separate-io-regions",)
-"""Those that stand alone."""
+"""Flags without value."""
 
 
-# Flags that a script may hold and that change nothing about the program: what is made of it is never a file, always by
-# Vela's newer compiler, and says nothing on the way.
+# Flags that are accepted but have no effect: the output is never a file, always from Vela's newer compiler, and nothing
+# is printed.
 _NO_EFFECT = (
     *("--output-format", "--debug-force-regor", "--recursion-limit", "--verbose-"),
     *("--enable-debug-db", "--show-cpu-operations", "--timing"),
@@ -54,10 +54,10 @@ _NO_EFFECT = (
 
 
 def _checked_value(flag: str, value: str) -> str:
-    """The value of one of `VELA_FLAGS`.
+    """Return the value of one of `VELA_FLAGS`.
 
     Raises:
-        OptionError: it is none that the flag takes.
+        OptionError: the flag does not accept it.
     """
     allowed = VELA_FLAGS[flag][2]
     if isinstance(allowed, tuple) and value not in allowed:
@@ -74,7 +74,7 @@ def _checked_value(flag: str, value: str) -> str:
 
 @dataclass(frozen=True)
 class EthosUOptions(Switches, Options):
-    """What a user can choose about an Ethos-U compilation.
+    """Options of an Ethos-U compilation.
 
     Attributes:
         silicon: the accelerator, such as "ethos-u55-128".
@@ -164,7 +164,7 @@ class EthosUOptions(Switches, Options):
             raise OptionError(f"`via` is {described(self.via)}.", hint=f"one of {', '.join(_VIA)}")
         for name in ("system_config", "memory_mode", "config_ini", "external_commands", "external_weights"):
             check_text(name, getattr(self, name))
-        for name in ("external_commands", "external_weights"):  # the suffix is written behind the name
+        for name in ("external_commands", "external_weights"):  # the suffix is added to the name
             object.__setattr__(self, name, getattr(self, name).removesuffix(".ptd"))
         given = self.max_sram_bytes
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
@@ -203,7 +203,7 @@ class EthosUOptions(Switches, Options):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a report says about options that change nothing."""
+        """Report notes on options without effect."""
         idle = [flag for flag in self.extra_flags if flag.startswith(_NO_EFFECT)]
         found = [f"Flags of the vela command without effect here: {', '.join(idle)}."] if idle else []
         if self.debug_info and not self.intermediates_dir:
@@ -212,17 +212,17 @@ class EthosUOptions(Switches, Options):
 
     @property
     def accelerator(self) -> Accelerator:
-        """The NPU that `silicon` names, with its defaults for Vela."""
+        """The accelerator named by `silicon`, with its defaults for Vela."""
         return find_accelerator(self.silicon)
 
     @property
     def memories(self) -> Memories | None:
-        """What moving constants into the memory of the tensors takes; None where both are in the same."""
+        """Data of the two memories for moving constants; None if constants and tensors share one."""
         return memories_of(self.ini, self.system_config, self.memory_mode, self.accelerator)
 
     @property
     def ini(self) -> str:
-        """Text of the Vela configuration, with the entries that the chip or the user has given."""
+        """Text of the Vela configuration, with overridden entries."""
         return with_entries(self._file, self.system_config, self.system_entries) if self.system_entries else self._file
 
     @property
@@ -275,7 +275,7 @@ class EthosUOptions(Switches, Options):
 
     @property
     def is_io_separate(self) -> bool:
-        """Whether inputs and outputs lie in regions of their own, by option or by flag."""
+        """True if inputs and outputs are in separate regions, by option or by flag."""
         return ("scheduler", "separate_io_regions") in self.vela_options()
 
 
@@ -292,7 +292,7 @@ def _check_search(seconds: Any, ray: bool) -> None:
 
 
 def _default(kind: str, preferred: str, offered: tuple[str, ...]) -> str:
-    """The family's default where the configuration has it, or else the only one of a configuration of the user's."""
+    """The accelerator's default if the configuration has it, or else the only one of a user's configuration."""
     if preferred in offered:
         return preferred
     if len(offered) == 1:

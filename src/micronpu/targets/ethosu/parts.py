@@ -1,4 +1,4 @@
-"""Large operators as several of fewer channels: a part of their weights has a place where the whole has none."""
+"""Split large operators by channels, so that the weights of each part fit into free memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from micronpu.targets.ethosu.rewrites import PARTS, TO_COME_EARLIER, SplitChanne
 
 
 def in_parts(graph: Graph, spec: EthosUOptions, most: int = PARTS) -> dict[str, int]:
-    """Rewrites every operator that is large enough, in place; how many, by which rewrite.
+    """Split every operator that is large enough, in place; return the number of operators by rewrite.
 
     Args:
-        most: bytes of weights of a part.
+        most: maximum bytes of weights of a part.
     """
     offered: Sequence[Rewrite] = TO_COME_EARLIER if most == PARTS else (SplitChannels(most),)
     rewrites = [rewrite for rewrite in offered if rewrite.name not in spec.disabled_passes]

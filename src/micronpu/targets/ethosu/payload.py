@@ -1,8 +1,8 @@
-"""The payload of an Ethos-U delegate, block by block, as the delegate on the board reads it.
+"""The payload of an Ethos-U delegate, block by block, as the board's delegate reads it.
 
     16 bytes   name of the block, padded with zeros
     4 bytes    size of its data, little endian
-    1 byte     0: the data follows; 1: a key of 64 characters follows, under which the data stands elsewhere
+    1 byte     0: the data follows; 1: a key of 64 characters follows, under which the data is stored elsewhere
     11 bytes   zero
     data       padded with zeros to a multiple of 16
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _HEADER = struct.Struct("<16sIB11x")
 _BORDER = struct.Struct("<9i")
 APART = (3, 4)
-"""Regions of inputs and of outputs that lie apart from the scratch memory."""
+"""Regions of inputs and of outputs outside of the scratch memory."""
 KEY_SIZE = 64
-"""Bytes of the key of a block that stands elsewhere."""
+"""Bytes of the key of a block stored elsewhere."""
 FIRST, LAST = "vela_bin_stream", "vela_end_stream"
 COMMANDS, CONSTANTS = "cmd_data", "weight_data"
 BLOCKS = (FIRST, COMMANDS, CONSTANTS, "scratch_size", "inputs", "outputs", LAST)
@@ -39,7 +39,7 @@ _COMPILE_AGAIN = "compile the model again with this version of micronpu"
 
 @dataclass(frozen=True)
 class Block:
-    """One block: its data, or the key of data that stands elsewhere."""
+    """One block: its data, or the key of data stored elsewhere."""
 
     name: str
     data: bytes | memoryview
@@ -48,7 +48,7 @@ class Block:
 
 @dataclass(frozen=True)
 class EthosUPayload:
-    """The content of a payload; the constants are a part of its own bytes where it was read from some."""
+    """The content of a payload; if it was parsed, the constants are a view of the payload."""
 
     commands: bytes
     constants: bytes | memoryview
@@ -58,21 +58,21 @@ class EthosUPayload:
 
 
 def content_of(program: VelaProgram) -> EthosUPayload:
-    """What the payload of a compiled program says, without the copy that it is."""
+    """Content of a compiled program's payload, without serializing it."""
     return EthosUPayload(program.commands, program.constants, program.scratch_size, program.inputs, program.outputs)
 
 
 def pack(program: VelaProgram, external: Mapping[str, str] | None = None) -> bytes:
-    """The payload of a compiled program.
+    """Return the payload of a compiled program.
 
     Args:
-        external: keys of the blocks whose data stand elsewhere, by name of the block.
+        external: keys of blocks stored elsewhere, by name of the block.
     """
     return b"".join(_packed(program, external or {}))
 
 
 def checksum(program: VelaProgram) -> int:
-    """CRC-32 of the payload of a compiled program, without the copy that it is."""
+    """CRC-32 of a compiled program's payload, without serializing it."""
     return functools.reduce(lambda crc, part: zlib.crc32(part, crc), _packed(program, {}), 0)
 
 
@@ -107,13 +107,13 @@ def _pack_border(tensors: Sequence[Border]) -> bytes:
 
 
 def blocks(payload: bytes) -> Iterator[Block]:
-    """The blocks of a payload in order; sizes are checked, names are not."""
+    """The blocks of a payload in order; checks sizes, but not names."""
     for name, data, external in _blocks(payload):
         yield Block(name, bytes(data), external)
 
 
 def _blocks(payload: bytes | memoryview) -> Iterator[tuple[str, memoryview, bool]]:
-    """Name and content of each block, and whether that is the key of data that stand elsewhere."""
+    """Name and content of each block; True if the content is the key of data stored elsewhere."""
     offset, content = 0, memoryview(payload)
     while offset < len(payload):
         if offset + _HEADER.size > len(payload):
@@ -133,12 +133,12 @@ def _blocks(payload: bytes | memoryview) -> Iterator[tuple[str, memoryview, bool
 
 
 def missing_blocks(payload: bytes | memoryview) -> tuple[str, ...]:
-    """Names of the blocks whose data stand elsewhere."""
+    """Names of the blocks that are stored elsewhere."""
     return tuple(name for name, _, external in _blocks(payload) if external)
 
 
 def inlined(payload: bytes, named_data: Mapping[str, bytes]) -> bytes:
-    """The payload with the blocks inside whose data stand among others; those that do not stay keys."""
+    """Return the payload with the blocks inlined that ``named_data`` contains; others stay keys."""
     if not missing_blocks(payload):
         return payload
     found: list[bytes | memoryview] = []
@@ -149,10 +149,10 @@ def inlined(payload: bytes, named_data: Mapping[str, bytes]) -> bytes:
 
 
 def parse(payload: bytes | memoryview) -> EthosUPayload:
-    """Reads a payload as strictly as the board does.
+    """Parse a payload as strictly as the board does.
 
     Raises:
-        PayloadError: a block is unknown, missing, twice there or in the wrong place, or a size does not fit.
+        PayloadError: a block is unknown, missing, duplicated or misplaced, or a size does not fit.
     """
     found: dict[str, memoryview] = {}
     elsewhere: set[str] = set()
@@ -208,10 +208,10 @@ def _parse_border(name: str, data: memoryview) -> tuple[Border, ...]:
 
 
 def configuration(commands: bytes) -> tuple[str, int] | None:
-    """Product, such as "U55", and MACs per cycle that a command stream is for, None where it does not say.
+    """Product, such as "U55", and MACs per cycle that a command stream was compiled for; None if unknown.
 
-    They stand in the configuration action at its beginning: a word with tag 1, then the NPU's config register (log2 of
-    MACs per cycle in bits 0 to 3, the product in bits 28 to 31) and its id register.  Source: the Ethos-U driver, TRM.
+    Both are in the configuration action at its beginning: a word with tag 1, then the NPU's config register (log2 of
+    MACs per cycle in bits 0 to 3, the product in bits 28 to 31) and its id register. Source: the Ethos-U driver, TRM.
     """
     words = struct.unpack_from(f"<{min(len(commands), 64) // 4}I", commands)
     for at, word in enumerate(words[1:-2], 1):

@@ -1,7 +1,7 @@
-"""What a script for ExecuTorch's own back end says about its passes; ours have no such choice.
+"""Pass options of ExecuTorch's own backend, accepted without effect.
 
-Every form that these options choose among computes the same function.  Here softmax is one operator, or one of Vela's,
-leaky ReLU one operator, and infinities of constant masks are written as what a softmax takes for nothing.
+All forms that these options select compute the same function. Here softmax is one operator, or one of Vela's, leaky
+ReLU is one operator, and infinities in constant masks become values that a softmax maps to zero.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from micronpu.base.errors import OptionError
 
 
 class SoftmaxDecompositionConfig(Enum):
-    """How softmax is put together there."""
+    """Decompositions of softmax."""
 
     MASKED = auto()
     STABLE = auto()
 
 
 class LeakyReLULoweringConfig(Enum):
-    """How leaky ReLU is put together there."""
+    """Lowerings of leaky ReLU."""
 
     TABLE = auto()
     DECOMPOSE = auto()
 
 
 class SDPASafeSoftmaxGuardPolicy(Enum):
-    """Whether rows of attention that are masked as a whole are guarded there."""
+    """Policies for guarding fully masked rows of attention."""
 
     PRESERVE = auto()
     REMOVE = auto()
@@ -36,7 +36,7 @@ class SDPASafeSoftmaxGuardPolicy(Enum):
 
 @dataclass
 class QuantizeInfConfig:
-    """What stands for infinities there.
+    """Finite replacements of infinities.
 
     Attributes:
         neg_inf, pos_inf: finite numbers.
@@ -54,10 +54,10 @@ class QuantizeInfConfig:
 
 @dataclass
 class ArmPassPipelineConfig:
-    """The options of the passes of ExecuTorch's own back end, under their names; see `notes`.
+    """Pass options of ExecuTorch's own backend, under their names; see `notes`.
 
     Raises:
-        OptionError: one has a value of another type.
+        OptionError: a value has the wrong type.
     """
 
     softmax: SoftmaxDecompositionConfig = SoftmaxDecompositionConfig.MASKED
@@ -74,7 +74,7 @@ class ArmPassPipelineConfig:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """One sentence that names what was chosen and changes nothing; empty where nothing was."""
+        """One note that names the selected options without effect; empty if there are none."""
         usual = ArmPassPipelineConfig()
         chosen = [f.name for f in fields(self) if getattr(self, f.name) != getattr(usual, f.name)]
         if not chosen:

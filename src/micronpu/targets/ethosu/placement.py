@@ -1,4 +1,4 @@
-"""Where the weights of a program are: read from flash, or in SRAM from the start, by what either takes."""
+"""Placement of a program's weights: in flash, or in SRAM from the start, by estimated cost."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from micronpu.targets.ethosu.plans import Planned
 
 _FLASH: dict[str, Any] = {"weights": "flash"}
 _SRAM: dict[str, Any] = {"weights": "sram", "memory_mode": ""}
-"""The two places, as options."""
+"""The two placements, as options."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Which place it is, and what both take.
+    """A placement, and the cost of both.
 
     Attributes:
-        options: of the place.
-        flash, sram: cycles with the weights there; None for SRAM where nothing was compiled for it.
-        flash_bytes, sram_bytes: of SRAM.
-        why: why the weights are not in SRAM, or "".
+        options: of the placement.
+        flash, sram: cycles of either placement; None for SRAM if nothing was compiled for it.
+        flash_bytes, sram_bytes: bytes of SRAM.
+        why: reason why the weights are not in SRAM, or "".
     """
 
     options: dict[str, Any]
@@ -51,11 +51,11 @@ class Placed:
 def placed(
     parts: Sequence[Partition], spec: EthosUOptions, plan: Callable[[Partition, EthosUOptions], Planned]
 ) -> Placed | None:
-    """Plans partitions anew with all weights in SRAM, and leaves them so where that fits and pays.
+    """Plan partitions again with all weights in SRAM; keep these plans if they fit and pay.
 
     Args:
         parts: with a `Planned` each, for flash.
-        plan: makes that of a partition.
+        plan: plans a partition.
     """
     plans = [part.plan for part in parts if isinstance(part.plan, Planned)]
     if not plans:
@@ -87,7 +87,7 @@ def placed(
 
 
 def resident_price(parts: Sequence[EthosUPartition], spec: EthosUOptions) -> ResidentPrice | None:
-    """What programs would take with all weights in SRAM; None where they do not fit or less than 3 % is saved."""
+    """Estimate programs with all weights in SRAM; None if they do not fit or save less than 3 %."""
     scratches = [part.ahead.scratch if part.ahead is not None else 0 for part in parts]
     prices = [resident(part.program, spec, scratch) for part, scratch in zip(parts, scratches, strict=True)]
     known = [price for price in prices if price is not None]
@@ -107,7 +107,7 @@ def _cycles(plans: Sequence[Planned], spec: EthosUOptions) -> int:
 
 
 def _bytes_of_all(plans: Sequence[Planned]) -> int:
-    """SRAM of programs that all stand in it, of which one runs at a time."""
+    """Bytes of SRAM of programs that are all resident, one of which runs at a time."""
     stands = [len(plan.program.constants) + len(plan.program.commands) for plan in plans]
     works = [max(plan.program.sram_bytes - len(plan.program.constants), 0) for plan in plans]
     return sum(stands) + max(works)

@@ -1,1 +1,1 @@
-"""The host side of an Ethos-U: simulator, executor of streams, proof, disassembly."""
+"""The host side of an Ethos-U: simulator, executor of streams, verification, disassembly."""

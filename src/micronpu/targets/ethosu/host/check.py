@@ -1,8 +1,8 @@
-"""A command stream beside the integer graph that it was made of, operation by operation, on the inputs of a run.
+"""Compare a command stream with its integer graph, operation by operation, on the inputs of a run.
 
-An operation of the graph may be several of the stream: parts of its result, which are put together again.  One that
-Vela has fused with the next, or whose result it keeps in another order, cannot be told apart from a wrong one by
-itself; the outputs decide whether there is something wrong, and the operations where it begins.
+An operation of the graph may become several of the stream, which compute parts of its result. If Vela has fused one
+with the next, or stores its result in another order, it cannot be distinguished from a wrong one; so the outputs decide
+whether there is an error, and the operations where it begins.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class StreamCheck:
-    """Compares the runs of one payload with its graph.
+    """Compares runs of one payload with its graph.
 
     Attributes:
-        trace: which operator each operation of the stream stems from.
-        reference: what to compare with; None until the carried graph is loaded.
-        equal: steps of the last run whose result is the graph's, element for element.
-        steps: those that its stream names.
+        trace: the operator of each operation of the stream.
+            reference: graph to compare with; None until the carried graph is loaded.
+            equal: steps of the last run whose result equals the graph's, element by element.
+            steps: those that the stream names.
     """
 
     trace: StreamTrace
@@ -40,20 +40,20 @@ class StreamCheck:
     _parts: dict[int, list[Array]] = field(default_factory=dict, repr=False)
 
     def begin(self) -> None:
-        """Forgets the last run."""
+        """Discard the last run."""
         self._parts = {}
 
     def watch(self, operation: Operation) -> None:
-        """Keeps what an operation has written."""
+        """Record the result of an operation."""
         source = self.trace.sources[operation.index] if operation.index < len(self.trace.sources) else -1
         if source >= 0 and operation.value is not None:
             self._parts.setdefault(source, []).append(operation.value)
 
     def end(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Compares.
+        """Compare a run with the graph.
 
         Raises:
-            PayloadError: an output differs; the message names the first operation that does, too.
+            PayloadError: an output differs; the message also names the first operation that differs.
         """
         assert self.reference is not None
         known, wanted = self.reference.compute(inputs)
@@ -79,7 +79,7 @@ class StreamCheck:
 
 
 def check_of(payload: bytes, named_data: Mapping[str, bytes], reference: Reference | None) -> StreamCheck | None:
-    """A comparison for a payload; None where there is nothing to compare it with."""
+    """Return a comparison for a payload; None if there is no graph to compare with."""
     trace = trace_of(payload, named_data)
     if trace is None or (reference is None and graph_key(payload) not in named_data):
         return None
@@ -87,9 +87,9 @@ def check_of(payload: bytes, named_data: Mapping[str, bytes], reference: Referen
 
 
 def _candidates(parts: Sequence[Array], size: int) -> Iterator[Array]:
-    """What the result of a step may be: slices by rows, columns or channels put together, or what was written last.
+    """Candidates for the result of a step: concatenated slices of rows, columns or channels, or the last write.
 
-    A transposition is an operation whose strides lead elsewhere: its last result is offered in every order of axes.
+    A transposition is an operation with permuted strides: its last result is offered in every order of axes.
     """
     if len(parts) > 1 and sum(p.size for p in parts) == size:
         for axis in (2, 0, 1):
@@ -100,11 +100,11 @@ def _candidates(parts: Sequence[Array], size: int) -> Iterator[Array]:
 
 
 def _difference(found: Array, wanted: Array) -> str:
-    """How many values differ and by how much; "" where none does."""
+    """Number and magnitude of differing values; "" if there are none."""
     a, b = found.reshape(-1), wanted.reshape(-1)
     if a.size != b.size:
         return f"{a.size:,} instead of {b.size:,} values"
-    # A stream knows only the size of elements: bool and int8, say, are compared as bytes.
+    # A stream has only element sizes: bool and int8, for example, are both compared as bytes.
     a, b = (v.view(f"i{v.itemsize}").astype(np.int64) for v in (a, b))
     distance = np.abs(a - b)
     wrong = int(np.count_nonzero(distance))

@@ -1,6 +1,6 @@
-"""A command stream in readable form: commands by name, operations by what they read and write, memory over time.
+"""Disassemble a command stream: named commands, operands of operations, memory over time.
 
-The stream is run once in the simulator, on random integers, for what every operation writes.  No torch.
+The stream is run once in the simulator, on random integers, to find what every operation writes. No torch.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class Command:
 
 @dataclass(frozen=True)
 class Step:
-    """An operation, or a transfer, with the commands that set it up.
+    """An operation or transfer, with the commands that set it up.
 
     Attributes:
-        index: in the stream, transfers included; as profiles and errors name it.
-        name: what it computes, such as "convolution".
-        reads, writes: each "name [sizes] at region+address", as the registers say.
+        index: in the stream, including transfers; the same as in profiles and errors.
+        name: of the computation, such as "convolution".
+        reads, writes: each "name [sizes] at region+address", from the registers.
         work: multiplications, and bytes read.
-        moved: bytes that it reads and writes, by region.
-        commands: those since the operation before it, its own the last.
-        operator: of the user's model that it stems from, with its line, such as "Conv2d model.py:12", or "".
-        after: the operations whose results it reads; -1 - i stands for input i of the stream.
+        moved: bytes read and written, by region.
+        commands: those since the previous operation, its own last.
+        operator: operator of the user's model with its line, such as "Conv2d model.py:12", or "".
+        after: operations whose results it reads; -1 - i means input i of the stream.
     """
 
     index: int
@@ -80,12 +80,12 @@ class Disassembly:
     """A command stream.
 
     Attributes:
-        accelerator: that it was made for.
-        steps: operations in order.
-        rest: commands behind the last operation.
-        stopped: why the simulator did not finish, or "".
-        memory: the scratch regions over time; those operations that the simulator did not reach are left out.
-        results: the operations that make each output, as in `Step.after`; empty where the simulator did not finish.
+        accelerator: that it was compiled for.
+            steps: operations in order.
+            rest: commands after the last operation.
+            stopped: reason why the simulator did not finish, or "".
+            memory: the scratch regions over time, without operations that the simulator did not reach.
+            results: the operations that compute each output, as in `Step.after`; empty if the simulator did not finish.
     """
 
     accelerator: str
@@ -107,10 +107,10 @@ class Disassembly:
         return {**asdict(self), "moved": self.moved}
 
     def lines(self, registers: bool = False) -> Iterator[str]:
-        """The stream as text, a line per operation.
+        """Return the stream as text, a line per operation.
 
         Args:
-            registers: with the commands in front of each.
+            registers: include the commands before each operation.
         """
         for step in self.steps:
             if registers:
@@ -125,7 +125,7 @@ class Disassembly:
         yield "bytes moved: " + ", ".join(f"{name} {count:,}" for name, count in sorted(self.moved.items()))
 
     def memory_lines(self) -> Iterator[str]:
-        """Memory over time as text: per region, a line per operation with the bytes alive and where they lie."""
+        """Memory over time as text: per region, a line per operation with the live bytes and their location."""
         width = max((len(s.operator or s.name) for s in self.steps), default=0)
         for region in self.memory:
             step = self.steps[region.busiest]
@@ -139,7 +139,7 @@ class Disassembly:
 
 
 def disassemble(payload: bytes, trace: StreamTrace | None = None) -> Disassembly:
-    """Takes the stream of a payload apart.
+    """Disassemble the stream of a payload.
 
     Args:
         trace: names the operators of the model.
@@ -173,7 +173,7 @@ def disassemble(payload: bytes, trace: StreamTrace | None = None) -> Disassembly
         if command.name in _STARTS:
             index = len(steps)
             found = _step(index, command.name, registers, seen.get(index), tuple(since))
-            # What a transfer brings is for the operation that reads it, which may stand behind others.
+            # The data of a transfer belong to the operation that reads them, which may come later.
             brings = index in seen and not seen[index].shape
             operator = trace.of(readers.get(index, index) if brings else index) if trace is not None else None
             after = flow[index] if index < len(uses) else ()
@@ -187,7 +187,7 @@ def disassemble(payload: bytes, trace: StreamTrace | None = None) -> Disassembly
 
 
 def _first_readers(flow: Sequence[tuple[int, ...]]) -> dict[int, int]:
-    """Of each operation whose result is read, the first that does."""
+    """The first reader of each operation whose result is read."""
     found: dict[int, int] = {}
     for index, after in enumerate(flow):
         for source in after:
@@ -196,7 +196,7 @@ def _first_readers(flow: Sequence[tuple[int, ...]]) -> dict[int, int]:
 
 
 def _with_chains(uses: Sequence[Use], seen: Mapping[int, Operation]) -> list[Use]:
-    """The same with what stays inside the NPU until the next operation, as a byte of a region that is none."""
+    """Model values that stay inside the NPU until the next operation as a byte of a pseudo region."""
     inside, found, kept = (Bytes(-1, 0, 1),), [], False
     for index, use in enumerate(uses):
         if not seen[index].shape:  # a transfer

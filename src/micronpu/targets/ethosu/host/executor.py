@@ -1,7 +1,7 @@
-"""Runs the command stream of an Ethos-U partition in the open simulator: the bytes that the chip would run.
+"""Run the command stream of an Ethos-U partition in the open simulator, with the same bytes as on the chip.
 
-The interface is that of `micronpu.host.litert_executor.LiteRtProgram`.  Where the simulator does not model something
-that the stream does, and the program carries the integer graph that it was made of, that graph runs in its place.
+The interface is that of `micronpu.host.litert_executor.LiteRtProgram`. If the simulator does not model a feature of the
+stream, and the program carries its integer graph, the graph runs instead.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class StreamProgram:
     """One command stream, ready to run.
 
     Args:
-        payload: of the delegate, all blocks inside.
-        mode: the simulator has one way to compute, so that the fast mode makes no difference.
-        num_inputs, num_outputs: of the delegate call; checked.
-        graph: makes the executor of the carried integer graph, or None where there is none.
-        check: compares every run with the graph, operation by operation.
+        payload: of the delegate, including all blocks.
+            mode: fast mode has no effect; the simulator has one implementation.
+            num_inputs, num_outputs: of the delegate call; checked.
+            graph: makes the executor of the carried integer graph; None if there is none.
+            check: compares every run with the graph, operation by operation.
 
     Raises:
         PayloadError: the payload cannot be read, is for no known accelerator, or its inputs and outputs do not match.
@@ -66,7 +66,7 @@ class StreamProgram:
                 f"{num_inputs} and {num_outputs}.",
                 hint=_COMPILE_AGAIN,
             )
-        # Most programs run once, to be checked: who runs again gets what the simulator can keep.
+        # Most programs run once, for verification, so start with a small cache; further runs enlarge it.
         self._simulator = EthosUSimulator(accelerator_of(self._content.commands), weight_limit=WEIGHTS_OF_ONE_RUN)
         self._has_run = False
         self._make_graph = graph
@@ -77,7 +77,7 @@ class StreamProgram:
         """Compute all outputs. Inputs and outputs are in the order of the payload.
 
         Raises:
-            PayloadError: a buffer does not fit its tensor, or the stream does what no correct stream does.
+            PayloadError: a buffer does not fit its tensor, or the stream does something invalid.
         """
         if self._graph is not None:
             return self._graph.run(inputs, outputs)
@@ -89,7 +89,7 @@ class StreamProgram:
     def run_traced(
         self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], sink: Callable[[OperatorTrace], None]
     ) -> None:
-        """Like `run`; `sink` is called after each operation of the NPU, with what it has written.
+        """Like `run`; `sink` is called after each operation of the NPU, with its result.
 
         Raises:
             PayloadError: as `run`.
@@ -111,7 +111,7 @@ class StreamProgram:
             self._fall_back(error).run_traced(inputs, outputs, sink)
 
     def _fall_back(self, error: NotModelledError) -> Executor:
-        """The carried graph, from now on.
+        """Switch to the carried graph permanently.
 
         Raises:
             PayloadError: there is none.
@@ -150,11 +150,11 @@ class StreamProgram:
 
 
 def recorded_bytes(payload: bytes | memoryview) -> int:
-    """Bytes that a traced run of a command stream records, which are what its operations write; 0 for a damaged one."""
+    """Bytes that a traced run of a command stream records: the results of its operations; 0 for a damaged one."""
     try:
         return sum(map(recorded_size, results_of(parse(payload).commands)))
     except PayloadError:
-        return 0  # the plug-in's to report
+        return 0  # the plug-in reports it
 
 
 def _both(first: Watcher | None, second: Watcher | None) -> Watcher | None:

@@ -1,7 +1,7 @@
-"""Memory over time: which bytes of a scratch region hold a value that is still needed, operation by operation.
+"""Memory over time: live bytes of a scratch region, operation by operation.
 
-A byte is alive from the operation that writes it, or from the beginning for an input, to the last operation that reads
-it, or to the end for an output.  What is written and never read is alive only meanwhile.
+A byte is live from the operation that writes it, or from the beginning for an input, to the last operation that reads
+it, or to the end for an output. A value that is never read is live only during the operation that writes it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 from micronpu.targets.ethosu.host.simulator import Bytes
 
 GRAIN = 16
-"""Bytes that are alive together: Vela's alignment of tensors."""
+"""Granularity in bytes: Vela's alignment of tensors."""
 READ, WRITTEN, BOTH, ALIVE, FREE = "r", "w", "x", "#", "."
-"""Of a column in a picture: any byte of it is read, written, both by now; is alive; none is."""
+"""State of a column in a picture: some byte of it is read, is written, both, or is live; or none is."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """What an operation does with memory."""
+    """Bytes that an operation reads and writes."""
 
     reads: tuple[Bytes, ...]
     writes: tuple[Bytes, ...]
@@ -36,10 +36,10 @@ class MemoryMap:
 
     Attributes:
         region: its number in the stream.
-        size: bytes up to the last that is used.
-        live: bytes alive during each operation, in whole grains of 16.
-        picture: a row per operation; a column stands for an equal part of the size. "r": read, "w": written, "x": both,
-            "#": alive, ".": free.
+        size: bytes up to the last used one.
+        live: live bytes during each operation, in multiples of 16.
+        picture: a row per operation; each column covers an equal part of the size. "r": read, "w": written, "x": both,
+            "#": live, ".": free.
     """
 
     region: int
@@ -49,21 +49,22 @@ class MemoryMap:
 
     @property
     def peak(self) -> int:
-        """The most bytes alive at once."""
+        """Maximum number of live bytes."""
         return max(self.live, default=0)
 
     @property
     def busiest(self) -> int:
-        """Index of the first operation during which that many are."""
+        """Index of the first operation with that many live bytes."""
         return self.live.index(self.peak) if self.live else 0
 
 
 def sources(uses: Sequence[Use], inputs: Sequence[Bytes], outputs: Sequence[Bytes]) -> list[tuple[int, ...]]:
-    """Whose results each operation reads, and then each output: numbers of operations, and -1 - i for input i.
+    """Producers of the data that each operation, and then each output, reads: operation numbers, and -1 - i for input
+    i.
 
     Args:
         uses: of the operations in order.
-        inputs, outputs: where those of the stream lie.
+        inputs, outputs: location of the stream's inputs and outputs.
     """
     owned: defaultdict[int, _Owners] = defaultdict(_Owners)
 
@@ -81,9 +82,9 @@ def sources(uses: Sequence[Use], inputs: Sequence[Bytes], outputs: Sequence[Byte
 
 
 class _Owners:
-    """Who has written each byte of a region last: parts in order that do not touch, or have different owners.
+    """The last writer of each byte of a region: sorted ranges that do not touch, or have different writers.
 
-    An operation writes a tensor row by row, thousands of ranges; those that touch are one part, so parts stay few.
+    An operation writes a tensor row by row, in thousands of ranges; merging adjacent ones keeps their number small.
     """
 
     def __init__(self) -> None:
@@ -92,10 +93,10 @@ class _Owners:
         self._owners: list[int] = []
 
     def put(self, start: int, end: int, owner: int) -> None:
-        """Gives the bytes from `start` to before `end` to an owner."""
+        """Assign the bytes [start, end) to a writer."""
         if start >= end:
             return
-        # All parts that overlap the new one or touch it.
+        # All ranges that overlap or touch the new one.
         first, behind = bisect_left(self._ends, start), bisect_right(self._starts, end)
         before: list[tuple[int, int, int]] = []
         after: list[tuple[int, int, int]] = []
@@ -112,12 +113,12 @@ class _Owners:
             values[first:behind] = [part[index] for part in parts]
 
     def of(self, start: int, end: int) -> list[int]:
-        """The owners of the bytes from `start` to before `end`."""
+        """The writers of the bytes [start, end)."""
         return self._owners[bisect_right(self._ends, start) : bisect_left(self._starts, end)] if start < end else []
 
 
 def memory_map(uses: Sequence[Use], region: int, outputs: Sequence[Bytes], columns: int = 64) -> MemoryMap:
-    """The map of a region.
+    """Return the map of a region.
 
     Args:
         uses: of every operation in order.

@@ -1,4 +1,4 @@
-"""A command stream beside the flatbuffer that it was made of, on the same integers: no stream is trusted unseen.
+"""Verify a command stream against the flatbuffer it was compiled from, on random integers.
 
 The stream runs in the simulator of `micronpu.targets.ethosu.host.simulator`, the flatbuffer in LiteRT's reference
 kernels or in `micronpu.host.tosa_run`.
@@ -35,22 +35,22 @@ from micronpu.targets.ethosu.schedule.ranges import Ranges
 Array = np.ndarray[Any, Any]
 
 ROWS = 2
-"""How many random inputs are run at the least: one of the whole range, and one near zero."""
+"""Minimum number of random inputs: one of the full range, and one near zero."""
 MOST_ROWS = 16
 _LARGE = 30_000_000
-"""Multiply-accumulates from which one input is run, not two: a tenth of a second in the reference kernels."""
+"""Multiply-accumulates above which one input is run, not two: a tenth of a second in the reference kernels."""
 _TELLING = 8
-"""Elements of each output that have to be equal elsewhere than at an end of their range, where wrong sums end, too; for
-an output of a few elements that takes more inputs."""
+"""Minimum number of unsaturated elements of each output that must be equal, since wrong sums saturate as well; outputs
+of few elements need more inputs for that."""
 _EXTREMES = 0.125
-"""Part of the elements of random inputs that are the smallest or largest integer."""
+"""Fraction of random input elements that are the smallest or largest integer."""
 _NEAR = 8
-"""The largest integer in standard deviations of inputs near zero: what is large everywhere saturates, and what was read
-from a wrong place does not show behind that."""
+"""Largest integer in standard deviations of inputs near zero: large inputs saturate, which would hide reads from a
+wrong address."""
 
 
 class Outcome(Enum):
-    """What a comparison has shown."""
+    """Result of a comparison."""
 
     EQUAL = "equal"
     DIFFERENT = "different"
@@ -62,7 +62,7 @@ class Ran:
     """A stream's run on random integers.
 
     Attributes:
-        footprints: of each operation, transfers included.
+        footprints: of each operation, including transfers.
     """
 
     inputs: list[Array]
@@ -71,7 +71,7 @@ class Ran:
 
     @cached_property
     def accesses(self) -> list[Access]:
-        """What each operation reads and writes, transfers included."""
+        """Bytes that each operation reads and writes, including transfers."""
         return [Access(f.work, Ranges.in_order(f.reads), Ranges.in_order(f.writes)) for f in self.footprints]
 
 
@@ -80,10 +80,10 @@ class Proof:
     """The result of a comparison.
 
     Attributes:
-        detail: what was seen, one clause; "" where all elements are equal.
-        early: bytes from the first command to that of an operation which reads what the one before has not written yet;
-            None where that is not what is wrong.
-        ran: the first of the stream's runs, where it was asked for and all elements are equal.
+        detail: the difference, as one clause; "" if all elements are equal.
+            early: byte offset of an operation that reads data before the previous one has written it; None if that is
+                not the error.
+            ran: the first run of the stream, if requested and if all elements are equal.
     """
 
     outcome: Outcome
@@ -93,13 +93,13 @@ class Proof:
 
 
 def random_integers(shape: Sequence[int], numpy_type: Any, seed: int, *, near: bool = False, count: int = 1) -> Array:
-    """Integers of the whole range of a type of 8 or 16 bits, its ends more often than by chance.
+    """Integers of the full range of an 8- or 16-bit type, with its limits more frequent than by chance.
 
-    Wider integers are indices, which are all different as long as there are enough of them.
+    Wider integers are indices, all different if the range is large enough.
 
     Args:
-        near: around zero, instead.
-        count: of the things that indices number.
+        near: around zero instead.
+        count: range of indices.
     """
     kind = np.dtype(numpy_type)
     dice = np.random.default_rng(seed)
@@ -118,11 +118,11 @@ def random_integers(shape: Sequence[int], numpy_type: Any, seed: int, *, near: b
 def integers_for(
     inputs: Sequence[tuple[Sequence[int], Any]], counts: Sequence[int], seed: int, row: int
 ) -> list[Array]:
-    """Integers to run a program on; every second row of them is near zero.
+    """Integers to run a program on; every second set is near zero.
 
     Args:
         inputs: shape and NumPy type of each.
-        counts: of the things that each input numbers, if it does; else 1.
+        counts: range of each input that holds indices; else 1.
     """
     return [
         random_integers(shape, kind, seed + 97 * row + i, near=bool(row % 2), count=counts[i])
@@ -131,7 +131,7 @@ def integers_for(
 
 
 def is_large(graph: Graph) -> bool:
-    """Whether one run of a graph is all that its proof takes."""
+    """True if one run of a graph suffices for its verification."""
     return macs_of(graph) > _LARGE
 
 
@@ -152,15 +152,15 @@ def compare(
     seed: int = 0,
     footprints: bool = False,
 ) -> Proof:
-    """Runs both on random integers, one after the other: what the one needs of memory the other has given back.
+    """Run both on random integers, one after the other, so that their memory is not needed at the same time.
 
     Args:
-        content: of the payload of a delegate, all blocks inside.
+        content: of the delegate's payload, including all blocks.
         model: LiteRT or TOSA flatbuffer with the same inputs and outputs in the same order.
         inputs: shape and NumPy type of each.
-        rows: how many inputs at the least; every second one is near zero.
-        counts: of the things that each input numbers, if it does; 1 of each unless given.
-        most: how many inputs where the outputs of fewer tell too little.
+        rows: minimum number of inputs; every second one is near zero.
+        counts: range of each input that holds indices; default 1.
+        most: maximum number of inputs, if the outputs of fewer are inconclusive.
         seed: of the inputs.
         footprints: keep the first run with those of its operations.
     """
@@ -184,7 +184,7 @@ def compare(
         return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
     except SimulationError as error:
         refused = error
-    except MicroNpuError as error:  # nothing to run it with
+    except MicroNpuError as error:  # the simulator is not available
         return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
     try:
         kernels = TosaProgram if model[4:8] == tosa_executor.IDENTIFIER else LiteRtProgram
@@ -198,7 +198,7 @@ def compare(
 
 
 def _against(graph: TosaProgram | LiteRtProgram, ran: Sequence[Ran]) -> Proof | None:
-    """What speaks against a stream when its graph is computed on the host; None where all is equal."""
+    """Compare the runs with the host's kernels; return None if all outputs are equal."""
     for given, ours in ((r.inputs, r.outputs) for r in ran):
         theirs = [np.empty(array.shape, array.dtype) for array in ours]
         try:
@@ -215,13 +215,13 @@ def _against(graph: TosaProgram | LiteRtProgram, ran: Sequence[Ran]) -> Proof | 
 
 
 def _inside(array: Array) -> int:
-    """How many elements are at no end of their type's range."""
+    """Number of elements that are not at a limit of their type."""
     ends = np.iinfo(array.dtype) if array.dtype.kind == "i" else None
     return array.size if ends is None else int(((array > ends.min) & (array < ends.max)).sum())
 
 
 def _types(graph: LiteRtProgram | TosaProgram) -> list[int]:
-    """ExecuTorch's numbers of the outputs' element types."""
+    """ExecuTorch's element type numbers of the outputs."""
     return [output.scalar_type for output in graph.outputs]
 
 

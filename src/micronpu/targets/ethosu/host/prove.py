@@ -1,7 +1,7 @@
-"""No stream is trusted unseen: what Vela made of a graph runs beside it, on random integers, before anyone gets it.
+"""Verify every stream: run Vela's result and its graph on random integers before the stream is used.
 
-Vela lets an operation begin before the one before it has ended, now and then too early. Such a one is made to wait,
-which no result can suffer from.
+Vela lets operations overlap, sometimes too early. Such an operation is made to wait, which cannot change correct
+results.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ SENTENCE = "The command stream that Vela makes of the operator computes what the
 HINT = "another version of Vela, another Ethos-U, or another form of the model"
 
 _MOST_WAITING = 32
-"""Operations that are made to wait, each for another run."""
+"""Maximum number of operations that are made to wait; each needs another run."""
 _SMALL = 2_000_000
-"""Multiply-accumulates of all further inputs, which outputs of a few elements take."""
+"""Maximum multiply-accumulates of all additional inputs, for outputs of few elements."""
 
 
 class StreamDiffersError(VelaError):
-    """Every stream that Vela makes of a graph computes another result than the graph."""
+    """Every stream that Vela emits for a graph computes a different result than the graph."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What a comparison says.
+    """Result of verifying a program.
 
     Attributes:
         program: Vela's, or the same with operations that wait.
-        objection: why it must not be used, or "".
-        unproved: why nobody can tell, or "".
-        waiting: how many operations were made to wait.
-        ran: a run of the program, where another schedule may need it.
+        objection: reason why it must not be used, or "".
+        unproved: reason why it could not be verified, or "".
+        waiting: number of operations that were made to wait.
+        ran: a run of the program, if another schedule may need it.
     """
 
     program: VelaProgram
@@ -55,11 +55,11 @@ class Checked:
 
 
 Check = Callable[[Graph, Emitted, VelaProgram], Checked]
-"""Of a graph, what it was written as, and what Vela made of it."""
+"""Verifies Vela's program for a graph and the model written from it."""
 
 
 def check_of(spec: EthosUOptions) -> Check:
-    """The comparison for an accelerator."""
+    """Return the verification for an accelerator."""
 
     def check(graph: Graph, emitted: Emitted, program: VelaProgram) -> Checked:
         from micronpu.targets.ethosu.faster import may_pay

@@ -1,4 +1,4 @@
-"""The open simulator of Ethos-U: runs the command stream of a payload, NumPy in, NumPy out.
+"""The open simulator of Ethos-U: run the command stream of a payload on NumPy arrays.
 
     outputs = EthosUSimulator("ethos-u55-128").run(payload, inputs)
 
@@ -38,18 +38,18 @@ _ALIGNMENT = 16
 _CONSTANTS_REGION, _SCRATCH_REGION, _FAST_REGION = 0, 1, 2
 _INPUTS_REGION, _OUTPUTS_REGION = APART
 _FARTHEST = 1 << 30
-"""Bytes of inputs or outputs that lie apart, at most: a payload may be damaged."""
+"""Maximum bytes of separate inputs or outputs, because a payload may be damaged."""
 FAST_SCRATCH_BYTES = 2 * 1024 * 1024
-"""Of the NPU's own SRAM in memory modes that have one, where the caller says nothing: no chip of ours has more."""
+"""Default size in bytes of the NPU's own SRAM, for memory modes that use it: no supported chip has more."""
 WEIGHT_LIMIT = 256 * 1024 * 1024
-"""Of decoded weights, where the caller says nothing."""
+"""Default maximum of decoded weights in bytes."""
 WEIGHTS_OF_ONE_RUN = 1024 * 1024
-"""Of decoded weights, for a single run: stripes of several layers take turns. Those of all layers are three times as
-large as the program."""
+"""Maximum of decoded weights in bytes for a single run, enough for layers whose stripes alternate. All decoded weights
+are three times as large as the program."""
 
 
 class SimulationError(MicroNpuError):
-    """A command stream does what no correct stream does; the message names command, offset and operation.
+    """A command stream does something invalid; the message names command, offset and operation.
 
     Attributes:
         offset: bytes from the first command of the stream, or None.
@@ -63,19 +63,19 @@ class SimulationError(MicroNpuError):
 
 
 class NotModelledError(SimulationError):
-    """A command stream may be right, but the simulator cannot compute it; the message names the register."""
+    """A stream may be valid, but the simulator does not model a feature of it; the message names the register."""
 
 
 class TooEarlyError(SimulationError):
-    """An operation may read what the one before it has not written yet; the message names both."""
+    """An operation may read data before the previous one has written it; the message names both."""
 
 
 class Footprint(NamedTuple):
-    """What an operation has done to memory.
+    """Memory accesses of an operation.
 
     Attributes:
         work: multiplications, and bytes moved.
-        reads, writes: int64 [ranges, 3]: region, first byte and number of bytes, in order, none touching another's.
+        reads, writes: int64 [ranges, 3]: region, first byte and number of bytes; sorted, not adjacent.
     """
 
     work: int
@@ -129,7 +129,7 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(_Op
 
 
 class Bytes(NamedTuple):
-    """Neighbouring bytes of a region; region 8 is the table memory inside the NPU."""
+    """Adjacent bytes of a region; region 8 is the table memory inside the NPU."""
 
     region: int
     address: int
@@ -138,18 +138,18 @@ class Bytes(NamedTuple):
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation that a stream has started and finished.
+    """One executed operation of a stream.
 
     Attributes:
-        index: in the stream, from 0; transfers and operations count alike.
+        index: in the stream, from 0, including transfers.
         offset: bytes from the first command to the one that starts it.
         name: such as "convolution", "max pool", "transfer".
         work: multiplications, and bytes read.
-        region: of the output; -1 where it stays inside the NPU.
+        region: of the output; -1 if it stays inside the NPU.
         address: of the output in its region.
         shape: height, width and depth of the output; empty for a transfer.
-        value: the output as memory holds it now, of `shape`; None for a transfer or where it stays inside the NPU.
-        reads, writes: every byte that it has read and written, in order, where the run was asked for `accesses`.
+        value: the output as stored in memory, of `shape`; None for a transfer or if it stays inside the NPU.
+            reads, writes: every byte read and written, sorted, if the run has `accesses`.
     """
 
     index: int
@@ -171,7 +171,7 @@ _library: ctypes.CDLL | None = None
 
 
 def load_simulator() -> ctypes.CDLL:
-    """The simulator's library, compiled and loaded on the first call.
+    """Return the simulator's library, compiled and loaded on the first call.
 
     Raises:
         RuntimeUnavailableError: it cannot be built or loaded on this machine.
@@ -183,7 +183,7 @@ def load_simulator() -> ctypes.CDLL:
             try:
                 _library = _open(path)
             except RuntimeUnavailableError:
-                # The one that came with the package may ask for a newer C++ library than there is.
+                # The package's library may require a newer C++ library than installed.
                 if (compiled := build_simulator(SOURCES, prebuilt=False)) == path:
                     raise
                 _library = _open(compiled)
@@ -226,15 +226,15 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 class EthosUSimulator:
-    """An Ethos-U accelerator that computes what the chip would, byte for byte, and refuses what no correct stream does.
+    """An Ethos-U accelerator that computes the chip's results bit-exactly and refuses invalid streams.
 
-    Keeps decoded weights between runs. For one thread at a time.
+    It caches decoded weights across runs. Not thread-safe.
 
     Args:
         accelerator: such as "ethos-u55-128".
-        fast_scratch_bytes: of the NPU's own SRAM, which memory modes with dedicated SRAM use.
-        work_limit: the most multiplications and bytes that a run may take; 0: any number.
-        weight_limit: the most bytes of decoded weights that it keeps; what is run once has no use for them.
+        fast_scratch_bytes: size of the NPU's own SRAM, for memory modes with dedicated SRAM.
+            work_limit: maximum multiplications plus bytes moved of a run; 0: no limit.
+            weight_limit: maximum bytes of cached decoded weights; a single run needs no cache.
 
     Raises:
         OptionError: there is no such accelerator.
@@ -266,16 +266,16 @@ class EthosUSimulator:
             self._sim = None
 
     def command_name(self, word: int) -> str:
-        """Name of the command that a word of a stream is, such as "NPU_SET_IFM_REGION"; "" if there is none."""
+        """Name of the command in a word of a stream, such as "NPU_SET_IFM_REGION"; "" if there is none."""
         name = self._library.ethosu_sim_command_name(self._sim, word)
         return name.decode() if name else ""
 
     def keep_weights(self, most: int = WEIGHT_LIMIT) -> None:
-        """From now on keeps up to so many bytes of decoded weights."""
+        """Set the maximum bytes of cached decoded weights."""
         self._library.ethosu_sim_set_weight_limit(self._sim, most)
 
     def reset(self) -> None:
-        """Forgets decoded weights."""
+        """Clear the cache of decoded weights."""
         self._library.ethosu_sim_reset(self._sim)
 
     def run(
@@ -287,22 +287,22 @@ class EthosUSimulator:
         accesses: bool = False,
         footprints: list[Footprint] | None = None,
     ) -> list[Array]:
-        """Runs a payload once.
+        """Run a payload once.
 
         Args:
             inputs: one array per input of the payload, of its element size and count, in the order of its program.
             watch: called after every operation, with its output.
-            accesses: its operations also say which bytes they have read and written.
-            footprints: gets that of each operation, transfers included; for who needs no values, and no `watch`.
+            accesses: operations include the bytes that they read and write.
+            footprints: list to append the footprint of each operation to, including transfers; excludes `watch`.
 
         Returns:
-            One array per output, of the payload's shape (up to six sizes); integers, signed: the payload knows only
-            the size of elements.
+            One array per output, of the payload's shape (up to six sizes), as signed integers: the payload has only the
+            size of elements.
 
         Raises:
-            PayloadError: the payload is damaged, or its content stands elsewhere.
-            ModelError: the inputs do not fit.
-            SimulationError: the stream does what no correct stream does, or what the simulator cannot compute.
+            PayloadError: the payload is damaged, or blocks of it are stored elsewhere.
+                ModelError: the inputs do not fit.
+                SimulationError: the stream does something invalid, or something that the simulator does not model.
         """
         content = payload if isinstance(payload, EthosUPayload) else parse(payload)
         constants = np.frombuffer(content.constants, np.uint8)
@@ -363,16 +363,15 @@ class EthosUSimulator:
         watch: Watcher | None = None,
         accesses: bool = False,
     ) -> None:
-        """Runs a stream on memory as a board has it: all of it may be read and written, and is changed in place.
+        """Run a stream on memory as on a board: all bytes are readable and writable, and modified in place.
 
         Args:
             commands: driver actions, as in a payload.
-            memories: the bytes behind each base pointer, at addresses that are multiples of 16; None where there are
-                none. They may lie inside each other.
+            memories: the bytes behind each base pointer, aligned to 16; None for absent ones. They may overlap.
             watch, accesses: see `run`.
 
         Raises:
-            SimulationError: the stream does what no correct stream does, or what the simulator cannot compute.
+            SimulationError: the stream does something invalid, or something that the simulator does not model.
         """
         nowhere = _Region(None, 0, _MEMORY)
         regions = (_Region * len(memories))(
@@ -385,7 +384,7 @@ class EthosUSimulator:
         failure: list[BaseException] = []
 
         def watched(_: Any, operation: Any) -> int:
-            # An exception may not leave a callback: it stops the run and is raised here.
+            # An exception must not leave a callback: it stops the run and is raised here.
             try:
                 assert handle is not None
                 handle(operation.contents)
@@ -422,9 +421,9 @@ def _collecting(found: list[Footprint]) -> Callable[[Any], None]:
     def spans(first: Any, count: int) -> npt.NDArray[np.int64]:
         if not count:
             return np.zeros((0, 3), np.int64)
-        # Copied in one piece, since ctypes makes an object of every number that is looked at.
+        # Copied at once, since ctypes creates an object for every number that is read.
         rows = np.frombuffer(ctypes.string_at(first, count * ctypes.sizeof(_Range)), np.int64).reshape(count, 3).copy()
-        rows[:, 0] &= 0xFFFFFFFF  # the region has four bytes, behind which four are unused
+        rows[:, 0] &= 0xFFFFFFFF  # the region is a 32-bit field followed by padding
         return rows
 
     return lambda o: found.append(Footprint(o.work, spans(o.reads, o.num_reads), spans(o.writes, o.num_writes)))
@@ -434,12 +433,13 @@ _ERRORS = {_NOT_MODELLED: NotModelledError, _TOO_MUCH_WORK: NotModelledError, _T
 
 
 def aligned_bytes(size: int) -> npt.NDArray[np.uint8]:
-    """Zeros at an address that the NPU accepts, of the system's own pages: what no stream touches takes no memory."""
+    """Zeros with the NPU's alignment, in separate pages: untouched ones take no memory."""
     return np.frombuffer(mmap.mmap(-1, max(size, 1)), np.uint8)[:size]
 
 
 def _apart(borders: Sequence[Border], region: int) -> npt.NDArray[np.uint8]:
-    """The memory of inputs or outputs that lie apart: up to the end of the last; empty where none does, or too far."""
+    """Memory of separate inputs or outputs, up to the end of the last one; empty if there are none, or beyond the
+    limit."""
     end = max((b.address + _size(b) for b in borders if b.region == region), default=0)
     return aligned_bytes(end if 0 <= end <= _FARTHEST else 0)
 
@@ -470,7 +470,7 @@ def _operation(o: Any, memories: Sequence[Array], accesses: bool) -> Operation:
     elif 0 <= ofm.region < len(memories):
         value = _read(memories[ofm.region], ofm)
     found = Operation(o.index, o.offset, o.name.decode(), o.work, ofm.region, ofm.address, shape, value)
-    if not accesses:  # profiles and checks have no use for thousands of ranges
+    if not accesses:  # profiles and checks do not need thousands of ranges
         return found
     reads = tuple(Bytes(r.region, r.offset, r.size) for r in o.reads[: o.num_reads])
     writes = tuple(Bytes(r.region, r.offset, r.size) for r in o.writes[: o.num_writes])
@@ -478,7 +478,7 @@ def _operation(o: Any, memories: Sequence[Array], accesses: bool) -> Operation:
 
 
 def _read(memory: Array, ofm: Any) -> Array | None:
-    """A feature map of one tile out of memory; None if it does not lie in it."""
+    """Read a feature map of one tile from memory; None if it exceeds the memory."""
     height, width, depth = ofm.shape
     size = ofm.element_bytes
     c = np.arange(depth)

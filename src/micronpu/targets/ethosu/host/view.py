@@ -1,4 +1,4 @@
-"""The operations of a command stream, and what they read of each other."""
+"""The operations of a command stream, and the data flow between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from micronpu.targets.ethosu.payload import inlined
 
 
 def view(payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
-    """What a payload computes, as the simulator runs it.
+    """Return the operations of a payload, as the simulator runs them.
 
     Raises:
         PayloadError: it cannot be read.
@@ -28,7 +28,7 @@ def view(payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
         attributes += [("reads", text) for text in step.reads]
         attributes += [(f"bytes moved, {region}", f"{count:,}") for region, count in sorted(step.moved.items())]
         attributes.append(("multiplications and bytes read", f"{step.work:,}"))
-        # A transfer is no operator of its own: what it brings is of the one behind it.
+        # A transfer has no separate operator: its data belong to the operation after it.
         known = trace is not None and step.index < len(trace.sources) and step.name != "transfer"
         operator = trace.sources[step.index] if trace is not None and known else -1
         steps.append(
