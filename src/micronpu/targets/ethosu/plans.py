@@ -1,8 +1,8 @@
-"""The plans to compile a partition, and the one that costs the fewest cycles.
+"""Plans to compile a partition, and the search for the one with the fewest cycles.
 
-Vela's own estimate decides, as it does inside Vela.  First every kind of operator that can be rewritten is compiled
-alone in each way, which takes about a millisecond; then the program as it is and the program of the best rewrites are
-compiled whole.  Rewrites that cost more there than they did alone are taken back.
+Vela's own estimate decides, as it does inside Vela. First every kind of operator that can be rewritten is compiled
+alone in each form, which takes about a millisecond; then the original program and the one with the best rewrites are
+compiled. Rewrites that cost more there than they did alone are undone.
 """
 
 from __future__ import annotations
@@ -39,36 +39,37 @@ if TYPE_CHECKING:
     from micronpu.targets.ethosu.host.proof import Ran
 
 _LEAST_GAIN = 0.03
-"""Part of an operator's cycles that a rewrite must save: what is measured alone differs a little in the program."""
+"""Minimum fraction of an operator's cycles that a rewrite must save, because costs in the program differ from costs
+alone."""
 _MOST_CONSTANT_BYTES = 128 * 1024
-"""Operators with more weights are bound by reading them, and take Vela long."""
+"""Operators with more bytes of weights are bound by reading them, and slow to compile."""
 _NEAR, _DEDICATED = "Shared_Sram", "Dedicated_Sram"
 _OPTIMIZE = ("scheduler", "optimize")
 _DISABLE = ("scheduler", "disable_feature")
 _LIMIT = ("scheduler", "arena_size_limit")
 UNCHAINED = ((_DISABLE, "Grouping"),)
-"""Options of Vela for a program whose operations are not chained.  U85 has room for one int16 table, and Vela chains
-operations with two: a sum of tables that another table reads, as (x ** 0.5) ** 2 is, is wrong then."""
+"""Vela options to disable chains of operations. U85 has memory for one int16 table, but Vela chains operations with
+two: a sum of tables that another table reads, such as (x ** 0.5) ** 2, is then wrong."""
 _SMALL_NODES = 24
-"""Programs of so few operators are also compiled by the plans that rarely pay."""
+"""Maximum number of operators of programs that are also compiled with rarely useful plans."""
 _LARGE_NODES = 300
-"""Programs of more operators go to Vela in one format, and in the other where Vela refuses that: on U55 its time grows
-with the square of the program, and the two formats differ by what stands at the end of it."""
+"""Number of operators above which the second format is tried only if Vela refuses the first: on U55 its time grows with
+the square of the program, and the formats differ only near the program's end."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A way to ask Vela, and what it costs.
+    """One set of Vela options and its estimated cost.
 
     Attributes:
-        name: what the report calls it.
-        format: that Vela is given, "litert" or "tosa".
-        rewrites: whether operators are rewritten to what costs the least.
+        name: in reports.
+        format: of Vela's input, "litert" or "tosa".
+        rewrites: True if operators are replaced by cost-saving rewrites.
         options: (section, key) and value of Vela's options.
-        cycles: Vela's estimate, or None where Vela refuses the program or was not asked.
+        cycles: Vela's estimate, or None if Vela refuses the program or has not compiled it.
         memory: bytes of SRAM.
-        fits: whether that is within the limit.
-        objection: why Vela refuses, or "".
+        fits: True if the memory is within the limit.
+        objection: reason why Vela refuses, or "".
     """
 
     name: str
@@ -83,15 +84,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Searched:
-    """What looking for a faster program has found.
+    """Result of the search for a faster program.
 
     Attributes:
-        tried: how many ways are known, those of earlier searches included.
-        ways: how many there are.
-        seconds: on the clock.
-        before, cycles: of the usual program, and of the best that was found.
-        way: what was done for it, or "" where the usual one is the best.
-        ended: why not all ways were tried, or "".
+        tried: number of known variants, including those of earlier searches.
+        ways: number of all variants.
+        seconds: wall time.
+        before, cycles: of the default program, and of the best one found.
+        way: description of the best variant, or "" if the default is the best.
+        ended: reason why some variants were not tried, or "".
     """
 
     tried: int
@@ -105,20 +106,20 @@ class Searched:
 
 @dataclass(frozen=True)
 class Planned:
-    """The best plan that was found, carried out.
+    """The best plan found, with its program.
 
     Attributes:
         graph: the legalised graph of that plan.
-        emitted: the flatbuffer that Vela was given.
-        program: what Vela made of it.
+        emitted: Vela's input.
+        program: Vela's result.
         plan: the chosen one.
-        plans: all that were tried, the chosen one included.
-        rewrites: name of a rewrite to the number of operators that have it in the graph.
-        unproved: why nobody can tell whether the stream computes the graph; "" where it does, or was not asked.
-        waiting: how many operations Vela lets begin too early, which were made to wait.
-        offers: what `use_cheapest` chose for the graph, in its order; empty where it stayed as it was given.
-        ahead: what bringing weights ahead has done, or None where nothing was.
-        searched: what looking for a faster program has found, or None where nobody asked.
+        plans: all that were tried, including the chosen one.
+        rewrites: number of operators in the graph by name of the rewrite.
+        unproved: reason why the stream could not be verified; "" if it was, or if verification is disabled.
+        waiting: number of operations that Vela starts too early, and that were made to wait.
+        offers: choices of `use_cheapest` for the graph, in its order; empty if the graph is unchanged.
+        ahead: result of prefetching weights, or None if nothing was prefetched.
+        searched: result of the search for a faster program, or None if it was not requested.
         ran: see `Checked`.
     """
 
@@ -141,22 +142,22 @@ class BorderError(VelaError):
 
 
 class MemoryLimitError(UnsupportedError):
-    """No way to compile the partition needs as little memory as there is."""
+    """Every plan for the partition needs more memory than available."""
 
 
 Offer = tuple[str, int]
-"""Name of a rewrite that costs less, and which of its offers."""
+"""Name of a cost-saving rewrite, and index of its offer."""
 Names = tuple[str, ...]
 _NAMES = frozenset(rewrite.name for rewrite in TO_COST_LESS)
 
 
 @dataclass(frozen=True)
 class Place:
-    """What around a node makes rewrites dearer than they are alone.
+    """Context of a node that makes rewrites more expensive than they are alone.
 
     Attributes:
-        read_by_sum: an addition reads the result, which Vela does together with the node unless a reshape is between.
-        shares: others read the operand too; Vela copies a tensor that is read under two shapes.
+        read_by_sum: an addition reads the result; Vela fuses it with the node unless a reshape is between.
+        shares: other nodes read the operand too; Vela copies a tensor that is read with two shapes.
     """
 
     read_by_sum: bool
@@ -166,15 +167,15 @@ class Place:
 def compiled(
     graph: Graph, emitted: Emitted, spec: EthosUOptions, options: Mapping[tuple[str, str], str] | None = None
 ) -> VelaProgram:
-    """Compiles a graph that is written already.
+    """Compile a written graph.
 
     Raises:
         VelaError: Vela refuses it.
-        BorderError: its program has other inputs or outputs than the graph, which has been seen of reshaped outputs in
-            TOSA, and of outputs that a transpose reads (Vela 5.2).
+        BorderError: its program has other inputs or outputs than the graph; seen for reshaped outputs in TOSA, and for
+            outputs that a transpose reads (Vela 5.2).
     """
     if not spec.verify_streams and spec.accelerator.family == "u85" and _has_wide_tables(graph):
-        options = {**dict(UNCHAINED), **(options or {})}  # nobody would see that the stream is wrong
+        options = {**dict(UNCHAINED), **(options or {})}  # without verification a wrong stream would go unnoticed
     program = compile_flatbuffer(emitted.data, spec, options)
     for what, tensors, found in (("inputs", graph.inputs, program.inputs), ("outputs", graph.outputs, program.outputs)):
         wanted = [t.type.bytes for t in tensors]
@@ -185,16 +186,16 @@ def compiled(
 
 
 def _has_wide_tables(graph: Graph) -> bool:
-    """Whether several functions of one int16 element are computed, each of which may be a table."""
+    """True if the graph has several functions of one int16 element, each of which may become a table."""
     wide = [n for n in graph.nodes if isinstance(n.op, Elementwise) and n.inputs[0].type.dtype is DType.INT16]
     return len(wide) > 1
 
 
 class Chooser(Protocol):
-    """Knows the cheapest rewrite of an operator."""
+    """Selects the cheapest rewrite of an operator."""
 
     def best(self, node: Node, before: Node | None, place: Place) -> Offer | None:
-        """What costs the least in the place of a node, or None where that is the node itself.
+        """Return the cheapest replacement of a node, or None if that is the node itself.
 
         Args:
             before: see `Rewrite.offers`.
@@ -203,10 +204,10 @@ class Chooser(Protocol):
 
 
 class Bench:
-    """Cycles of operators alone, each kind compiled once; the cheapest rewrite of each kind, found once."""
+    """Measures the cycles of single operators, once for each kind, and caches the cheapest rewrite of each kind."""
 
     def __init__(self, spec: EthosUOptions, emit: Emit = to_litert) -> None:
-        # Where the tensors of the border live in DRAM, Vela keeps those between operators in the SRAM.
+        # In Dedicated_Sram modes, Vela keeps tensors between operators in SRAM, and inputs and outputs in DRAM.
         dedicated = (spec.memory_mode or "").startswith(_DEDICATED)
         shared = _NEAR in spec.accelerator.memory_modes(spec.ini)
         self._spec = replace(spec, memory_mode=_NEAR, extra_flags=()) if dedicated and shared else spec
@@ -215,7 +216,7 @@ class Bench:
         self._best: dict[object, Offer | None] = {}
 
     def cycles(self, nodes: Sequence[Node]) -> int | None:
-        """Vela's estimate for some nodes as a program of their own, or None where it refuses them."""
+        """Vela's estimate for some nodes as a standalone program, or None if it refuses them."""
         key = tuple(_kind(n) for n in nodes)
         if key not in self._cycles:
             try:
@@ -259,11 +260,11 @@ class Bench:
 
 
 class Rewritten(NamedTuple):
-    """What `use_cheapest` has done.
+    """Result of `use_cheapest`.
 
     Attributes:
-        used: how many operators were rewritten, by which rewrite.
-        offers: what was chosen for each operator that was looked at, in that order.
+        used: number of rewritten operators by rewrite.
+        offers: choice for each visited operator, in the order of the visits.
     """
 
     used: dict[str, int]
@@ -271,10 +272,10 @@ class Rewritten(NamedTuple):
 
 
 def use_cheapest(graph: Graph, chooser: Chooser, but: Collection[Names] = ()) -> Rewritten:
-    """Rewrites the operators of a legalised graph to what costs the least, in place.
+    """Replace the operators of a legalised graph by the cheapest rewrites, in place.
 
     Args:
-        but: origins, as names of the program's nodes, of operators that stay as they are.
+        but: origins, as names of the program's nodes, of operators to keep.
     """
     FoldPads().run(graph)
     graph.remove_dead()
@@ -282,7 +283,7 @@ def use_cheapest(graph: Graph, chooser: Chooser, but: Collection[Names] = ()) ->
     replaced: dict[Node, list[Node]] = {}
     gone: set[Node] = set()
     offers: list[Offer | None] = []
-    # From the end, so that a convolution may take the transpose before it before the transpose is looked at.
+    # Backwards, so that a convolution may absorb its preceding transpose before that is visited.
     for node in reversed(graph.nodes):
         if node in gone or len(node.outputs) != 1:
             continue
@@ -316,7 +317,7 @@ def _transpose_before(
     users: Mapping[Tensor, Sequence[Node]],
     outputs: Collection[Tensor],
 ) -> Node | None:
-    """The transpose that makes the first operand, where nothing else reads that."""
+    """The transpose that computes the first operand, if it has no other reader."""
     before = producers.get(node.inputs[0]) if node.inputs else None
     if before is None or not isinstance(before.op, Transpose):
         return None
@@ -331,18 +332,18 @@ def best_plan(
     emitters: Mapping[str, Emit] | None = None,
     check: Check | None = None,
 ) -> Planned:
-    """Compiles a legalised graph, which stays as it is, in the ways that may pay and keeps the best.
+    """Compile a copy of a legalised graph with all promising plans and return the best.
 
-    That is the one with the fewest cycles of those that need at most ``memory_limit`` bytes of SRAM.
+    The best plan has the fewest cycles of those that need at most ``memory_limit`` bytes of SRAM.
 
     Args:
-        emitters: how a graph is written for Vela, per format; those that ``spec.via`` allows are tried.
-        check: compares a stream with its graph; a plan whose stream computes something else is none.
+        emitters: writers of Vela's input by format; those that ``spec.via`` allows are tried.
+        check: verifies a stream against its graph; plans with wrong streams are rejected.
 
     Raises:
-        VelaError: Vela refuses every way.
-        StreamDiffersError: what Vela makes computes another result, in every way.
-        MemoryLimitError: no way fits the memory.
+        VelaError: Vela refuses every plan.
+            StreamDiffersError: the stream is wrong for every plan.
+            MemoryLimitError: no plan fits the memory.
     """
     tries = _Tries(graph, spec, memory_limit, emitters_of(spec) if emitters is None else emitters, check)
     tries.with_and_without_rewrites()
@@ -360,15 +361,15 @@ def best_plan(
 
 
 class _Tries:
-    """What Vela is asked about a graph, and what it answers.
+    """Compiles a graph with several plans and records the results.
 
     Attributes:
-        formats: that Vela may be given, the usual one first.
-        graphs: by whether they are rewritten to cost less; the given one alone where no rewrite does.
-        rewritten: what was done to the operators of the second.
-        found: the plans that can be carried out, of which the best has its bytes.
-        refused: those that cannot, with what speaks against them.
-        loses: whether Vela's program was without an input or output once.
+        formats: allowed formats of Vela's input, the preferred one first.
+        graphs: without and with cost-saving rewrites; only the former if no rewrite applies.
+        rewritten: changes in the rewritten graph.
+        found: the plans that work; only the best one keeps its bytes.
+        refused: the plans that do not, with the reasons.
+        loses: True if a program of Vela lacked an input or output.
     """
 
     def __init__(
@@ -393,14 +394,14 @@ class _Tries:
 
     @property
     def fitting(self) -> list[_Found]:
-        """The plans that need no more memory than there is."""
+        """The plans within the memory limit."""
         return [entry for entry in self.found if entry.plan.fits]
 
     def attempt(self, plan: Plan) -> None:
-        """Asks Vela by a plan, unless it has been asked."""
+        """Compile with a plan, unless that has been done."""
         if plan in (*(f.plan for f in self.found), *self.refused):
             return
-        release()  # of what the last one was written with
+        release()  # memory of writing the previous plan
         try:
             emitted, program = self._compiled(plan)
         except UnsupportedError as error:
@@ -419,7 +420,7 @@ class _Tries:
         return emitted, compiled(graph, emitted, self._spec, dict(plan.options))
 
     def with_and_without_rewrites(self) -> None:
-        """The first two plans; rewrites that cost more in the program than they did alone are taken back."""
+        """Compile the first two plans, and undo rewrites that cost more in the program than they did alone."""
         usual = self.formats[0]
         both = [Plan(plan_name(usual, r), usual, r) for r in sorted(self.graphs, reverse=True)]
         for plan in both:
@@ -440,7 +441,7 @@ class _Tries:
             self.rewritten = rewritten
 
     def sound(self) -> Planned:
-        """The best plan whose stream computes the graph.
+        """Return the best plan with a correct stream.
 
         Raises:
             VelaError, StreamDiffersError, MemoryLimitError: see `best_plan`.
@@ -453,7 +454,7 @@ class _Tries:
         while fitting := self.fitting:
             best = min(fitting, key=_Found.cost)
             plan, emitted, program = best
-            if not emitted.data:  # one that was better was kept in its place, and was wrong
+            if not emitted.data:  # its bytes were dropped for a better plan, which turned out wrong
                 emitted, program = self._compiled(plan)
             release()
             graph = self.graphs[plan.rewrites]
@@ -471,7 +472,7 @@ class _Tries:
         raise StreamDiffersError(objections({plan.format: plan.objection for plan in self.refused} | wrong))
 
     def _what_was_not_worth_a_try(self, wrong: Collection[str]) -> None:
-        """All formats, with rewrites and without; without chains of operations where a stream was wrong."""
+        """Try all formats, with and without rewrites; without chains of operations if a stream was wrong."""
         for rewrites, format in ((r, f) for r in sorted(self.graphs) for f in self.formats):
             self.attempt(Plan(plan_name(format, rewrites), format, rewrites))
             if format in wrong:
@@ -488,19 +489,19 @@ class _Tries:
 
 
 class _Found(NamedTuple):
-    """A plan that can be carried out, the flatbuffer that Vela was given, and what it made of it."""
+    """A plan that works, Vela's input, and Vela's result."""
 
     plan: Plan
     emitted: Emitted
     program: VelaProgram
 
     def cost(self) -> tuple[int, int]:
-        """What the best has least of."""
+        """Sort key of plans, smallest is best."""
         return self.program.cycles, self.plan.memory
 
 
 def _keep_one(found: list[_Found]) -> None:
-    """Drops the bytes of all but the best, as large as the network each; its figures stay."""
+    """Drop the bytes of all but the best plan, which are as large as the network; keep their estimates."""
     best = min([entry for entry in found if entry.plan.fits] or found, key=_Found.cost)
     for i, (_, emitted, program) in enumerate(found):
         if found[i] is not best:
@@ -509,14 +510,14 @@ def _keep_one(found: list[_Found]) -> None:
 
 
 def objections(by_format: Mapping[str, str]) -> str:
-    """Why a graph cannot be compiled, as one text: what is said of each format, where they differ."""
+    """Combine the reasons why a graph cannot be compiled, by format if they differ."""
     if len(set(by_format.values())) == 1:
         return next(iter(by_format.values()))
     return " ".join(f"{plan_name(format, False)}: {text.rstrip('.')}." for format, text in by_format.items())
 
 
 def _worse(graphs: dict[bool, Graph], found: Sequence[_Found]) -> set[Names]:
-    """Origins of rewritten operators that cost more so, the operators next to them included."""
+    """Origins of rewritten operators that cost more than before, including their neighbours."""
     costs: dict[bool, Counter[Names]] = {}
     for plan, emitted, program in found:
         costs[plan.rewrites] = Counter()
@@ -536,7 +537,7 @@ def _worse(graphs: dict[bool, Graph], found: Sequence[_Found]) -> set[Names]:
 
 
 def _further(formats: Sequence[str], graphs: dict[bool, Graph], spec: EthosUOptions, size: int) -> Iterator[Plan]:
-    """What is tried beside the first format."""
+    """Plans in addition to the first format."""
     best = max(graphs)
     for format in formats[1:] if size <= _LARGE_NODES else ():
         yield Plan(plan_name(format, best), format, best)
@@ -551,7 +552,7 @@ def _further(formats: Sequence[str], graphs: dict[bool, Graph], spec: EthosUOpti
 
 
 def _smaller(format: str, graphs: dict[bool, Graph], limit: int) -> Iterator[Plan]:
-    """What may need less memory, at the price of cycles."""
+    """Plans that may need less memory, at the cost of cycles."""
     for rewrites in sorted(graphs, reverse=True):
         name = plan_name(format, rewrites)
         yield Plan(f"{name}, within {limit:,} bytes", format, rewrites, ((_LIMIT, str(limit)),))
@@ -559,12 +560,12 @@ def _smaller(format: str, graphs: dict[bool, Graph], limit: int) -> Iterator[Pla
 
 
 def plan_name(format: str, rewrites: bool) -> str:
-    """What reports call a plan of one format."""
+    """Name of a plan in reports."""
     return f"{'LiteRT' if format == 'litert' else 'TOSA'}{' with rewrites' if rewrites else ''}"
 
 
 def _alone(nodes: Sequence[Node]) -> Graph:
-    """The nodes as a graph of their own; what they do not compute is an input."""
+    """Return the nodes as a separate graph; values that they do not compute become inputs."""
     made = {t for n in nodes for t in n.outputs}
     read = [t for n in nodes for t in n.inputs]
     inputs = list(dict.fromkeys(t for t in read if t not in made and not t.is_constant))
@@ -576,9 +577,9 @@ def _alone(nodes: Sequence[Node]) -> Graph:
 
 
 def _kind(node: Node) -> object:
-    """What the cycles of a node depend on: everything but scales, zero points and the values of constants.
+    """Key of a node's cycles: everything except scales, zero points and the values of constants.
 
-    Of these only whether they are two in four: a rewrite that spreads such weights may cost what it saves.
+    For values, only 2:4 sparsity matters: a rewrite that spreads sparse weights may cost what it saves.
     """
     types = [
         (t.shape, t.type.dtype, t.is_constant, t.data is not None and is_two_in_four(t.data))

@@ -1,4 +1,4 @@
-"""What an Ethos-U takes of a program: what Vela accepts, and the rewrites that make it accept an operator."""
+"""Ethos-U's partitioning policy: what Vela accepts, and the rewrites that make it accept an operator."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from micronpu.targets.ethosu.rules import judge_of
 
 
 def ethosu_policy(spec: EthosUOptions, name: str = "", additional_checks: Sequence[OperatorSupportBase] = ()) -> Policy:
-    """What an Ethos-U takes.
+    """Return the partitioning policy of an Ethos-U.
 
     Args:
-        name: of the target in the report; the accelerator's unless given.
-        additional_checks: the user's own; what one of them refuses stays on the host.
+        name: of the target in the report; default: the accelerator's.
+        additional_checks: user-defined; operators that one of them refuses are not delegated.
     """
     judge = judge_of(spec)
 
     def decide(node: Node) -> Choice | list[Reason]:
-        # In the format that Vela takes most operators in, since a partition is of one format.
+        # Prefer the format in which Vela accepts most operators, since a partition has a single format.
         found = choose(node, judge.prefers, no_cost, TO_FIT, disabled=spec.disabled_node_rewrites)
         return found or judge(node) or Choice((node,))
 

@@ -19,19 +19,18 @@ __all__ = ["EthosUQuantizer", "QuantizationConfig"]
 class EthosUQuantizer(StaticQuantizer):
     """Static int8, or int8 weights with int16 activations, for Ethos-U.
 
-    See `StaticQuantizer` for what that means and how parts of a model are configured.
+    See `StaticQuantizer` for its meaning and for the configuration of parts of a model.
 
     Args:
         compile_spec: the accelerator, as `EthosUOptions` or as ExecuTorch's `EthosUCompileSpec`.
-        use_composable_quantizer: taken for scripts that pass it, and not looked at: there is one quantizer.
+        use_composable_quantizer: ignored; accepted for compatibility with existing scripts.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
-        is_qat: for quantization-aware training; the first configuration that is set decides unless given.
-        activations: "int8" or "int16", for all that no setting is for.
-        io: "int8", "uint8" or "int16" for a program whose own inputs and outputs are integers, see
-            `StaticQuantizer.set_io`.
+        is_qat: for quantization-aware training; default: decided by the first configuration that is set.
+            activations: "int8" or "int16", for parts without settings.
+            io: "int8", "uint8" or "int16" for a program with integer inputs and outputs, see `StaticQuantizer.set_io`.
 
     Raises:
-        OptionError: an argument is of another type.
+        OptionError: an argument has another type.
     """
 
     def __init__(
@@ -60,15 +59,15 @@ class EthosUQuantizer(StaticQuantizer):
 def TOSAQuantizationConfig(  # noqa: N802
     input_activation: Any, output_activation: Any, weight: Any, bias: Any, label: str | None = None
 ) -> QuantizationConfig:
-    """A configuration of torchao's specs, by the name and with the arguments that ExecuTorch's users know.
+    """Return a configuration from torchao's specs, with ExecuTorch's name and arguments.
 
     Args:
-        input_activation, output_activation, weight: torchao's `QuantizationSpec`, or None for the usual grid.
-        bias: taken and not looked at: a bias has the grid of the products that it is added to.
-        label: the same.
+        input_activation, output_activation, weight: torchao's `QuantizationSpec`, or None for the default.
+        bias: ignored: a bias has the scale of the products that it is added to.
+        label: ignored.
 
     Raises:
-        OptionError: a spec is of another type, or its grid is none of an NPU.
+        OptionError: a spec has another type, or qparams that NPUs do not support.
     """
     check_type("label", label, str, type(None))
     wide = any(getattr(spec, "dtype", None) is torch.int16 for spec in (input_activation, output_activation))

@@ -1,8 +1,8 @@
-"""The best plan for a graph, with its program and its proof, as it is kept on disk.
+"""Cache of the best plan for a graph, with its program and verification.
 
-A plan rests on the graph with every constant, on the options, on Vela, on what writes and runs the flatbuffers, and on
-the simulator that its stream was proved in.  Before its program is used the flatbuffer is written again, and compared
-with the one that Vela was given.
+The key consists of the graph with every constant, the options, Vela, the code that writes and runs flatbuffers, and the
+simulator that verified the stream. Before a cached program is used, the flatbuffer is written again and compared with
+Vela's input.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from micronpu.targets.ethosu.vela.compiler import pack_program, unpack_program
 
 
 def known_plan(graph: Graph, spec: EthosUOptions, check: Check | None) -> Planned:
-    """`best_plan`, which is found once for each graph.
+    """Cached `best_plan`.
 
     Args:
-        check: that of the options, or None where streams are not proved.
+        check: that of the options, or None if verification is disabled.
 
     Raises:
         UnsupportedError: see `best_plan`.
     """
     limit = spec.max_sram_bytes or None
     simulator = simulator_hash() if check is not None else None
-    if simulator == b"":  # nothing is proved, and the reason may be another the next time
+    if simulator == b"":  # nothing is verified, and the next time may differ
         return best_plan(graph, spec, memory_limit=limit, check=check)
     entry = entry_of("plan", options_of(spec), simulator, described(graph))
     found = _recalled(entry, graph, spec)
@@ -48,7 +48,7 @@ def known_plan(graph: Graph, spec: EthosUOptions, check: Check | None) -> Planne
 
 
 def described(graph: Graph) -> tuple[Any, ...]:
-    """All about a graph that a plan rests on, in values that a hash can be made of."""
+    """All properties of a graph that a plan depends on, as hashable values."""
     numbers: dict[Tensor, int] = {}
 
     def numbered(tensors: list[Tensor]) -> list[int]:
@@ -62,7 +62,7 @@ def described(graph: Graph) -> tuple[Any, ...]:
 
 @functools.cache
 def simulator_hash() -> bytes:
-    """A hash of the simulator that streams are proved in; b"" where there is none."""
+    """Hash of the simulator that verifies streams; b"" if it is not available."""
     from micronpu.targets.ethosu.host.simulator import load_simulator
 
     try:
@@ -85,7 +85,7 @@ def _packed(planned: Planned) -> bytes:
 
 
 def _recalled(entry: Entry, graph: Graph, spec: EthosUOptions) -> Planned | None:
-    """The plan of an entry, carried out; None where there is none, or not of this graph."""
+    """Return the plan of an entry with its program; None if there is none, or not for this graph."""
     data = entry.read()
     if data is None:
         return None
@@ -106,7 +106,7 @@ def _recalled(entry: Entry, graph: Graph, spec: EthosUOptions) -> Planned | None
 
 
 class Told:
-    """Rewrites that were chosen before, in the order in which they are asked for."""
+    """Replays earlier choices of rewrites, in the order of the queries."""
 
     def __init__(self, offers: list[Offer | None]) -> None:
         self._next: Iterator[Offer | None] = iter(offers)

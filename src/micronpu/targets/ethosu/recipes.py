@@ -6,7 +6,7 @@ from executorch.export import RecipeType
 
 
 class EthosURecipeType(RecipeType):
-    """Recipes for Arm Ethos-U; int16 is for activations, the weights are int8 all the same."""
+    """Recipes for Arm Ethos-U; int16 applies to activations, weights are int8 in any case."""
 
     INT8 = "micronpu_ethosu_int8"
     INT8_QAT = "micronpu_ethosu_int8_qat"

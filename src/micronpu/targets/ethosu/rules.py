@@ -1,7 +1,7 @@
-"""What an Ethos-U can do: Vela is the judge.
+"""Operators that an Ethos-U supports, as decided by Vela.
 
-Vela compiles one operator in about a millisecond, so instead of copying its list of limits every operator is shown to
-it, alone and as it would be emitted.  Equal operators are judged once.
+Vela compiles one operator in about a millisecond, so instead of a copy of its limits, every operator is compiled alone,
+as it would be emitted. Equal operators are compiled once.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ RULE = "vela_accepts"
 SENTENCE = "Vela compiles the operator for this accelerator."
 HINT = "another form of the model"
 _LARGEST = "ethos-u85-256"
-"""The accelerator whose kind takes the most operators."""
+"""The accelerator variant that supports the most operators."""
 _LOOKUP_HINT = "an Ethos-U85, which looks rows up, or positions that are constants"
 
 _Key = tuple[object, ...]
 
 _UNBUFFERED = {("scheduler", "disable_feature"): "WeightBuffering"}
-"""How the weights of one operator come in parts takes long to find, and has no part in whether it is taken."""
+"""Weight buffering of a single operator takes long to compute and does not affect whether it is accepted."""
 _FORMATS = ("tosa", "litert")
-"""Vela takes most operators in the first."""
+"""Formats, the one in which Vela accepts most operators first."""
 
 
 def capabilities_of(spec: EthosUOptions) -> Capabilities:
-    """What an accelerator computes with; U85 resizes to any size, the others by some factors, and looks rows up."""
+    """Features of an accelerator; U85 also has arbitrary resizes and row lookups."""
     is_u85 = spec.accelerator.family == "u85"
     return Capabilities(
         tables=True,
@@ -58,7 +58,7 @@ def capabilities_of(spec: EthosUOptions) -> Capabilities:
 
 
 class Judge:
-    """Asks Vela about operators, each kind once."""
+    """Checks operators with Vela, each kind once."""
 
     def __init__(self, spec: EthosUOptions) -> None:
         self.spec = spec
@@ -68,7 +68,7 @@ class Judge:
         self._ended = False
 
     def __call__(self, node: Node) -> list[Reason]:
-        """Why the operator cannot run, empty where it can."""
+        """Reasons why the operator is unsupported; empty if it is supported."""
         objections = self._ask(node)
         if len(objections) < len(self.formats):
             return []
@@ -82,7 +82,8 @@ class Judge:
         return [Reason(RULE, SENTENCE, message, name, node.origin.source, hint)]
 
     def prefers(self, node: Node) -> bool:
-        """Whether the operator can run in the format that most operators have, beside which it can stand."""
+        """True if the operator is supported in the format of most operators, so that it can be in the same
+        partition."""
         return self.formats[0] not in self._ask(node)
 
     def _is_taken_by_largest(self, node: Node) -> bool:
@@ -92,9 +93,9 @@ class Judge:
         return len(other._ask(node)) < len(other.formats)
 
     def _ask(self, node: Node) -> dict[str, str]:
-        """Vela's objections, by the format that it objects to, up to the first that it takes."""
+        """Vela's errors by format, up to the first format that it accepts."""
         if isinstance(node.op, Transpose | Reshape) or returned_operand(node) is not None:
-            return {}  # most of them vanish, and Vela moves what is left in some way
+            return {}  # most of them cancel, and Vela supports the remaining ones in some form
         key: _Key = (node.op, *(_kind(t) for t in (*node.inputs, *node.outputs)))
         if key not in self._objections:
             values = [t.data for t in node.inputs if t.is_constant and not _is_any(t)]
@@ -111,7 +112,7 @@ class Judge:
     def _asked(self, node: Node) -> dict[str, str]:
         found = self._tried(_alone(node, channels_last=False))
         if found and any(len(t.shape) == 4 and not t.is_constant for t in node.inputs):
-            # In a network its operands mostly come channels last, and their transposes move behind it.
+            # Operands in a network are mostly channels last, and their transposes move behind it.
             again = self._tried(_alone(node, channels_last=True))
             found = {f: objection for f, objection in found.items() if f in again}
         return found
@@ -136,15 +137,15 @@ class Judge:
 
 
 def _names_a_limit(objection: str) -> bool:
-    """What Vela says about LiteRT often names a limit; what it says about TOSA is only the operator."""
+    """Vela's messages for LiteRT often state a limit; those for TOSA only name the operator."""
     return objection.startswith("Vela: ") and "Unsupported opType" not in objection
 
 
 def _alone(node: Node, *, channels_last: bool) -> Graph:
-    """A graph of one operator.
+    """Return a graph of one operator.
 
     Args:
-        channels_last: images come as [N, H, W, C] and are transposed to what the operator reads.
+        channels_last: images are [N, H, W, C] inputs and are transposed to the operator's layout.
     """
     builder = GraphBuilder()
     operands = []
@@ -164,14 +165,14 @@ def _alone(node: Node, *, channels_last: bool) -> Graph:
 
 
 def _quick(type: TensorType) -> np.ndarray[Any, Any]:
-    """Numbers that Vela encodes soonest, which is most of what it does: zeros, and a one."""
+    """Numbers that Vela encodes fastest, since encoding takes most of its time: zeros, and a one."""
     values = np.zeros(type.shape, type.dtype.numpy)
     values.flat[:1] = 1
     return values
 
 
 def judge_of(spec: EthosUOptions) -> Judge:
-    """The judge of an accelerator and its options, who remembers what it was asked."""
+    """Return the cached judge of an accelerator and its options."""
     return _judge(spec, spec.ini)
 
 
@@ -181,14 +182,14 @@ def _judge(spec: EthosUOptions, ini: str) -> Judge:
 
 
 def _is_any(tensor: Tensor) -> bool:
-    """Whether Vela's answer depends neither on the values of a constant nor on their scales: weights and biases."""
+    """True if Vela's result depends neither on a constant's values nor on its scales: weights and biases."""
     qparams: QParams | None = tensor.type.qparams
     numbers = tensor.type.dtype in (DType.INT8, DType.INT32, DType.INT64)
     return tensor.is_constant and numbers and qparams is not None and qparams.axis is not None
 
 
 def _kind(tensor: Tensor) -> object:
-    """What Vela's answer depends on."""
+    """Key of Vela's result."""
     type: TensorType = tensor.type
     if _is_any(tensor):
         assert type.qparams is not None

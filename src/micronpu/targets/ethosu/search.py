@@ -1,10 +1,10 @@
-"""A faster program for a partition than the usual plans give, looked for while there is time.
+"""Search for a faster program of a partition than the default plans find, within a time limit.
 
-The usual plans are those that mostly pay.  Whether others do nobody knows before: a smaller arena leaves room for
-weights that come early, layers in parts need less of it, and a cascade less makes a program that waits less.  So ways
-are tried, those with the fewest departures from the usual plan first, each with its weights brought ahead, and compared
-by the estimate that reports give.  The best is proved as any program is.  The order of branches is no way: Vela chooses
-it itself, whatever the order is in which it is given operators.
+The default plans are those that usually pay. Whether others do is not known in advance: a smaller arena leaves memory
+for prefetched weights, split layers need less of it, and a program without cascades may wait less. So variants are
+tried, those with the fewest differences from the default plan first, each with prefetched weights, and compared by the
+estimate in reports. The best one is verified like any program. The order of branches is not varied: Vela chooses it
+independently of the order of its input.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from micronpu.targets.ethosu.rewrites import PARTS, TO_COME_EARLIER
 from micronpu.targets.ethosu.trials import Maker, Run, Trial, Way, on_ray, one_by_one
 
 _LEAST_GAIN = 0.005
-"""Part of the cycles that another way must save to be used."""
+"""Minimum fraction of the cycles that a variant must save."""
 _ARENAS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 _FEATURES = ("Cascading", "Grouping", "WeightBuffering")
 _PARTS = (PARTS // 2, PARTS, 2 * PARTS)
@@ -45,13 +45,13 @@ Tell = Callable[[float], None]
 
 
 def search(parts: Sequence[Partition], spec: EthosUOptions, tell: Tell) -> None:
-    """Gives partitions better plans than they have, where there are any.
+    """Replace the plans of partitions by better ones, if the search finds any.
 
-    Each has as much of the time as it has of the cycles; what one leaves the next ones have.
+    Each partition gets a share of the time in proportion to its cycles; unused time is passed to the next ones.
 
     Args:
         parts: with a `Planned` each.
-        tell: called with the part of the time that has passed.
+        tell: progress callback; called with the elapsed fraction of the time.
     """
     check = check_of(spec) if spec.verify_streams else None
     plans = [(part, part.plan) for part in parts if isinstance(part.plan, Planned)]
@@ -101,7 +101,7 @@ class _Search:
         return graphs
 
     def run(self, until: float, tell: Callable[[], None]) -> Planned:
-        """The best program that is found before a time, by `time.monotonic`, or the usual one."""
+        """Return the best program found until a `time.monotonic` deadline, or the default one."""
         start = time.monotonic()
         ways = sorted(self._ways(), key=lambda way: way.departures(self._own))
         before = estimated(self._usual.program, self._spec).cycles
@@ -135,7 +135,7 @@ class _Search:
                 yield way
 
     def _trials(self, ways: Sequence[Way], until: float) -> Iterator[tuple[Way, Trial]]:
-        """What ways give: those that are known from before, then others as long as there is time."""
+        """Yield results of variants: cached ones first, then others within the time limit."""
         entries = {way: self._entry(way) for way in ways}
         rest = []
         for way in ways:
@@ -154,7 +154,7 @@ class _Search:
         return entry_of("search", options_of(self._spec), self._key, self._scratch, way)
 
     def _carried_out(self, way: Way) -> Planned | None:
-        """The program of a way, proved; None where it is not what the trial promised."""
+        """Return the verified program of a variant; None if it differs from the trial's result."""
         try:
             graph, emitted, program = self._maker.program(way)
             checked = Checked(program)

@@ -1,13 +1,13 @@
-"""Methods of one program that read one copy of their weights.
+"""Share one copy of the weights between methods of a program.
 
-Vela encodes weights for each method by itself, and two methods of one network have nearly the same bytes: at other
-places, and some in another order, because their blocks are of another depth.
+Vela encodes weights separately for each method, and two methods of one network have nearly the same bytes: at other
+offsets, and some in another order, because their blocks have another depth.
 
     prefill  [ a b c d ]                          [ a b c d e ]   one datum of the program,
     decode   [ a b' d e ]   b' = b in another order               and two streams that read it
 
-The streams get the addresses, and where need be the depth of blocks, for the one copy.  Each is run beside the one that
-it was, and stays as it was where the results are not the same.
+The streams get the addresses, and if necessary the block depth, for the shared copy. Each is compared with its original
+in the simulator, and remains unchanged if the results differ.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from micronpu.targets.ethosu.schedule.stream import actions_of, can_be_rewritten
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 _LEAST = 0.5
-"""Part of a partition's constants that must stand among others."""
+"""Minimum fraction of a partition's constants that must be in the copy."""
 
 
 def with_shared_weights(parts: Sequence[CompiledPartition]) -> list[CompiledPartition]:
-    """Partitions of several methods, those of them whose constants are mostly the same with one copy of these."""
+    """Share constants between partitions of several methods if they are mostly the same."""
     own = [p for p in parts if isinstance(p, EthosUPartition) and p.spec.shared_weights and p.program.constants]
     own = [p for p in own if can_be_rewritten(p.program.commands)]
     orders = _orders(own)
@@ -55,7 +55,7 @@ def with_shared_weights(parts: Sequence[CompiledPartition]) -> list[CompiledPart
 
 
 def _orders(parts: Sequence[EthosUPartition]) -> dict[Layer, Ordered]:
-    """The order of weights for blocks of the least depth, which most other blocks can take on."""
+    """The order of weights for blocks of the smallest depth, which most other blocks can adopt."""
     found: dict[Layer, Ordered] = {}
     for part in parts:
         program, family = part.program, part.spec.accelerator.family
@@ -70,9 +70,9 @@ class _Copy:
     """Constants that several programs read.
 
     Attributes:
-        orders: in which order weights are to be.
+        orders: target order of weights.
         data: the constants.
-        members: partitions, each with the program that reads them.
+        members: partitions, each with the program that reads the copy.
     """
 
     orders: Mapping[Layer, Ordered]
@@ -80,7 +80,7 @@ class _Copy:
     members: list[tuple[EthosUPartition, VelaProgram]] = field(default_factory=list)
 
     def takes(self, part: EthosUPartition) -> bool:
-        """Adds a partition, if it is the first or most of its constants are here."""
+        """Add a partition, if it is the first or most of its constants are in the copy."""
         first = self.members[0][0] if self.members else part
         if part.spec.silicon != first.spec.silicon or part.spec.external_weights != first.spec.external_weights:
             return False
@@ -93,10 +93,10 @@ class _Copy:
         return False
 
     def _placed(self, part: EthosUPartition, *, in_order: bool) -> tuple[VelaProgram, bytes] | None:
-        """The program of a partition for this copy, and the copy with what it lacks; None where there is none.
+        """The program of a partition for this copy, and the extended copy; None if it does not fit.
 
         Args:
-            in_order: with its weights in the order in which they are to be.
+            in_order: convert its weights to the target order.
         """
         old, family = part.program, part.spec.accelerator.family
         actions, constants = actions_of(old.commands), bytes(old.constants)
@@ -108,7 +108,7 @@ class _Copy:
         made, constants = changed or (actions, constants)
         try:
             before = [run(old, part.spec, row) for row in _rows(part)]
-        except MicroNpuError:  # nobody could say whether the other stream computes the same
+        except MicroNpuError:  # the other stream could not be verified
             return None
         reads = reads_of(actions, before[0].accesses, family)
         if reads is None:
@@ -119,12 +119,12 @@ class _Copy:
             return None
         commands = with_actions(old.commands, moved(made, reads, places))
         program = replace(old, commands=commands, constants=bytes(data))
-        # Waits are for what is written, which no constants are: the same results are all that there is to see.
+        # Waits depend only on writes, and constants are not written: comparing the results suffices.
         same = all(same_as(old_run, program, part.spec) is not None for old_run in before)
         return (program, bytes(data)) if same else None
 
     def made(self) -> list[tuple[EthosUPartition, EthosUPartition]]:
-        """Each member, and the same with the copy in the place of its constants."""
+        """Each member, and its version that reads the copy."""
         first = self.members[0][0]
         block = named_block(self.data, first.spec.external_weights)
         found = []
@@ -142,7 +142,7 @@ class _Copy:
 
 
 def _rows(part: EthosUPartition) -> list[list[Array]]:
-    """Integers to run a program on, some of the whole range, some near zero."""
+    """Inputs to run a program on, some of the full range, some near zero."""
     graph, seed = part.graph, checksum(part.program)
     inputs = [(t.shape, t.type.dtype.numpy) for t in graph.inputs]
     counts = [rows_numbered(graph, t) for t in graph.inputs]

@@ -1,4 +1,4 @@
-"""How far the time of silicon is from the estimate, by a chip's file; see benchmarks/ethosu_latency.py."""
+"""Ratio of time on silicon to the estimate, from a chip's file; see benchmarks/ethosu_latency.py."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from micronpu.chips import Chip
 
 @dataclass(frozen=True)
 class Timing:
-    """What silicon took beside the estimate.
+    """Error bands of the estimate relative to silicon.
 
     Attributes:
-        low, high: factors of the estimated time between which measured ones lie, calls not included.
-        call_us: microseconds of a call beside the time that the NPU is busy: least, usual, most.
-        basis: where these are from, one clause.
+        low, high: range of measured over estimated time, without invocations.
+        call_us: microseconds of an invocation in addition to the NPU's time: minimum, typical, maximum.
+        basis: source of these, one clause.
     """
 
     low: float
@@ -24,14 +24,14 @@ class Timing:
 
 
 _OTHERS = Timing(0.5, 2.0, (0.0, 10.0, 100.0), "nothing is published of this chip, so the band is a wide one")
-"""Of chips whose file has no bands."""
+"""Default for chips whose file has no bands."""
 
 
 def timing_of(chip: Chip | None) -> Timing:
-    """What the chip's file says, or else what holds for all others.
+    """Return the bands in the chip's file, or else the default.
 
     Raises:
-        OptionError: `band` or `call_us` of the file are wrong.
+        OptionError: `band` or `call_us` of the file are invalid.
     """
     usual = _OTHERS
     if chip is None or chip.npu is None:

@@ -1,4 +1,4 @@
-"""Ways to make the program of a partition, each compiled and priced by itself: here, or on a Ray cluster."""
+"""Variants of a partition's program, each compiled and estimated: in this process, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _SCHEDULER = "scheduler"
 
 @dataclass(frozen=True)
 class Way:
-    """How a program of a partition can be made.
+    """A variant of compiling a partition.
 
     Attributes:
-        format: that Vela is given.
-        rewrites: operators are what costs the least alone.
-        parts: bytes of weights from which on a layer is several of so many; 0 for none.
-        size: Vela looks for little memory.
-        arena: limit of the scratch memory, as a part of the usual program's; 0 for none.
-        without: a feature of Vela that is switched off, or "".
+        format: of Vela's input.
+        rewrites: use cost-saving rewrites.
+        parts: maximum bytes of weights of a part when layers are split; 0 disables splitting.
+        size: optimize for memory.
+        arena: limit of the scratch memory, relative to the default program's; 0 for none.
+        without: a disabled feature of Vela, or "".
     """
 
     format: str
@@ -50,11 +50,11 @@ class Way:
         return ", ".join(told)
 
     def departures(self, usual: Way) -> int:
-        """In how much it differs from another."""
+        """Number of fields that differ from another variant."""
         return sum(getattr(self, f.name) != getattr(usual, f.name) for f in fields(self))
 
     def options(self, scratch: int) -> dict[tuple[str, str], str]:
-        """What Vela is told."""
+        """Vela's options."""
         found = {(_SCHEDULER, "optimize"): "Size"} if self.size else {}
         if self.arena:
             found[_SCHEDULER, "arena_size_limit"] = str(max(int(scratch * self.arena) // 16 * 16, 16))
@@ -65,12 +65,12 @@ class Way:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a way gives.
+    """Result of a variant.
 
     Attributes:
-        cycles: of the estimate; None where there is no program.
-        why: there is none, or "".
-        is_lasting: whether the next time gives the same.
+        cycles: of the estimate; None if there is no program.
+        why: reason for that, or "".
+        is_lasting: True if the result is reproducible.
     """
 
     cycles: int | None
@@ -79,11 +79,11 @@ class Trial:
 
 
 class Maker:
-    """Makes programs of a partition in given ways; all that another process needs for it.
+    """Compiles variants of a partition's program; serializable for other processes.
 
     Args:
-        graphs: by whether operators are rewritten and by the parts of its layers.
-        scratch: bytes of scratch memory of the usual program.
+        graphs: by whether operators are rewritten, and by the size of the parts of layers.
+        scratch: bytes of scratch memory of the default program.
     """
 
     def __init__(self, spec: EthosUOptions, graphs: Mapping[tuple[bool, int], Graph], scratch: int) -> None:
@@ -94,7 +94,7 @@ class Maker:
         return self.__dict__ | {"_emitted": {}}
 
     def program(self, way: Way) -> tuple[Graph, Emitted, VelaProgram]:
-        """The program of a way, its weights where Vela has them, and what it is made of.
+        """Return the program of a variant before prefetching, with its graph and Vela's input.
 
         Raises:
             UnsupportedError: there is none.
@@ -107,7 +107,7 @@ class Maker:
         return graph, emitted, compiled(graph, emitted, self._spec, way.options(self._scratch))
 
     def trial(self, way: Way) -> Trial:
-        """What a way gives, as far as that is known without a proof."""
+        """Compile and estimate a variant without verifying it."""
         try:
             _, _, program = self.program(way)
             made = candidate(program, self._spec) if self._spec.prefetch else None
@@ -116,21 +116,21 @@ class Maker:
                 return Trial(None, f"it needs {program.sram_bytes:,} bytes of SRAM")
             return Trial(estimated(program, self._spec).cycles)
         except VelaEndedError as error:
-            return Trial(None, error.what, is_lasting=False)  # which it need not do the next time
+            return Trial(None, error.what, is_lasting=False)  # the next attempt may succeed
         except UnsupportedError as error:
             return Trial(None, error.what)
 
     def fits(self, program: VelaProgram) -> bool:
-        """Whether there is as much memory as a program needs."""
+        """True if a program fits the available memory."""
         return not self._spec.max_sram_bytes or program.sram_bytes <= self._spec.max_sram_bytes
 
 
 Run = Callable[[Maker, Sequence[Way], float], Iterator[tuple[Way, Trial]]]
-"""Tries ways, those that come first first, until a time by `time.monotonic`; each when it is known."""
+"""Tries variants in order until a `time.monotonic` deadline; yields each as soon as it is known."""
 
 
 def one_by_one(maker: Maker, ways: Sequence[Way], until: float) -> Iterator[tuple[Way, Trial]]:
-    """In this process."""
+    """Try variants in this process."""
     for way in ways:
         if time.monotonic() >= until:
             return
@@ -138,7 +138,7 @@ def one_by_one(maker: Maker, ways: Sequence[Way], until: float) -> Iterator[tupl
 
 
 def on_ray(maker: Maker, ways: Sequence[Way], until: float) -> Iterator[tuple[Way, Trial]]:
-    """On a Ray cluster, one on each of its processors; what is under way when the time is over is left.
+    """Try variants on a Ray cluster, one per CPU; running ones are abandoned at the deadline.
 
     Raises:
         RuntimeUnavailableError: Ray is not installed.

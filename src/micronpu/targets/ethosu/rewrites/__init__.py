@@ -1,4 +1,4 @@
-"""The rewrites of one operator for an Ethos-U, by what they are for.  Each stands in the list of its module."""
+"""Rewrites of one operator for an Ethos-U, by purpose. Each is in the list of its module."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ __all__ = [
 ]
 
 REWRITES: tuple[Rewrite, ...] = (*TO_FIT, *TO_SPARE, *TO_COST_LESS, *TO_COME_EARLIER)
-"""Those that can be left out."""
+"""Rewrites that can be disabled."""

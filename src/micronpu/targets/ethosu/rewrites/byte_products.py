@@ -1,4 +1,4 @@
-"""Products of int16 matrices by products of their bytes, for those Ethos-U that multiply int8 matrices only."""
+"""Products of int16 matrices from products of their bytes, for Ethos-U variants that multiply int8 matrices only."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
 
 LONGEST_SUM = 32_000
-"""Products in a sum, so that two sums of a signed with an unsigned byte stay within 32 bits."""
+"""Maximum products in a sum, so that two sums of a signed with an unsigned byte stay within 32 bits."""
 _FREE_BITS = 13
-"""Bits that a multiplier of 15 and a number four times the one that saturates leave free in 32."""
+"""Bits left in 32 by a 15-bit multiplier and a number of four times the saturation limit."""
 _MOST_ELEMENTS = 65_536
-"""Of a result that is computed at once: seven int32 tensors of its size are in memory then."""
+"""Maximum elements of a result that is computed at once: seven int32 tensors of its size are then in memory."""
 _MOST_PIECES = 16
-"""Beyond them the program would grow more than its memory shrinks."""
+"""Maximum number of pieces; more would increase the program by more than its memory shrinks."""
 
 Byte = tuple["TosaTensor", int]
-"""int8 numbers, and the zero point with which they are one byte of a number, signed or not."""
+"""int8 numbers, and the zero point with which they represent one signed or unsigned byte of a number."""
 
 
 @operator("batch_matmul_bytes")
 class BytesBatchMatmul(BatchMatmul):
-    """`BatchMatmul` of int16 matrices as four products of int8 matrices, put together in 32 bits.
+    """`BatchMatmul` of int16 matrices as four products of int8 matrices, combined in 32 bits.
 
     x int16 [B, M, K], z int16 [B, K, N]  ->  y int16 [B, M, N]
 
-    The same integers, saturated ones included; only the TOSA form is another.  With ``x = 256 * xh + xl``, the upper
-    byte signed and the lower one not, the sum of products is ``65536 * xh zh + 256 * (xh zl + xl zh) + xl zl``.  It is
-    written in digits to the base of 256 from the lowest on; what the multiplier makes of those that the shift drops is
-    carried on, too, so that nothing is rounded before the end.
+    Computes the same integers, including saturated ones, with another TOSA form. With ``x = 256 * xh + xl``, the upper
+    byte signed and the lower one unsigned, the sum of products is ``65536 * xh zh + 256 * (xh zl + xl zh) + xl zl``. It
+    is computed in base-256 digits from the lowest on; products of digits that the shift drops are carried too, so that
+    nothing is rounded before the end.
     """
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        """MATMUL of bytes, of a large result one batch at a time."""
+        """MATMUL of bytes, one batch at a time for large results."""
         x, z, y = emit.input_type(0), emit.input_type(1), emit.output_type
         multiplier, shift = quantize_multiplier(x.scale * z.scale / y.scale)
         right = 15 - shift
@@ -50,7 +50,7 @@ class BytesBatchMatmul(BatchMatmul):
             )
         bytes = [_bytes_of(emit, emit.input(i)) for i in (0, 1)]
         batches = y.shape[0]
-        # One by one: of slices of several batches Vela's program multiplies wrong matrices.
+        # One by one: for slices of several batches Vela's program multiplies wrong matrices.
         alone = y.size > _MOST_ELEMENTS and batches <= _MOST_PIECES
         made = []
         for first in range(batches if alone else 1):
@@ -66,7 +66,7 @@ def _batch(emit: TosaEmitter, byte: Byte, number: int) -> Byte:
 
 
 def _bytes_of(emit: TosaEmitter, x: TosaTensor) -> list[Byte]:
-    """The upper byte of int16 numbers and the lower one, which is not signed."""
+    """The upper, signed byte of int16 numbers and the lower, unsigned one."""
     wide = emit.wide(x, 0)
     high = _floored(emit, wide)
     low = _rest(emit, wide, high)
@@ -94,10 +94,10 @@ def _digits(emit: TosaEmitter, x: list[Byte], z: list[Byte]) -> tuple[list[TosaT
 def _requantized(
     emit: TosaEmitter, digits: list[TosaTensor], rest: TosaTensor, multiplier: int, right: int
 ) -> TosaTensor:
-    """``(sum * multiplier + 2**(right - 1)) >> right`` as int32, anything beyond int16 where that saturates.
+    """``(sum * multiplier + 2**(right - 1)) >> right`` as int32; values beyond int16 saturate later.
 
-    ``right - dropped`` bits are left to shift by, 1 to 13, when the lowest ``dropped`` bits of the sums have been
-    multiplied and their carry taken over.
+    After the lowest ``dropped`` bits of the sums have been multiplied and carried, ``right - dropped`` bits, 1 to 13,
+    remain to shift by.
     """
     dropped = max(0, -(-(right - _FREE_BITS) // 8)) * 8
     upper = _bounded(emit, rest, 1 << 14) if dropped < 16 else rest
@@ -116,7 +116,7 @@ def _requantized(
 
 
 def _carries(emit: TosaEmitter, digits: list[TosaTensor], multiplier: int) -> Iterator[TosaTensor]:
-    """What each digit's product carries to the next one."""
+    """The carry of each digit's product to the next one."""
     carry = None
     for digit in digits:
         product = emit.multiply(digit, emit.number(multiplier, "INT32"))
@@ -137,7 +137,7 @@ def _sum(emit: TosaEmitter, x: TosaTensor, z: TosaTensor) -> TosaTensor:
 def _halved(emit: TosaEmitter, x: TosaTensor, bits: int) -> TosaTensor:
     """x divided by a power of two, rounded to nearest with ties up.
 
-    Vela's program for U55 and U65 rounds like this also where a shift is told not to round.
+    Vela's program for U55 and U65 also rounds like this for a shift without rounding.
     """
     return emit.elementwise("ARITHMETIC_RIGHT_SHIFT", x, emit.number(bits, "INT32"), "INT32", True)
 
@@ -153,7 +153,7 @@ def _rest(emit: TosaEmitter, x: TosaTensor, high: TosaTensor) -> TosaTensor:
 
 
 def _bounded(emit: TosaEmitter, x: TosaTensor, most: int) -> TosaTensor:
-    """x between ``-most`` and ``most``; Vela takes no CLAMP of int32."""
+    """Clamp x between ``-most`` and ``most``; Vela does not support CLAMP of int32."""
     for name, bound in (("MINIMUM", most), ("MAXIMUM", -most)):
         x = emit.elementwise(name, x, emit.number(bound, "INT32"), "INT32", emit.IGNORE_NAN)
     return x

@@ -1,9 +1,9 @@
-"""Rewrites of an operator that compute the same in fewer cycles of an Ethos-U.
+"""Rewrites of an operator to an equivalent form that takes fewer cycles on an Ethos-U.
 
-What the array of multipliers makes of an operator depends on how channels, pixels and kernel fill it: channels are
-taken in eights, or in sixty-fours, kernel elements in fours, pixels of a row in twos or fours.  A rewrite moves
-elements between these axes, which costs nothing where it only reads the same bytes under another shape.  Whether it
-pays is for `micronpu.targets.ethosu.plans` to measure; nothing here knows an accelerator.
+The utilization of the multiplier array depends on how channels, pixels and kernel elements fill it: channels in groups
+of 8 or 64, kernel elements in groups of 4, pixels of a row in groups of 2 or 4. A rewrite moves elements between these
+axes, which is free if it only reads the same bytes with another shape. `micronpu.targets.ethosu.plans` measures whether
+it pays; nothing here depends on an accelerator.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from micronpu.ops.pooling import AvgPool2d
 from micronpu.passes.rewrite import Chain, Rewrite
 
 _BLOCKS = (8, 16)
-"""Pixels that a convolution takes from each plane at once to interleave them."""
+"""Numbers of pixels that a convolution interleaves from each plane at once."""
 _LANES = 8
 _MOST_PLANES = 16
 _MOST_DEPTH = 64
@@ -31,7 +31,7 @@ _TALLEST_POOL = 256
 
 
 class _Offers(Rewrite):
-    """A rewrite that knows several ways."""
+    """A rewrite with several alternatives."""
 
     def apply(self, node: Node) -> list[Node] | None:
         return next(self.offers(node), None)
@@ -41,7 +41,7 @@ class _Offers(Rewrite):
 
 
 class TransposeAsMatrix(_Offers):
-    """Planes and pixels as the two axes of a matrix.
+    """A layout transpose as a transpose of a matrix of planes and pixels.
 
     x [1, C, H, W] -> transpose(0, 2, 3, 1) -> y
     x -> reshape [C, H * W] -> transpose(1, 0) -> reshape [1, H, W, C] -> y
@@ -59,14 +59,14 @@ class TransposeAsMatrix(_Offers):
 
 
 class TransposeByConvolution(_Offers):
-    """The layout transpose of a few planes as a convolution whose weights are ones and zeros.
+    """A layout transpose of a few planes as a convolution with weights of ones and zeros.
 
     x [1, C, H, W] -> transpose(0, 2, 3, 1) -> y
     x -> reshape [1, C, H * W / k, k] -> conv2d(w [k * C, C, 1, k]) -> reshape [1, H, W, C] -> y
 
-    The planes are the rows of a picture, k pixels its channels, and the kernel is as high as the picture: each position
-    of the result holds k pixels with their channels.  Exact: every sum has one element other than zero, and the scales
-    of weights are 1.
+    The planes are the rows of an image, k pixels its channels, and the kernel is as high as the image: each position of
+    the result has k pixels with their channels. Exact: every sum has one nonzero element, and the scales of weights are
+    1.
     """
 
     name = "transpose_by_convolution"
@@ -82,12 +82,12 @@ class TransposeByConvolution(_Offers):
 
 
 class PlanesIntoConvolution(_Offers):
-    """A convolution with a stride that reads planes takes as many pixels as its stride for one with more channels.
+    """Combines the pixels of one stride into channels for a strided convolution that reads planes.
 
     x [1, C, H, W] -> transpose(0, 2, 3, 1) -> conv2d{3x3, stride (2, 2)} -> y
     x -> transpose by convolution to [1, H, W / 2, 2 * C, and zeros up to 8] -> conv2d{3x2, stride (2, 1)} -> y
 
-    Exact: the same products with zeros between them.
+    Exact: the same products, with zeros between them.
     """
 
     name = "planes_into_convolution"
@@ -108,12 +108,12 @@ class PlanesIntoConvolution(_Offers):
 
 
 class PixelsIntoChannels(_Offers):
-    """Pixels that the stride of a convolution goes over together are channels of one.
+    """Combines the pixels of one stride of a convolution into channels.
 
     x [N, H, W, C] -> conv2d{3x3, stride (2, 2)} -> y
     x -> reshape [N, H, W / 2, 2 * C] -> conv2d{3x2, stride (2, 1)} -> y
 
-    Exact: the same products with zeros between them.
+    Exact: the same products, with zeros between them.
     """
 
     name = "pixels_into_channels"
@@ -131,12 +131,12 @@ class PixelsIntoChannels(_Offers):
 
 
 class ChannelsIntoKernel(_Offers):
-    """Channels as pixels that a wider kernel takes together.
+    """Splits channels into pixels that a wider kernel combines.
 
     x [N, H, W, 32] -> conv2d{1x1} -> y
     x -> reshape [N, H, W * 2, 16] -> conv2d{1x2, stride (1, 2)} -> y
 
-    Exact: the same products in the same places of memory.
+    Exact: the same products at the same memory locations.
     """
 
     name = "channels_into_kernel"
@@ -167,7 +167,7 @@ class ChannelsIntoKernel(_Offers):
 
 
 class FlatPixels(_Offers):
-    """All pixels in one row for a convolution that sees one at a time.
+    """Puts all pixels into one row for a pointwise convolution.
 
     x [1, 7, 7, C] -> conv2d{1x1} -> y
     x -> reshape [1, 1, 49, C] -> conv2d{1x1} -> reshape [1, 7, 7, O] -> y
@@ -187,7 +187,7 @@ class FlatPixels(_Offers):
 
 
 class DiagonalConvolution(_Offers):
-    """A depthwise convolution of few channels as a convolution of all, whose weights between channels are zero.
+    """A depthwise convolution of few channels as a dense convolution with zero weights between channels.
 
     x [N, H, W, 8] -> depthwise_conv2d(w [1, 3, 3, 8]) -> y
     x -> conv2d(w' [8, 3, 3, 8], diagonal) -> y
@@ -216,7 +216,7 @@ class DiagonalConvolution(_Offers):
 
 
 class PoolAsColumn(_Offers):
-    """All pixels in one column, or one row, for an average of them all.
+    """Puts all pixels into one column, or one row, for a global average.
 
     x [1, 8, 8, C] -> avg_pool2d{8x8} -> y        x -> reshape [1, 64, 1, C] -> avg_pool2d{64x1} -> y
     """
@@ -236,7 +236,7 @@ class PoolAsColumn(_Offers):
 
 
 def _is_layout(node: Node, permutation: tuple[int, ...]) -> bool:
-    """Whether the node is a layout transpose of one int8 picture."""
+    """True if the node is a layout transpose of one int8 image."""
     x = node.inputs[0].type
     return (
         isinstance(node.op, Transpose)
@@ -248,13 +248,13 @@ def _is_layout(node: Node, permutation: tuple[int, ...]) -> bool:
 
 
 def _as_matrix(node: Node) -> tuple[int, int]:
-    """Rows and columns of the matrix that a layout transpose turns."""
+    """Rows and columns of the matrix that a layout transpose transposes."""
     _, a, b, c = node.inputs[0].shape
     return (a, b * c) if _is_layout(node, TO_CHANNELS_LAST) else (a * b, c)
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether the node is an int8 convolution of all channels without dilation."""
+    """True if the node is a dense int8 convolution without dilation."""
     op = node.op
     return (
         isinstance(op, Conv2d)
@@ -266,10 +266,10 @@ def _is_plain(node: Node) -> bool:
 
 
 def _interleaved(chain: Chain, x: Tensor, pixels: int, group: int, lanes: int) -> Tensor | None:
-    """Planes [1, C, H, W] as [1, H, W / group, lanes], the pixels of a group one after the other, zeros behind them.
+    """Planes [1, C, H, W] as [1, H, W / group, lanes], the pixels of a group side by side, padded with zeros.
 
     Args:
-        pixels: that one position of the convolution takes from each plane.
+        pixels: number of pixels of each plane for one position of the convolution.
     """
     _, planes, high, wide = x.shape
     if planes > _MOST_PLANES or (high * wide) % pixels or wide % group or pixels % group or x.type.qparams is None:
@@ -290,10 +290,10 @@ def _interleaved(chain: Chain, x: Tensor, pixels: int, group: int, lanes: int) -
 
 
 def _pixels_in_channels(chain: Chain, node: Node, x: Tensor, group: int) -> list[Node] | None:
-    """The convolution of pixels whose channels hold ``group`` of them and zeros behind these, or None.
+    """The convolution of pixels whose channels contain ``group`` of them and padding, or None.
 
-    The result at j is of the pixels ``j * stride - left + u``, which are in the group ``j + (u - left) // group``.  No
-    padding is negative: rows are whole groups, of the last of which the last result reads something.
+    The result at j depends on the pixels ``j * stride - left + u``, which are in the group ``j + (u - left) // group``.
+    No padding is negative: rows consist of whole groups, and the last result reads from the last group.
 
     Args:
         group: 1, or the horizontal stride.
@@ -328,4 +328,4 @@ TO_COST_LESS: tuple[Rewrite, ...] = (
     DiagonalConvolution(),
     PoolAsColumn(),
 )
-"""Of what Vela takes, where its estimate says that it pays."""
+"""Applied to operators that Vela accepts, if its estimate is lower."""

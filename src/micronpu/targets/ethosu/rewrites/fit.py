@@ -42,12 +42,12 @@ class MultiplyBilinear(Rewrite):
 
 
 class BilinearByMatrices(Rewrite):
-    """A bilinear resize to 2, 4 or 8 times the size as a product with the weights of the filter along each axis.
+    """A bilinear resize to 2, 4 or 8 times the size as a product with the filter's weights along each axis.
 
     x [H, W] -> resize_bilinear{2H, 2W} -> y
     x -> transpose -> fully_connected(w [2W, W]) -> transpose -> fully_connected(w [2H, H]) -> transpose -> y
 
-    Not exact: there is a rounding for each axis.
+    Not exact: each axis is rounded.
     """
 
     name = "bilinear_by_matrices"
@@ -70,7 +70,7 @@ _FACTORS = (2, 4, 8)
 
 
 def _along(chain: Chain, x: Tensor, factor: int) -> Tensor:
-    """x with so many times the elements along the last axis."""
+    """x with ``factor`` times the elements along the last axis."""
     size, steps = x.shape[-1], 2 * factor
     weights = np.zeros((size, factor, size), np.int64)
     for element in range(size):
@@ -87,11 +87,11 @@ def _along(chain: Chain, x: Tensor, factor: int) -> Tensor:
 
 
 class SmallestByHalves(Rewrite):
-    """The smallest of int16 elements as that of the first and of the second half, again and again.  Exact.
+    """The smallest of int16 elements by repeatedly taking the minimum of two halves. Exact.
 
     x [4, 6] -> amin(axis 1) -> y        x -> minimum of slices [4, 3] -> minimum of slices [4, 2] -> [4, 1] -> reshape
 
-    Vela's program of an int16 minimum along axes reads one row only, and the opposite of the smallest number is none.
+    Vela's program of an int16 minimum along axes reads one row only, and the smallest number has no negative.
     """
 
     name = "smallest_by_halves"
@@ -103,17 +103,17 @@ class SmallestByHalves(Rewrite):
         chain = Chain(self.name, node)
         for axis in op.axes:
             while (size := x.shape[axis]) > 1:
-                half = -(-size // 2)  # where the number is odd, the one in the middle is in both
+                half = -(-size // 2)  # for an odd size, the middle element is in both
                 x = chain.add(Minimum(), chain.cut(x, axis, 0, half), chain.cut(x, axis, size - half, half))
         return chain.result(x, y)
 
 
 class PickFromDepthwise(Rewrite):
-    """A depthwise convolution with large strides as one with stride 1, of whose results the wanted ones are picked.
+    """A depthwise convolution with large strides as one with stride 1 and a selection of its results.
 
         x -> depthwise_conv2d{stride 4} -> y        x -> depthwise_conv2d{stride 1} -> max_pool2d{1x1, stride 4} -> y
 
-    Costs as many products as there are elements in a block of the strides for each that was needed.
+    Costs as many products per result as a block of the strides has elements.
     """
 
     name = "pick_from_depthwise"
@@ -124,7 +124,7 @@ class PickFromDepthwise(Rewrite):
             return None
         chain = Chain(self.name, node)
         dense = chain.add(replace(op, stride=(1, 1)), *node.inputs, qparams=y.type.qparams)
-        # Windows that no step reaches stand behind the last one that is wanted.
+        # Remove windows after the last one that a stride reaches.
         size = [(n - 1) * s + 1 for n, s in zip(y.shape[1:3], op.stride, strict=True)]
         if dense.shape[1:3] != tuple(size):
             dense = chain.add(Slice((0, 0, 0, 0), (dense.shape[0], *size, dense.shape[3])), dense)
@@ -132,11 +132,11 @@ class PickFromDepthwise(Rewrite):
 
 
 class MultiplyBytes(Rewrite):
-    """A product of two int16 matrices as four products of their bytes, put together in 32 bits.
+    """A product of two int16 matrices as four products of their bytes, combined in 32 bits.
 
         x, z -> batch_matmul{int16} -> y        x, z -> batch_matmul_bytes -> y
 
-    Exact, saturated results included.  Costs four times the cycles of an int8 product and a few percent.
+    Exact, including saturated results. Costs four times the cycles of an int8 product and a few percent.
     """
 
     name = "multiply_bytes"
@@ -159,4 +159,4 @@ TO_FIT: tuple[Rewrite, ...] = (
     PickFromDepthwise(),
     SmallestByHalves(),
 )
-"""Of what Vela refuses."""
+"""Applied to operators that Vela refuses."""

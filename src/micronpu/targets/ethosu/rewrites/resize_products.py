@@ -1,4 +1,4 @@
-"""The bilinear filter by products with constants, for those Ethos-U that cannot resize by it."""
+"""The bilinear filter as products with constants, for Ethos-U variants without bilinear resize."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
 
 FACTORS = (2, 4)
-"""Factors for which every product of two weights is an int8 number, with a bit to spare."""
+"""Factors for which every product of two weights is an int8 number, with one bit to spare."""
 
 
 @operator("resize_bilinear_products")
@@ -23,19 +23,19 @@ class BilinearProducts(ResizeBilinear):
 
     x [N, H, W, C] int8  ->  y [N, f * H, f * W, C] int8, qparams of x.
 
-    The same integers; only the TOSA form is another: every phase of the result is a channel of its own.
+    Computes the same integers with another TOSA form: every phase of the result is a separate channel.
     """
 
     def factor(self, height: int, width: int) -> int:
-        """How many times larger the result is; 0 where it is no case for products."""
+        """Ratio of the sizes of result and input; 0 if products do not apply."""
         factor = self.size[0] // height
         fits = self.half_pixel_centers and self.size == (factor * height, factor * width)
         return factor if fits and factor in FACTORS else 0
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        """x, its borders repeated, side by side for every phase -> DEPTHWISE_CONV2D -> RESCALE -> phases to places.
+        """Repeat x with extended borders for every phase -> DEPTHWISE_CONV2D -> RESCALE -> interleave the phases.
 
-        The weights are doubled: the double rounding of their sums is then one rounding with ties away from zero.
+        The weights are doubled: the double rounding of their sums is then a single rounding with ties away from zero.
         """
         x = emit.input(0)
         count, height, width, channels = x.shape

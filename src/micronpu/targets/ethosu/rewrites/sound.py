@@ -1,7 +1,7 @@
-"""Rewrites of operators whose command streams compute something else than the graph says.
+"""Rewrites of operators whose command streams do not compute the graph's definition.
 
-Found by running the streams of Vela 5.2 in models of U55 and U85, for every row of the operator tests.  Vela takes
-these operators without a word, so that no rule speaks against them.
+Found by running the streams of Vela 5.2 in models of U55 and U85, for every row of the operator tests. Vela accepts
+these operators silently, so no rule refuses them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from micronpu.passes.rewrites import ReflectBySlices
 
 _LONGEST_WINDOW = 256
 _WIDEST_POOL, _LARGEST_POOL = 8192, 65536
-"""Width and elements of the largest window of an average pool."""
+"""Width, and number of elements, of the largest window of an average pool."""
 
 
 class LinearAsConvolution(Rewrite):
-    """A fully connected layer is the convolution of one pixel that the chip computes.
+    """A fully connected layer as a convolution of one pixel, which is what the chip computes.
 
     x [N, I] -> fully_connected(w [O, I]) -> y [N, O]
     x -> reshape [1, 1, N, I] -> conv2d(w [O, 1, 1, I]) -> reshape [N, O] -> y
 
-    LiteRT rounds a fully connected layer once and a convolution twice, and so do the two forms in TOSA.  The chip has
-    convolutions only: the command stream that Vela makes of either operator rounds twice.  Written as what it is, the
-    layer has one arithmetic in the graph, on the host and on the chip.  Not exact: a sum whose scaled value is within
-    2**-30 of itself of a tie moves by one step, to where the chip has it.
+    LiteRT rounds a fully connected layer once and a convolution twice, and so do their TOSA forms. The chip has
+    convolutions only: Vela's command stream for either operator rounds twice. As a convolution, the layer has the same
+    arithmetic in the graph, on the host and on the chip. Not exact: a sum whose scaled value is within a relative
+    2**-30 of a tie changes by one LSB, to the chip's result.
     """
 
     name = "linear_as_convolution"
@@ -56,14 +56,14 @@ class LinearAsConvolution(Rewrite):
 
 
 class ExtremesAsPools(Rewrite):
-    """The largest element along axes by max pools, the smallest by those of the opposite values.  Exact.
+    """A maximum along axes as max pools, a minimum as max pools of negated values. Exact.
 
     x[4,6,8] -> amax(axis 1) -> y[4,8]      x -> reshape [1,4,6,8] -> max_pool2d{1x6} -> reshape -> y
     x[4,6]   -> amax(axis 1) -> y[4]        x -> transpose [6,4] -> reshape [1,1,6,4] -> max_pool2d{1x6} -> reshape -> y
     x -> amin -> y                          x -> neg (q -> -1 - q) -> amax -> neg -> y
 
-    Vela's stream of LiteRT's REDUCE_MAX and REDUCE_MIN reads one row where the last axis goes, and that of TOSA's
-    REDUCE_MIN does so on U55.
+    Vela's stream of LiteRT's REDUCE_MAX and REDUCE_MIN reads one row only if the last axis is reduced, and that of
+    TOSA's REDUCE_MIN does so on U55.
     """
 
     name = "extremes_as_pools"
@@ -74,7 +74,7 @@ class ExtremesAsPools(Rewrite):
             return None
         smallest = isinstance(op, Amin)
         if smallest and x.type.dtype is not DType.INT8:
-            return None  # the opposite of the smallest int16 number is none
+            return None  # the smallest int16 number has no negative
         chain, grid = Chain(self.name, node), x.type.qparams
         if smallest:
             x = chain.add(Neg(), x, qparams=mirrored(grid))
@@ -86,7 +86,7 @@ class ExtremesAsPools(Rewrite):
 
 
 def _runs(axes: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """First and last of the axes that follow each other."""
+    """First and last axis of each run of consecutive axes."""
     start = previous = None
     for axis in sorted(axes):
         if previous is not None and start is not None and axis != previous + 1:
@@ -98,7 +98,7 @@ def _runs(axes: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 
 def _largest(chain: Chain, x: Tensor, first: int, last: int) -> Tensor:
-    """The largest element along axes that follow each other, which stay with the size 1."""
+    """The largest element along consecutive axes, which keep size 1."""
     shape = (*x.shape[:first], *(1,) * (last - first + 1), *x.shape[last + 1 :])
     outer, size, inner = block(x.shape, first, last)
     if inner == 1 and outer > 1:
@@ -115,15 +115,15 @@ def _largest(chain: Chain, x: Tensor, first: int, last: int) -> Tensor:
 
 
 class MeanAsPool(Rewrite):
-    """A mean over neighbouring axes as an average pool of one window.
+    """A mean over adjacent axes as an average pool of one window.
 
     x [2, 7, 7, C] -> mean(axes 1, 2) -> y      x -> avg_pool2d{7x7} -> reshape -> y
     x [A, 12, C] -> mean(axis 1) -> y           x -> reshape [A, 12, 1, C] -> avg_pool2d{12x1} -> reshape -> y
 
-    LiteRT rounds a mean twice, and a pool once, as the mean of real numbers is rounded.  Written as what the chip is
-    given, it has one arithmetic in the graph, on the host and on the chip: where the two differed by a step, a layer
-    norm behind the mean made more of it.  Not exact: a result may be one step off, on the side of the real mean.  A
-    mean over the last axes is a product with ones, which rounds as LiteRT does.
+    LiteRT rounds a mean twice, and a pool once. As a pool, which is the chip's form, it has the same arithmetic in the
+    graph, on the host and on the chip: if the two differed by one LSB, a layer norm after the mean amplified it. Not
+    exact: a result may differ by one LSB, towards the exact mean. A mean over the last axes is a product with ones,
+    which rounds like LiteRT.
     """
 
     name = "mean_as_pool"
@@ -139,7 +139,7 @@ class MeanAsPool(Rewrite):
 
 
 def pool_of_mean(node: Node) -> tuple[int, int, int, int] | None:
-    """The picture [N, H, W, C] of which a mean is the average over height and width; None where there is none."""
+    """Shape [N, H, W, C] of the image whose average over height and width is the mean; None if there is none."""
     op, x = node.op, node.inputs[0].type
     if not isinstance(op, Mean) or x.qparams != node.output.type.qparams or op.is_product(x, VELA.most_inputs):
         return None
@@ -156,4 +156,4 @@ def pool_of_mean(node: Node) -> tuple[int, int, int, int] | None:
 
 
 TO_BE_SOUND: tuple[Rewrite, ...] = (LinearAsConvolution(), ExtremesAsPools(), MeanAsPool(), ReflectBySlices())
-"""Of what Vela takes, and whose command stream computes something else; none of them can be left out."""
+"""Required for operators that Vela accepts but compiles wrongly; they cannot be disabled."""

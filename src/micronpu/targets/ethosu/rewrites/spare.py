@@ -1,4 +1,4 @@
-"""Rewrites of what Vela takes and had better not see: large strides, and tensors of high rank.  All are exact."""
+"""Rewrites of forms that Vela accepts but handles badly: large strides, and tensors of high rank. All are exact."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from micronpu.ops.slicing import Slice
 from micronpu.passes.rewrite import Chain, Rewrite, block
 
 LARGEST_STRIDE = 3
-"""What the hardware steps by itself, in each direction."""
+"""Largest stride that the hardware supports, in each direction."""
 
 
 class StridesIntoChannels(Rewrite):
-    """A convolution with a large stride reads a block of pixels as the channels of one.
+    """Combines the pixels of one stride of a convolution with a large stride into channels.
 
     x [N, H, W, C] -> conv2d{16x16, stride (16, 16)} -> y
     x -> reshape [N * H / 16, 16, W / 16, 16 * C] -> transpose(0, 2, 1, 3) -> reshape [N, H / 16, W / 16, 256 * C]
       -> conv2d{1x1} -> y
 
-    Exact: the same products, and zeros where the kernel is no multiple of the stride.  On U55, 38.9 million cycles
-    become 0.6 for the patches of a vision transformer (224x224, 192 channels), and 9.6 million 0.6 for 4x4 of ConvNeXt.
+    Exact: the same products, and zeros if the kernel is not a multiple of the stride. On U55, 38.9 million cycles
+        become 0.6 for the patches of a vision transformer (224x224, 192 channels), and 9.6 million 0.6 for 4x4 of
+        ConvNeXt.
     """
 
     name = "strides_into_channels"
@@ -55,7 +56,7 @@ class StridesIntoChannels(Rewrite):
 
 
 def _filled(chain: Chain, x: Tensor, axis: int, before: int, size: int) -> Tensor:
-    """x with zeros in front, and with zeros or less behind, so that an axis has a size."""
+    """x with zeros added before and zeros added or elements removed after, to the given size of an axis."""
     after = size - before - x.shape[axis]
     if after < 0:
         x, after = chain.cut(x, axis, 0, x.shape[axis] + after), 0
@@ -63,7 +64,7 @@ def _filled(chain: Chain, x: Tensor, axis: int, before: int, size: int) -> Tenso
 
 
 def _in_blocks(weight: Tensor, kernel: list[int], stride: tuple[int, int]) -> Tensor:
-    """Weights [O, KH, KW, C] as [O, KH / s, KW / t, s * t * C], with zeros where the kernel ends inside of a block."""
+    """Weights [O, KH, KW, C] as [O, KH / s, KW / t, s * t * C], with zeros if the kernel ends inside of a block."""
     outputs, rows, columns, depth = weight.shape
     (high, wide), (down, across) = kernel, stride
     assert weight.data is not None
@@ -75,18 +76,18 @@ def _in_blocks(weight: Tensor, kernel: list[int], stride: tuple[int, int]) -> Te
 
 
 DENSE_RANK = 4
-"""Axes of a tensor that Vela cuts without trouble."""
+"""Maximum rank of a tensor that Vela slices reliably."""
 _MOST_MOVED = 65536
-"""Elements of a transpose of more than four axes that Vela takes, and rows of one of four."""
+"""Maximum elements of a transpose of more than four axes, and rows of one of four, that Vela accepts."""
 
 
 class FlattenSlices(Rewrite):
-    """A slice of a tensor of rank 5 or 6 as slices of rank 3, one per axis that is cut.
+    """A slice of a tensor of rank 5 or 6 as slices of rank 3, one per sliced axis.
 
         x [1, 6, 8, 8, 4] -> slice(1:5 of axis 1) -> y
         x -> reshape [1, 6, 256] -> slice(1:5 of axis 1) -> reshape [1, 4, 8, 8, 4] -> y
 
-    Vela 5.2 ends the process on some programs with slices of higher rank for U55 and U65, reshaped and joined again.
+    Vela 5.2 crashes for some programs on U55 and U65 with slices of higher rank that are reshaped and concatenated.
     """
 
     name = "flatten_slices"
@@ -107,12 +108,12 @@ class FlattenSlices(Rewrite):
 
 
 class FlattenTransposes(Rewrite):
-    """A transpose with as few axes as it can, and one that is too large as several that swap the first two of three.
+    """A transpose of minimum rank, or a large one as several swaps of the first two of three axes.
 
     x [1, 196, 3, 12, 32] -> transpose(2, 0, 3, 1, 4)    x -> reshape [196, 36, 32] -> transpose(1, 0, 2) -> reshape
     x [2, 300, 300, 16] -> transpose(0, 2, 1, 3)         x -> swap [600, 300, 16] -> swap [300, 2, 4800] -> reshape
 
-    Vela 5.2 takes transposes of three axes in any size, those of more only up to a number of elements.
+    Vela 5.2 accepts transposes of three axes of any size, those of more axes only up to a number of elements.
     """
 
     name = "flatten_transposes"
@@ -136,7 +137,7 @@ class FlattenTransposes(Rewrite):
 
 
 def has_plain_axes(node: Node) -> bool:
-    """Whether Vela has no trouble with the axes of a transpose."""
+    """True if Vela supports the axes of a transpose."""
     assert isinstance(node.op, Transpose)
     x = node.inputs[0].type
     sizes, _ = merged(x.shape, node.op.permutation)
@@ -144,7 +145,7 @@ def has_plain_axes(node: Node) -> bool:
 
 
 def merged(shape: tuple[int, ...], permutation: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes and permutation of the same transpose, without axes of size 1, and those that stay together as one."""
+    """Sizes and permutation of the same transpose, without axes of size 1, and with jointly moved axes merged."""
     runs: list[list[int]] = []
     for axis in (a for a in permutation if shape[a] != 1):
         if runs and all(shape[a] == 1 for a in range(runs[-1][-1] + 1, axis)) and runs[-1][-1] < axis:
@@ -156,14 +157,14 @@ def merged(shape: tuple[int, ...], permutation: tuple[int, ...]) -> tuple[tuple[
 
 
 def _is_taken(sizes: tuple[int, ...]) -> bool:
-    """Whether Vela takes a transpose of these sizes for every Ethos-U, whatever the order."""
+    """True if Vela accepts transposes of these sizes in any order for every Ethos-U."""
     if len(sizes) <= 3:
         return True
     return math.prod(sizes[:-1] if len(sizes) == DENSE_RANK else sizes) <= _MOST_MOVED
 
 
 def _swaps(order: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """The fewest swaps of the first two of three parts that bring axes into an order: where these two end."""
+    """The fewest swaps of the first two of three parts that give the order: positions where these two end."""
     start = tuple(range(len(order)))
     known: dict[tuple[int, ...], tuple[tuple[int, int], ...]] = {start: ()}
     waiting = [start]
@@ -184,4 +185,4 @@ TO_SPARE: tuple[Rewrite, ...] = (
     FlattenTransposes(),
     StridesIntoChannels(),
 )
-"""Of what Vela takes, and has trouble with."""
+"""Applied to operators that Vela accepts but handles badly."""

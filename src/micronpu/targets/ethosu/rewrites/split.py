@@ -1,4 +1,4 @@
-"""Rewrites that make parts of an operator, so that the weights of one are brought while another is computed."""
+"""Rewrites that split an operator, so that the weights of one part are transferred while another is computed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from micronpu.ops.linear import FullyConnected
 from micronpu.passes.rewrite import Chain, Rewrite
 
 _LANES = 16
-"""Channels that stand together in memory, which a part has a multiple of."""
+"""Channels that are adjacent in memory; the channels of a part are a multiple."""
 PARTS = 64 * 1024
-"""Bytes of weights of a part, as a rule."""
+"""Default size of the weights of a part in bytes."""
 
 
 class SplitChannels(Rewrite):
-    """The output channels of a convolution or a linear layer with many weights, some at a time.
+    """Splits a convolution or a linear layer with many weights by output channels.
 
         x [1, 7, 7, 320] -> conv2d(w [1280, 1, 1, 320]) -> y [1, 7, 7, 1280]
         x -> conv2d(w[0:432]) , x -> conv2d(w[432:864]) , x -> conv2d(w[864:1280]) -> concat -> y
 
-    A transfer ahead needs room for all weights of an operation, and the operation waits for the last of them.  Exact.
+    A prefetch needs memory for all weights of an operation, and the operation waits for the last of them. Exact.
 
     Args:
-        most: bytes of weights of a part.
+        most: maximum bytes of weights of a part.
     """
 
     name = "split_channels"
@@ -54,7 +54,7 @@ class SplitChannels(Rewrite):
 
 
 def _rows(constant: Tensor, first: int, count: int) -> Tensor:
-    """Some of a constant's first axis, with their scales."""
+    """A slice of a constant's first axis, with its scales."""
     assert constant.data is not None
     data = np.ascontiguousarray(constant.data[first : first + count])
     qparams = constant.type.qparams

@@ -1,1 +1,1 @@
-"""When the two engines of an Ethos-U work: its operations, and the transfers that bring them their weights."""
+"""Schedules of the two engines of an Ethos-U: operations, and transfers of their weights."""

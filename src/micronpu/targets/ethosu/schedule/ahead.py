@@ -1,14 +1,14 @@
-"""Which transfers bring which weights, when and to where: as early as the channel is idle and memory is free.
+"""Schedule transfers of weights: as early as the channel is idle and memory is free.
 
     computes   [ conv 0 ][ conv 1, waits for flash      ][ conv 2 ..
     moves                                                            (Vela)
 
     computes   [ conv 0 ][ conv 1 ][ conv 2 ..
-    moves      [ weights of 1 ][ weights of 2 ]..                    (ahead)
+    moves      [ weights of 1 ][ weights of 2 ]..                    (prefetched)
 
-One pass over the operations, with the time of both engines as it goes by.  Before each operation the next weights are
-begun where the channel is idle by then and a place in memory is free until they are read; a large transfer is made in
-pieces, so that what has to come between is not kept waiting.  Weights without a place are read where they are stored.
+A single pass over the operations tracks the time of both engines. Before each operation the next weights are started if
+the channel is idle by then and memory is free until they are read; a large transfer is split, so that urgent transfers
+are not delayed. Weights without free memory are read where they are stored.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from micronpu.targets.ethosu.schedule.stream import Action
 from micronpu.targets.ethosu.schedule.weights import Weights
 
 _LEAST_PIECE = 4096
-"""Bytes of a transfer that is not made smaller."""
+"""Minimum size in bytes of a part of a transfer."""
 _LOOK_AHEAD = 8
-"""Weights that may overtake others, for which there is no place yet."""
+"""Number of waiting weights, for lack of memory, that later ones may overtake."""
 _LONGEST_PAUSE = 64
-"""Operations between two that read the same weights, from which on they are brought twice."""
+"""Distance between two operations with the same weights above which the weights are transferred twice."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """An operation that keeps its place: one that computes, or a transfer that brings no weights.
+    """An operation that keeps its position: a computation, or a transfer of other data than weights.
 
     Attributes:
-        action: what the stream says.
-        before: commands in front of it that stay, such as waits for operations that compute.
-        work: what it takes.
+        action: the command of the stream.
+        before: commands to keep before it, such as waits for computations.
+        work: its cost.
         place, source: see `VelaProgram`.
-        reads, writes: without the weights, where those are known.
-        weights: that it reads, where that is known.
-        settled: how many of the transfers among the slots Vela waits for in front of it.
+        reads, writes: excluding weights, if those are known.
+        weights: that it reads, if known.
+        settled: number of transfers among the slots that Vela waits for before it.
     """
 
     action: Action
@@ -58,16 +58,16 @@ class Slot:
 
 @dataclass
 class Load:
-    """Weights that are brought once, for one operation or several.
+    """Weights that are transferred once, for one operation or several.
 
     Attributes:
-        weights: their rows of constants.
+        weights: their ranges of constants.
         users: numbers of the slots that read them.
-        address: where they are brought to; None where they are read where they are stored.
-        free: number of the slot from which on that place is free.
-        begins: number of the slot before which the transfer may begin.
-        moved: bytes that have been.
-        done: how many transfers there are when all is there.
+        address: destination; None if they are read where they are stored.
+        free: number of the slot from which on the destination is free.
+        begins: number of the slot before which the transfer may start.
+        moved: bytes transferred so far.
+        done: number of transfers up to the last one for these weights.
     """
 
     weights: Weights
@@ -80,7 +80,7 @@ class Load:
 
     @property
     def left(self) -> int:
-        """Bytes that are still to be brought."""
+        """Bytes still to be transferred."""
         return self.weights.size - self.moved
 
 
@@ -89,7 +89,7 @@ class Piece:
     """A transfer.
 
     Attributes:
-        load: which weights it brings.
+        load: the weights that it transfers.
         source: first byte among the constants.
         target: first byte in the scratch memory.
         length: in bytes.
@@ -103,12 +103,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """What is brought when.
+    """A schedule of transfers.
 
     Attributes:
-        pieces: by the slot in front of which they begin.
-        loads: by slot, of those whose weights are brought.
-        cycles: of the whole, but for waits that nobody knows before the commands are written.
+        pieces: by the slot before which they start.
+        loads: by slot, of those with prefetched weights.
+        cycles: of the whole, without waits that are unknown until the commands are written.
     """
 
     pieces: dict[int, list[Piece]]
@@ -117,15 +117,15 @@ class Arrangement:
 
     @property
     def top(self) -> int:
-        """Bytes of the scratch memory up to the last that is used for weights."""
+        """Bytes of the scratch memory up to the last one used for weights."""
         return max((x.address + x.weights.size for x in self.loads.values() if x.address is not None), default=0)
 
 
 def arranged(slots: Sequence[Slot], space: Space, memories: Memories, family: str) -> Arrangement:
-    """Arranges the transfers of all weights.
+    """Schedule the transfers of all weights.
 
     Args:
-        space: is changed.
+        space: is modified.
     """
     return _Arranging(slots, space, memories, family).run()
 
@@ -154,11 +154,11 @@ class _Arranging:
         return replace(self._found, cycles=self._engines.end)
 
     def _begin(self, now: int) -> None:
-        """Begins what can begin in front of a slot, and ends what it reads."""
+        """Start transfers that can start before a slot, and finish those that it reads."""
         while (load := self._next(now)) is not None:
             urgent = load.users[0] == now
-            # The command processor, which is two operations ahead, stands still until the channel is idle: that must be
-            # while the last but one computes, so that the last has not ended when the next is handed over.
+            # The command processor is two operations ahead and blocks until the channel is idle; that must be while the
+            # last operation but one runs, so that the last one has not ended when the next is queued.
             if not urgent and self._engines.idle_from() > self._engines.kernel_end(1):
                 return
             if urgent and not load.moved and not self._pays(load):
@@ -169,7 +169,7 @@ class _Arranging:
                 self._placed.remove(load)
 
     def _next(self, now: int) -> Load | None:
-        """The weights that are read first of those that may begin; finds places until there are some."""
+        """The weights that are read first of those that may start; allocates memory until there are some."""
         while self._waiting:
             able = any(x.begins <= now for x in self._placed)
             if self._waiting[0].users[0] > now and (able or len(self._placed) >= _LOOK_AHEAD):
@@ -179,7 +179,8 @@ class _Arranging:
 
     def _place(self, load: Load, now: int) -> None:
         first, last, size = load.users[0], load.users[-1], load.weights.size
-        # The operation in front of which it begins is not the first that it must not disturb: two before are at work.
+        # The first operation that it must not disturb is not the one before which it starts: two earlier ones are
+        # running.
         free = self._space.earliest(size, now - 2, first, last)
         if free is None:
             return
@@ -192,7 +193,7 @@ class _Arranging:
         self._found.loads.update((user, load) for user in load.users)
 
     def _leave(self, load: Load) -> None:
-        """Has weights read where they are stored after all."""
+        """Read weights where they are stored after all."""
         assert load.address is not None
         self._space.give(load.address, load.weights.size, load.free, load.users[-1])
         load.address = None
@@ -200,13 +201,13 @@ class _Arranging:
             del self._found.loads[user]
 
     def _pays(self, load: Load) -> bool:
-        """Whether weights of which nothing is there yet are worth waiting for."""
+        """True if it pays to wait for weights of which nothing has been transferred."""
         works = [self._slots[user].work for user in load.users]
         brought = self._memories.transfer(load.weights.size) + sum(work.near(self._memories) for work in works)
         return brought < sum(max(work.direct(self._memories)) for work in works)
 
     def _piece(self, load: Load) -> int:
-        """Bytes that are brought by the time when the next operation begins."""
+        """Bytes that are transferred before the next operation starts."""
         begin = max(self._engines.idle_from(), self._engines.kernel_end(1))
         cycles = self._engines.kernel_end(0) - begin - self._memories.stored_latency
         size = max(int(cycles * self._memories.stored_rate) // GRAIN * GRAIN, _LEAST_PIECE)
@@ -228,7 +229,7 @@ class _Arranging:
 
 
 def _loads(slots: Sequence[Slot]) -> list[Load]:
-    """What has to be brought, by the first operation that reads it."""
+    """Weights to transfer, ordered by the first operation that reads them."""
     found: list[Load] = []
     latest: dict[tuple[tuple[int, int], ...], Load] = {}
     for number, slot in enumerate(slots):

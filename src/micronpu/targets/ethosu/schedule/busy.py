@@ -1,13 +1,13 @@
-"""How long an Ethos-U is busy with a stream, from what crosses the bus and how fast each memory of the chip is.
+"""Estimate the time of a stream from its bus traffic and the speed of each memory of the chip.
 
-Vela's own figure takes a memory's share of an operation from the sizes of its maps and from bursts that it assumes: a
-picture of three channels is taken to cost a burst for each pixel.  Here the bytes are those of `traffic_of`, and the
-rest is as Vela has it: arithmetic and every memory work at once, and the slowest of them decides.
+Vela's own estimate derives the memory time of an operation from the sizes of its maps and from assumed bursts: an image
+of three channels is assumed to cost a burst for each pixel. Here the bytes are those of `traffic_of`, and the rest is
+as in Vela: arithmetic and all memories work in parallel, and the slowest one decides.
 
     arithmetic  Vela's cycles of the operation
     a memory    bytes that cross its port / bytes per cycle
 
-Transfers go on beside what computes, as far as the waits of the stream let them; see `engines.py`.
+Transfers overlap with computation as far as the waits of the stream allow; see `engines.py`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from micronpu.targets.ethosu.schedule.traffic import Traffic
 
 @dataclass(frozen=True)
 class Busy:
-    """A stream over time.
+    """Estimated times of a stream.
 
     Attributes:
         cycles: of the whole.
-        ends: when each operation ends, in order, transfers included.
-        memories: cycles of each memory that each of them takes.
+        ends: end of each operation in order, including transfers.
+        memories: cycles of each memory for each operation.
     """
 
     cycles: int
@@ -39,10 +39,10 @@ class Busy:
 
 
 def arithmetic_of(traffic: Sequence[Traffic], places: Sequence[int], layers: Sequence[int]) -> list[float]:
-    """Cycles of the arithmetic of each operation: its part of its layer's, by products; 0 of a transfer.
+    """Arithmetic cycles of each operation: its share of its layer's cycles, by products; 0 for a transfer.
 
     Args:
-        places: number of the layer of each operation, transfers included.
+        places: number of the layer of each operation, including transfers.
         layers: cycles of each layer.
     """
     work: Counter[int] = Counter()
@@ -61,10 +61,10 @@ def busy(
     ports: Mapping[int, Port],
     family: str,
 ) -> Busy:
-    """How long the NPU takes for a stream.
+    """Estimate the time of a stream.
 
     Args:
-        traffic, arithmetic: of each operation, transfers included.
+        traffic, arithmetic: of each operation, including transfers.
         ports: by number of the region.
     """
     engines, found, ends = Engines(family), list[Mapping[str, float]](), list[int]()

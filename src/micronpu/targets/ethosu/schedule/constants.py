@@ -1,4 +1,4 @@
-"""Where a stream reads constants, and the same stream for constants that stand elsewhere.
+"""Find the constants that a stream reads, and relocate them.
 
 constants  [ table | bias | weights | table ]     [ .. weights .. table, bias .. table ]
 stream       DMA 0   SCALE   WEIGHT   DMA 1    ->   the same with other addresses
@@ -27,15 +27,15 @@ from micronpu.targets.ethosu.schedule.weights import weights_of
 
 _ALIGNMENT = 16
 _INTERNAL = 0x100
-"""Of the region of a transfer: the memory inside the NPU."""
+"""Flag in the region of a transfer: the memory inside the NPU."""
 _INDEX_REGION, _INDICES = 0x134, 0x37
 _MAPS = ((0x10F, range(0x00, 0x04)), (0x18F, range(0x80, 0x84)))
 """Codes of the registers of the region of an input, and of the addresses of its tiles."""
 _BLOCK_DEPTH, _OVERLAP = 0x117, 0x12F
 _INPUT, _OUTPUT, _STORAGE, _CHAINED = 0x105, 0x114, 14, 2
-"""Of U85: codes of the registers of the precision of input and output, whose upper bits say where it is."""
+"""U85: codes of the precision registers of input and output, whose upper bits contain the storage mode."""
 _ORDER = (0x104, 0x105, 0x113, 0x114, 0x120, 0x121, 0x122, 0x124, 0x12E)
-"""Codes of the registers that, beside the depth of a block, the order of weights may depend on: depths, precisions,
+"""Codes of the registers, other than the block depth, that the order of weights may depend on: depths, precisions,
 kernel, its stride, accumulators, format."""
 
 
@@ -46,7 +46,7 @@ class Read:
     Attributes:
         action: number of the operation among the actions.
         code: of the register, which has a second word.
-        begin, end: first byte, and the one behind the last.
+        begin, end: first byte, and the one after the last.
     """
 
     action: int
@@ -56,10 +56,10 @@ class Read:
 
 
 def reads_of(actions: Sequence[Action], accesses: Sequence[Access], family: str) -> list[Read] | None:
-    """Every address of constants in a stream; None where one is not to be told.
+    """Return every address of constants in a stream; None if one cannot be determined.
 
     Args:
-        accesses: of each operation, transfers included.
+        accesses: of each operation, including transfers.
     """
     found: list[Read] = []
     operations = [number for number, action in enumerate(actions) if action.is_operation]
@@ -97,7 +97,7 @@ def _reads(number: int, action: Action, reads: Ranges, family: str) -> list[Read
 
 
 def pieces_of(reads: Iterable[Read]) -> list[tuple[int, int]]:
-    """What has to stay in one piece: first bytes, and those behind the last; in order."""
+    """Ranges of constants that must not be split: first bytes, and those after the last; sorted."""
     found: list[tuple[int, int]] = []
     for begin, end in sorted((read.begin, read.end) for read in reads):
         if found and begin < found[-1][1]:
@@ -108,10 +108,10 @@ def pieces_of(reads: Iterable[Read]) -> list[tuple[int, int]]:
 
 
 def moved(actions: Sequence[Action], reads: Iterable[Read], places: Mapping[tuple[int, int], int]) -> list[Action]:
-    """A stream whose constants stand elsewhere.
+    """Return a stream with relocated constants.
 
     Args:
-        places: where each piece is now.
+        places: new address of each piece.
     """
     made = list(actions)
     for read in reads:
@@ -124,7 +124,7 @@ def moved(actions: Sequence[Action], reads: Iterable[Read], places: Mapping[tupl
 
 
 def place_in(data: bytearray, piece: bytes, begin: int) -> int:
-    """Where a piece stands among other constants, aligned as it was; where it does not it is put behind them."""
+    """Return the address of a piece among other constants, with its alignment; append it if it is missing."""
     at = data.find(piece)
     while at >= 0 and (at - begin) % _ALIGNMENT:
         at = data.find(piece, at + 1)
@@ -137,11 +137,11 @@ def place_in(data: bytearray, piece: bytes, begin: int) -> int:
 
 @dataclass(frozen=True)
 class Ordered:
-    """Weights in the order of a block.
+    """Weights in the order of a block depth.
 
     Attributes:
         weights: the streams.
-        depth: of the block, as its register has it.
+        depth: of the block, as in its register.
     """
 
     weights: tuple[bytes, ...]
@@ -155,7 +155,7 @@ Layer = tuple[int, int, tuple[int, ...], tuple[bytes, ...], tuple[int, ...]]
 def layers_of(
     actions: Sequence[Action], constants: bytes, family: str
 ) -> Iterator[tuple[int, Layer, Ordered, list[tuple[Part, int]]]]:
-    """The operations with weights: number, what those of the same weights have in common, the weights, and where."""
+    """Operations with weights: number, key of equal weights, the weights, and their addresses."""
     for number, weights in sorted(weights_of(actions, family).weights.items()):
         action = actions[number]
         if action.code in (CONVOLUTION, DEPTHWISE):
@@ -170,11 +170,11 @@ def layers_of(
 def reordered(
     actions: Sequence[Action], constants: bytes, orders: Mapping[Layer, Ordered], family: str
 ) -> tuple[list[Action], bytes] | None:
-    """A stream with its weights in other orders; None where all are in them already.
+    """Return a stream with its weights in other orders; None if all have the order already.
 
-    The order of weights follows the depth of the blocks of the output.  An operation takes on the depth of another that
-    has the same weights where that is less: a smaller block fits wherever a larger one did.  Whether the result is the
-    same is for the simulator to say.
+    The order of weights follows the depth of the output's blocks. An operation adopts the smaller depth of another one
+    with the same weights: a smaller block fits wherever a larger one did. The simulator decides whether the results are
+    equal.
     """
     made, data, changed = list(actions), bytearray(constants), False
     for number, layer, own, places in layers_of(actions, constants, family):
@@ -186,7 +186,7 @@ def reordered(
             data[origin : origin + part.length] = weights
         for member in chain:
             made[member] = _with(made[member], _BLOCK_DEPTH, other.depth)
-        # How many blocks operations may overlap was counted in the old ones.
+        # The overlap of operations was computed for the old blocks.
         behind = next((n for n in range(chain[-1] + 1, len(made)) if made[n].is_kernel), None)
         for member in chain if behind is None else [*chain, behind]:
             made[member] = _with(made[member], _OVERLAP, 0)
@@ -199,9 +199,9 @@ def _with(action: Action, code: int, value: int) -> Action:
 
 
 def _chain(actions: Sequence[Action], first: int, family: str) -> list[int] | None:
-    """An operation, and those that take its blocks from it inside the NPU, all of one depth.
+    """An operation and those that read its blocks inside the NPU, all of one depth.
 
-    None where it takes blocks itself, or another of them has weights, whose order would have to change as well.
+    None if it reads such blocks itself, or if another one has weights, whose order would have to change as well.
     """
     found, depth = [first], actions[first].number(_BLOCK_DEPTH)
     if family != "u85":
@@ -220,5 +220,5 @@ def _chain(actions: Sequence[Action], first: int, family: str) -> list[int] | No
 
 
 def _is_inside(action: Action, precision: int) -> bool:
-    """Whether an input or output of U85 stays inside the NPU."""
+    """True if an input or output of U85 stays inside the NPU."""
     return action.number(precision) >> _STORAGE == _CHAINED

@@ -1,14 +1,14 @@
-"""The two engines of an Ethos-U over time: the one that computes, and the channel that moves bytes beside it.
+"""Model of the two engines of an Ethos-U over time: computation, and the channel that moves bytes in parallel.
 
-What an operation takes is Vela's own figure for it.  The order is that of the stream: the command processor hands each
-engine as many operations as it can hold, stands still where that is full, and at the waits of the stream.
+The cost of an operation is Vela's estimate. The order is that of the stream: the command processor queues as many
+operations as each engine can hold, and blocks if a queue is full, and at the waits of the stream.
 
     commands   conv 0 | transfer for 2 | conv 1 | wait for transfers | conv 2
     computes   [ conv 0      ][ conv 1    ]      [ conv 2 ]
     moves           [ transfer for 2       ]
 
-An operation that reads its weights where they are stored holds the port of that memory meanwhile, and so does a
-transfer: what comes later takes what the other leaves of it.  Vela's own total knows nothing of that.
+An operation that reads its weights where they are stored occupies the port of that memory, and so does a transfer:
+later ones get the remaining cycles. Vela's own total ignores this.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 DEPTHS: Mapping[str, tuple[int, int]] = {"u55": (2, 1), "u65": (2, 2), "u85": (2, 4)}
-"""Operations and transfers that the engines of a family hold, the one at work included."""
+"""Queue lengths of operations and transfers, including the running one."""
 
 
 @dataclass(frozen=True)
 class Memories:
-    """What moving a byte takes.
+    """Cost of moving bytes.
 
     Attributes:
-        stored: name of the memory of the constants, as Vela calls it.
-        near: name of the memory of everything else.
-        stored_rate, near_rate: bytes that each gives per cycle.
+        stored: Vela's name of the memory of the constants.
+        near: Vela's name of the memory of everything else.
+        stored_rate, near_rate: bytes per cycle of each.
         stored_latency, near_latency: cycles before the first byte that is read, and written.
     """
 
@@ -41,18 +41,18 @@ class Memories:
     near_latency: int
 
     def transfer(self, size: int) -> int:
-        """Cycles of a transfer from the one into the other, as Vela counts them."""
+        """Cycles of a transfer from the stored to the near memory, as Vela counts them."""
         reading = int(size / self.stored_rate) + self.stored_latency
         return max(reading, int(size / self.near_rate) + self.near_latency)
 
 
 @dataclass(frozen=True)
 class Port:
-    """What a region of a stream lies behind.
+    """Port and memory of a region of a stream.
 
     Attributes:
         name: of the port, such as "AXI0".
-        memory: behind it, as Vela calls it.
+        memory: behind it, by Vela's name.
         rate: bytes per cycle of the NPU.
         width: bytes of a beat.
     """
@@ -65,12 +65,12 @@ class Port:
 
 @dataclass(frozen=True)
 class Work:
-    """What an operation takes of each part of the machine, in cycles.
+    """Cost of an operation by part of the machine, in cycles.
 
     Attributes:
-        arithmetic: of computing alone.
+        arithmetic: of the computation alone.
         feature_maps: of reading and writing feature maps.
-        weight_bytes: weights and scales that it reads, as often as it reads them.
+        weight_bytes: bytes of weights and scales that it reads, including repeated reads.
     """
 
     arithmetic: float = 0
@@ -91,19 +91,19 @@ NOTHING = Work()
 
 @dataclass
 class _Port:
-    """A memory that gives its bytes to one at a time: spans of cycles that are taken, in order, none touching."""
+    """A memory that serves one reader at a time: sorted, non-adjacent spans of occupied cycles."""
 
     begins: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
 
     def take(self, start: int, cycles: int) -> int:
-        """Takes so many free cycles from `start` on; the first cycle after them."""
+        """Occupy ``cycles`` free cycles from `start` on; return the first cycle after them."""
         if cycles <= 0:
             return start
         at = bisect_right(self.ends, start)
         first, begin, time = at, start, start
         while at < len(self.begins):
-            if self.begins[at] <= time:  # taken
+            if self.begins[at] <= time:  # occupied
                 begin, time = (min(begin, self.begins[at]) if at == first else begin), max(time, self.ends[at])
             elif self.begins[at] - time < cycles:
                 cycles -= self.begins[at] - time
@@ -121,10 +121,10 @@ class _Port:
 
 
 class Engines:
-    """Time as a stream goes by: each method is the next command.
+    """Simulated time of a stream: each method is the next command.
 
     Attributes:
-        kernels, transfers: begin and end of each so far, in cycles.
+        kernels, transfers: start and end of each so far, in cycles.
     """
 
     def __init__(self, family: str) -> None:
@@ -136,7 +136,7 @@ class Engines:
 
     @property
     def end(self) -> int:
-        """When all is done."""
+        """Time when everything has finished."""
         return max(self._now, self._last(self.kernels), self._last(self.transfers))
 
     @staticmethod
@@ -144,11 +144,11 @@ class Engines:
         return jobs[-1][1] if jobs else 0
 
     def idle_from(self) -> int:
-        """When the channel has moved all that it was given."""
+        """Time when the channel has finished all queued transfers."""
         return self._last(self.transfers)
 
     def kernel_end(self, back: int) -> int:
-        """When an operation ends, counted from the last; 0 where there is none."""
+        """End of an operation, counted from the last one; 0 if there is none."""
         return self.kernels[-1 - back][1] if back < len(self.kernels) else 0
 
     def _wait(self, jobs: list[tuple[int, int]], count: int) -> None:
@@ -156,29 +156,29 @@ class Engines:
             self._now = max(self._now, jobs[-1 - count][1])
 
     def wait_for_kernels(self, count: int) -> None:
-        """Until at most so many are left."""
+        """Wait until at most ``count`` remain."""
         self._wait(self.kernels, count)
 
     def wait_for_transfers(self, count: int) -> None:
-        """Until at most so many are left."""
+        """Wait until at most ``count`` remain."""
         self._wait(self.transfers, count)
 
     def kernel(self, cycles: int, stored: int = 0) -> None:
-        """An operation.
+        """Add an operation.
 
         Args:
-            cycles: that it takes at the least.
-            stored: cycles of the memory of the constants that it takes beside.
+            cycles: its minimum duration.
+            stored: cycles of the constants' memory that it occupies in addition.
         """
         self.wait_for_kernels(self._most_kernels - 1)
         begin = max(self._now, self._last(self.kernels))
         self.kernels.append((begin, max(begin + cycles, self._port.take(begin, stored))))
 
     def transfer(self, cycles: int, stored: bool = True) -> None:
-        """A transfer.
+        """Add a transfer.
 
         Args:
-            stored: whether it reads the memory of the constants.
+            stored: True if it reads the constants' memory.
         """
         self.wait_for_transfers(self._most_transfers - 1)
         begin = max(self._now, self._last(self.transfers))

@@ -1,7 +1,7 @@
-"""Waits: what must have ended before an operation may begin, whatever the engines are faster at.
+"""Waits: operations that must have finished before another one may start, for any speed of the engines.
 
-Transfers are done in order, and so are operations that compute; how far the one engine is when the other begins nobody
-knows but for the waits.  Operations that compute wait for each other as `BLOCKDEP` says, which the simulator checks.
+Transfers finish in order, and so do computations; the relative progress of the two engines is unknown except at waits.
+Computations wait for each other as `BLOCKDEP` specifies, which the simulator checks.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from micronpu.targets.ethosu.schedule.stream import KERNEL_WAIT, TRANSFER_WAIT, 
 
 @dataclass
 class _Engine:
-    """The operations that one engine was given.
+    """The operations queued in one engine.
 
     Attributes:
         jobs: number in the stream, bytes read, bytes written.
-        done: how many have ended for certain.
+        done: number of those that have certainly finished.
     """
 
     jobs: list[tuple[int, Ranges, Ranges]] = field(default_factory=list)
     done: int = 0
 
     def last_against(self, reads: Ranges, writes: Ranges) -> int:
-        """How many of them must have ended before an operation of the other engine may begin."""
+        """Number of them that must have finished before an operation of the other engine may start."""
         for at in range(len(self.jobs), self.done, -1):
             _, read, written = self.jobs[at - 1]
             if writes.meets(read) or writes.meets(written) or reads.meets(written):
@@ -36,16 +36,16 @@ class _Engine:
         return 0
 
     def ended(self, left: int) -> None:
-        """A wait, or the engine's own limit, says that at most so many are left."""
+        """Apply a wait or the engine's own limit: at most ``left`` remain."""
         self.done = max(self.done, len(self.jobs) - left)
 
 
 class Order:
-    """What is known of a stream's operations as its commands go by.
+    """Tracks which operations of a stream have certainly finished.
 
     Args:
         family: "u55", "u65" or "u85".
-        strict: the engine that moves bytes may hold any number of transfers, so that waits alone count.
+        strict: assume that the transfer engine may queue any number of transfers, so that only waits count.
     """
 
     def __init__(self, family: str, *, strict: bool = True) -> None:
@@ -56,21 +56,21 @@ class Order:
 
     @property
     def transfers(self) -> int:
-        """How many there have been."""
+        """Number of transfers so far."""
         return len(self._transfers.jobs)
 
     def waited(self, action: Action) -> None:
-        """A command that is no operation."""
+        """Process a command that is not an operation."""
         if action.code == TRANSFER_WAIT:
             self._transfers.ended(action.parameter & COUNT)
         elif action.code == KERNEL_WAIT:
             self._kernels.ended(action.parameter & COUNT)
 
     def waits_for(self, is_transfer: bool, reads: Ranges, writes: Ranges, transfers: int = 0) -> list[Action]:
-        """The waits that are missing in front of an operation.
+        """Return the waits that are missing before an operation.
 
         Args:
-            transfers: how many of them must have ended in any case.
+            transfers: minimum number of transfers that must have finished.
         """
         found = []
         if is_transfer:
@@ -83,7 +83,7 @@ class Order:
         return found
 
     def add(self, is_transfer: bool, reads: Ranges, writes: Ranges) -> None:
-        """An operation, as it is handed over."""
+        """Add an operation when it is queued."""
         if is_transfer:
             if not self._strict:
                 self._transfers.ended(self._most_transfers - 1)
@@ -97,11 +97,11 @@ class Order:
 def missing_waits(
     actions: Sequence[Action], accesses: Sequence[tuple[Ranges, Ranges]], family: str, *, strict: bool = True
 ) -> list[tuple[int, Action]]:
-    """Where a stream's operations may overlap that must not: number of the operation, and the wait in front of it.
+    """Return missing waits for operations that must not overlap: number of the operation, and the wait before it.
 
     Args:
         actions: of the whole stream.
-        accesses: bytes that each operation reads and writes, transfers included.
+        accesses: bytes that each operation reads and writes, including transfers.
         strict: see `Order`.
     """
     order, found, number = Order(family, strict=strict), [], 0

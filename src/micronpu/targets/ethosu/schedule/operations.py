@@ -1,4 +1,4 @@
-"""The operations of a finished program with what each of them costs, reads and writes."""
+"""The operations of a finished program with their cost, reads and writes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SOURCE, TARGET, LENGTH = 0x30, 0x31, 0x32
 WEIGHT_REGION, SCALE_REGION = 0x128, 0x129
 _REGION = 7
 _INDEXED = 1 << 11
-"""Of the region of a transfer of U85: its rows are where a table of indices says."""
+"""Flag in the region of a U85 transfer: an index table selects its rows."""
 _LARGEST_INDEX, _PLANES = 0x38, 0x133
 _SOURCE_ROWS, _TARGET_ROWS = (SOURCE_REGION, SOURCE, 0x33, 0x34), (TARGET_REGION, TARGET, 0x35, 0x36)
-"""Codes of the registers of region, address, and the bytes from row to row and from plane to plane."""
+"""Codes of the registers of region, address, and the strides of rows and planes in bytes."""
 _OF_IFM2 = 1
-"""Parameter of a convolution of U85 whose weights are its second input."""
+"""Parameter of a U85 convolution whose weights are its second input."""
 COUNT = 15
-"""The largest number of a wait."""
+"""Largest count of a wait."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Part:
     Attributes:
         base: code of the register of its address.
         region: code of the register of its region.
-        address, length: as the registers say.
+        address, length: from the registers.
     """
 
     base: int
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Access:
-    """What the simulator says of an operation.
+    """Memory accesses of an operation in the simulator.
 
     Attributes:
         work: multiplications, and bytes moved.
@@ -74,11 +74,11 @@ _PARTS = {
         *((0x90, 0x91, WEIGHT_REGION), (0x92, 0x93, WEIGHT_REGION), (0x94, 0x95, WEIGHT_REGION)),
     ),
 }
-"""Codes of the registers of address, length and region of what an operation with weights reads, by family."""
+"""Codes of the registers of address, length and region of the weights and scales of an operation."""
 
 
 def parts_of(action: Action, family: str) -> tuple[Part, ...]:
-    """The weights and scales of an operation, () for one without."""
+    """The weights and scales of an operation; () if it has none."""
     if action.code not in (CONVOLUTION, DEPTHWISE):
         return ()
     if family == "u85" and action.code == CONVOLUTION and action.parameter & _OF_IFM2:
@@ -90,39 +90,39 @@ def parts_of(action: Action, family: str) -> tuple[Part, ...]:
 
 
 def region_of(action: Action, code: int) -> int:
-    """Number of the region that a register of an operation names."""
+    """Number of the region in a register of an operation."""
     return action.number(code) & _REGION
 
 
 def brings_constants(action: Action) -> bool:
-    """Whether a transfer copies a row of constants into the scratch memory."""
+    """True if a transfer copies a range of constants into the scratch memory."""
     source, target = action.number(SOURCE_REGION), action.number(TARGET_REGION)
     plain = source & ~_REGION == 0 and target & ~_REGION == 0
     return action.is_transfer and plain and source & _REGION == CONSTANTS and target & _REGION == SCRATCH
 
 
 def is_indexed(action: Action) -> bool:
-    """Whether what a transfer reads or writes depends on data."""
+    """True if the addresses that a transfer reads or writes depend on data."""
     return action.is_transfer and bool((action.number(SOURCE_REGION) | action.number(TARGET_REGION)) & _INDEXED)
 
 
 def for_any_data(actions: Sequence[Action], accesses: Sequence[Access]) -> list[Access]:
-    """What the operations of a stream may read and write, whatever its inputs.
+    """Bytes that the operations of a stream may read and write for any inputs.
 
     Args:
-        accesses: of a run, transfers included.
+        accesses: of a run, including transfers.
     """
     operations = [action for action in actions if action.is_operation]
     return [with_all_rows(action, access) for action, access in zip(operations, accesses, strict=True)]
 
 
 def tables_of(actions: Sequence[Action]) -> Ranges:
-    """What a stream looks rows up in."""
+    """Tables of a stream's row lookups."""
     return Ranges(span for action in actions if is_indexed(action) for span in _rows(action, *_SOURCE_ROWS))
 
 
 def with_all_rows(action: Action, access: Access) -> Access:
-    """What an operation may read and write, whatever its data: a transfer by indices takes any row of its table."""
+    """Bytes that an operation may read and write for any data: an indexed transfer may access any row of its table."""
     if not is_indexed(action):
         return access
     source, target = (_rows(action, *codes) for codes in (_SOURCE_ROWS, _TARGET_ROWS))
@@ -130,7 +130,7 @@ def with_all_rows(action: Action, access: Access) -> Access:
 
 
 def _rows(action: Action, region: int, base: int, stride: int, plane: int) -> Ranges:
-    """Every row that an index may name, where one end of a transfer has indices; nothing otherwise."""
+    """Every row that an index may select, if a side of a transfer is indexed; otherwise empty."""
     number = action.number(region)
     if not number & _INDEXED:
         return Ranges()
@@ -141,11 +141,11 @@ def _rows(action: Action, region: int, base: int, stride: int, plane: int) -> Ra
 
 
 def shares(actions: Sequence[Action], places: Sequence[int], accesses: Sequence[Access]) -> list[float]:
-    """Which part of its layer's work each operation does; 0 of a transfer.
+    """Share of its layer's work for each operation; 0 for a transfer.
 
     Args:
-        places: number of the layer of each operation, transfers included.
-        accesses: of each operation, transfers included.
+        places: number of the layer of each operation, including transfers.
+        accesses: of each operation, including transfers.
     """
     total: Counter[int] = Counter()
     operations = [a for a in actions if a.is_operation]
@@ -159,17 +159,17 @@ def shares(actions: Sequence[Action], places: Sequence[int], accesses: Sequence[
 
 
 def part_of(work: Work, share: float) -> Work:
-    """What a part of a layer takes."""
+    """Cost of a share of a layer."""
     return Work(work.arithmetic * share, work.feature_maps * share, work.weight_bytes * share)
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A stream over time.
+    """Simulated times of a stream.
 
     Attributes:
         cycles: of the whole.
-        spans: begin and end of each operation, transfers included, in the order of the stream.
+        spans: start and end of each operation, including transfers, in the order of the stream.
     """
 
     cycles: int
@@ -177,10 +177,10 @@ class Timed:
 
 
 def timed(actions: Sequence[Action], works: Mapping[int, Work], memories: Memories, family: str) -> Timed:
-    """When each operation of a stream begins and ends.
+    """Simulate when each operation of a stream starts and ends.
 
     Args:
-        works: what an operation takes, by its number in the stream, transfers included.
+        works: cost of operations by number in the stream, including transfers.
     """
     engines = Engines(family)
     order: list[tuple[bool, int]] = []
@@ -200,7 +200,7 @@ def timed(actions: Sequence[Action], works: Mapping[int, Work], memories: Memori
 
 
 def run(engines: Engines, action: Action, work: Work, memories: Memories, family: str) -> None:
-    """Has the engines compute an operation."""
+    """Run an operation on the engines."""
     if parts_of(action, family) and region_of(action, WEIGHT_REGION) == CONSTANTS:
         engines.kernel(*work.direct(memories))
     else:
@@ -208,7 +208,7 @@ def run(engines: Engines, action: Action, work: Work, memories: Memories, family
 
 
 def cycles_of(action: Action, memories: Memories) -> tuple[int, bool]:
-    """Cycles of a transfer, and whether it reads constants."""
+    """Cycles of a transfer; True if it reads constants."""
     dimensions = (action.number(SOURCE_REGION) | action.number(TARGET_REGION)) >> 9 & 3
     rows = max(action.number(0x132), 1) if dimensions else 1
     rows *= max(action.number(_PLANES), 1) if dimensions == 2 else 1

@@ -1,11 +1,11 @@
-"""A finished program with its weights brought ahead: the same results, fewer cycles.
+"""Prefetch the weights of a finished program: the same results, fewer cycles.
 
     conv 0                                   transfer of 1's weights into scratch
     conv 1, weights among the constants  ->  conv 0
                                              wait for transfers; conv 1, weights in scratch
 
-The encoded weights stay as they are, and so do feature maps and the order of what computes.  Vela's own transfers of
-weights are arranged anew together with those that it lacks.
+The encoded weights, the feature maps and the order of computations are unchanged. Vela's own transfers of weights are
+rescheduled together with the added ones.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from micronpu.targets.ethosu.vela.compiler import LayerEstimate, VelaProgram
 
 @dataclass(frozen=True)
 class Analysed:
-    """A program as its operations.
+    """A program split into its operations.
 
     Attributes:
         program: Vela's.
         family: of the accelerator.
-        memories: what moving bytes takes.
-        slots: the operations that stay.
-        last: commands behind them.
-        before: the program's own stream over time.
+        memories: cost of moving bytes.
+        slots: the operations that keep their position.
+        last: commands after them.
+        before: times of the original stream.
     """
 
     program: VelaProgram
@@ -71,10 +71,10 @@ class Analysed:
 
 
 def analysed(program: VelaProgram, accesses: Sequence[Access], family: str, memories: Memories) -> Analysed:
-    """Takes a program apart.
+    """Split a program into its operations.
 
     Args:
-        accesses: what each operation of its stream reads and writes, transfers included.
+        accesses: bytes that each operation of its stream reads and writes, including transfers.
     """
     actions = actions_of(program.commands)
     accesses = for_any_data(actions, accesses)
@@ -105,7 +105,7 @@ def _slots(
             if action.is_transfer:
                 stays.append(at not in found.bringing)
             if at in found.bringing:
-                # What had to end before it began is nothing to what follows.
+                # Waits before a removed transfer do not apply to what follows.
                 before = [x for x in before if x.code != KERNEL_WAIT]
             else:
                 access, weights = accesses[number], found.weights.get(at)
@@ -130,14 +130,14 @@ def _weights_read(weights: Weights) -> Ranges:
 
 @dataclass(frozen=True)
 class Prefetched:
-    """A program with its weights brought ahead.
+    """A program with prefetched weights.
 
     Attributes:
         program: the new one.
-        timed: its stream over time.
-        brought: operations whose weights are in the scratch memory when they begin, of those that have any.
-        with_weights: how many those are.
-        size: bytes that are brought.
+        timed: times of its stream.
+        brought: number of operations whose weights are in the scratch memory when they start.
+        with_weights: number of operations with weights.
+        size: prefetched bytes.
     """
 
     program: VelaProgram
@@ -148,7 +148,7 @@ class Prefetched:
 
 
 def space_of(found: Analysed, limit: int) -> Space:
-    """The free scratch memory of a program, which may have so many bytes."""
+    """The free scratch memory of a program, up to ``limit`` bytes."""
     outputs = Ranges((b.region, b.address, b.address + _bytes(b)) for b in found.program.outputs)
     reads, writes = [slot.reads for slot in found.slots], [slot.writes for slot in found.slots]
     size = found.program.scratch_size
@@ -156,12 +156,12 @@ def space_of(found: Analysed, limit: int) -> Space:
 
 
 def arrangement_in(found: Analysed, space: Space) -> Arrangement:
-    """What is brought when, in the memory that is free; the space is changed."""
+    """Schedule transfers in the free memory; the space is modified."""
     return arranged(found.slots, space, found.memories, found.family)
 
 
 def prefetched(found: Analysed, arrangement: Arrangement) -> Prefetched:
-    """The program with its weights brought ahead."""
+    """Return the program with prefetched weights."""
     program = found.program
     items = _Written(found, arrangement)
     time = timed(items.actions, items.works, found.memories, found.family)
@@ -191,7 +191,7 @@ def _bytes(border: Border) -> int:
 
 
 def _layers(program: VelaProgram, places: Sequence[int], time: Timed) -> tuple[LayerEstimate, ...]:
-    """Vela's rows with the cycles from the end of what was before to the end of each."""
+    """Vela's rows with the cycles from the end of the previous row to the end of each."""
     cycles, ended = [0] * len(program.layers), 0
     for place, (_, end) in zip(places, time.spans, strict=True):
         if place >= 0 and end > ended:
@@ -201,11 +201,11 @@ def _layers(program: VelaProgram, places: Sequence[int], time: Timed) -> tuple[L
 
 
 class _Written:
-    """The commands of an arrangement.
+    """Writes the commands of a schedule.
 
     Attributes:
-        actions: all of them.
-        works, places, sources: of the operations, transfers included.
+        actions: all commands.
+        works, places, sources: of the operations, including transfers.
     """
 
     def __init__(self, found: Analysed, arrangement: Arrangement) -> None:
@@ -215,7 +215,7 @@ class _Written:
         self.works: dict[int, Work] = {}
         self.places: list[int] = []
         self.sources: list[int] = []
-        settled: list[int] = [0]  # by how many transfers of the slots: how many there are by then
+        settled: list[int] = [0]  # total number of transfers by number of transfers of the slots
         for now, slot in enumerate(self._slots):
             for piece in arrangement.pieces.get(now, ()):
                 self._transfer(piece)
@@ -259,7 +259,7 @@ def _wide(value: int) -> tuple[int, int]:
 
 
 def _reading(action: Action, weights: Weights, address: int | None) -> Action:
-    """An operation that reads its weights at an address of the scratch memory, or None: where they are stored."""
+    """An operation that reads its weights from a scratch address, or, if None, where they are stored."""
     registers = dict(action.registers)
     for part, origin in weights.origins:
         place = origin if address is None else address + weights.offset(origin)

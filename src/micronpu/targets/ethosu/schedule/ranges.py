@@ -1,4 +1,4 @@
-"""Bytes of several regions as ranges in order."""
+"""Bytes of several regions as sorted ranges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Ranges:
     """A set of bytes.
 
     Args:
-        spans: region, first byte and the one behind the last, in any order.
+        spans: region, first byte and the one after the last, in any order.
     """
 
     def __init__(self, spans: Iterable[tuple[int, int, int]] = ()) -> None:
@@ -37,7 +37,7 @@ class Ranges:
 
     @classmethod
     def in_order(cls, rows: npt.NDArray[np.int64]) -> Ranges:
-        """Of rows [ranges, 3] of region, first byte and number of bytes, in order and without overlaps."""
+        """Create from rows [ranges, 3] of region, first byte and number of bytes, sorted and without overlaps."""
         made = cls()
         regions, begins, ends = rows[:, 0], rows[:, 1], rows[:, 1] + rows[:, 2]
         apart = (regions[1:] != regions[:-1]) | (begins[1:] > ends[:-1])
@@ -73,14 +73,14 @@ class Ranges:
         return Ranges(left)
 
     def of(self, region: int) -> list[Span]:
-        """Those of a region, in order, none touching another."""
+        """The ranges of a region, sorted and not adjacent."""
         return self._spans.get(region, [])
 
     def meets(self, other: Ranges) -> bool:
-        """Whether a byte is in both."""
+        """True if both have a byte in common."""
         for region, a in self._spans.items():
             b = other._spans.get(region)
-            # Most pairs lie apart as wholes, and are asked about ten thousands of times.
+            # Most pairs are disjoint as a whole, and there are ten thousands of queries.
             if b and a[0][0] < b[-1][1] and b[0][0] < a[-1][1] and self._meets(other, region):
                 return True
         return False

@@ -1,4 +1,4 @@
-"""Which bytes of the scratch memory are free, and when."""
+"""Free bytes of the scratch memory over time."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import numpy as np
 from micronpu.targets.ethosu.schedule.ranges import Ranges
 
 GRAIN = 16
-"""Bytes that are free together at the least: what transfers and weights are aligned to."""
+"""Granularity in bytes: the alignment of transfers and weights."""
 _MOST_GRAINS = 8192
-"""Where there would be more, a grain has more bytes: places need not be found to the byte in a large memory."""
+"""Maximum number of grains; a large memory has larger grains, since addresses need not be exact there."""
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class Space:
-    """The scratch memory over time, which is counted in operations.
+    """The scratch memory over time, in units of operations.
 
-    A byte is taken from the operation that writes it, or from the beginning where it is an input, to the last that
-    reads it, or to the end where it is an output.
+    A byte is occupied from the operation that writes it, or from the beginning for an input, to the last operation that
+    reads it, or to the end for an output.
 
     Args:
         reads, writes: of each operation, in order.
-        outputs: bytes that are read after the last.
-        region: the region that is looked at.
-        size: bytes of it in use.
-        limit: bytes of it that may be used.
+        outputs: bytes that are read after the last one.
+        region: the region of the scratch memory.
+        size: its bytes in use.
+        limit: maximum bytes that may be used.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class Space:
         self._least = used * grain
 
     def within(self, limit: int) -> Space:
-        """The same with fewer bytes that may be used, and nothing taken by itself."""
+        """Copy with a smaller limit, for independent allocation."""
         made = copy.copy(self)
         made._taken = self._taken.copy()
         made._taken[:, max(limit, self._least) // self._grain :] = True
         return made
 
     def find(self, size: int, first: int, last: int) -> int | None:
-        """Where so many bytes are free from one operation to another; None where nowhere.
+        """Return an address where ``size`` bytes are free between two operations; None if there is none.
 
-        The smallest gap that is large enough: the larger ones are for others.
+        Best fit: the smallest gap that is large enough, to keep larger ones for others.
         """
         taken = self._taken[max(first, 0) : last + 1].any(axis=0)
         edges = np.flatnonzero(np.diff(np.concatenate(([True], taken, [True])).astype(np.int8)))
@@ -71,13 +71,14 @@ class Space:
         fitting = np.flatnonzero(lengths >= -(-size // self._grain))
         if not fitting.size:
             return None
-        # Memory that is in use anyhow before memory that is not.
+        # Prefer memory that is in use anyway.
         inside = fitting[ends[fitting] * self._grain <= self._least]
         chosen = inside if inside.size else fitting
         return int(begins[chosen[np.argmin(lengths[chosen])]]) * self._grain
 
     def earliest(self, size: int, begin: int, first: int, last: int) -> int | None:
-        """The first operation from `begin` to `first` from which on so many bytes are free up to `last`; None: none."""
+        """The first operation from `begin` to `first` after which ``size`` bytes are free until `last`; None if there
+        is none."""
         if self.find(size, first, last) is None:
             return None
         low, high = max(begin, 0), first
@@ -90,12 +91,12 @@ class Space:
         return low
 
     def give(self, address: int, size: int, first: int, last: int) -> None:
-        """Gives back what was taken."""
+        """Release bytes."""
         begin, end = address // self._grain, -(-(address + size) // self._grain)
         self._taken[max(first, 0) : last + 1, begin:end] = False
 
     def take(self, address: int, size: int, first: int, last: int) -> None:
-        """Takes bytes from one operation to another."""
+        """Occupy bytes from one operation to another."""
         begin, end = address // self._grain, -(-(address + size) // self._grain)
         self._taken[max(first, 0) : last + 1, begin:end] = True
 

@@ -1,10 +1,10 @@
-"""A command stream as operations, each with the registers that it sees, and back.
+"""Convert a command stream to operations with their register values, and back.
 
     SET IFM_BASE ..  SET WEIGHT_BASE ..  CONV  SET WEIGHT_BASE ..  CONV
     (CONV, {IFM_BASE, WEIGHT_BASE}), (CONV, {IFM_BASE, WEIGHT_BASE'})
 
-A register keeps its value from one operation to the next, so that a stream says only what changes.  Taken apart in this
-way operations may be moved, changed and put between others; written again, a stream sets what differs and nothing else.
+A register keeps its value across operations, so a stream sets only changed values. In this form operations can be
+moved, modified and inserted; the written stream sets only registers that differ.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ KERNELS = (CONVOLUTION, DEPTHWISE, 0x005, 0x006, 0x007)
 """Codes of convolution, depthwise convolution, pool, element-wise operation and resize."""
 _FIRST_REGISTER = 0x100
 _TRANSFER_SMALL, _TRANSFER_LARGE = range(0x130, 0x140), range(0x030, 0x040)
-"""Codes of the registers that transfers alone read, without and with a second word."""
+"""Codes of the registers that only transfers read, without and with a second word."""
 
 Register = tuple[bool, int]
-"""Whether it has a second word, and its code."""
+"""True if it has a second word, and its code."""
 Value = tuple[int, int | None]
-"""Parameter, and the second word of those that have one."""
+"""Parameter, and the second word if there is one."""
 
 
 def small(code: int) -> Register:
-    """The register of a code that has 16 bits."""
+    """The 16-bit register of a code."""
     return False, code
 
 
 def large(code: int) -> Register:
-    """The register of a code that has a second word."""
+    """The register of a code with a second word."""
     return True, code
 
 
 @dataclass(frozen=True)
 class Action:
-    """An operation, a transfer, a wait or another command that does something.
+    """An operation, a transfer, a wait or another command that has an effect.
 
     Attributes:
         code: of the command.
         parameter: its upper 16 bits.
-        registers: what an operation sees, or a transfer; empty for the rest.
+        registers: values of the registers that an operation or transfer reads; empty for others.
     """
 
     code: int
@@ -64,15 +64,15 @@ class Action:
 
     @property
     def is_operation(self) -> bool:
-        """Whether it is one of what disassemblies and profiles number."""
+        """True if disassemblies and profiles number it."""
         return self.is_kernel or self.is_transfer
 
     def number(self, code: int) -> int:
-        """Of a register of 16 bits; 0 where the stream has not set it."""
+        """Value of a 16-bit register; 0 if it is not set."""
         return self.registers.get(small(code), (0, None))[0]
 
     def address(self, code: int) -> int:
-        """Of a register with a second word, whose parameter is the upper part; 0 where the stream has not set it."""
+        """Value of a register with a second word, whose parameter is the upper part; 0 if it is not set."""
         high, low = self.registers.get(large(code), (0, 0))
         return (low or 0) | high << 32
 
@@ -83,10 +83,10 @@ def _of_transfers(register: Register) -> bool:
 
 
 def actions_of(commands: bytes) -> list[Action]:
-    """What a stream does, in order.
+    """Return the actions of a stream, in order.
 
     Raises:
-        PayloadError: there is no stream in it.
+        PayloadError: it contains no stream.
     """
     words, at, found = words_of(commands), 0, []
     registers: dict[Register, Value] = {}
@@ -122,19 +122,19 @@ def _words(actions: Sequence[Action]) -> Iterator[int]:
 
 
 def can_be_rewritten(commands: bytes) -> bool:
-    """Whether `with_actions` knows the driver actions of a stream."""
+    """True if `with_actions` supports the driver actions of a stream."""
     return commands[:4] == b"COP1"
 
 
 def with_actions(commands: bytes, actions: Sequence[Action]) -> bytes:
-    """The driver actions of a stream (``COP1``) round another.
+    """Replace the stream inside the driver actions (``COP1``).
 
     Raises:
-        PayloadError: there is no stream in it.
+        PayloadError: it contains no stream.
     """
     first, length = place_of(commands)
     words = list(_words(actions))
-    # The word in front of the stream has its length: 16 bits of it on top, 8 more below.
+    # The word before the stream has its length: the low 16 bits in its upper half, 8 more bits below.
     head = 2 | (len(words) >> 16 & 0xFF) << 8 | (len(words) & 0xFFFF) << 16
     front, rest = commands[: 4 * (first - 1)], commands[4 * (first + length) :]
     return front + struct.pack(f"<{1 + len(words)}I", head, *words) + rest

@@ -1,15 +1,15 @@
 """Bytes and beats that a command stream moves over the bus, per operation and region.
 
-An operation makes its result block by block, and reads for each block what that takes: rows that two blocks share are
-read twice, a map is read again for every block of channels that a convolution makes of it, and weights for every block
-of rows and columns, since an Ethos-U keeps no weights.  All of it stands in the registers:
+An operation computes its result block by block, and reads the inputs of each block: rows that two blocks share are read
+twice, a map is read again for every block of channels of a convolution, and weights for every block of rows and
+columns, since an Ethos-U does not cache weights. All of it follows from the registers:
 
     block        rows and columns of the input       channels            weights
     convolution  those that its window covers        all                 those of its channels
     depthwise    those that its window covers        those of the block  those of its channels
     element-wise those of the block                  those of the block  none
 
-What an operation touches at all is the simulator's account, `Operation.reads`; this one has what crosses the bus.
+The simulator's `Operation.reads` has the distinct bytes that an operation accesses; this module counts bus traffic.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from micronpu.targets.ethosu.schedule.stream import CONVOLUTION, DEPTHWISE, Acti
 
 _POOL, _ELEMENTWISE, _RESIZE = 0x005, 0x006, 0x007
 _TABLE_MEMORY = 0x100
-"""Of the target of a transfer: a table inside the NPU, which no bus sees."""
+"""Flag in the target of a transfer: a table inside the NPU, which the bus does not see."""
 _REDUCE_SUM = 2
-"""Parameter of a pool that adds up channels."""
+"""Parameter of a pool that sums channels."""
 _UNARY = {"u55": (5, 6, 7), "u65": (5, 6, 7), "u85": (5, 6, 7, 36)}
 """Parameters of element-wise operations with one input: leaky ReLU, absolute value, leading zeros, not."""
 _BRICK = 16
-"""Channels that lie together in the format NHCWB16."""
+"""Adjacent channels in the format NHCWB16."""
 _INSIDE = 2
-"""Of U85, in the upper bits of a precision, from there on: the map stays inside the NPU, or is a scalar."""
+"""U85: upper bits of a precision from this value on: the map stays inside the NPU, or is a scalar."""
 _ALONG_ROWS, _ALONG_COLUMNS, _ALONG_CHANNELS = 1, 2, 4
 _SCALARS = {"u55": 0x80, "u65": 0x80, "u85": 0x08}
-"""Of how an operand is spread."""
+"""Flags for a scalar operand."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What crosses the bus between the NPU and one region.
+    """Bus traffic between the NPU and one region.
 
     Attributes:
         read, written: bytes.
-        read_beats, written_beats: beats of the port, each of as many bytes as it is wide or fewer.
+        read_beats, written_beats: beats of the port, each of at most the port's width in bytes.
     """
 
     read: int = 0
@@ -76,11 +76,11 @@ NONE = Moved()
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one operation or transfer moves.
+    """Traffic of one operation or transfer.
 
     Attributes:
         regions: by number of the region.
-        work: products that it computes, elements for one without.
+        work: products, or elements if it computes no products.
     """
 
     regions: Mapping[int, Moved] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Traffic:
 
 
 def total(traffic: Sequence[Traffic]) -> dict[int, Moved]:
-    """By region, of several operations together."""
+    """Sum of several operations, by region."""
     found: dict[int, Moved] = {}
     for one in traffic:
         for region, moved in one.regions.items():
@@ -97,10 +97,10 @@ def total(traffic: Sequence[Traffic]) -> dict[int, Moved]:
 
 
 def traffic_of(actions: Sequence[Action], family: str, port_bytes: int) -> list[Traffic]:
-    """Of each operation of a stream in order, transfers included.
+    """Traffic of each operation of a stream in order, including transfers.
 
     Args:
-        port_bytes: width of a port, which is a beat.
+        port_bytes: width of a port: bytes of a beat.
     """
     return [_moved(action, family, port_bytes) for action in actions if action.is_operation]
 
@@ -143,18 +143,18 @@ def _transfer(action: Action, port: int) -> Traffic:
 
 
 Segments = Iterator[tuple[int, int]]
-"""How many pieces of how many neighbouring bytes."""
+"""Number of pieces, and their contiguous bytes."""
 
 
 @dataclass(frozen=True)
 class _Result:
-    """The blocks of what an operation makes.
+    """The blocks of an operation's result.
 
     Attributes:
-        region: -1 where it stays inside the NPU.
+        region: -1 if it stays inside the NPU.
         rows, columns, channels: first and last + 1 of each block.
         element_bytes: of an element.
-        bricks: whether it is stored as NHCWB16.
+        bricks: True if it is stored as NHCWB16.
     """
 
     region: int
@@ -185,7 +185,7 @@ class _Result:
         return self.channels[-1][1]
 
     def segments(self) -> Segments:
-        """What is written."""
+        """Pieces that are written."""
         height = self.rows[-1][1]
         for begin, end in self.columns:
             yield from _pieces(height, end - begin, self.channels, self.depth, self.element_bytes, self.bricks)
@@ -194,7 +194,7 @@ class _Result:
         made = self.rows[-1][1] * self.columns[-1][1] * self.depth
         if action.code not in (CONVOLUTION, DEPTHWISE, _POOL):
             return made
-        dilation = action.number(0x122) >> 3 & 1, action.number(0x122) >> 4 & 1  # registers hold the spread window
+        dilation = action.number(0x122) >> 3 & 1, action.number(0x122) >> 4 & 1  # registers hold the dilated window
         taps = math.prod(action.number(0x120 + i) // (d + 1) + 1 for i, d in enumerate(dilation))
         return made * taps * (action.number(0x104) + 1 if action.code == CONVOLUTION else 1)
 
@@ -206,7 +206,7 @@ def _parts(size: int, part: int) -> list[tuple[int, int]]:
 def _pieces(
     rows: int, columns: int, channels: Sequence[tuple[int, int]], depth: int, element: int, bricks: bool
 ) -> Segments:
-    """Neighbouring bytes of an area: rows of bricks, whole pixels of a row, or the channels of one pixel."""
+    """Contiguous pieces of an area: rows of bricks, whole pixels of a row, or the channels of one pixel."""
     for begin, end in channels:
         if bricks:
             full, rest = divmod(end - begin, _BRICK)
@@ -244,12 +244,12 @@ def _inputs(action: Action, family: str, result: _Result) -> Iterator[tuple[int,
 
 
 def _kind(precision: int) -> tuple[int, bool]:
-    """Bytes of an element of an input, and whether it is stored as NHCWB16."""
+    """Bytes of an element of an input; True if it is stored as NHCWB16."""
     return 1 << (precision >> 2 & 3), bool(precision >> 6 & 3)
 
 
 def _operand(result: _Result, spread: int, element: int, bricks: bool) -> Segments:
-    """An operand of the blocks; along an axis that it is spread over, each block reads one."""
+    """Pieces of an operand; along a broadcast axis, each block reads one element."""
     rows = len(result.rows) if spread & _ALONG_ROWS else result.rows[-1][1]
     channels = [(0, 1)] * len(result.channels) if spread & _ALONG_CHANNELS else result.channels
     depth = 1 if spread & _ALONG_CHANNELS else result.depth
@@ -258,7 +258,7 @@ def _operand(result: _Result, spread: int, element: int, bricks: bool) -> Segmen
 
 
 def _window(action: Action, result: _Result, element: int, bricks: bool) -> Segments:
-    """What the windows of all blocks cover."""
+    """Pieces covered by the windows of all blocks."""
     number = action.number
     stride = number(0x122)
     steps = (stride >> 1 & 1) + 1 + (stride >> 9 & 7) * 2, (stride & 1) + 1 + (stride >> 6 & 7) * 2
@@ -281,7 +281,7 @@ def _window(action: Action, result: _Result, element: int, bricks: bool) -> Segm
 def _covered(
     blocks: Sequence[tuple[int, int]], step: int, reach: int, pad: int, after: int, upscaled: int
 ) -> list[int]:
-    """Rows or columns of the input that each block reads."""
+    """Number of input rows or columns that each block reads."""
     size = (blocks[-1][1] - 1) * step + reach - pad - after
     found = []
     for begin, end in blocks:

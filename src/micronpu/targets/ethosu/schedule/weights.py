@@ -1,4 +1,4 @@
-"""Which weights each operation of a stream reads, wherever the stream has put them."""
+"""Find the weights that each operation of a stream reads, at any location."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from micronpu.targets.ethosu.schedule.stream import Action
 
 _ALIGNMENT = 16
 _NEAR = 64
-"""Bytes between two parts that are brought along with them."""
+"""Maximum gap in bytes between two parts that are transferred together."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What an operation reads of the constants.
+    """Constants that an operation reads.
 
     Attributes:
-        segments: first byte and number of bytes of each row of constants, both multiples of 16, in order.
-        origins: for each part, where it is among the constants.
+        segments: first byte and number of bytes of each range of constants, both multiples of 16, sorted.
+        origins: location of each part among the constants.
     """
 
     segments: tuple[tuple[int, int], ...]
@@ -41,7 +41,7 @@ class Weights:
         return sum(length for _, length in self.segments)
 
     def offset(self, origin: int) -> int:
-        """Of a byte of the constants, where all segments stand one behind the other."""
+        """Offset of a byte of the constants in the concatenated segments."""
         before = 0
         for begin, length in self.segments:
             if begin <= origin < begin + length:
@@ -56,7 +56,7 @@ class Found:
 
     Attributes:
         weights: by number of the action.
-        bringing: numbers of the actions that do nothing but bring them.
+        bringing: numbers of the actions that only transfer them.
     """
 
     weights: dict[int, Weights]
@@ -64,10 +64,9 @@ class Found:
 
 
 def weights_of(actions: Sequence[Action], family: str) -> Found:
-    """Finds where the weights of every operation come from.
+    """Find the origin of the weights of every operation.
 
-    Operations whose weights come from elsewhere than one row of constants are left out, with the transfers that they
-    need.
+    Excludes operations whose weights do not come from contiguous constants, and the transfers that they need.
     """
     brought: list[tuple[int, int, int, int]] = []  # of each transfer: its number, target, source and length
     found: dict[int, Weights] = {}
@@ -97,7 +96,7 @@ def weights_of(actions: Sequence[Action], family: str) -> Found:
 
 
 def _origin(action: Action, part: Part, brought: Sequence[tuple[int, int, int, int]]) -> tuple[int, int] | None:
-    """Where a part is among the constants, and the transfer that brings it, -1 for none."""
+    """Offset of a part among the constants, and the transfer that copies it, -1 for none."""
     region = region_of(action, part.region)
     if region == CONSTANTS:
         return part.address, -1

@@ -1,4 +1,4 @@
-"""What can be read off a command stream without running it.  Standard library only.
+"""Read properties of a command stream without running it. Standard library only.
 
 Source: the driver actions of Arm's public Ethos-U core driver, and the configuration register of the manuals.
 """
@@ -12,22 +12,22 @@ from micronpu.base.errors import PayloadError
 from micronpu.targets.ethosu.accelerators import accelerators
 
 STREAM_IDENTIFIERS = 1 << 20
-"""Identifiers of a stream's operations in a debug handle map begin here; those below are of the flatbuffer's."""
+"""First identifier of a stream's operations in a debug handle map; smaller ones belong to the flatbuffer."""
 
 _COP1, _COP2 = b"COP1", b"COP2"
 _CONFIG, _STREAM, _NOP = 1, 2, 5
 _CONFIG_OF_COP2 = 10
-"""Word of the configuration: ten words of header, entry and metadata are in front of it."""
+"""Index of the configuration word, after ten words of header, entry and metadata."""
 _HAS_VALUE, _CODE = 0x4000, 0x3FF
 _STARTS = (0x002, 0x003, 0x005, 0x006, 0x007, 0x010)
 """Codes of convolution, depthwise convolution, pool, element-wise operation, resize and transfer."""
 _CONVOLUTION, _TRANSFER = _STARTS[0], _STARTS[-1]
 _OFM_SIZES = (0x111, 0x112, 0x113)
-"""Codes of width, height and depth of what an operation writes, each less one."""
+"""Codes of width, height and depth of the output, each minus one."""
 _BLOCKS_AHEAD = 0x12F
-"""Code of how many blocks of an operation may begin before the one before it has ended."""
+"""Code of the number of blocks of an operation that may start before the previous one has finished."""
 _WEIGHT_FORMAT, _SPARSE = 0x12E, 0x10
-"""Code of the format of the weights, U85 alone, and what it says of weights with two zeros in every four."""
+"""Code of the format of the weights, U85 only, and its flag for 2:4 sparse weights."""
 _FAMILIES = {0: "u55", 1: "u65", 2: "u85"}
 
 
@@ -36,7 +36,7 @@ def _words(commands: bytes) -> tuple[int, ...]:
 
 
 def configuration_of(commands: bytes) -> int:
-    """The configuration word that a stream was made for: product in the upper 4 bits, log2 of the MACs in the lower.
+    """The configuration word of a stream: product in the upper 4 bits, log2 of the MACs in the lower 4.
 
     Raises:
         PayloadError: it has none.
@@ -62,14 +62,14 @@ def words_of(commands: bytes) -> tuple[int, ...]:
     """The words of the register command stream inside the driver actions.
 
     Raises:
-        PayloadError: there is no such stream.
+        PayloadError: it contains no such stream.
     """
     first, length = place_of(commands)
     return _words(commands)[first : first + length]
 
 
 def place_of(commands: bytes) -> tuple[int, int]:
-    """Number of the stream's first word, and how many there are."""
+    """Index of the stream's first word, and number of words."""
     words = _words(commands)
     at = 1
     while commands[:4] == _COP1 and at < len(words):
@@ -103,13 +103,13 @@ def operation_offsets(commands: bytes) -> list[int]:
 
 
 def made_to_wait(commands: bytes, offset: int) -> bytes | None:
-    """The commands with an operation that begins when the one before has ended, as do those that follow without a say.
+    """Make an operation start after the previous one has finished, and those that inherit its setting.
 
     Args:
         offset: bytes from the first command of the stream to the one that starts the operation.
 
     Returns:
-        None where nothing in the stream lets it begin earlier.
+        None if nothing in the stream allows an earlier start.
     """
     words, at, last = words_of(commands), 0, None
     while at < len(words) and 4 * at < offset:
@@ -124,10 +124,10 @@ def made_to_wait(commands: bytes, offset: int) -> bytes | None:
 
 
 def reads_sparse(commands: bytes) -> list[bool]:
-    """Whether each operation of a stream reads its weights in the format of two zeros in every four.
+    """Return for each operation of a stream whether it reads 2:4 sparse weights.
 
-    In the order of `operation_offsets`; operations without weights keep what the one before has set, which means
-    nothing for them.
+    In the order of `operation_offsets`; operations without weights inherit the value of the previous one, which has no
+    meaning for them.
     """
     words, at, found, sparse = words_of(commands), 0, [], False
     while at < len(words):
@@ -141,10 +141,10 @@ def reads_sparse(commands: bytes) -> list[bool]:
 
 
 def accelerator_of(commands: bytes) -> str:
-    """Name of the accelerator that a stream was made for, such as "ethos-u55-128".
+    """Name of the accelerator that a stream was compiled for, such as "ethos-u55-128".
 
     Raises:
-        PayloadError: there is no such accelerator, or the stream does not say.
+        PayloadError: there is no such accelerator, or the stream does not name one.
     """
     word = configuration_of(commands)
     family, macs = _FAMILIES.get(word >> 28, "?"), 1 << (word & 15)
@@ -158,7 +158,7 @@ def accelerator_of(commands: bytes) -> str:
 
 
 def results_of(commands: bytes) -> list[int]:
-    """Elements that each operation of a stream writes, transfers left out."""
+    """Number of elements that each operation of a stream writes, without transfers."""
     words, at, found, sizes = words_of(commands), 0, [], dict.fromkeys(_OFM_SIZES, 1)
     while at < len(words):
         has_value, code = bool(words[at] & _HAS_VALUE), words[at] & _CODE

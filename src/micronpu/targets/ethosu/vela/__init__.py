@@ -1,1 +1,1 @@
-"""Vela, the compiler of Ethos-U, in a process of its own."""
+"""Vela, the compiler of Ethos-U, in a separate process."""

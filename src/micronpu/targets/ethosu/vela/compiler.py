@@ -1,4 +1,4 @@
-"""Vela's compiler core, called in memory, in a process that may crash."""
+"""Call Vela's compiler core in memory, in a process that may crash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECONDS = 60.0
 _SECONDS_PER_KIB = 0.1
 """Time limit. MobileNetV2 at 224 takes 0.2 s for 4 MiB, 400 blocks of convolutions 0.5 s for 1.3 MiB."""
 _SMALL_MODEL = 2**17
-"""Bytes of the flatbuffers that are asked about by themselves: an operator or two, as a rule."""
+"""Maximum size in bytes of models whose results are cached individually: usually one or two operators."""
 _REFUSED, _TAKEN = b"-", b"+"
 
 
@@ -34,13 +34,13 @@ class LayerEstimate:
     """Vela's estimate for one operation.
 
     Attributes:
-        source: index of the operator in the program that Vela was given, or -1.
-        cycles: of the whole operation, the longest of the following.
-        macs: multiply-accumulate operations.
-        npu_cycles: of the arithmetic.
-        memory_cycles: of reading and writing, per memory.
-        staging_bytes: working memory in use meanwhile.
-        work: what it takes without the transfers of its weights.
+        source: index of the operator in Vela's input, or -1.
+            cycles: of the whole operation, the maximum of the following.
+            macs: multiply-accumulate operations.
+            npu_cycles: of the arithmetic.
+            memory_cycles: of reading and writing, per memory.
+            staging_bytes: working memory in use.
+            work: cost without the transfers of its weights.
     """
 
     name: str
@@ -56,20 +56,20 @@ class LayerEstimate:
 
 @dataclass(frozen=True)
 class VelaProgram:
-    """What Vela makes of a program.
+    """A program compiled by Vela.
 
     Attributes:
         commands: register command stream with its driver actions.
-        constants: encoded weights and tables; a part of a payload's bytes once there is one.
-        scratch_size: bytes of the memory for inputs, outputs and everything between.
+        constants: encoded weights and tables; a view of a payload if there is one.
+            scratch_size: bytes of memory for inputs, outputs and intermediate values.
         fast_scratch_size: bytes of the second scratch memory of Dedicated_Sram modes.
         cycles: Vela's estimate for the whole.
         memory: peak use in bytes per memory.
         layers: estimate per operation.
-        clock_hz: clock that the cycles are of.
-        sources: for each operation of the command stream in order, transfers included, index of the operator in the
-            program that Vela was given, or -1.
-        places: for each operation of the command stream, number of its layer, or -1.
+        clock_hz: clock of the cycles.
+            sources: index of the operator in Vela's input for each operation of the command stream in order, including
+                transfers, or -1.
+            places: number of the layer of each operation of the command stream, or -1.
     """
 
     commands: bytes
@@ -87,7 +87,7 @@ class VelaProgram:
 
     @property
     def sram_bytes(self) -> int:
-        """Peak use of the SRAM, weights included where the memory mode keeps them there."""
+        """Peak use of the SRAM, including weights if the memory mode stores them there."""
         return self.memory.get("Sram", 0)
 
     @property
@@ -98,16 +98,16 @@ class VelaProgram:
 def compile_flatbuffer(
     model: bytes, spec: EthosUOptions, options: Mapping[tuple[str, str], str] | None = None
 ) -> VelaProgram:
-    """Compiles a LiteRT or TOSA flatbuffer.
+    """Compile a LiteRT or TOSA flatbuffer.
 
     Args:
-        options: (section, key) and value of the compiler's options beside those of the spec.
+        options: (section, key) and value of compiler options in addition to those of the spec.
 
-    What is said about a small program is kept on disk; a large one is part of a plan, which is.
+    Results of small programs are cached on disk; large ones are cached as part of a plan.
 
     Raises:
-        VelaError: Vela refuses the program, leaves an operator to the CPU, crashes or does not end.
-        RuntimeUnavailableError: the process for Vela cannot be started.
+        VelaError: Vela refuses the program, leaves an operator to the CPU, crashes or times out.
+            RuntimeUnavailableError: the process for Vela cannot be started.
     """
     accelerator = spec.accelerator
     system = (
@@ -135,11 +135,11 @@ def compile_flatbuffer(
 
 
 class VelaEndedError(VelaError):
-    """The process of Vela has ended before it answered, which it need not do the next time."""
+    """Vela's process ended before it responded; the next attempt may succeed."""
 
 
 def _compiled(model: bytes, spec: EthosUOptions, question: tuple[str, str, str]) -> VelaProgram:
-    """Asks Vela; see `compile_flatbuffer`.
+    """Compile with Vela; see `compile_flatbuffer`.
 
     Args:
         question: architecture, system and options.
@@ -181,7 +181,7 @@ def _compiled(model: bytes, spec: EthosUOptions, question: tuple[str, str, str])
 
 
 def pack_program(program: VelaProgram) -> bytes:
-    """The bytes of what Vela made."""
+    """Serialize a program."""
     own = {f.name: getattr(program, f.name) for f in fields(program) if f.name not in ("commands", "constants")}
     borders = {name: [astuple(border) for border in own[name]] for name in ("inputs", "outputs")}
     told = {**own, **borders, "layers": [astuple(layer) for layer in program.layers]}
@@ -190,7 +190,7 @@ def pack_program(program: VelaProgram) -> bytes:
 
 
 def unpack_program(data: memoryview) -> VelaProgram:
-    """What `pack_program` has written; the constants stay part of the data."""
+    """Parse the output of `pack_program`; the constants are a view of the data."""
     told, rest = head_and_rest(data)
     own, end = told["program"], told["commands"]
     for name in ("inputs", "outputs"):
@@ -226,7 +226,7 @@ def _options(spec: EthosUOptions, more: Mapping[tuple[str, str], str]) -> str:
 
 
 def _sources(tables: Mapping[str, Sequence[Sequence[str]]], commands: bytes) -> tuple[int, ...]:
-    """Which operator each operation of a stream is part of."""
+    """Operator of each operation of a stream."""
     if not {"queue", "optimised", "source"} <= tables.keys():
         return ()
     keys = _column(tables["source"], "id", "ext_key")
@@ -235,7 +235,7 @@ def _sources(tables: Mapping[str, Sequence[Sequence[str]]], commands: bytes) -> 
 
 
 def _places(tables: Mapping[str, Sequence[Sequence[str]]], commands: bytes) -> tuple[int, ...]:
-    """Which row of the table of estimates each operation of a stream is part of."""
+    """Row of the table of estimates of each operation of a stream."""
     if not {"queue", "perf"} <= tables.keys():
         return ()
     header, *rows = tables["perf"]
@@ -244,9 +244,9 @@ def _places(tables: Mapping[str, Sequence[Sequence[str]]], commands: bytes) -> t
 
 
 def _queued(table: Sequence[Sequence[str]], column: str, commands: bytes) -> list[str]:
-    """What a column of Vela's table of the queue says of each operation of a stream.
+    """A column of Vela's queue table for each operation of a stream.
 
-    The table has the offset at which the commands of an operation begin; those up to the next are its.
+    The table has the offset of an operation's first command; its commands extend to the next offset.
     """
     queue = sorted((int(o), i) for o, i in _column(table, "offset", column).items())
     found, at = [], -1
@@ -263,11 +263,11 @@ def _column(table: Sequence[Sequence[str]], key: str, value: str) -> dict[str, s
 
 
 def _layers(tables: Mapping[str, Sequence[Sequence[str]]]) -> tuple[LayerEstimate, ...]:
-    """Rows of Vela's tables, whose first is the header."""
+    """Parse Vela's tables, whose first row is the header."""
     if "perf" not in tables:
         return ()
     header, *rows = tables["perf"]
-    # Vela leaves the constants of shapes out of its numbers, but names the operator of the file.
+    # Vela's numbering excludes constants of shapes, but names the operator of the file.
     names, *sources = tables.get("source") or [["id", "ext_key"]]
     order = {row[names.index("id")]: int(row[names.index("ext_key")]) for row in sources}
     works = _works(tables.get("figures") or [["id"]])
@@ -291,9 +291,9 @@ def _layers(tables: Mapping[str, Sequence[Sequence[str]]]) -> tuple[LayerEstimat
 
 
 def _works(table: Sequence[Sequence[str]]) -> dict[str, Work]:
-    """What Vela's operations take without the transfers of their weights, by identifier.
+    """Cost of Vela's operations without the transfers of their weights, by identifier.
 
-    Where a memory's rows say how much of it an operation reads, "" stands for nothing.
+    An empty cell in the columns of a memory means zero.
     """
     header, *rows = table
 
@@ -303,7 +303,7 @@ def _works(table: Sequence[Sequence[str]]) -> dict[str, Work]:
     found = {}
     for row in rows:
         arithmetic = int(row[header.index("est_op_cycles_without_buffering")] or 0)
-        # Of weights that are transferred, the table has both: the transfer's bytes and what the operation reads.
+        # The table has both the bytes of the transfer of weights and those that the operation reads.
         weights, scales = (
             max((int(cell or 0) for name, cell in zip(header, row, strict=True) if name.endswith(end)), default=0)
             for end in ("Weights_read", "Scales_read")

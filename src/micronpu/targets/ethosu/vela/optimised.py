@@ -1,11 +1,11 @@
-"""A compiled network as LiteRT Micro's kernel for Ethos-U reads it: what Vela's own command writes.
+"""A compiled network for LiteRT Micro's Ethos-U kernel, in the format of Vela's own command.
 
     x8, command stream, constants, scratch, fast scratch ── ethos-u ── y8
 
-The custom operator's first operands are the command stream, then what the regions 0, 1 and 2 of the driver point to;
-the metadata `OfflineMemoryAllocation` places inputs and outputs inside of the scratch memory, where the stream expects
-them.  Sources: the kernel of LiteRT Micro (`micro/kernels/ethos_u`), LiteRT Micro's documentation of offline memory
-planning, and a file of Vela 5.2 to compare with.
+The custom operator's operands are the command stream, then the memory of the driver's regions 0, 1 and 2; the metadata
+`OfflineMemoryAllocation` places inputs and outputs inside of the scratch memory at the stream's addresses. Sources: the
+kernel of LiteRT Micro (`micro/kernels/ethos_u`), LiteRT Micro's documentation of offline memory planning, and a file of
+Vela 5.2 for comparison.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _ANYWHERE, _VERSION = -1, 0
 def optimised(
     program: VelaProgram, inputs: Sequence[tuple[str, Tensor]], outputs: Sequence[tuple[str, Tensor]]
 ) -> tuple[schema.ModelT, tuple[str, bytes]]:
-    """The model in LiteRT's object form, and the metadata that belongs to it.
+    """Return the model in LiteRT's object form, and its metadata.
 
     Args:
-        inputs, outputs: name and tensor, in the order of the program's.
+        inputs, outputs: name and tensor, in the program's order.
     """
     model, graph = schema.ModelT(), schema.SubGraphT()
     model.version, model.buffers, model.subgraphs = 3, [schema.BufferT()], [graph]
@@ -61,7 +61,7 @@ def optimised(
             graph.tensors[index].quantization = quantization
         return index
 
-    # Nothing behind the stream: the driver takes each further word for one of its actions, and refuses a zero.
+    # No padding after the stream: the driver would interpret it as further actions, and refuses zeros.
     commands = program.commands
     constants = (bytes(program.constants) or bytes(_ALIGNMENT)) + bytes(-len(program.constants) % _ALIGNMENT)
     uint8 = schema.TensorType.UINT8

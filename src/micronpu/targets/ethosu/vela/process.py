@@ -1,4 +1,4 @@
-"""The process that Vela runs in, as its parent sees it: started on first use, replaced after a crash, ended at exit."""
+"""The parent's side of Vela's process: started on first use, restarted after a crash, ended at exit."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ import micronpu.base
 from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.targets.ethosu.accelerators import vela_package
 
-_KILL = int(getattr(signal, "SIGKILL", 9))  # which Windows does not name
+_KILL = int(getattr(signal, "SIGKILL", 9))  # undefined on Windows
 _START_SECONDS = 120.0
 _MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "131072"}
-"""Of the worker's environment: glibc keeps most of what is freed, which for MobileNetV2 is a quarter of the process."""
+"""Environment of the worker: makes glibc return freed memory, a quarter of the process for MobileNetV2."""
 
 
 class WorkerEndedError(Exception):
-    """The process has ended, or was ended, before it had answered; the message tells how, as the end of a sentence."""
+    """The process ended before it responded; the message describes how, as the end of a sentence."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the compiler core says.
+    """Response of the compiler core.
 
     Attributes:
-        objection: the first line of its exception, empty where it has none.
-        text: what it printed, where there is an objection.
-        result: see `micronpu.targets.ethosu.vela.worker`; None where there is an objection.
-        constants: weights and tables, as they were received.
+        objection: first line of its exception; "" if there is none.
+        text: its output, if there is an objection.
+        result: see `micronpu.targets.ethosu.vela.worker`; None if there is an objection.
+        constants: weights and tables, as received.
     """
 
     objection: str
@@ -48,7 +48,7 @@ class Answer:
 
 
 class VelaProcess:
-    """Asks a worker, and keeps it for the next question.  Any thread may ask; questions wait for each other."""
+    """Sends requests to a worker, which is kept for later ones. Thread-safe; requests are serialized."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,17 +59,17 @@ class VelaProcess:
 
     @property
     def pid(self) -> int | None:
-        """Number of the worker's process, None where there is none."""
+        """Process id of the worker; None if there is none."""
         return self._worker.pid if self._worker is not None else None
 
     def compile(self, architecture: str, model: bytes, *arguments: Any, seconds: float, **options: Any) -> Answer:
-        """The answer to ``regor.compile(architecture, model, *arguments, **options)``.
+        """Return the result of ``regor.compile(architecture, model, *arguments, **options)``.
 
         Args:
-            seconds: after which the worker is ended.
+            seconds: limit after which the worker is killed.
 
         Raises:
-            WorkerEndedError: the compiler core crashes, or does not end.
+            WorkerEndedError: the compiler core crashes, or times out.
             RuntimeUnavailableError: no worker can be started.
         """
         request = marshal.dumps((seconds, (architecture, *arguments), options))
@@ -78,15 +78,15 @@ class VelaProcess:
                 try:
                     return self._living().ask(request, model, seconds)
                 except _KilledError:
-                    # Vela does not kill itself. Someone did, perhaps before the question; a second time it is the
-                    # program's doing, for which there is not enough memory.
+                    # Vela does not kill itself. The first time, another process may have killed it, perhaps before the
+                    # request; the second time, the program needs too much memory.
                     return self._living().ask(request, model, seconds)
-            except BaseException:  # an interrupt as well: it leaves an answer on its way that nobody waits for
+            except BaseException:  # also an interrupt, which would leave a pending response
                 self.end()
                 raise
 
     def end(self) -> None:
-        """Ends the worker, if there is one; the next question starts another."""
+        """End the worker, if there is one; the next request starts another one."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.end()
@@ -98,7 +98,7 @@ class VelaProcess:
         return self._worker
 
     def _leave_to_parent(self) -> None:
-        """In a fork: the worker is the parent's, and a lock that another thread of it held stays locked."""
+        """Detach the worker in a fork: it belongs to the parent, and a lock held by another thread of the parent stays locked."""
         worker, self._worker = self._worker, None
         self._lock = threading.Lock()
         if worker is not None:
@@ -106,11 +106,11 @@ class VelaProcess:
 
 
 class _KilledError(WorkerEndedError):
-    """By a signal that comes from outside."""
+    """Killed by an external signal."""
 
 
 class _Worker:
-    """One process, ready for questions.
+    """One process, ready for requests.
 
     Raises:
         RuntimeUnavailableError: it cannot be started.
@@ -125,7 +125,8 @@ class _Worker:
         package = vela_package()
         if package is None:
             raise RuntimeUnavailableError("Vela is not installed.", hint="pip install ethos-u-vela==5.2.0")
-        # -I and -S: neither the user's environment nor the start-up files of packages, which take longer than the rest.
+        # -I and -S: ignore the user's environment, and skip the start-up files of packages, which take most of the
+        # time.
         command = [sys.executable or "python", "-I", "-S", str(Path(__file__).with_name("worker.py"))]
         command += [str(package.parent), str(Path(micronpu.base.__file__).parents[2])]
         try:
@@ -134,7 +135,7 @@ class _Worker:
                 self._socket, theirs = socket.socketpair()
                 stack.enter_context(self._socket)
                 with theirs:
-                    # In a session of its own: an interrupt from the keyboard is for the parent, which ends the worker.
+                    # A separate session: the parent handles keyboard interrupts and ends the worker.
                     self._process = subprocess.Popen(
                         command,
                         stdin=theirs.fileno(),
@@ -167,12 +168,12 @@ class _Worker:
         self._close()
 
     def leave(self) -> None:
-        """Lets go of a process that is not a child of this one, which must not hold its socket open either."""
-        self._process.returncode = 0  # or its destructor looks for the child
+        """Release a process that is not a child of this one, and close its socket."""
+        self._process.returncode = 0  # prevents its destructor from waiting for the child
         self._close()
 
     def ask(self, request: bytes, model: bytes, seconds: float) -> Answer:
-        self._log.seek(0)  # for both processes, which share the file's position
+        self._log.seek(0)  # shared by both processes, including the file position
         self._log.truncate()
         try:
             self._socket.settimeout(seconds)
@@ -190,7 +191,7 @@ class _Worker:
         return Answer(objection, self._printed() if objection else "", result, constants)
 
     def _receive(self) -> tuple[Any, memoryview]:
-        """A message; the worker sends it at once when it has it, so the limit of the socket is that of the answer."""
+        """Receive a message; the worker sends it in one go, so the socket's timeout is that of the response."""
         sizes = self._read(16)
         value = marshal.loads(self._read(int.from_bytes(sizes[:8], "little")))
         return value, self._read(int.from_bytes(sizes[8:], "little"))
@@ -211,7 +212,7 @@ class _Worker:
         return self._log.read().decode("utf-8", "replace")
 
     def _kill(self) -> None:
-        self._process.kill()  # it holds nothing that could be lost
+        self._process.kill()  # it has no unsaved state
         self._process.wait()
 
     def _close(self) -> None:

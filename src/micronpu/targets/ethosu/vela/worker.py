@@ -1,13 +1,13 @@
-"""The process in which Vela's compiler core runs: ``python -I -S worker.py FOLDER FOLDER``.
+"""The process that runs Vela's compiler core: ``python -I -S worker.py FOLDER FOLDER``.
 
-The folders hold the packages ``ethosu`` and ``micronpu``.  Standard input is a socket.  A message on it is two lengths
-in eight bytes each, least significant first, a value in ``marshal``'s form, and bytes that are too many to be copied
-into that.  The worker says None once it is ready.  It answers each request, (seconds, arguments, options of
-``regor.compile``) and the model, with a pair, an objection and None or "" and a dict, and the constants.  It ends with
-the socket, also while it compiles.  Standard output and error are a file of the parent, since the core prints its
-reasons.
+The folders contain the packages ``ethosu`` and ``micronpu``. Standard input is a socket. A message consists of two
+lengths of eight bytes each, little-endian, a value in ``marshal``'s format, and bytes that are too large to be copied
+into it. The worker sends None when it is ready. It answers each request, (seconds, arguments, options of
+``regor.compile``) and the model, with a pair, an objection and None or "" and a dict, and the constants. It ends when
+the socket is closed, even while it compiles. Standard output and error are a file of the parent, since the core prints
+its reasons.
 
-What is imported here is waited for by every process that compiles: the standard library's lightest only.
+Imports delay every compiling process: use lightweight modules of the standard library only.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 _GRACE = 5
-"""Seconds after its time limit at which a worker ends itself, which matters only where its parent is gone."""
+"""Seconds after its time limit at which a worker ends itself; takes effect only if its parent has ended."""
 _TABLES = ("perf", "source", "optimised", "queue")
 _FIGURES = ("id", "est_op_cycles_without_buffering")
 _FIGURES_OF_MEMORIES = ("FeatureMap_ac", "Weights_read", "Scales_read")
-"""Columns of the table of all figures, which has 130 of them: named so, and ending so."""
+"""Columns of the table of all estimates, which has 130: exact names, and suffixes."""
 
 
 def main() -> None:
-    """Answers requests until the parent closes the socket."""
-    # Vela is known to crash, which is no reason to leave a core file in the user's folder.
+    """Answer requests until the parent closes the socket."""
+    # Vela is known to crash; do not leave core files in the user's folder.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a parent that ignores it hands that on
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a parent that ignores it passes that on
     channel = os.dup(0)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -54,13 +54,13 @@ def main() -> None:
                 answer, constants = _answer(regor, (architecture, model, *arguments), options)
             signal.alarm(0)
             _send(channel, answer, constants)
-            del model, answer, constants  # or they stand beside the next
+            del model, answer, constants  # or they stay in memory during the next request
 
 
 def _answer(regor: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, bytes]:
     try:
         compiled = regor.compile(*arguments, **options)
-    except Exception as error:  # regor raises RuntimeError and kinds of its own
+    except Exception as error:  # regor raises RuntimeError and its own exceptions
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return (lines[0] if lines else type(error).__name__, None), b""
     report, tables = compiled.perf_report, compiled.opt_database.tables
@@ -89,7 +89,7 @@ def _rows(table: Any) -> list[list[str]]:
 
 
 def _figures(tables: Any) -> dict[str, list[list[str]]]:
-    """What an operation takes beside the transfers of its weights: those columns of the table of all figures."""
+    """Columns of an operation's cost without the transfers of its weights, from the table of all estimates."""
     if "perf_debug" not in tables:
         return {}
     table = tables["perf_debug"]
