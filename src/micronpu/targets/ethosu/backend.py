@@ -74,7 +74,7 @@ class EthosUPartitioner(DevicePartitioner):
         """Register a custom operator, for compatibility with existing scripts.
 
         User-defined passes cannot make it an NPU operation, so it is not delegated, like any unknown operator, and the
-        report says so.
+        report lists it.
 
         Raises:
             OptionError: it is not an overload of an operator.

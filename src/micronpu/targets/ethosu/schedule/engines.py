@@ -7,8 +7,8 @@ operations as each engine can hold, and blocks if a queue is full, and at the wa
     computes   [ conv 0      ][ conv 1    ]      [ conv 2 ]
     moves           [ transfer for 2       ]
 
-An operation that reads its weights where they are stored occupies the port of that memory, and so does a transfer:
-later ones get the remaining cycles. Vela's own total ignores this.
+An operation that reads its weights where they are stored, or a transfer, occupies the port of that memory: later ones
+get the remaining cycles. Vela's own total ignores this.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class VelaProcess:
         return self._worker
 
     def _leave_to_parent(self) -> None:
-        """Detach the worker in a fork: it belongs to the parent, and a lock held by another thread of the parent stays locked."""
+        """Detach the worker in a fork: it belongs to the parent, and so might a held lock, which would stay locked."""
         worker, self._worker = self._worker, None
         self._lock = threading.Lock()
         if worker is not None:
