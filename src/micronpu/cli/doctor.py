@@ -260,12 +260,11 @@ def _examine_networks() -> Iterator[Finding]:
     """torchvision, whose compiled operators are for one build of torch; tried in a process of its own if installed."""
     if importlib.util.find_spec("torchvision") is None:
         return
-    version = importlib.metadata.version("torchvision")
-    command = [sys.executable, "-c", "import torchvision"]
+    command = [sys.executable, "-c", "import torchvision; print(torchvision.__version__)"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    error = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "it cannot be imported")
-    found = version if done.returncode == 0 else f"{version}, {error.strip()}"
-    yield Finding("torchvision", found, done.returncode == 0, OTHER_TORCH, needed=False)
+    good = done.returncode == 0
+    lines = [line.strip() for line in (done.stdout if good else done.stderr).splitlines() if line.strip()]
+    yield Finding("torchvision", lines[-1] if lines else "it cannot be imported", good, OTHER_TORCH, needed=False)
 
 
 def _examine_extensions() -> Iterator[Finding]:
