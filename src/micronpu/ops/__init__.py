@@ -1,4 +1,4 @@
-"""What each operator means: one module per kind of operators, a class for each, and every way of an ATen overload."""
+"""Definitions of the operators, one module per kind with a class for each, and all lowerings of ATen overloads."""
 
 from micronpu.ir.op import Op, Value, Work
 from micronpu.ir.registry import ATEN_IMPORTS, OPERATORS, all_operators

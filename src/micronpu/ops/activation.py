@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 @operator("leaky_relu")
 class LeakyRelu(Elementwise):
-    """x where it is positive, ``slope`` times x elsewhere.
+    """x if it is positive, ``slope`` times x otherwise.
 
-    x int8 [any]  ->  y int8 [same], qparams of its own.  ``slope`` is not negative.
+    x int8 [any]  ->  y int8 [same], own qparams. ``slope`` is not negative.
     """
 
     slope: float = 0.01
@@ -66,7 +66,7 @@ class LeakyRelu(Elementwise):
         slope = float32_quotient(y.scale, x.scale, self.slope)
         number = emit.centered(0)
         above, below = emit.scaled(number, factor), emit.scaled(number, slope)
-        # Of two lines through zero, the steeper one is above for positive numbers and below for negative ones.
+        # The steeper one of two lines through zero is above for positive numbers and below for negative ones.
         word = "MAXIMUM" if slope <= factor else "MINIMUM"
         return emit.result(emit.elementwise(word, above, below, "INT32", emit.IGNORE_NAN))
 
@@ -75,7 +75,7 @@ class LeakyRelu(Elementwise):
 
 
 def _wide_rectifier(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tensor:
-    """A leaky rectifier of int16 numbers, with slopes that broadcast: LiteRT has PRELU for int8 only.
+    """A leaky ReLU of int16 numbers, with slopes that broadcast: LiteRT has PRELU for int8 only.
 
     x -> clamp(0, ..) -> requantize ──┐
       -> clamp(.., 0) -> mul(slope) ──┴ add -> y
@@ -89,10 +89,10 @@ def _wide_rectifier(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tenso
 
 
 def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any], integers: Tensor | None = None) -> Tensor:
-    """A leaky rectifier with one slope, or one slope per index of axis 1.
+    """A leaky ReLU with one slope, or one slope per index of axis 1.
 
     Args:
-        integers: the slopes of a program that was quantized elsewhere, whose arithmetic stays.
+        integers: the slopes of a program that was quantized elsewhere, whose arithmetic must not change.
     """
     if integers is None and (slope == slope.flat[0]).all():
         if slope.flat[0] >= 0:
@@ -103,7 +103,7 @@ def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any], integers: Tensor
         return _wide_rectifier(node, x, slope if slope.size == 1 else slope.reshape(-1, *(1,) * (rank - 2)))
     if slope.size == 1 or rank <= 2:
         return node.emit(Prelu(), x, integers or constant_like(node, slope, x.type), qparams=node.output)
-    # The slopes belong to the channels, which are last for the NPU.
+    # The slopes belong to the channels, which are the NPU's last axis.
     order = (0, *range(2, rank), 1)
     slopes = integers or constant_like(node, slope, x.type)
     y = node.emit(Prelu(), transposed(node, x, order), slopes, qparams=node.output)
@@ -112,9 +112,9 @@ def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any], integers: Tensor
 
 @operator("prelu")
 class Prelu(Op):
-    """x where it is positive, x times a constant slope elsewhere, with one slope or one per channel.
+    """x if it is positive, x times a constant slope otherwise, with one slope or one per channel.
 
-    x int8 [..., C], slope int8 [1] or [C]  ->  y int8 [..., C], qparams of its own.
+    x int8 [..., C], slope int8 [1] or [C]  ->  y int8 [..., C], own qparams.
     """
 
     operand_names = ("x", "slope")
@@ -148,7 +148,7 @@ class Prelu(Op):
         x, slope, y = emit.input_type(0), emit.input_type(1), emit.output_type
         if slope.size == 1:
             return tabulated(self, emit)
-        # One of the two parts is zero everywhere, so that their sum is exact on the grid of the result.
+        # One of the two parts is zero everywhere, so their sum is exact in the result's qparams.
         above = emit.requantize(
             emit.input(0), [float32_quotient(y.scale, x.scale)], (y.zero_point, y.dtype.limits[1]), x.zero_point
         )
@@ -182,14 +182,14 @@ def _shift_left_int16(a: npt.NDArray[Any], bits: int) -> npt.NDArray[Any]:
 class HardSwish(Elementwise):
     """x * relu6(x + 3) / 6, in 16-bit fixed point.
 
-    x int8 [any]  ->  y int8 [same], qparams of its own; the scale of x is less than 128 times that of y.
+    x int8 [any]  ->  y int8 [same], own qparams; the scale of x is less than 128 times that of y.
     """
 
     quantization = own_qparams()
 
     @staticmethod
     def multipliers(x_scale: float, y_scale: float) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Of the result, and of the factor between 0 and 1 that x is multiplied with."""
+        """Multipliers of the result, and of the factor between 0 and 1 that x is multiplied by."""
         fine = np.float32(1.0 / 128.0) * np.float32(x_scale)
         unit = np.float32(3.0) / np.float32(32768.0)
         return _int16_multiplier(fine / np.float32(y_scale)), _int16_multiplier(fine / unit)
@@ -199,7 +199,7 @@ class HardSwish(Elementwise):
         (output, output_shift), (unit, unit_shift) = self.multipliers(x.scale, y.scale)
         fine = x.centered << 7
         scaled = _high_multiply_int16(fine, output)
-        # The last doubling comes behind the multiplication, so that saturation happens there and nowhere before.
+        # The last doubling follows the multiplication, so that saturation happens there and not before.
         factor = _high_multiply_int16(_shift_left_int16(fine, max(unit_shift - 1, 0)), unit)
         if unit_shift > 0:
             factor = _shift_left_int16(factor, 1)
@@ -238,7 +238,7 @@ def sigmoid(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
 class Table(Elementwise):
     """Base of unary functions that LiteRT evaluates through a table.
 
-    For int8 it holds all 256 results, for int16 every 128th, with straight lines between.
+    The table contains all 256 results for int8, and every 128th for int16, with linear interpolation.
     """
 
     @staticmethod
@@ -247,11 +247,11 @@ class Table(Elementwise):
         raise UnsupportedError("A table operator defines its function.")
 
     def table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
-        """Result for the inputs -128 to 127."""
+        """Results for the inputs -128 to 127."""
         return lookup_table(self.function, x.scale, x.zero_point, y.scale, y.zero_point)
 
     def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
-        """Result for the inputs -32768, -32640, .. 32640, and for 32767, which stands for 32768 too."""
+        """Results for the inputs -32768, -32640, .. 32640, and for 32767, which also represents 32768."""
         return wide_lookup_table(self.function, x.scale, x.zero_point, y.scale, y.zero_point)
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
@@ -262,16 +262,16 @@ class Table(Elementwise):
 
 
 def sampled(op: Op, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
-    """Every 128th result of an operator on int16 numbers, as the entries of a table with straight lines between."""
+    """Every 128th result of an operator on int16 numbers, as entries of a table with linear interpolation."""
     numbers = np.append(np.arange(-(2**15), 2**15, 128), 2**15 - 1).astype(np.int16)
     return op.reference(y.with_shape(numbers.shape), Value(numbers, x.with_shape(numbers.shape)))
 
 
 def _saturating_table(op: Table, emit: TosaEmitter, coarsest: float) -> TosaTensor:
-    """An int16 function that is flat away from zero, as a table of an operand whose scale is at most ``coarsest``.
+    """An int16 function that is flat away from zero, as a table of an operand with a scale of at most ``coarsest``.
 
-    On a coarser grid few entries would be left for where it is not flat; the operand goes to this grid first, and
-    saturates.
+    With a larger scale, few entries would remain for the range where it is not flat; so the operand is requantized
+    first, and saturates.
     """
     x = emit.input_type(0)
     if x.dtype is not DType.INT16 or x.scale <= coarsest:
@@ -285,18 +285,19 @@ def _saturating_table(op: Table, emit: TosaEmitter, coarsest: float) -> TosaTens
 def wide_sigmoid(
     x: npt.NDArray[Any], scale: float, bits: int, exact_shifts: tuple[int, ...]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Sigmoid of the magnitude of int16 x, and where x is not negative.
+    """Sigmoid of the magnitude of int16 x, and a mask of non-negative x.
 
-    Straight lines between 256 values of it, of which each unit holds 24.
+    Linear interpolation between 256 values, 24 per unit.
 
     Args:
-        bits: fraction bits between two of them; the result is in units of 2**-(16 + bits).
-        exact_shifts: for a scale of 2**(shift - 12), position and x are whole multiples of each other.
+        bits: fractional bits between two of them; the result is in units of 2**-(16 + bits).
+        exact_shifts: for a scale of 2**(shift - 12), position and x are integer multiples of each other.
 
     Source: LiteRT ``reference/integer_ops/logistic.h`` and ``tanh.h`` (Apache-2.0), described here by their results.
     """
     here, middle, behind = (sigmoid((np.arange(256) + part) / 24) for part in (0.0, 0.5, 1.0))
-    # As in `wide_lookup_table`, each value is moved by half of what the line behind it is off in its middle.
+    # Same as in `wide_lookup_table`: shift each value by half of the interpolation error at the midpoint of its
+    # interval.
     table = np.rint(65536.0 * (here - ((here + behind) / 2 - middle) / 2)).astype(np.int64)
     table[-1] = 65535
     fraction, exponent = math.frexp(scale)
@@ -336,7 +337,7 @@ class Sigmoid(Table):
         if x.type.dtype is not DType.INT16:
             return super().reference(y, x)
         value, positive = wide_sigmoid(x.data, x.scale, 9, (0,))
-        # Rounded to 15 fraction bits; the sigmoid of a negative number is what is missing to one.
+        # Rounded to 15 fractional bits; the sigmoid of a negative number is 1 minus that of its magnitude.
         return np.asarray((np.where(positive, value, (1 << 25) - 1 - value) + (1 << 9) >> 10).astype(np.int16))
 
     def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
@@ -346,7 +347,7 @@ class Sigmoid(Table):
         return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        """An int16 result differs by up to 14 steps: the lines between the entries are other ones than LiteRT's."""
+        """An int16 result differs by up to 14 LSB: LiteRT interpolates between other entries."""
         return _saturating_table(self, emit, 2.0**-11)
 
     @from_aten("sigmoid.default", "sigmoid_.default")
@@ -376,7 +377,7 @@ class Tanh(Table):
         (x,) = operands
         if x.type.dtype is not DType.INT16:
             return super().reference(y, x)
-        # tanh(x) = 2 * sigmoid(2 * x) - 1: twice as many fraction bits of x count, and of the result.
+        # tanh(x) = 2 * sigmoid(2 * x) - 1: uses twice the fractional bits of x and of the result.
         value, positive = wide_sigmoid(x.data, x.scale, 8, (0, 1))
         middle = 1 << 23
         result = np.where(positive, value - middle, middle - 1 - value) + (1 << 7) >> 8
@@ -389,7 +390,7 @@ class Tanh(Table):
         return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        """An int16 result differs by up to 14 steps: the lines between the entries are other ones than LiteRT's."""
+        """An int16 result differs by up to 14 LSB: LiteRT interpolates between other entries."""
         return _saturating_table(self, emit, 2.0**-12)
 
     @from_aten("tanh.default", "tanh_.default")

@@ -1,4 +1,4 @@
-"""Pools whose windows are not all alike, put together from pools whose windows are."""
+"""Pools with windows of different sizes, composed of pools with equal windows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def pools(emit: Callable[..., Tensor], kind: type[AvgPool2d] | type[MaxPool2d]) -> Pool:
-    """What appends pools on the grid of what they read, for `by_parts`."""
+    """Return a function that appends pools with their operand's qparams, for `by_parts`."""
     return lambda part, kernel, stride: emit(kind(kernel, stride), part)
 
 
@@ -43,7 +43,7 @@ def _quantization(node: AtenArguments) -> Quantization:
     moves_only=False,
 )
 def build_adaptive(node: AtenNode) -> Tensor:
-    """Pools with an output size: element i of n covers the input from i / n to (i + 1) / n, rounded outwards."""
+    """Pool to an output size: element i of n covers the input from i / n to (i + 1) / n, rounded outwards."""
     spatial = 1 if "pool1d" in node.overload else 2
     x = to_image(node, node.tensor("x"), spatial)
     counts = (1, *node.shape[-spatial:])[-2:]
@@ -94,7 +94,7 @@ def _adaptive_max_to_pools(write: Writer) -> Float:
 
 @composes("max_pool1d_with_indices.default", "max_pool2d_with_indices.default", early=True)
 def _drop_indices(write: Writer) -> Float:
-    """A max pool whose indices nobody reads.
+    """A max pool whose indices are unused.
 
     x -> max_pool2d_with_indices -> y, _        x -> max_pool2d -> y
     """

@@ -1,8 +1,8 @@
-"""Attention as a composition of products and a softmax.
+"""Decomposition of attention into products and a softmax.
 
-Exact up to float rounding: what stands for minus infinity is so far below every score (see `MASKED`) that its weight is
-zero.  `torch.nn.MultiheadAttention` needs no composition of its own: export shows its projections and either the
-operator here or the products themselves.  What int8 makes of the results is tested in
+Exact up to float rounding: the replacement of minus infinity is so far below every score (see `MASKED`) that its weight
+is zero. `torch.nn.MultiheadAttention` needs no separate decomposition: its exported form has the projections and either
+the operator decomposed here or the products themselves. The int8 results are tested in
 `tests/compile/ops/test_attention.py`.
 """
 
@@ -22,10 +22,10 @@ from micronpu.ops.softmax import SOFTMAX
 from micronpu.ops.truths import number_of, opposite_of
 
 MASKED = -8192.0
-"""What stands for minus infinity in a mask.  The sum of score and mask saturates at the end of its grid, which
-calibration does not stretch for it (`micronpu.quantize.masks`)."""
+"""Replacement of minus infinity in a mask. The sum of score and mask saturates at the end of its range, which
+calibration does not extend for it (`micronpu.quantize.masks`)."""
 HIDDEN = fixed_qparams(-MASKED / 128, 0, int16_scale=-MASKED / 2**15)
-"""The grid of `MASKED` and zero: that calibration has seen no key masked says nothing about the next inputs."""
+"""Qparams for `MASKED` and zero: calibration without masked keys must not exclude masks in later inputs."""
 _ATTENTION = "scaled_dot_product_attention.default"
 
 
@@ -33,8 +33,8 @@ _ATTENTION = "scaled_dot_product_attention.default"
 def _attention(write: Writer) -> Float:
     """attention(q, k, v) -> softmax((q * scale) @ k' + mask) @ v
 
-    The scale goes to q, where the next grid takes it up without any rounding of the values.  A mask of numbers that
-    the program computes is added as it is, one of booleans as `MASKED` where it hides the key.
+    The scale is applied to q, where the next qparams absorb it without rounding. A mask of numbers computed by the
+    program is added as it is; a mask of booleans becomes `MASKED` at masked keys.
     """
     given = write.given
     query, key, value = given["query"], given["key"], given["value"]
@@ -64,22 +64,23 @@ def _attention(write: Writer) -> Float:
 
 
 def _shown(write: Writer, mask: Float) -> Float:
-    """A mask that the program is given or computes as numbers to add; in one of booleans, False hides the key."""
+    """Convert a mask, given or computed by the program, to numbers to add; False in a mask of booleans masks the
+    key."""
     return mask if write.dtype(mask) is not DType.BOOL else _hiding(write, opposite_of(write, mask))
 
 
 def _hiding(write: Writer, hidden: Float | None, sign: int = -1) -> Float:
-    """`MASKED` where the number of a truth value is 1, and zero elsewhere; None without one."""
+    """`MASKED` where the number of a truth value is 1, and zero elsewhere; None without a truth value."""
     return None if hidden is None else write.on_grid(write("mul.Tensor", hidden, -sign * MASKED), HIDDEN)
 
 
 def _masked(write: Writer, scores: Float, mask: Float | npt.NDArray[Any], sign: int = -1) -> Float:
-    """Scores with a mask added to them; of a constant one that also has other numbers in two parts.
+    """Add a mask to scores; a constant mask that also has other numbers is added in two parts.
 
-    The grid of `MASKED` is too coarse for other numbers.
+    The scale of `MASKED` is too large for other numbers.
 
     Args:
-        sign: of the infinity that hides.
+        sign: of the infinity that masks.
     """
     if not isinstance(mask, np.ndarray):
         return write("add.Tensor", scores, mask)
@@ -97,7 +98,7 @@ def _masked(write: Writer, scores: Float, mask: Float | npt.NDArray[Any], sign: 
 
 
 def _repeated_heads(write: Writer, x: Float, heads: int) -> Float:
-    """[.., G, S, E] with every head repeated: [.., heads, S, E]."""
+    """Repeat every head of [.., G, S, E]: [.., heads, S, E]."""
     shape = list(write.shape(x))
     groups = shape[-3]
     if groups == heads:
@@ -112,9 +113,9 @@ def _masked_scores(write: Writer) -> Float:
     """softmax(masked_fill(x, mask, -inf)) -> softmax(x + mask'), where nothing but attention, a softmax, a logsumexp
     or a maximum reads it
 
-    A mask that the program is given or computes becomes `MASKED` times its truth values.  It may be moved, and added
-    to others, on its way: `torch.nn.MultiheadAttention` makes zeros with infinities of its `key_padding_mask`.  The
-    same of a minimum, with plus infinity.
+    A mask that is given or computed by the program becomes `MASKED` times its truth values. It may be moved, and added
+    to others, before its readers: `torch.nn.MultiheadAttention` converts its `key_padding_mask` to zeros and
+    infinities. The same holds for a minimum, with plus infinity.
     """
     x, hidden = write.given["self"], write.given["mask"]
     sign = _hides(write, float(write.given["value"]))
@@ -133,7 +134,7 @@ def _masked_scores(write: Writer) -> Float:
 
 
 def chosen_scores(write: Writer) -> Float:
-    """softmax(where(mask, x, -inf)) -> softmax(x + mask'), as for `masked_fill`; None where something else reads it."""
+    """softmax(where(mask, x, -inf)) -> softmax(x + mask'), like `masked_fill`; None if it has other readers."""
     mask, yes, no = (write.given[name] for name in ("condition", "self", "other"))
     known = write.stored(mask)
     if known is None and write.dtype(mask) is not DType.BOOL:
@@ -153,7 +154,7 @@ def chosen_scores(write: Writer) -> Float:
 
 @composes("add.Tensor", "add_.Tensor")
 def _added_mask(write: Writer) -> Float:
-    """softmax(x + mask) -> softmax(x + mask'), for a constant mask with numbers that stand for minus infinity"""
+    """softmax(x + mask) -> softmax(x + mask'), for a constant mask with values that represent minus infinity"""
     x, z = write.given["self"], write.given["other"]
     if write.given["alpha"] != 1:
         return None
@@ -167,16 +168,16 @@ def _added_mask(write: Writer) -> Float:
 
 
 _FAR = -1e3
-"""Constants from here down stand for minus infinity in front of a softmax."""
+"""Constants up to this value before a softmax represent minus infinity."""
 
 
 MAXIMA = (
     *("amax.default", "argmax.default", "max.default", "max.dim"),
     *(f"max_pool{n}d{form}.default" for n in (1, 2) for form in ("", "_with_indices")),
 )
-"""Overloads that ask for the largest of some values."""
+"""Overloads that compute the largest of some values."""
 MINIMA = ("amin.default", "argmin.default", "min.default", "min.dim")
-"""Overloads that ask for the smallest of some values."""
+"""Overloads that compute the smallest of some values."""
 
 
 def _is_for_softmax(write: Writer) -> bool:
@@ -184,7 +185,7 @@ def _is_for_softmax(write: Writer) -> bool:
 
 
 def _hides(write: Writer, least: float, most: float | None = None) -> int:
-    """The sign of the infinity that constants stand for, of which those who read the result ask no more; else 0.
+    """Sign of the infinity that constants represent, if the readers of the result only depend on that; else 0.
 
     Args:
         most: the largest of several constants, of which ``least`` is the smallest.
@@ -196,7 +197,7 @@ def _hides(write: Writer, least: float, most: float | None = None) -> int:
 
 
 def _ends_of(write: Writer, x: Float) -> tuple[float, float]:
-    """The least and the largest of a constant; two zeros for what is none."""
+    """The smallest and the largest value of a constant; two zeros for other values."""
     if isinstance(x, (int, float)):
         return float(x), float(x)
     known = None if write.is_trained(x) else write.stored(x)

@@ -1,4 +1,4 @@
-"""Sums and means as products with ones, which have a grid of their own and one rounding."""
+"""Sums and means as products with ones, which have their own qparams and a single rounding."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
     from micronpu.ir.graph import Tensor
 
 AVERAGE = shares_qparams(new_values=NewValues.BETWEEN, finer=(5.0, 8.0))
-"""Of the average of a whole picture, which is turned for the product: on its operand's grid it has 32 steps or more.
-Peaks of what a ReLU has cut are three to five times as high as the averages."""
+"""Rule for the average of a whole image, which is transposed for the product: with its operand's qparams it has 32 or
+more distinct values. Peaks after a ReLU are three to five times as high as the averages."""
 WINDOWS = shares_qparams(new_values=NewValues.BETWEEN, finer=(3.0, 3.0))
-"""Of averages of windows, whose products with ones take no longer than a pool."""
+"""Rule for averages of windows, whose products with ones take no longer than a pool."""
 UNEVEN = shares_qparams(new_values=NewValues.BETWEEN, finer=(3.0, 8.0))
-"""Of averages of windows of several sizes, each of which takes a product."""
+"""Rule for averages of windows of several sizes, each of which needs a product."""
 _TALLEST, _WIDEST = 64, 64
-"""Rows that a kernel adds, which is what every NPU has, and channels of the picture."""
+"""Rows that a kernel sums, a limit of every NPU, and channels of the image."""
 
 
 def is_finer(node: AtenNode, x: Tensor) -> bool:
-    """Whether the result of an average has a grid of its own with at least twice the steps of its operand's.
+    """True if the result of an average has its own qparams with at most half the scale of its operand.
 
-    An average on its operand's grid has few steps where the values cancel out; see `AVERAGE`.
+    An average with its operand's qparams has few distinct values if the values cancel out; see `AVERAGE`.
     """
     return 2 * node.output.scale[0] <= x.type.scale
 
 
 def averaged(node: AtenNode, x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """The mean over axes, as many elements as the result has in an order that a reshape makes of it."""
+    """Mean over axes; its elements are in an order that a reshape converts to the result."""
     return weighted_sum(node, x, axes, 1.0 / math.prod(x.shape[i] for i in axes))
 
 
 def windows_averaged(node: AtenNode, x: Tensor, kernel: Size2d, stride: Size2d, padding: Padding2d) -> Tensor:
-    """The means of windows over x [N, H, W, C], padding as zeros.
+    """Means of windows over x [N, H, W, C], with padding counted as zeros.
 
     x -> avg_pool2d -> y        x -> depthwise_conv2d(1 / n) -> y
     """
@@ -56,7 +56,7 @@ def windows_averaged(node: AtenNode, x: Tensor, kernel: Size2d, stride: Size2d, 
 
 
 def weighted_sum(node: AtenNode, x: Tensor, axes: tuple[int, ...], weight: float) -> Tensor:
-    """The sum over axes times a number, as many elements as the result has in an order that a reshape makes of it.
+    """Sum over axes times a number; its elements are in an order that a reshape converts to the result.
 
     x [a, b, c] -> sum(1) -> y [a, c]        x -> transpose(0, 2, 1) -> fully_connected(ones [1, b]) -> reshape
     x [1, b, c] -> sum(1) -> y [1, c]        x -> reshape [1, b, c / k, k] -> depthwise_conv2d(ones) -> reshape
@@ -66,7 +66,7 @@ def weighted_sum(node: AtenNode, x: Tensor, axes: tuple[int, ...], weight: float
     real = [i for i in range(rank) if x.shape[i] > 1]
     first = [i for i in axes if x.shape[i] > 1]
     inner = x.type.size // count
-    if first == real[: len(first)] and count <= _TALLEST and inner > 2 * count:  # a small matrix is sooner turned
+    if first == real[: len(first)] and count <= _TALLEST and inner > 2 * count:  # a small matrix is cheap to transpose
         channels = max(k for k in range(1, _WIDEST + 1) if inner % k == 0)
         picture = node.emit(Reshape((1, count, inner // channels, channels)), x)
         ones, bias = weights(node, x, np.ones((1, count, 1, channels)), channels, weight)
@@ -82,10 +82,10 @@ def weighted_sum(node: AtenNode, x: Tensor, axes: tuple[int, ...], weight: float
 def weights(
     node: AtenNode, x: Tensor, data: npt.NDArray[Any], outputs: int, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Weights of ones and zeros, which only add, and the bias of nothing that belongs to them.
+    """Weights of ones and zeros, which only add, and their zero bias.
 
     Args:
-        scale: what a one stands for.
+        scale: value that a one represents.
     """
     kernel = TensorType(data.shape, DType.INT8, QParams.per_tensor(scale, 0))
     bias = TensorType((outputs,), BIAS_TYPE[x.type.dtype], QParams.per_tensor(x.type.scale * scale, 0))

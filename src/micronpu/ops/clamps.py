@@ -1,4 +1,4 @@
-"""Clamps: ReLU, and bounds of any value."""
+"""Clamps: ReLU, and arbitrary bounds."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def clamp_bounds(node: AtenArguments) -> tuple[float | None, float | None]:
 
 
 _BOUNDED = shares_qparams(new_values=NewValues.ANY, finer=(2.0, 2.0))
-"""Bounds near each other leave few steps of the operand's grid, and are themselves none of them."""
+"""Narrow bounds leave few values of the operand's qparams, and may not be representable themselves."""
 
 
 def _clamp_quantization(node: AtenArguments) -> Quantization:
-    """A clamp that LiteRT has a name for may rescale; any other is a minimum and a maximum on one grid."""
+    """A clamp with a name in LiteRT may rescale; any other is a minimum and a maximum with the same qparams."""
     return own_qparams() if Activation.of_bounds(*clamp_bounds(node)) else _BOUNDED
 
 
@@ -49,7 +49,7 @@ def _clamp_quantization(node: AtenArguments) -> Quantization:
 class Relu(Elementwise):
     """A clamp with one of LiteRT's four pairs of bounds, which may change scale and zero point.
 
-    x int8 [any]  ->  y int8 [same], qparams of its own.
+    x int8 [any]  ->  y int8 [same], own qparams.
     """
 
     kind: Activation = Activation.RELU
@@ -80,8 +80,8 @@ class Relu(Elementwise):
         wide = x.type.dtype is DType.INT16
         if kind is not None and not (wide and kind in (Activation.RELU_N1_TO_1, Activation.RELU_0_TO_1)):
             return node.emit(cls(kind), x, qparams=node.output)
-        if x.type.qparams != node.output:  # of int16, LiteRT has not two of its names; they saturate either way
-            # Not at the top, where the support tables would find it: it changes another operator's result.
+        if x.type.qparams != node.output:  # for int16, LiteRT lacks two of its names; they saturate either way
+            # A local import, hidden from the support tables: it changes another operator's result.
             from micronpu.ops.quantization import Requantize
 
             x = node.emit(Requantize(x.type.dtype), x, qparams=node.output)
@@ -115,11 +115,11 @@ class Clamp(Elementwise):
         return operands[0]
 
     def integer_limits(self, x: TensorType) -> tuple[int, int]:
-        """The bounds on the grid of x; a bound beyond the grid has no effect."""
+        """The bounds in the qparams of x; a bound outside of the range has no effect."""
         low, high = x.dtype.limits
 
         def quantize(bound: float) -> int:
-            # Python's round is half to even, as torch quantizes.
+            # Python's round rounds half to even, like torch's quantization.
             return min(max(round(bound / x.scale) + x.zero_point, low), high)
 
         return (

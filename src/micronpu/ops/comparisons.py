@@ -1,7 +1,7 @@
-"""Comparisons, which chips with tables compute, and choices by their result.
+"""Comparisons, which chips with lookup tables compute, and selections by their result.
 
-Quantization needs floats: a truth value becomes the number 0 or 1, with a grid on which it is exact, and what the
-program does with it becomes arithmetic.
+Quantization requires floats: a truth value becomes the number 0 or 1, with qparams that represent both exactly, and
+operators that use it become arithmetic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from micronpu.ir.op import NewValues, OutputQuantization
 from micronpu.ir.registry import ATEN_IMPORTS, AtenImport
 from micronpu.ir.types import DType, QParams
 from micronpu.ir.way import Float, Writer, add_way, composes
-from micronpu.ops import attention  # masks of attention are tried before other choices
+from micronpu.ops import attention  # registers masks of attention before other selections
 from micronpu.ops.elementwise import Sub, emit_binary
 from micronpu.ops.tables.table import RealFunction, in_lines, in_steps, unary
 from micronpu.ops.truths import CASTS, GIVEN, LOGIC, TRUTH, WHOLE, is_made_of_others, number_of, opposite
@@ -45,16 +45,16 @@ _SUMS = ("sum.default", "sum.dim_IntList")
 _ARITHMETIC = ("mul.Tensor", "add.Tensor")
 
 STEEPNESS = 4096.0
-"""Where no table tells which of two numbers is larger, the difference is made this steep and cut at 0 and 1."""
+"""Without a table, the difference of the compared numbers is multiplied by this and clamped to 0 and 1."""
 
 MASK = TRUTH
-"""A truth value as the number 0 or 1; the program makes a float of it (`decisions_to_numbers`)."""
+"""Rule for a truth value as the number 0 or 1; the program converts it to a float (`decisions_to_numbers`)."""
 
 _MOST_COUNTED = 255
-"""Truth values that the grid of whole numbers can count; of a number just below a whole one the integer is one less."""
+"""Maximum count in qparams of whole numbers, in which a count is never truncated to the next smaller integer."""
 
 _FINER = 4
-"""Steps of a difference per step of the finer operand.  It may saturate, since nobody asks how large it is."""
+"""Divisor of the smaller scale for the difference. It may saturate, since only its sign matters."""
 
 
 def _compare_number(node: AtenArguments) -> RealFunction:
@@ -63,7 +63,7 @@ def _compare_number(node: AtenArguments) -> RealFunction:
 
 
 def _compare_tensors(node: AtenNode) -> Tensor:
-    """x > z -> table(x - z), where the difference is kept finer than the grids of both."""
+    """x > z -> table(x - z), where the difference has a smaller scale than both."""
     x, z = node.tensor("x"), node.tensor("z")
     scale = x.type.scale if x.type.qparams == z.type.qparams else min(x.type.scale, z.type.scale) / _FINER
     difference = emit_binary(node, Sub(), x, z, QParams.per_tensor(scale, 0))
@@ -84,12 +84,12 @@ for _name in COMPARISONS:
 
 @composes(*(f"{_name}.{_form}" for _name in COMPARISONS for _form in ("Scalar", "Tensor")), decides=True)
 def _decisions_to_numbers(write: Writer) -> Float:
-    """x > z -> the number 0 or 1: of a table, or clamp(steep * (x - z), 0, 1) where somebody chooses by it
+    """x > z -> the number 0 or 1: by a table, or clamp(steep * (x - z), 0, 1) if it selects values
 
     x, z -> gt -> y         x, z -> gt -> to(float32) -> to(bool) -> y
     x, z -> eq -> y         x, z -> sub -> eq(0) -> to(float32) -> to(bool) -> y
 
-    Without a table, numbers that differ by less than 1 / `STEEPNESS` are neither.
+    Without a table, numbers that differ by less than 1 / `STEEPNESS` give values between 0 and 1.
     """
     x, z = write.given["self"], write.given["other"]
     if not _is_float(write, x) or not (_is_float(write, z) or isinstance(z, (int, float))):
@@ -97,7 +97,7 @@ def _decisions_to_numbers(write: Writer) -> Float:
     readers = [call.overload for call in map(write.call, write.readers()) if call is not None]
     if write.capabilities.computes(write.overload):
         if write.overload in ("eq.Tensor", "ne.Tensor") and not _selects(write, x, z) and not _selects(write, z, x):
-            # On two grids equal numbers are up to half a step of each apart: nothing, on the grid of the difference.
+            # Equal numbers with different qparams differ by up to half an LSB of each: zero in the result's qparams.
             is_equality = write.overload == "eq.Tensor"
             compared = write("eq.Scalar" if is_equality else "ne.Scalar", write("sub.Tensor", x, z), 0.0)
         else:
@@ -108,11 +108,11 @@ def _decisions_to_numbers(write: Writer) -> Float:
     name = write.overload.split(".")[0]
 
     def above(strictly: bool) -> Float:
-        """x > z, or z > x the other way round."""
+        """x > z, or z > x."""
         difference, steepness = write("sub.Tensor", x, z), STEEPNESS if strictly else -STEEPNESS
-        if name in ("eq", "ne"):  # which would find no two numbers equal on a fine grid
+        if name in ("eq", "ne"):  # with a small scale no two numbers would be equal
             steep = write("mul.Tensor", difference, steepness)
-        else:  # a step of the difference is one of the product, too
+        else:  # one LSB of the difference is one of the product, too
             steep = write.only_sign(write("mul.Tensor", write.only_sign(difference), steepness))
         return write.on_grid(write("clamp.default", steep, 0.0, 1.0), MASK)
 
@@ -127,7 +127,7 @@ def _decisions_to_numbers(write: Writer) -> Float:
 
 
 def _selects(write: Writer, x: Float, z: Float) -> bool:
-    """Whether x is some of the values of z, on its grid: the largest of a row."""
+    """True if x contains only values of z, with its qparams, such as the largest of a row."""
     while x is not z:
         made = write.call(x)
         entry = None if made is None else ATEN_IMPORTS.get(made.overload)
@@ -141,7 +141,7 @@ def _selects(write: Writer, x: Float, z: Float) -> bool:
 
 @composes(*CASTS)
 def _number_of_decision(write: Writer) -> Float:
-    """float(x > z) -> the number that the comparison is, on a grid for 0 and 1 whatever calibration sees"""
+    """float(x > z) -> the number of the comparison, with qparams for 0 and 1 regardless of calibration"""
     x = write.given["self"]
     number = write.number(x)
     if number is not None or write.dtype(x) is not DType.BOOL:
@@ -149,14 +149,14 @@ def _number_of_decision(write: Writer) -> Float:
     if is_made_of_others(write, x):
         return number_of(write, x)
     made = write.call(x)
-    if made is None or not _is_float(write, made.given.get("self", 0.0)):  # and no comparison that the NPU computes
+    if made is None or not _is_float(write, made.given.get("self", 0.0)):  # and not a comparison on the NPU
         write.on_grid(write.kept(), GIVEN)
     return None
 
 
 @composes(*_ARITHMETIC)
 def _number_in_arithmetic(write: Writer) -> Float:
-    """a * (x > z) -> a * the number that the comparison is, and so for a sum"""
+    """a * (x > z) -> a * the number of the comparison; the same for a sum"""
     given = [write.given["self"], write.given["other"]]
     numbers = [number_of(write, x) for x in given]
     if all(number is None for number in numbers) or write.given.get("alpha", 1) != 1:
@@ -174,7 +174,7 @@ def _logic(write: Writer) -> Float:
     """a and b -> a * b, a or b -> maximum(a, b), not a -> 1 - a, of the numbers 0 and 1"""
     operands = [write.given[name] for name in ("self", "other") if name in write.given]
     if all(write.number(x) is None for x in operands):
-        return None  # the host's own decisions, and ours if we made numbers of them
+        return None  # the core's own decisions, and ours if they were converted to numbers
     number = number_of(write, write.kept())
     return None if number is None else write.decided(number)
 
@@ -191,7 +191,7 @@ def _any_or_all(write: Writer) -> Float:
 
 @composes(*_SUMS, decides=True)
 def _count(write: Writer) -> Float:
-    """sum(x > z) -> the sum of the numbers 0 and 1, of up to 255 of them on a grid of whole numbers"""
+    """sum(x > z) -> sum of the numbers 0 and 1, as whole numbers for up to 255 of them"""
     number = write.number(write.given["self"])
     if number is None:
         return None
@@ -203,7 +203,7 @@ def _count(write: Writer) -> Float:
 
 
 def _axes(write: Writer, number: Float) -> tuple[list[int], bool]:
-    """Over which axes an operator reduces, and whether it keeps them."""
+    """Axes that an operator reduces; True if it keeps them."""
     given = write.given.get("dim")
     axes = list(range(len(write.shape(number)))) if given is None else given
     return list(axes) if isinstance(axes, (list, tuple)) else [axes], bool(write.given.get("keepdim"))
@@ -224,13 +224,13 @@ def _filled(write: Writer) -> Float:
 
 
 _LARGEST = 1e3
-"""Larger constants stand for minus infinity in front of a softmax, see `micronpu.ops.attention`."""
+"""Larger constants before a softmax represent minus infinity, see `micronpu.ops.attention`."""
 
 
 def _chosen(write: Writer, mask: Float, yes: Float, no: Float) -> Float:
     """One value where a mask is true, and the other elsewhere; exact up to float rounding.
 
-    None where a value is neither a float nor finite.
+    None if a value is neither a float nor finite.
     """
     known, number = write.stored(mask), number_of(write, mask)
     terms: list[tuple[bool, Float, npt.NDArray[Any] | None]] = []
@@ -284,7 +284,7 @@ def _by_number(write: Writer, number: Float, terms: list[tuple[bool, Float, npt.
 
 
 def _opposite(write: Writer, number: Float) -> Float:
-    """Of a comparison by table, the number of the opposite one; of any other decision 1 - number."""
+    """The number of the opposite decision: of the opposite comparison if it uses a table, otherwise 1 - number."""
     cast = write.call(number)
     compared = cast.given.get("self") if cast is not None and cast.overload in CASTS else None
     comparison = write.call(compared) if compared is not None else None
@@ -301,7 +301,7 @@ def _is_float(write: Writer, x: Float) -> bool:
 
 
 def _constant(write: Writer, x: Float) -> npt.NDArray[Any] | None:
-    """The value of a number or of a constant that is not trained."""
+    """Value of a number or of a constant that is not trained."""
     if isinstance(x, (int, float)):
         return np.array(float(x))
     return None if write.is_trained(x) else write.stored(x)

@@ -1,4 +1,4 @@
-"""Joining tensors along an axis."""
+"""Concatenation of tensors along an axis."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONCATENATIONS = ("cat.default", "concat.default", "concatenate.default")
 
 @operator("concat")
 class Concat(Op):
-    """Tensors one after the other along an axis; all share scale and zero point.
+    """Tensors concatenated along an axis; all share scale and zero point.
 
     tensors int8 [.., n_i, ..]  ->  y int8 [.., sum n_i, ..], qparams of the first.
     """

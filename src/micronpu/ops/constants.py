@@ -1,4 +1,4 @@
-"""Constant operands: weights and biases on their integer grids."""
+"""Constant operands: quantized weights and biases."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
 
-# Leaves as much room in the accumulator for the products as the bias may take: 32 bits for int8 activations, and the
-# 40 that NPUs have for int16.
+# Half of the accumulator is left for the products: it has 32 bits for int8 activations, and 40 on NPUs for int16.
 LARGEST_BIAS = {DType.INT8: 2**30, DType.INT16: 2**38}
 BIAS_TYPE = {DType.INT8: DType.INT32, DType.INT16: DType.INT64}
 
 
 def fused_activation(node: AtenNode) -> Activation:
-    """The clamp that follows the node without a quantization between."""
+    """The clamp that follows the node directly, without requantization."""
     return Activation[node.activation.upper()] if node.activation else Activation.NONE
 
 
 def constant_like(node: AtenNode, values: npt.NDArray[Any], x: TensorType) -> Tensor:
-    """A real constant on the finest symmetric grid that holds it, of the element type of an activation."""
+    """Quantize a real constant symmetrically with the smallest possible scale, in the element type of an activation."""
     largest = x.dtype.limits[1]
     scale = max(float(np.abs(values).max()) / largest, float(np.finfo(np.float32).tiny))
     type = TensorType(values.shape, x.dtype, QParams.per_tensor(scale, 0))
@@ -35,7 +34,7 @@ def constant_like(node: AtenNode, values: npt.NDArray[Any], x: TensorType) -> Te
 
 
 def quantized_weights(node: AtenNode, x: TensorType, channel_axis: int = 0) -> tuple[npt.NDArray[Any], QParams, Tensor]:
-    """Weights, their parameters, and the bias at scale ``s_x * s_weight`` (zero where there is none)."""
+    """Weights, their qparams, and the bias with scale ``s_x * s_weight`` (zero if there is none)."""
     weight, qparams = node.weight("weight")
     return with_bias(node, x, weight, qparams, channel_axis)
 
@@ -43,10 +42,10 @@ def quantized_weights(node: AtenNode, x: TensorType, channel_axis: int = 0) -> t
 def with_bias(
     node: AtenNode, x: TensorType, weight: npt.NDArray[Any], qparams: QParams, channel_axis: int = 0
 ) -> tuple[npt.NDArray[Any], QParams, Tensor]:
-    """int8 weights, their parameters, and the bias that goes with them.
+    """int8 weights, their qparams, and the corresponding bias.
 
-    A channel whose weights are so small that its bias would not fit gets a coarser scale: its weights lose bits
-    that the bias drowns anyway, where a saturated bias would be a wrong constant in every output.
+    A channel whose weights are so small that its bias would not fit gets a larger scale: its weights lose bits that are
+    insignificant beside the bias, while a saturated bias would be a wrong constant in every output.
     """
     channels = weight.shape[channel_axis]
     scale = np.array(qparams.scale, np.float64)

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 CONVOLUTIONS = ("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding")
 MOST_GROUPS = 8
-"""Convolutions that one in groups is split into."""
+"""Maximum number of convolutions that a grouped one is split into."""
 
 
 def requantize_accumulators(
     accumulators: npt.NDArray[Any], x: TensorType, weight: TensorType, y: TensorType, activation: Activation
 ) -> npt.NDArray[Any]:
-    """Accumulators [..., channels] to the grid of y, per tensor or per channel, with the fused clamp."""
+    """Requantize accumulators [..., channels] to y, per tensor or per channel, and apply the fused clamp."""
     assert weight.qparams is not None
     multiplier, shift = per_channel_multipliers(x.scale, weight.qparams.scale, y.scale)
     multiply = multiply_wide if x.dtype is DType.INT16 else multiply_by_quantized_multiplier
@@ -53,7 +53,7 @@ def requantize_accumulators(
 
 @dataclass(frozen=True)
 class _Convolution(Op):
-    """What regular and depthwise convolution share."""
+    """Base of dense and depthwise convolution."""
 
     stride: Size2d = (1, 1)
     padding: Padding2d = NO_PADDING
@@ -75,7 +75,7 @@ class _Convolution(Op):
         )
 
     def taps(self, x: Value, weight: TensorType, y: TensorType) -> Any:
-        """For every kernel position (row, column): the inputs [N, OH, OW, C] that it meets, zero point removed."""
+        """Yield row, column and inputs [N, OH, OW, C] minus the zero point for every kernel position."""
         p = self.padding
         padded = np.pad(x.centered, ((0, 0), p.rows, p.columns, (0, 0)))
         _, rows, columns, _ = y.shape
@@ -106,10 +106,10 @@ class _Convolution(Op):
         }
 
     def tosa_form(self, emit: TosaEmitter, name: str, weight: TosaTensor, axes: Size2d) -> TosaTensor:
-        """The convolution under TOSA's name for it.
+        """The TOSA form of the convolution.
 
         Args:
-            axes: where height and width of the kernel are in ``weight``.
+            axes: indices of the kernel's height and width in ``weight``.
         """
         x, y, scales = emit.input_type(0), emit.output_type, emit.input_type(1).qparams
         assert scales is not None
@@ -124,7 +124,7 @@ class _Convolution(Op):
 
 @operator("conv2d")
 class Conv2d(_Convolution):
-    """2-D convolution, cross-correlation as in all of deep learning; groups follow from the weights' last axis.
+    """2-D convolution (cross-correlation, as usual in deep learning); groups follow from the weights' last axis.
 
     x [N, H, W, C] int8, weight [O, KH, KW, C/groups] int8 symmetric (one scale, or one per O), bias [O] int32 at
     scale ``s_x * s_weight``  ->  y [N, OH, OW, O] int8.  With x and y int16, the bias is int64.
@@ -147,7 +147,7 @@ class Conv2d(_Convolution):
         for i, j, taps in self.taps(x, weight.type, y):
             for group in range(groups):
                 rows = slice(group * per_group, (group + 1) * per_group)
-                # |x| <= 2**15 and |w| <= 127: float64 holds these sums exactly, and its product is the fast one.
+                # |x| <= 2**15 and |w| <= 127: float64 holds these sums exactly, and its matrix product is fast.
                 products = taps[..., group * depth : (group + 1) * depth].astype(np.float64) @ weight.data[
                     rows, i, j, :
                 ].T.astype(np.float64)
@@ -174,7 +174,7 @@ class Conv2d(_Convolution):
 
 @operator("depthwise_conv2d")
 class DepthwiseConv2d(_Convolution):
-    """2-D convolution of every channel by itself, with ``multiplier`` results per channel.
+    """2-D convolution of every channel separately, with ``multiplier`` results per channel.
 
     x [N, H, W, C] int8, weight [1, KH, KW, C * multiplier] int8 symmetric, bias [C * multiplier] int32
     ->  y [N, OH, OW, C * multiplier] int8.  With x and y int16, the bias is int64.
@@ -208,7 +208,7 @@ class DepthwiseConv2d(_Convolution):
 
 
 def build_convolution(node: AtenNode, spatial: int) -> Tensor:
-    """A convolution of [N, C, L] or [N, C, H, W]: of everything, of every channel by itself, or in groups."""
+    """A convolution of [N, C, L] or [N, C, H, W]: dense, depthwise, or in groups."""
     x = to_image(node, node.tensor("x"), spatial)
     weight, qparams, bias = quantized_weights(node, x.type)
     if spatial == 1:
@@ -239,17 +239,17 @@ def in_groups(
     bias: Tensor,
     groups: int,
 ) -> Tensor:
-    """A convolution in groups as convolutions of slices, joined.
+    """A grouped convolution as convolutions of slices, concatenated.
 
     x [.., C] -> slice -> conv2d(w of its groups) ┐
               -> slice -> conv2d(w of its groups) ┴ concat -> y [.., O]
 
-    Where there are more than `MOST_GROUPS` groups, several share a convolution, in which the weights between them are
-    zero.  Exact: a zero weight adds nothing, and all parts have the quantization of the result.
+    With more than `MOST_GROUPS` groups, several share a convolution, in which the weights between groups are zero.
+    Exact: a zero weight adds nothing, and all parts have the result's qparams.
 
     Args:
         emit: appends the convolution of a slice.
-        weight: [O, KH, KW, C / groups], the outputs of each group together.
+        weight: [O, KH, KW, C / groups], the outputs of each group adjacent.
         bias: [O].
     """
     if groups == 1:
@@ -274,7 +274,7 @@ def in_groups(
 
 
 def _channels(node: AtenNode, type: TensorType, data: npt.NDArray[Any], rows: slice) -> Tensor:
-    """A constant that holds some output channels of another."""
+    """A slice of a constant's output channels."""
     qparams = type.qparams
     assert qparams is not None
     if qparams.axis is not None:

@@ -1,4 +1,4 @@
-"""A convolution over depth, height and width, which becomes one over height and width."""
+"""A convolution over depth, height and width as one over height and width."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def _triple(node: AtenNode, argument: str) -> tuple[int, int, int]:
 
 
 def build_conv3d(node: AtenNode) -> Tensor:
-    """The slices that a window sees in depth become channels of one image, and the depth goes to the batch.
+    """Convert the depth slices of a window to channels of one image, and the depth to the batch.
 
     x [N, D, H, W, C] -> pad D -> slice D at each position of the window -> reshape [N * OD, H, W, C] each ┐
                                                                             concat [N * OD, H, W, KD * C] ┘
       -> conv2d(w [O, KH, KW, KD * C]) -> reshape [N, OD, OH, OW, O]
 
-    Exact: the sums are of the same products.
+    Exact: the sums have the same products.
     """
     if int(node.value("groups")) != 1:
         raise UnsupportedError(f"`conv3d` with {node.value('groups')} groups is not imported.", hint="groups=1")
@@ -51,7 +51,7 @@ def build_conv3d(node: AtenNode) -> Tensor:
     stride, padding, dilation = (_triple(node, name) for name in ("stride", "padding", "dilation"))
     image = transposed(node, x, _CHANNELS_LAST)
     count, depth, height, width, channels = image.shape
-    # Of rank 4: Vela 5.2 ends the process on slices of a padded tensor of rank 5.
+    # Rank 4, because Vela 5.2 crashes on slices of a padded tensor of rank 5.
     rows = reshaped(node, image, (count, depth, height * width, channels))
     if padding[0]:
         sides = (0, padding[0], 0, 0)

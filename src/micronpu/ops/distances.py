@@ -1,4 +1,4 @@
-"""Distances, likenesses and moments: compositions of sums, products and roots."""
+"""Distances, similarities and moments: decompositions into sums, products and roots."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _cross_product(write: Writer) -> Float:
     """cross(x, z) -> x[1, 2, 0] * z[2, 0, 1] - x[2, 0, 1] * z[1, 2, 0]"""
     x, z, axis = write.given["self"], write.given["other"], write.given["dim"]
     shape = write.shape()
-    if axis is None:  # the first that has three elements
+    if axis is None:  # the first axis with three elements
         axis = next((i for i, n in enumerate(shape) if n == 3), None)
     if axis is None or len(write.shape(x)) != len(write.shape(z)):
         return None
@@ -148,7 +148,7 @@ def _outer(write: Writer) -> Float:
 
 @composes("prod.dim_int", "prod.default")
 def _product_along(write: Writer) -> Float:
-    """prod(x) -> products of halves, which are powers of two as long as that is possible"""
+    """prod(x) -> products of halves, with powers of two as sizes as far as possible"""
     given = write.given
     x = given["self"]
     if "dim" in given:

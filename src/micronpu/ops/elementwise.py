@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
 
-# Bits by which both addends are scaled up before their scales are made equal.
+# Left shift in bits of both addends before their scales are made equal.
 _ADD_SHIFT = {DType.INT8: 20, DType.INT16: 15}
 
-# Axes that all of LiteRT's kernels broadcast between (`sub.h`, kMaxBroadcastDim).
+# Maximum rank for broadcasting in all of LiteRT's kernels (`sub.h`, kMaxBroadcastDim).
 MAX_BROADCAST_RANK = 6
 
 
 class Binary(Op):
-    """Base of operators that pair the elements of two tensors; a transpose of both passes through unchanged."""
+    """Base of operators that combine the elements of two tensors; a transpose of both passes through unchanged."""
 
     operand_names = ("x", "z")
     verb: ClassVar[str] = "combined"
@@ -57,7 +57,7 @@ class Binary(Op):
 
 
 def collapsed_shapes(x: tuple[int, ...], z: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Both shapes with as few axes as broadcasting between them allows: neighbours that repeat alike become one.
+    """Reduce the rank of both shapes as far as broadcasting allows: adjacent axes that broadcast alike are merged.
 
     [2,3,4,5] and [1,1,4,5] become [6,20] and [1,20].
     """
@@ -81,7 +81,7 @@ def collapsed_shapes(x: tuple[int, ...], z: tuple[int, ...]) -> tuple[tuple[int,
 
 
 def emit_binary(node: AtenNode, op: Op, x: Tensor, z: Tensor, qparams: QParams | None) -> Tensor:
-    """Appends a binary operator, behind reshapes where its operands have more axes than LiteRT broadcasts between."""
+    """Append a binary operator, with reshapes if its operands exceed the rank for LiteRT's broadcasting."""
     if x.shape == z.shape or max(len(x.shape), len(z.shape)) <= MAX_BROADCAST_RANK:
         return node.emit(op, x, z, qparams=qparams)
     shape = tuple(np.broadcast_shapes(x.shape, z.shape))
@@ -100,7 +100,7 @@ _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 def check_addition(node: AtenNode, x: Tensor, z: Tensor) -> None:
-    """LiteRT's addition cannot raise a sum by more than its own left shift, which it applies to the scale in float32.
+    """Refuse additions that LiteRT cannot compute: a sum may grow by at most the left shift, applied in float32.
 
     Beyond either limit its kernel ends the process.
     """
@@ -131,8 +131,8 @@ def _alpha_is_one(node: AtenNode) -> None:
 def tosa_sum(emit: TosaEmitter, name: str, limits: tuple[int, int]) -> TosaTensor:
     """TOSA form of `scaled_sum`, where ``name`` is ADD or SUB.
 
-    Each operand is brought to the common scale with one rounding instead of two, and not scaled at all where both have
-    one scale: the result differs by at most 1 step, where it is closer to a tie than about 2**-18 steps.
+    Each operand is rescaled to the common scale with one rounding instead of two, and not rescaled if both scales are
+    equal: the result differs by at most 1 LSB, if it is closer to a tie than about 2**-18 LSB.
     """
     x, z, y = emit.input_type(0), emit.input_type(1), emit.output_type
     bits = _ADD_SHIFT[y.dtype]
@@ -143,7 +143,7 @@ def tosa_sum(emit: TosaEmitter, name: str, limits: tuple[int, int]) -> TosaTenso
     addends = []
     for index, operand in enumerate((x, z)):
         multiplier, shift = quantize_multiplier(operand.scale / largest)
-        # Said so, or Vela asks U55 and U65 for a second rounding, which TOSA has only where the shift exceeds 31.
+        # Stated explicitly, because Vela would make U55 and U65 round twice, which TOSA does only for shifts above 31.
         once, zeros = "SINGLE_ROUND", (operand.zero_point, 0)
         addends.append(
             emit.rescale(emit.input(index), "INT32", [multiplier], [31 - bits - shift], zeros=zeros, rounding=once)
@@ -155,7 +155,7 @@ def tosa_sum(emit: TosaEmitter, name: str, limits: tuple[int, int]) -> TosaTenso
 def scaled_sum(
     y: TensorType, operands: tuple[Value, ...], limits: tuple[int, int], combine: Callable[[Any, Any], Any]
 ) -> npt.NDArray[Any]:
-    """Both operands brought to twice the larger scale with extra bits, combined, and brought to the scale of y."""
+    """Rescale both operands to twice the larger scale with extra bits, combine them, and rescale to y."""
     x, z = operands
     shift = _ADD_SHIFT[y.dtype]
     largest = 2.0 * max(x.scale, z.scale)
@@ -168,7 +168,7 @@ def scaled_sum(
 
 
 def any_scale(emit: LiteRtEmitter) -> dict[str, bool]:
-    """LiteRT adds int16 tensors whose scales are powers of two in a way of its own, unless told not to."""
+    """Disable LiteRT's special addition of int16 tensors with scales that are powers of two."""
     return {"potScaleInt16": False} if emit.input_type(0).dtype is DType.INT16 else {}
 
 
@@ -188,7 +188,7 @@ class Sum(Binary):
 
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        """Appends the operator for an overload with the argument `alpha`."""
+        """Append the operator for an overload with the argument `alpha`."""
         _alpha_is_one(node)
         x, z = node.tensor("x"), node.tensor("z")
         check_addition(node, x, z)
@@ -207,7 +207,7 @@ class Sum(Binary):
 class Add(Sum):
     """Sum of two tensors, with NumPy's broadcasting.
 
-    x int8, z int8  ->  y int8 [broadcast shape], qparams of its own.
+    x int8, z int8  ->  y int8 [broadcast shape], own qparams.
     """
 
     activation: Activation = Activation.NONE
@@ -222,7 +222,7 @@ class Add(Sum):
 class Sub(Sum):
     """Difference x - z, with NumPy's broadcasting.
 
-    x int8, z int8  ->  y int8 [broadcast shape], qparams of its own.
+    x int8, z int8  ->  y int8 [broadcast shape], own qparams.
     """
 
     activation: Activation = Activation.NONE
@@ -235,7 +235,7 @@ class Sub(Sum):
 class Mul(Binary):
     """Product of two tensors, with NumPy's broadcasting.
 
-    x int8, z int8  ->  y int8 [broadcast shape], qparams of its own.
+    x int8, z int8  ->  y int8 [broadcast shape], own qparams.
     """
 
     activation: Activation = Activation.NONE
@@ -256,8 +256,8 @@ class Mul(Binary):
     def build(cls, node: AtenNode) -> Tensor:
         return emit_binary(node, cls(fused_activation(node)), node.tensor("x"), node.tensor("z"), node.output)
 
-    # Only what divides by a constant can be expressed; the quantizer makes a `mul` of it, so that nothing is annotated
-    # here, and programs that come quantized are imported.
+    # Only a division by a constant can be expressed; the quantizer converts it to `mul`, so nothing is annotated here,
+    # and quantized programs are imported.
     @from_aten("div.Tensor", "div_.Tensor", z="other", fuses=True, quantization=Quantization(activations=()))
     @classmethod
     def build_division(cls, node: AtenNode) -> Tensor:
@@ -286,7 +286,7 @@ class Mul(Binary):
 
 
 class Selection(Binary):
-    """Base of minimum and maximum, which compare integers: all operands and the result share scale and zero point."""
+    """Base of minimum and maximum, which compare integers: all operands and the result share qparams."""
 
     verb = "compared"
     quantization = Quantization(("x", "z"), shares_qparams().output)
@@ -305,7 +305,7 @@ class Selection(Binary):
 
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        """Appends the operator for an overload of two tensors."""
+        """Append the operator for an overload of two tensors."""
         x, z = node.tensor("x"), node.tensor("z")
         if x.type.qparams != z.type.qparams:
             raise UnsupportedError(
@@ -347,7 +347,7 @@ class Maximum(Selection):
 # ---------------------------------------------------------------- compositions
 
 SMALLEST = 2.0**-16
-"""Positive numbers below this count as this where a logarithm is taken; no grid of activations has smaller steps."""
+"""Smallest operand of a logarithm; no activation has a smaller scale."""
 
 
 def scaled(write: Writer, x: Float, factor: float) -> Float:
@@ -358,19 +358,19 @@ def scaled(write: Writer, x: Float, factor: float) -> Float:
 
 
 def power(write: Writer, x: Float, exponent: float) -> Float:
-    """x to a power, for x >= 0: exp(exponent * log(x)), whose relative error is the same at any magnitude."""
+    """x to a power, for x >= 0: exp(exponent * log(x)), whose relative error is independent of magnitude."""
     if write.capabilities.computes("pow.Tensor_Scalar"):
         return write("pow.Tensor_Scalar", x, exponent)
-    # What is infinite stays so, that calibration can say it; a root of zero is none of that.
+    # Infinite results stay infinite, so that calibration reports them; a root of zero is finite.
     logarithm = write("log.default", write("clamp.default", x, SMALLEST) if exponent > 0 else x)
     return write("exp.default", scaled(write, logarithm, exponent))
 
 
 def inverse(write: Writer, x: Float) -> Float:
-    """1 / x: a table where there is one; r = exp(-log(x)) for x >= 0, and x * r * r with r = exp(-log(abs(x))) for any.
+    """1 / x: a table if there is one; r = exp(-log(x)) for x >= 0, otherwise x * r * r with r = exp(-log(abs(x))).
 
-    x * r is one or minus one, so that the result is as fine as r, on a grid like its own. exp(-log(x * x)) would have
-    the magnitude of 1 / x twice over, and one grid for both ends of that.
+    x * r is one or minus one, so the result has the precision of r, with similar qparams. exp(-log(x * x)) would have
+    the square of the magnitude of 1 / x, too large a range for one scale.
     """
     if write.capabilities.computes("reciprocal.default"):
         return write("reciprocal.default", x)
@@ -382,7 +382,7 @@ def inverse(write: Writer, x: Float) -> Float:
 
 @composes("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "add.Scalar", "sub.Scalar")
 def _sum(write: Writer) -> Float:
-    """x + alpha z -> x + (alpha z); integers become floats; a constant behind a linear layer goes into its bias."""
+    """x + alpha z -> x + (alpha z); integers become floats; a constant added to a linear layer goes into its bias."""
     is_sum = write.overload.startswith("add")
     x, z, alpha = write.given["self"], write.given["other"], write.given["alpha"]
     folded = _into_bias(write, x, z, alpha if is_sum else -alpha)
@@ -399,13 +399,13 @@ def _is_integer(write: Writer, z: Float) -> bool:
 
 
 def _as_float(write: Writer, z: Float) -> Float:
-    """An integer constant as float32, so that it can be quantized."""
+    """Convert an integer constant to float32, so that it can be quantized."""
     value = write.stored(z)
     return z if value is None or value.dtype.kind == "f" else write.constant(value.astype(np.float32))
 
 
 def _into_bias(write: Writer, x: Float, z: Float, factor: float) -> Float:
-    """linear(x, w, b) + z -> linear(x, w, b + z), where z is constant and nobody else reads the layer."""
+    """linear(x, w, b) + z -> linear(x, w, b + z), for constant z, if the layer has no other reader."""
     layer = write.call(x)
     if layer is None or layer.overload != "linear.default" or layer.readers != 1:
         return None
@@ -422,7 +422,7 @@ def _into_bias(write: Writer, x: Float, z: Float, factor: float) -> Float:
 
 
 def is_row(bias: npt.NDArray[Any] | None) -> bool:
-    """Whether a known value can be a bias: all its elements lie along the last axis."""
+    """True if a known value can be a bias: all its elements are along the last axis."""
     return bias is not None and (bias.ndim <= 1 or bias.shape[-1] == bias.size)
 
 
@@ -456,7 +456,7 @@ _ROUNDINGS = {"floor": "floor.default", "trunc": "trunc.default"}
 
 @composes(*_DIVISIONS)
 def _quotient(write: Writer) -> Float:
-    """x / 3 -> x * (1/3);  x / z -> x * reciprocal(z); a rounded quotient where the chip has a table that rounds."""
+    """x / 3 -> x * (1/3);  x / z -> x * reciprocal(z); a rounded quotient if the chip has a table for rounding."""
     x, z = write.given["self"], write.given["other"]
     mode = "floor" if write.overload.startswith("floor") else write.given.get("rounding_mode")
     rounding = _ROUNDINGS.get(mode or "")

@@ -1,6 +1,6 @@
-"""Constants that a program makes of shapes, and parts of a tensor that are filled or replaced at known places.
+"""Constants created from shapes, and assignments to parts of a tensor at constant indices.
 
-Exact up to float rounding: pieces of both side by side on one grid, or products with zeros and ones.
+Exact up to float rounding: concatenated slices with shared qparams, or products with zeros and ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.movement import behind_copies
 
 MOST_PIECES = 64
-"""Pieces of which a tensor is put together; more stay as they are."""
+"""Maximum number of slices that a tensor is assembled from; beyond that, the operator is kept."""
 
 
 @composes(
@@ -24,7 +24,7 @@ MOST_PIECES = 64
     early=True,
 )
 def _constant_of_a_shape(write: Writer) -> Float:
-    """zeros_like(x) -> a constant, and so on: an operand that only lends its shape is not read."""
+    """zeros_like(x) -> a constant, and so on: an operand used for its shape only is not read."""
     given, dtype = write.given, write.dtype()
     value = given.get("fill_value", given.get("value", 1.0 if "ones" in write.overload else 0.0))
     if not isinstance(value, (int, float)):
@@ -86,9 +86,9 @@ def _index_put(write: Writer) -> Float:
 
 
 def replaced(write: Writer, x: Float, z: Float, axis: int, places: Sequence[int]) -> Float:
-    """x with ``z[i]`` in the place of ``x[places[i]]`` along an axis, in slices; None where there would be too many.
+    """x with ``z[i]`` instead of ``x[places[i]]`` along an axis, by slices; None if there are too many.
 
-    Of several in one place the last one stays.
+    The last one of duplicate indices is used.
     """
     size = write.shape(x)[axis]
     sources: list[tuple[bool, int]] = [(False, i) for i in range(size)]
@@ -112,7 +112,7 @@ def _slice(write: Writer, x: Float, axis: int, start: int, stop: int) -> Float:
 
 @composes("diagonal.default", early=True)
 def _diagonal(write: Writer) -> Float:
-    """The diagonal of two axes -> every (n + 1)-th element of their matrices in one row."""
+    """The diagonal of two axes -> every (n + 1)-th element of their flattened matrices."""
     given = write.given
     if not write.shape()[-1]:
         return None
@@ -120,7 +120,7 @@ def _diagonal(write: Writer) -> Float:
 
 
 def diagonal_of(write: Writer, x: Float, first: int, second: int, offset: int = 0) -> Float:
-    """The elements whose positions along two axes differ by ``offset``, as a new last axis."""
+    """The elements whose indices along two axes differ by ``offset``, as a new last axis."""
     shape = write.shape(x)
     rank = len(shape)
     first, second = first % rank, second % rank
@@ -149,7 +149,7 @@ def _quarter_turns(write: Writer) -> Float:
 
 @composes("diff.default", early=True)
 def _difference(write: Writer) -> Float:
-    """diff(x) -> x[1:] - x[:-1], as often as the call says"""
+    """diff(x) -> x[1:] - x[:-1], as often as requested"""
     given = write.given
     x = given["self"]
     if given["prepend"] is not None or given["append"] is not None:

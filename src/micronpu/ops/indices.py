@@ -1,4 +1,4 @@
-"""Operators whose result is a position, and those that pick by one."""
+"""Operators that compute indices, and those that select by indices."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ POSITIONS = ("argmax.default", "argmin.default")
 LOWEST = -128
 LOOKUP_HINT = "an NPU that looks rows up, see the support table, or positions that are constants"
 MOST_POSITIONS = 256
-"""A position is an int8 number."""
+"""Maximum number of indices in an int8 number."""
 _POSITION = WHOLE
 
 
 @operator("argmax")
 class ArgMax(Op):
-    """Position of the largest element along the last axis, or of the smallest; of equal ones, the first.
+    """Index of the largest element along the last axis, or of the smallest; the first of equal ones.
 
     x int8 [.., C]  ->  y int8 [..], scale 1, zero point -128.  C is at most 256.
     """
@@ -85,14 +85,14 @@ class ArgMax(Op):
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         x = emit.input(0)
-        if self.smallest:  # TOSA finds the largest only, which is the smallest in reverse order
+        if self.smallest:  # TOSA finds only the largest, which is the smallest in reverse order
             x = emit.table(x, np.arange(127, -129, -1))
-        # As rows of one batch, which is the form that every Ethos-U has.
+        # Rows of one batch, the form that every Ethos-U supports.
         rows = emit.arg_max(emit.reshape(x, (1, math.prod(x.shape[:-1]), x.shape[-1])))
         return emit.reshape(emit.result(rows), x.shape[:-1])
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
-        """LiteRT finds an int32 position, which is moved to where an int8 one begins."""
+        """LiteRT computes an int32 index, which is moved to the range of int8."""
         integers = TensorType(emit.output_type.shape, DType.INT32)
         found, moved = emit.intermediate(integers), emit.intermediate(integers)
         lowest = emit.constant(LOWEST, TensorType((), DType.INT32))
@@ -107,7 +107,7 @@ class ArgMax(Op):
 
 @operator("gather_rows")
 class GatherRows(Op):
-    """Rows of a table, by their numbers.
+    """Rows of a table selected by index.
 
     indices int32 [..], table int8 or int16 [V, E]  ->  y [.., E], type and qparams of the table.
     Indices are from 0 to V - 1.
@@ -161,7 +161,7 @@ class GatherRows(Op):
 
 @composes(*POSITIONS, decides=True)
 def _position_to_number(write: Writer) -> Float:
-    """argmax(x) -> the position as a number, of at most 256, which an int8 number can be
+    """argmax(x) -> the index as a number, of at most 256, which int8 can represent
 
     x -> argmax -> y        x -> argmax -> to(float32) -> to(int64) -> y
     """
@@ -177,9 +177,9 @@ def _position_to_number(write: Writer) -> Float:
 
 @composes("one_hot.default", decides=True)
 def _one_hot(write: Writer) -> Float:
-    """one_hot(argmax(x)) -> relu(1 - |p - [0, 1, ..]|), of the position p as a number
+    """one_hot(argmax(x)) -> relu(1 - |p - [0, 1, ..]|), for the index p as a number
 
-    Exact: all of it is on grids of whole numbers, and a difference that saturates is none of zero.
+    Exact: all values are whole numbers, and a difference that saturates is not zero.
     """
     number, count = write.number(write.given["self"]), int(write.given["num_classes"])
     if number is None or not 0 < count <= MOST_POSITIONS:
@@ -192,7 +192,7 @@ def _one_hot(write: Writer) -> Float:
 
 @composes("embedding.default")
 def _rows_by_int32(write: Writer) -> Float:
-    """embedding(w, i) -> embedding(w, int32(i)): NPUs that look up rows count them in int32."""
+    """embedding(w, i) -> embedding(w, int32(i)): NPUs that look up rows use int32 indices."""
     index = write.given["indices"]
     if DType.INT32 not in write.capabilities.index_types or write.dtype(index) is not DType.INT64:
         return None
@@ -203,7 +203,7 @@ def _rows_by_int32(write: Writer) -> Float:
 def _gather(write: Writer) -> Float:
     """gather(x, dim, [[5, 6, 9]]) -> slices of x in one row -> cat -> reshape, for constant indices.
 
-    Every run of elements that lie side by side, or evenly apart, is a slice; more than `MAX_PARTS` of them stay.
+    Every run of adjacent or evenly spaced elements is a slice; operators with more than `MAX_PARTS` of them are kept.
     """
     x, axis = write.given["self"], write.given["dim"]
     index = write.stored(write.given.get("index", write.given.get("indices")))
@@ -211,7 +211,7 @@ def _gather(write: Writer) -> Float:
     if index is None or axis is None or not index.size or index.ndim == 0 or index.ndim != len(shape):
         return None
     places = np.arange(math.prod(shape)).reshape(shape)
-    if "index" in write.given:  # which may be shorter than x along the other axes
+    if "index" in write.given:  # it may be shorter than x along the other axes
         places = places[tuple(slice(None) if a == axis % len(shape) else slice(n) for a, n in enumerate(index.shape))]
     picked = np.take_along_axis(places, index, axis)
     order = picked.reshape(-1).tolist()
@@ -222,7 +222,7 @@ def _gather(write: Writer) -> Float:
 
 @composes("index_select.default", "index.Tensor", early=True)
 def _index_to_slices(write: Writer) -> Float:
-    """Constant indices along one axis are slices.
+    """Constant indices along one axis become slices.
 
     x, [0, 1, 2, 6] -> index_select -> y        x -> slice 0:3, x -> slice 6:7 -> cat -> y
     """
@@ -242,7 +242,7 @@ def _index_to_slices(write: Writer) -> Float:
 
 
 def slices(write: Writer, x: Float, axis: int, indices: Sequence[int]) -> Float:
-    """The elements along an axis as slices, joined; None where there would be more than `MAX_PARTS`."""
+    """The elements along an axis as concatenated slices; None for more than `MAX_PARTS`."""
     found = ranges(indices)
     if len(found) > MAX_PARTS:
         return None
@@ -253,7 +253,7 @@ def slices(write: Writer, x: Float, axis: int, indices: Sequence[int]) -> Float:
 
 
 def ranges(indices: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Indices as few ranges (first, count, step), every step positive."""
+    """Split indices into few ranges (first, count, step), with positive steps."""
     found: list[tuple[int, int, int]] = []
     position = 0
     while position < len(indices):
@@ -263,7 +263,7 @@ def ranges(indices: Sequence[int]) -> list[tuple[int, int, int]]:
             if difference < 1 or (step and difference != step):
                 break
             step, last = difference, last + 1
-        if last == position + 1 and step > 1:  # two elements apart are cheaper one by one than with a step
+        if last == position + 1 and step > 1:  # a pair is cheaper as two elements than as a slice with a step
             last, step = position, 0
         found.append((indices[position], last - position + 1, step or 1))
         position = last + 1

@@ -47,7 +47,7 @@ class FullyConnected(Op):
         x, weight, bias = operands
         accumulators = x.centered @ weight.data.T.astype(np.int64) + bias.data
         assert weight.type.qparams is not None
-        # Unlike its convolution, LiteRT's reference kernel has no multiplier here: one float64 factor, one rounding.
+        # Unlike its convolution, LiteRT's reference kernel uses a float64 factor here, with a single rounding.
         scaled = round_scaled(accumulators, x.scale * np.array(weight.type.qparams.scale) / y.scale)
         return saturate(scaled + y.zero_point, *self.activation.limits(y), y.dtype.value)
 
@@ -80,7 +80,7 @@ class FullyConnected(Op):
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         """A convolution of one element per row.
 
-        Differs by at most 1 step, where the float64 result is closer to a tie than 2**-30 of itself.
+        Differs by at most 1 LSB, if the float64 result is closer to a tie than a relative 2**-30.
         """
         x, weight, y = emit.input_type(0), emit.input_type(1), emit.output_type
         assert weight.qparams is not None

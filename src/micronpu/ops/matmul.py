@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 @operator("batch_matmul")
 class BatchMatmul(Op):
-    """A product of matrices per batch.
+    """Batched matrix product.
 
-    x int8 [B, M, K], z int8 [B, K, N]  ->  y int8 [B, M, N], qparams of its own.
+    x int8 [B, M, K], z int8 [B, K, N]  ->  y int8 [B, M, N], own qparams.
     """
 
     operand_names = ("x", "z")
@@ -78,16 +78,16 @@ class BatchMatmul(Op):
 
 
 def _product(node: AtenNode, op: BatchMatmul, x: Tensor, z: Tensor) -> Tensor:
-    """x [..., M, K] times z [..., K, N] as one product of rank 3, whose shape is that of the result up to a reshape.
+    """x [..., M, K] times z [..., K, N] as one product of rank 3, which a reshape converts to the result.
 
-    One matrix for many is joined with the rows: [5, M, K] x [K, N] is [1, 5 * M, K] x [1, K, N].
+    If z is a single matrix, the batches become rows: [5, M, K] x [K, N] is [1, 5 * M, K] x [1, K, N].
     """
     (m, k), n = x.shape[-2:], z.shape[-1]
     left, right = math.prod(x.shape[:-2]), math.prod(z.shape[:-2])
     if right == 1:
         return node.emit(op, reshaped(node, x, (1, left * m, k)), reshaped(node, z, (1, k, n)), qparams=node.output)
     if left == 1:
-        # The product of the transposes, the other way round: z' [B * N, K] x x' [K, M].
+        # The product of the transposes in reverse order: z' [B * N, K] x x' [K, M].
         columns = reshaped(node, _swapped(node, reshaped(node, z, (right, k, n))), (1, right * n, k))
         rows = _swapped(node, reshaped(node, x, (1, m, k)))
         y = node.emit(op, columns, rows, qparams=node.output)
@@ -101,9 +101,9 @@ def _product(node: AtenNode, op: BatchMatmul, x: Tensor, z: Tensor) -> Tensor:
 def _of_other_batches(
     node: AtenNode, op: BatchMatmul, x: Tensor, z: Tensor, lefts: tuple[int, ...], rights: tuple[int, ...]
 ) -> Tensor:
-    """The product where one matrix is for some of many: what only x has joins its rows, what only z has its columns.
+    """The product for broadcast batches: batches of x alone become its rows, batches of z alone its columns.
 
-    [4, 9, M, K] x [1, 9, K, N] is [9, 4 * M, K] x [9, K, N], with the result's axes in the order of before.
+    [4, 9, M, K] x [1, 9, K, N] is [9, 4 * M, K] x [9, K, N], with the result's axes in the original order.
     """
     (m, k), n, rank = x.shape[-2:], z.shape[-1], len(lefts)
     common = [i for i in range(rank) if lefts[i] == rights[i]]
@@ -142,7 +142,7 @@ def _added_to_vector(write: Writer) -> Float:
 
 @composes("matmul.default")
 def _queries_side_by_side(write: Writer) -> Float:
-    """matmul(q, repeat(k)) -> matmul(q', k), of q' with the rows of all heads that share one of k side by side
+    """matmul(q, repeat(k)) -> matmul(q', k), where q' has the rows of all heads that share a matrix of k
 
     q [.., G * R, M, K], k [.., G, K, N], every matrix R times -> [.., G, R * M, K] x [.., G, K, N]
     """
@@ -166,7 +166,7 @@ def _queries_side_by_side(write: Writer) -> Float:
 
 
 def _swaps_last(write: Writer, made: Call, x: Float) -> bool:
-    """Whether an operator exchanges the last two axes and nothing else."""
+    """True if an operator only swaps the last two axes."""
     rank = len(write.shape(x))
     if made.overload == "transpose.int":
         return {int(made.given["dim0"]) % rank, int(made.given["dim1"]) % rank} == {rank - 2, rank - 1}
@@ -176,7 +176,7 @@ def _swaps_last(write: Writer, made: Call, x: Float) -> bool:
 
 
 def _without_repeats(write: Writer, x: Float) -> Float | None:
-    """What a tensor holds several times in a row along its third axis from the end, in either of two ways; or None.
+    """The tensor that is repeated along the third axis from the end, in either of two forms; else None.
 
     repeat_interleave(k, r, -3)        reshape(expand(unsqueeze(k, -3)))
     """
@@ -204,7 +204,7 @@ def _without_repeats(write: Writer, x: Float) -> Float | None:
 
 @composes("matmul.default", "mm.default", "linear.default", "addmm.default", "baddbmm.default", "baddbmm_.default")
 def _matrix_product(write: Writer) -> Float:
-    """The form with constant weights becomes `linear`, any other `matmul` and an addition.
+    """x @ w -> `linear` if the weights are constant, otherwise `matmul` and an addition
 
     x @ w -> linear(x, w')                          w [K, N] constant, w' [N, K]
     linear(x, z, b) -> matmul(x, z') + b            z computed
@@ -233,7 +233,7 @@ def _matrix_product(write: Writer) -> Float:
 
 
 def _turned(write: Writer, weight: Float, factor: float, value: npt.NDArray[Any]) -> Float:
-    """A constant matrix the other way round; a parameter stays one, so that it can be trained."""
+    """Transpose a constant matrix; a parameter remains a parameter, so that it can be trained."""
     source = write.call(weight)
     if factor == 1 and source is not None and source.overload in TRANSPOSES:
         return source.given["self"]
@@ -243,7 +243,7 @@ def _turned(write: Writer, weight: Float, factor: float, value: npt.NDArray[Any]
 
 
 def _computed_weights(write: Writer) -> Float:
-    """`linear` whose weights are computed by the program."""
+    """`linear` with weights that the program computes."""
     given = write.given
     if write.is_constant(given["weight"]):
         return None
@@ -253,11 +253,11 @@ def _computed_weights(write: Writer) -> Float:
 
 @composes("einsum.default")
 def _einsum(write: Writer) -> Float:
-    """A sum of products of two operands as a product of matrices; more operands two by two, from the left.
+    """A sum of products of two operands as a matrix product; more operands pairwise, from the left.
 
     einsum("bhid,bhjd->bhij", x, z) -> matmul(x, z')        [batch, M, K] x [batch, K, N], between reshapes
 
-    Axes of one operand that the result lacks are summed before, and of axes with one letter the diagonal is taken.
+    Axes of one operand that the result lacks are summed first, and repeated letters select the diagonal.
     """
     operands = list(write.given["tensors"])
     labels, result = _explicit(str(write.given["equation"]), [len(write.shape(x)) for x in operands])
@@ -284,19 +284,19 @@ def _permuted(write: Writer, x: Float, order: list[int]) -> Float:
 
 
 def _with_diagonals(write: Writer, x: Float, term: str) -> tuple[Float, str] | None:
-    """An operand of which no two axes have one letter, and its letters; None where two of them differ in size."""
+    """An operand without repeated letters, and its letters; None if axes with equal letters differ in size."""
     for label in dict.fromkeys(term):
         while term.count(label) > 1:
             a, b = term.index(label), term.rindex(label)
             if len({write.shape(x)[axis] for axis in (a, b)}) > 1:
                 return None
-            x = diagonal_of(write, x, a, b)  # which becomes the last axis
+            x = diagonal_of(write, x, a, b)  # it becomes the last axis
             term = term[:a] + term[a + 1 : b] + term[b + 1 :] + label
     return x, term
 
 
 def _without_sums(write: Writer, x: Float, term: str, elsewhere: str) -> tuple[Float, str]:
-    """An operand summed over the axes that nothing else has, and the letters that are left."""
+    """An operand summed over axes that occur nowhere else, and the remaining letters."""
     alone = [axis for axis, label in enumerate(term) if label not in elsewhere]
     if not alone:
         return x, term
@@ -325,7 +325,7 @@ def _as_matrices(write: Writer, operands: Sequence[Float], labels: Sequence[str]
 
 
 def _explicit(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """The letters of the axes of each operand and of the result, with letters for ellipses, as torch counts them."""
+    """Letters of the axes of each operand and of the result, with letters for ellipses, as in torch."""
     given, arrow, result = equation.replace(" ", "").partition("->")
     terms = given.split(",")
     lengths = [rank - len(term) + 3 if "." in term else 0 for term, rank in zip(terms, ranks, strict=True)]

@@ -1,4 +1,4 @@
-"""Operators that only move values: reshape, transpose, pad, and the ATen operators that do nothing at all."""
+"""Operators that only move values: reshape, transpose, pad, and ATen operators without effect."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ VIEWS = (
     "flatten.using_ints",
     "unflatten.int",
 )
-"""Overloads of another shape for the same elements, whatever it is."""
+"""Overloads that only change the shape."""
 TO_CHANNELS_LAST: Permutation = (0, 2, 3, 1)
 TO_CHANNELS_FIRST: Permutation = (0, 3, 1, 2)
 
 
 def inverse(permutation: Permutation) -> Permutation:
-    """The permutation that undoes another."""
+    """The inverse of a permutation."""
     return tuple(int(i) for i in np.argsort(permutation))
 
 
@@ -44,7 +44,7 @@ def compose(first: Permutation, second: Permutation) -> Permutation:
 
 @operator("reshape")
 class Reshape(Op):
-    """The same elements in the same order under another shape.
+    """The same elements in the same order with another shape.
 
     x [any]  ->  y ``shape``, type of x.
     """
@@ -155,12 +155,12 @@ class Transpose(Op):
 
 
 def transposed(node: AtenNode, x: Tensor, permutation: Permutation) -> Tensor:
-    """x with its axes reordered; passes remove what is not needed."""
+    """x with its axes reordered; passes remove redundant transposes."""
     return node.emit(Transpose(permutation), x)
 
 
 def reshaped(node: AtenNode, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """x under another shape; x itself where that is the one it has."""
+    """x with another shape; x itself if it has that shape."""
     return x if x.shape == shape else node.emit(Reshape(shape), x)
 
 
@@ -195,7 +195,7 @@ def to_image(node: AtenNode, x: Tensor, spatial: int) -> Tensor:
 
 
 def from_image(node: AtenNode, y: Tensor) -> Tensor:
-    """A result [N, H, W, C] in the order and rank that the program has it in; undoes `to_image`."""
+    """A result [N, H, W, C] in the program's axis order and rank; undoes `to_image`."""
     return reshaped(node, channels_first(node, y), node.shape)
 
 
@@ -203,7 +203,7 @@ def from_image(node: AtenNode, y: Tensor) -> Tensor:
 class Pad(Op):
     """Adds elements of one value before and after each axis.
 
-    x [any]  ->  y [x.shape + before + after], type of x.  ``value`` is real; it is rounded to the grid of x and
+    x [any]  ->  y [x.shape + before + after], type of x. ``value`` is real; it is quantized with the qparams of x and
     saturates, so that minus infinity is the lowest element.
     """
 
@@ -227,7 +227,7 @@ class Pad(Op):
         )
 
     def integer(self, x: TensorType) -> int:
-        """The padding on the grid of x."""
+        """The padding value in the qparams of x."""
         low, high = x.dtype.limits
         if math.isinf(self.value):
             return low if self.value < 0 else high
@@ -252,7 +252,7 @@ class Pad(Op):
 
 
 def _identity(node: AtenNode) -> Tensor:
-    """Dropout in evaluation, copies, aliases, conversions to float, numbers for NaNs: nothing is left of them."""
+    """Dropout in evaluation mode, copies, aliases, conversions to float, replacement of NaNs: return the operand."""
     if "dropout" in node.overload and node.value("train"):
         raise UnsupportedError("`dropout` is in training mode.", hint="call model.eval() before exporting")
     dtype = node.value("dtype")
@@ -278,12 +278,12 @@ for _overload in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_
 # ---------------------------------------------------------------- compositions
 
 TRANSPOSES = ("t.default", "transpose.int", "permute.default")
-"""Overloads that change the order of axes."""
+"""Overloads that permute axes."""
 
 
 @composes("expand_as.default", "view_as.default", "reshape_as.default", "type_as.default", early=True)
 def _drop_pattern(write: Writer) -> Float:
-    """An operand that only lends its shape or type is replaced by it.
+    """An operand used for its shape or type only is replaced by it.
 
     x, pattern -> expand_as -> y        x -> expand(shape) -> y
     x, pattern -> type_as -> y          y = x, where both are float32
@@ -296,7 +296,7 @@ def _drop_pattern(write: Writer) -> Float:
 
 
 def under_shape(write: Writer, x: Float, shape: Sequence[int]) -> Float:
-    """A value of the float program under another shape; itself where it has that one, and a constant stays one."""
+    """A value of the float program with another shape; itself if it has that shape; constants remain constants."""
     if write.shape(x) == tuple(shape):
         return x
     value = write.stored(x)
@@ -309,7 +309,7 @@ _COPIES = ("lift_fresh_copy.default", "clone.default", "detach.default", "detach
 
 
 def behind_copies(write: Writer, x: Any) -> Any:
-    """The value that copies were made of, as `torch.tensor([..])` in a model gives them."""
+    """The value before copies, which `torch.tensor([..])` in a model creates."""
     while (copied := write.call(x)) is not None and copied.overload in _COPIES:
         x = copied.given["self"]
     return x
@@ -317,5 +317,5 @@ def behind_copies(write: Writer, x: Any) -> Any:
 
 @composes("_assert_tensor_metadata.default", early=True)
 def _drop_check(write: Writer) -> Float:
-    """Checks of shape and type, which hold for an exported program, would read a float value on the host."""
+    """Checks of shape and type, which hold for an exported program, and would make the core read a float value."""
     return Results({})

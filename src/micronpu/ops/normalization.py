@@ -1,6 +1,6 @@
-"""Normalization, as compositions: by the values themselves, or by statistics that are known.
+"""Normalization as decompositions: by the values' own statistics, or by known statistics.
 
-Written before annotation, so that the mean, the centred values, their variance and its root have a grid of their own.
+Applied before annotation, so that the mean, the centred values, their variance and its root have separate qparams.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.defau
 _WEIGHTED = (*CONVOLUTIONS, "conv3d.default", *TRANSPOSED, "linear.default")
 
 _LONGEST_MEAN = 1 << 15
-"""Elements of a mean as a product with 1/n: 2**15 * 127 * 255 < 2**30, half of what an accumulator holds."""
+"""Maximum elements of a mean as a product with 1/n: 2**15 * 127 * 255 < 2**30, half of the accumulator's range."""
 
 UNEQUAL = 1.7
-"""How many times larger than small rows large ones are, from which a norm in int8 first makes them equal."""
+"""Minimum ratio of the sizes of large and small rows at which an int8 norm equalizes rows first."""
 SMALLEST_ROW = 1.0 / 16
-"""Of the largest row, what is made larger as if it were as large."""
+"""Minimum size of a row relative to the largest for equalization; smaller rows are scaled as if they had this size."""
 
 
 @composes(*BATCH_NORMS, early=True)
 def _fold_batch_norms(write: Writer) -> Any:
-    """batch_norm(conv(x, w, b)) -> conv(x, w', b'); behind anything else a depthwise 1x1 convolution
+    """batch_norm(conv(x, w, b)) -> conv(x, w', b'); after anything else a depthwise 1x1 convolution
 
-    By the statistics of evaluation mode.  The folded weights are new constants: a weight that a second layer reads
-    keeps its values.  Reshapes that leave the last axis of a linear layer alone may stand between.  A batch norm of
-    [N, C] with nothing to fold into goes into the linear layer that reads it.
+    Uses the statistics of evaluation mode. The folded weights are new constants: weights that another layer reads are
+    unchanged. Reshapes that keep the last axis of a linear layer may be in between. A batch norm of [N, C] with no
+    preceding layer is folded into the linear layer that reads it.
     """
     given = write.given
     mean, variance = write.stored(given["running_mean"]), write.stored(given["running_var"])
@@ -60,7 +60,7 @@ Row = npt.NDArray[np.float64]
 
 
 def _layer_before(write: Writer, x: Float) -> Float:
-    """What a batch norm reads, or the linear layer whose rows it reads under another shape."""
+    """The input of a batch norm, or the linear layer whose rows it reads after a reshape."""
     layer, call = x, write.call(x)
     while call is not None and call.overload in VIEWS and call.readers == 1 and len(write.shape(x)) == 2:
         before = call.given["self"]
@@ -102,7 +102,7 @@ def _into_layer_before(write: Writer, x: Float, scale: Row, shift: Row) -> Float
 
 
 def _into_layer_behind(write: Writer, x: Float, scale: Row, shift: Row) -> Float:
-    """linear(batch_norm(x), w, b) -> linear(x, w * scale, b + w @ shift), where nothing else reads the batch norm."""
+    """linear(batch_norm(x), w, b) -> linear(x, w * scale, b + w @ shift), if the batch norm has no other reader."""
     readers = write.readers()
     layer = write.call(readers[0]) if len(readers) == 1 and len(write.shape(x)) == 2 else None
     if layer is None or layer.overload != "linear.default":
@@ -143,11 +143,11 @@ def _layer_norm(write: Writer) -> Float:
 
 @composes("group_norm.default", "instance_norm.default")
 def _group_norm(write: Writer) -> Float:
-    """As `layer_norm` over groups of channels; an instance norm is one with a group per channel.
+    """Like `layer_norm` over groups of channels; an instance norm has a group per channel.
 
     x [N, C, H, W] -> reshape [N, G, C * H * W / G] -> normalized over the last axis -> reshape -> * w + b -> y
 
-    An instance norm by running statistics is a product and a sum with constants.
+    An instance norm with running statistics is a product and a sum with constants.
     """
     given = write.given
     x = given["input"]
@@ -170,10 +170,10 @@ def _group_norm(write: Writer) -> Float:
 
 
 def _normalized(write: Writer, x: Float, axes: Sequence[int], eps: float, centred: bool) -> Float:
-    """x over its root mean square, or the same of x - mean(x).
+    """x divided by its root mean square, or the same for x - mean(x).
 
-    The variance comes from the centred values: mean(x^2) - mean(x)^2 is a small difference of large numbers on coarse
-    grids.  Its grid is finer than that of the squares, as the accumulator is rounded once, behind the mean.
+    The variance is computed from the centred values: mean(x^2) - mean(x)^2 is a small difference of large numbers with
+    large scales. Its scale is smaller than that of the squares, as the accumulator is rounded once, after the mean.
     """
     if write.unevenness >= UNEQUAL and not write.capabilities.has_int16:
         return _normalized_by_row(write, x, axes, eps, centred)
@@ -184,11 +184,11 @@ def _normalized(write: Writer, x: Float, axes: Sequence[int], eps: float, centre
 
 
 def _normalized_by_row(write: Writer, x: Float, axes: Sequence[int], eps: float, centred: bool) -> Float:
-    """The same with rows of one size: each times g = 1 / (max(|x|) + e), which cancels out.
+    """Same, with rows scaled to equal size: each times g = 1 / (max(|x|) + e), which cancels out.
 
     x / sqrt(mean(x * x) + eps) = x * g / sqrt(mean(x * g * x * g) + eps * g * g)
 
-    An e that is a part of the largest row keeps g of a row of zeros from taking the steps of all others.
+    e is a fraction of the largest row, so that g of a row of zeros does not dominate the scale.
     """
     largest = write("amax.default", write("abs.default", x), list(axes), True)
     gain = write("reciprocal.default", write("add.Tensor", largest, write.constant(SMALLEST_ROW * write.row_size)))
@@ -201,7 +201,7 @@ def _normalized_by_row(write: Writer, x: Float, axes: Sequence[int], eps: float,
 
 
 def _mean(write: Writer, x: Float, axes: Sequence[int], shift: float = 0.0) -> Float:
-    """mean(x) + shift over axes, which stay with size 1, on a grid of its own; `mean` has that of x.
+    """mean(x) + shift over axes, which keep size 1, with its own qparams; `mean` has those of x.
 
     x [.., n] -> linear(w [1, n] = 1 / n, b = shift) -> y [.., 1]; over several axes or many elements a sum, scaled
     """
@@ -217,7 +217,7 @@ def _mean(write: Writer, x: Float, axes: Sequence[int], shift: float = 0.0) -> F
 
 
 def _affine(write: Writer, x: Float, weight: Any, bias: Any, shape: list[int] | None) -> Float:
-    """x * weight + bias, both of them reshaped where a shape is given."""
+    """x * weight + bias, both reshaped if a shape is given."""
     for overload, operand in (("mul.Tensor", weight), ("add.Tensor", bias)):
         if operand is not None:
             x = write(overload, x, operand if shape is None else under_shape(write, operand, shape))

@@ -1,4 +1,4 @@
-"""Padding by values of the tensor itself, and the ATen operators of every kind of padding."""
+"""Padding by values of the tensor itself, and the ATen operators for all kinds of padding."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 @operator("reflect_pad")
 class ReflectPad(Op):
-    """Continues each axis by its mirror image; the elements at the edge are not repeated.
+    """Extends each axis by its mirror image, without repeating the edge elements.
 
-    x [any]  ->  y [x.shape + before + after], type of x.  An axis of n elements takes at most n - 1 on each side.
+    x [any]  ->  y [x.shape + before + after], type of x. An axis of n elements can be padded by at most n - 1 on each
+    side.
     """
 
     before: tuple[int, ...]
@@ -57,7 +58,7 @@ class ReflectPad(Op):
         emit.add("MIRROR_PAD", options="MirrorPadOptions", fields={"mode": 0}, inputs=[0, amounts], version=2)
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        """Axis by axis: the elements next to each edge in reverse order, joined with all of them."""
+        """Axis by axis: concatenate all elements with the reversed elements next to each edge."""
         x = emit.input(0)
         for axis, (before, after) in enumerate(zip(self.before, self.after, strict=True)):
             count = x.shape[axis]
@@ -68,14 +69,14 @@ class ReflectPad(Op):
 
 
 def _element(emit: TosaEmitter, x: TosaTensor, axis: int, index: int) -> TosaTensor:
-    """One index of an axis, which stays with the size 1."""
+    """One index of an axis, which keeps size 1."""
     begin, size = [0] * x.rank, list(x.shape)
     begin[axis], size[axis] = index, 1
     return emit.slice(x, begin, size)
 
 
 def _pad_quantization(node: AtenArguments) -> Quantization:
-    """What pads may be no whole number, which is all that some operands are."""
+    """The padding value may not be a whole number, while some operands represent whole numbers only."""
     constant = node.overload.startswith("constant") or node.overload == "pad.default"
     value = float(node.value("value") or 0.0) if constant else 0.0
     return shares_qparams(new_values=NewValues.NONE if value.is_integer() else NewValues.ANY)
@@ -89,7 +90,7 @@ def _pad_quantization(node: AtenArguments) -> Quantization:
     quantization=_pad_quantization,
 )
 def build_pad(node: AtenNode) -> Tensor:
-    """Every mode of padding; negative amounts cut elements off."""
+    """All modes of padding; negative amounts remove elements."""
     x = node.tensor("x")
     name = node.overload.split(".")[0]
     amounts = [int(v) for v in node.value("pad" if node.value("pad") is not None else "padding")]
@@ -117,7 +118,7 @@ def build_pad(node: AtenNode) -> Tensor:
 
 
 def _continued(node: AtenNode, x: Tensor, axis: int, before: int, after: int, *, circular: bool) -> Tensor:
-    """x with copies of parts of itself on both sides of an axis.
+    """Extend x on both sides of an axis by copies of its slices.
 
     replicate: x -> concat(first, first, x, last)
     circular:  x -> concat(end of x, x, beginning of x)

@@ -1,4 +1,4 @@
-"""Windows of unequal size along the axes of a picture, as few parts in which they are alike."""
+"""Split the windows of an image into few parts with equal windows."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from micronpu.ir.window import Size2d
 
 Window = tuple[int, int]
-"""First element of a window along one axis, and the one behind its last."""
+"""First element of a window along one axis, and the one after its last."""
 Pool: TypeAlias = "Callable[[Tensor, Size2d, Size2d], Tensor]"
 
 MAX_PARTS = 64
-"""Pools that one pool may be cut into."""
+"""Maximum number of pools that one pool is split into."""
 
 
 class Run(NamedTuple):
-    """Neighbouring windows of one size, at equal distances.
+    """Adjacent windows of one size, at equal distances.
 
     Attributes:
         start: first element of the first window.
-        stop: the one behind the last element of the last window.
+        stop: the one after the last element of the last window.
         size: elements of a window.
-        stride: distance of two windows.
+        stride: distance between windows.
     """
 
     start: int
@@ -43,14 +43,14 @@ def adaptive_windows(size: int, count: int) -> list[Window]:
 
 
 def clipped_windows(size: int, kernel: int, stride: int, padding: tuple[int, int]) -> list[Window]:
-    """The windows of an ordinary pool, without the part that is padding."""
+    """The windows of an ordinary pool, without padding."""
     count = (size + sum(padding) - kernel) // stride + 1
     starts = [i * stride - padding[0] for i in range(count)]
     return [(max(s, 0), min(s + kernel, size)) for s in starts]
 
 
 def runs(windows: Sequence[Window]) -> list[Run]:
-    """The windows as few runs, in order."""
+    """Group the windows into few runs, in order."""
     found: list[Run] = []
     position = 0
     while position < len(windows):
@@ -70,7 +70,7 @@ def runs(windows: Sequence[Window]) -> list[Run]:
 def by_parts(
     emit: Callable[..., Tensor], x: Tensor, rows: Sequence[Window], columns: Sequence[Window], pool: Pool
 ) -> Tensor:
-    """A pool over any windows: one pool for each run of rows and run of columns, joined.
+    """A pool over arbitrary windows: one pool for each run of rows and run of columns, concatenated.
 
     x [N, H, W, C] -> slice -> pool ┐
                    -> slice -> pool ┴ concat -> y [N, len(rows), len(columns), C]

@@ -1,6 +1,6 @@
-"""One tensor pasted into another, which is what an assignment to a part of a tensor becomes.
+"""Assignments to a part of a tensor.
 
-Exact: pieces of both side by side, on one grid.
+Exact: concatenated slices with shared qparams.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from micronpu.ir.way import Float, Writer, composes
 
 _MOST_PIECES = 64
-"""Strided pastes alternate between the two tensors; longer ones stay as they are."""
+"""Maximum slices of strided assignments, which alternate between the two tensors; longer ones are kept."""
 
 
 @composes("copy.default", early=True)
 def _copied(write: Writer) -> Float:
-    """x is overwritten with z, repeated to the shape of x -> z."""
+    """Overwriting x with z -> z, expanded to the shape of x."""
     source = write.given["src"]
     if write.dtype() is None or write.dtype(source) is not write.dtype():
         return None
@@ -23,7 +23,7 @@ def _copied(write: Writer) -> Float:
 
 @composes("slice_scatter.default", early=True)
 def _slice_scatter(write: Writer) -> Float:
-    """x[.., a:b, ..] = z -> cat(x[.., :a, ..], z, x[.., b:, ..]); with a step the elements of x and z by turns."""
+    """x[.., a:b, ..] = z -> cat(x[.., :a, ..], z, x[.., b:, ..]); with a step, elements of x and z alternate."""
     given = write.given
     x, z, shape = given["self"], given["src"], write.shape()
     axis = int(given["dim"]) % len(shape)
@@ -44,7 +44,7 @@ def _select_scatter(write: Writer) -> Float:
 
 
 def _pasted(write: Writer, x: Float, z: Float, axis: int, places: range) -> Float:
-    """``z[i]`` in the place of ``x[places[i]]``."""
+    """``z[i]`` instead of ``x[places[i]]``."""
     size, pieces = write.shape()[axis], []
     if not places:
         return x

@@ -1,4 +1,4 @@
-"""Operators that treat every element alike, and tables of them."""
+"""Element-wise unary operators, and their tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Elementwise(Op):
-    """Base of operators that treat every element alike, so that a transpose passes through unchanged."""
+    """Base of element-wise unary operators, through which a transpose passes unchanged."""
 
     def infer(self, *operands: TensorType) -> TensorType:
         return operands[0].with_qparams(None)
@@ -28,9 +28,9 @@ class Elementwise(Op):
 
 
 def tabulated(op: Op, emit: TosaEmitter) -> TosaTensor:
-    """An operator of one int8 activation, and of constants, as the table of all its results.
+    """The lookup table of an operator of one int8 activation, and of constants.
 
-    An int16 one as a table with straight lines between, if the operator has one.
+    For int16, a table with linear interpolation, if the operator has one.
     """
     x, y = emit.input_type(0), emit.output_type
     low, high = DType.INT8.limits

@@ -44,7 +44,7 @@ class _Pool(Op):
         return x.with_shape((x.shape[0], rows, columns, x.channels))
 
     def taps(self, x: npt.NDArray[Any], y: TensorType, fill: int) -> Iterator[npt.NDArray[Any]]:
-        """For every position in the window: the elements [N, OH, OW, C] that it meets."""
+        """Yield the elements [N, OH, OW, C] at every position in the window."""
         p = self.padding
         padded = np.pad(x, ((0, 0), p.rows, p.columns, (0, 0)), constant_values=fill)
         _, rows, columns, _ = y.shape
@@ -75,7 +75,7 @@ class _Window:
     Attributes:
         x: [N, H, W, C].
         spatial: number of spatial axes of the program's pool, 1 or 2.
-        overhang: elements by which the last windows reach beyond the padding (ceil_mode), of height and width.
+        overhang: elements of height and width by which the last windows exceed the padding (ceil_mode).
     """
 
     x: Tensor
@@ -102,7 +102,8 @@ def _window(node: AtenNode) -> _Window:
 
 
 def _overhang(size: int, kernel: int, stride: int, padding: int) -> int:
-    """How far the last window of a pool in ceil_mode reaches over; it begins inside the input or its left padding."""
+    """Elements by which the last window exceeds the padding in ceil_mode; it starts inside the input or its left
+    padding."""
     count = -(-(size + 2 * padding - kernel) // stride) + 1
     if (count - 1) * stride >= size + padding:
         count -= 1
@@ -110,7 +111,7 @@ def _overhang(size: int, kernel: int, stride: int, padding: int) -> int:
 
 
 def _dilated_max_pool(node: AtenNode, window: _Window, dilation: Size2d) -> Tensor:
-    """A max pool whose windows have gaps: the larger of every two elements, first of rows, then of columns.
+    """A max pool with dilated windows: the maximum of shifted slices, first of rows, then of columns.
 
     x -> pad(lowest) -> slice at every row of the window -> maximum of all -> the same for columns
       -> max_pool2d{1x1, stride} -> y
@@ -132,7 +133,7 @@ def _dilated_max_pool(node: AtenNode, window: _Window, dilation: Size2d) -> Tens
 
 @operator("max_pool2d")
 class MaxPool2d(_Pool):
-    """Largest element of each window; padding never wins.
+    """Largest element of each window; padding is never selected.
 
     x [N, H, W, C] int8  ->  y [N, OH, OW, C] int8, qparams of x.
     """
@@ -165,11 +166,11 @@ class MaxPool2d(_Pool):
 
 
 _MANY = 9
-"""Elements from which on a window is likely to be the whole picture."""
+"""Number of elements from which on a window is likely to be the whole image."""
 
 
 def _averages(node: AtenArguments) -> Quantization:
-    """One product with ones does where all windows have as many elements; otherwise it takes several."""
+    """One product with ones suffices if all windows have the same number of elements; otherwise it takes several."""
     spatial = 1 if "pool1d" in node.overload else 2
     many = math.prod(spatial_pair(node, "kernel_size", spatial, 1)) >= _MANY
     padded = any(spatial_pair(node, "padding", spatial, 0)) and not node.value("count_include_pad")
@@ -179,7 +180,7 @@ def _averages(node: AtenArguments) -> Quantization:
 
 
 def _averaged_by_parts(node: AtenNode, x: Tensor, window: _Window, padding: Padding2d) -> Tensor | None:
-    """The means of windows of unequal size, padding not counted, on a grid of their own; None of too many sizes."""
+    """Means of windows of unequal size, excluding padding, with their own qparams; None for too many sizes."""
     sizes = zip(x.shape[1:3], window.kernel, window.stride, (padding.rows, padding.columns), strict=True)
     rows, columns = (clipped_windows(n, k, s, p) for n, k, s, p in sizes)
     if len(runs(rows)) * len(runs(columns)) > MAX_PARTS:
@@ -195,8 +196,8 @@ def _averaged_by_parts(node: AtenNode, x: Tensor, window: _Window, padding: Padd
 class AvgPool2d(_Pool):
     """Mean of each window, rounded to nearest with ties away from zero.
 
-    x [N, H, W, C] int8  ->  y [N, OH, OW, C] int8, qparams of x.  ``count_padding`` says whether padded positions
-    count as zeros (True) or not at all (False, as it is where there are none).
+    x [N, H, W, C] int8  ->  y [N, OH, OW, C] int8, qparams of x. With ``count_padding``, padding counts as zeros;
+    otherwise it is excluded (False if there is none).
     """
 
     count_padding: bool = False
@@ -215,7 +216,7 @@ class AvgPool2d(_Pool):
         count = np.zeros(y.shape, np.int64)
         for taps in self.taps(np.ones(x.type.shape, np.int64), y, int(self.count_padding)):
             count += taps
-        # The quotient of C++, towards zero, of the total moved by half a divisor away from zero.
+        # Division as in C++, towards zero, after adding half a divisor away from zero.
         magnitude = (np.abs(total) + count // 2) // count
         return np.asarray((np.sign(total) * magnitude).clip(*y.dtype.limits).astype(y.dtype.value))
 
@@ -231,7 +232,7 @@ class AvgPool2d(_Pool):
         x, padding = window.x, window.padding
         count_padding = bool(node.value("count_include_pad")) and bool(padding)
         if any(window.overhang):
-            if count_padding:  # padding counts, what lies beyond it does not
+            if count_padding:  # padding counts, elements beyond it do not
                 p = padding
                 x = node.emit(Pad((0, p.top, p.left, 0), (0, p.bottom, p.right, 0)), x)
                 padding, count_padding = NO_PADDING, False
@@ -250,7 +251,7 @@ class AvgPool2d(_Pool):
         emit.add("AVERAGE_POOL_2D", options="Pool2DOptions", fields=self.litert_fields(emit), version=2)
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        # Both zero points are given as 0: the mean of integers is then rounded as here, with ties away from zero.
+        # Both zero points are 0, so that the mean of integers is rounded like here, with ties away from zero.
         x, p = emit.input(0), self.padding
         if self.count_padding:
             x = emit.pad(x, (0, p.top, p.left, 0), (0, p.bottom, p.right, 0), emit.input_type(0).zero_point)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @operator("requantize")
 class Requantize(Elementwise):
-    """The same real values on another grid; made where a dequantize meets a quantize.
+    """The same real values with other qparams; created for a dequantize followed by a quantize.
 
-    x int8, uint8 or int16 [any]  ->  y ``dtype`` [same], qparams of its own.
+    x int8, uint8 or int16 [any]  ->  y ``dtype`` [same], own qparams.
     """
 
     dtype: DType = DType.INT8

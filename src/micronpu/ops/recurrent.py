@@ -1,7 +1,7 @@
-"""Recurrent layers as compositions of their steps: an NPU program has no loop.
+"""Recurrent layers unrolled into steps: an NPU program has no loops.
 
-Exact up to float rounding; the states of all steps get one grid where the layer's result is read as a whole.  The
-weights stand in the program once.  Tested in `tests/compile/ops/test_recurrent.py`.
+Exact up to float rounding; the states of all steps share qparams if the layer's result is read as a whole. The program
+contains the weights once. Tested in `tests/compile/ops/test_recurrent.py`.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from micronpu.ir.way import Float, Results, Writer, composes
 
 RECURRENT = ("gru.input", "lstm.input", "rnn_tanh.input", "rnn_relu.input")
 MAX_STEPS = 128
-"""Steps of all directions and layers that are written out: each is about ten operators, to compile and to store.  A
-longer layer is one step in a loop."""
+"""Maximum number of unrolled steps, over all directions and layers: each is about ten operators, to compile and to
+store. A longer layer becomes one step in a loop."""
 
 _GATES = {"gru": 3, "lstm": 4}
 State = Any
-"""A state [batch, hidden]: a value of the program, or an array known when it is compiled, as the first one usually
-is."""
+"""A state [batch, hidden]: a value of the program, or an array known at compile time, such as the usual initial
+state."""
 
 
 def _is_trained(write: Writer) -> bool:
-    """Whether weights are still going to change, or values to be dropped."""
+    """True if weights are still trained, or dropout is active."""
     given = write.given
     return bool(given["train"] and given["dropout"]) or any(write.is_trained(p) for p in given["params"])
 
 
 @composes(*RECURRENT)
 def _recurrent(write: Writer) -> Float:
-    """x [T, B, I] -> T times a step -> cat -> y [T, B, H]; layers one after the other, directions side by side.
+    """x [T, B, I] -> T times a step -> cat -> y [T, B, H]; layers in sequence, directions concatenated.
 
-    The products with the inputs of all steps are one linear layer in front of them.
+    The products with the inputs of all steps are one linear layer before them.
     """
     given = write.given
     kind = write.overload.split(".")[0]
@@ -102,7 +102,7 @@ def _first_states(write: Writer, states: Float) -> list[State]:
 
 
 def _stacked(write: Writer, states: list[State]) -> Float:
-    """[B, H] each to [len, B, H]."""
+    """Stack states [B, H] to [len, B, H]."""
     parts = [write("unsqueeze.default", _value(write, s), 0) for s in states]
     return parts[0] if len(parts) == 1 else write("cat.default", parts, 0)
 
@@ -124,7 +124,7 @@ class _Cell:
     projection: Float = None
 
     def run(self, x: Float, order: range, states: list[State]) -> tuple[list[State], list[State]]:
-        """The state after each step, in the order of time, and the last states."""
+        """The state after each step, in order of time, and the last states."""
         projected = self.write("linear.default", x, self.input_weight, self.input_bias)
         outputs: dict[int, State] = {}
         for time in order:
@@ -133,7 +133,7 @@ class _Cell:
         return [outputs[time] for time in sorted(outputs)], states
 
     def loop(self, x: Float, states: list[State], *, reverse: bool) -> tuple[Float, list[State]] | None:
-        """As `run`, with one step that is called for each row; the outputs stand side by side."""
+        """Like `run`, as a loop over rows; the outputs are concatenated."""
         write = self.write
         stored = [None if w is None else write.stored(w) for w in (self.weight, self.bias, self.projection)]
         if stored[0] is None:
@@ -153,11 +153,11 @@ class _Cell:
         return (write("flip.default", outputs, [0]) if reverse else outputs), last
 
     def step(self, projected: Float, states: list[State]) -> list[State]:
-        """The states after one step, from the product with the step's input [B, gates * H] and the states before."""
+        """The states after one step, from the product with the step's input [B, gates * H] and the previous states."""
         return {"gru": self._gru, "lstm": self._lstm}.get(self.kind, self._simple)(projected, states)
 
     def _projected(self, state: State) -> State:
-        """state @ weight' + bias, at compile time where the state is known."""
+        """state @ weight' + bias, at compile time if the state is known."""
         if not isinstance(state, np.ndarray):
             return self.write("linear.default", state, self.weight, self.bias)
         weight = self.write.known(self.weight)
@@ -173,7 +173,7 @@ class _Cell:
         return x[:, start:stop] if isinstance(x, np.ndarray) else self.write("slice.Tensor", x, 1, start, stop)
 
     def _sum(self, x: State, z: State) -> Float:
-        """x + z, where a zero that is known adds nothing."""
+        """x + z; a known zero is omitted."""
         if isinstance(z, np.ndarray) and not isinstance(x, np.ndarray) and not z.any():
             return x
         return self.write("add.Tensor", _value(self.write, x), _value(self.write, z))

@@ -1,4 +1,4 @@
-"""Reductions over whole axes."""
+"""Reductions over axes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Reduction(Op):
-    """Base of operators that make one element of all elements along some axes.
+    """Base of operators that reduce all elements along some axes to one.
 
     x [any]  ->  y [without ``axes``, or with them as size 1 if ``keep``].
     """
@@ -40,7 +40,7 @@ class Reduction(Op):
     litert: ClassVar[str]
 
     def reduced(self, x: TensorType) -> TensorType:
-        """x without the axes that are reduced."""
+        """Type of x without the reduced axes."""
         if not set(self.axes) <= set(range(x.rank)):
             raise InternalError(f"{list(x.shape)} has no axes {self.axes}.")
         if self.keep:
@@ -69,7 +69,7 @@ class Reduction(Op):
 
 
 def reduced_axes(node: AtenNode, rank: int) -> tuple[int, ...]:
-    """The axes that an ATen reduction names; none named are all of them."""
+    """The axes of an ATen reduction; none means all."""
     given = [] if node.overload.endswith(".default") and not node.overload.startswith("am") else node.value("dim")
     dims = [given] if isinstance(given, int) else given or range(rank)
     return tuple(sorted({int(d) % rank for d in dims})) if rank else ()
@@ -102,20 +102,20 @@ class Mean(Reduction):
         return saturate(scaled + y.zero_point, *y.dtype.limits, y.dtype.value)
 
     def _multiplier(self, x: TensorType, y: TensorType) -> tuple[int, int]:
-        """Multiplier and shift from the sum to the mean on the grid of y."""
+        """Multiplier and shift from the sum to the mean in the qparams of y."""
         count = math.prod(x.shape[i] for i in self.axes)
         multiplier, shift = quantize_multiplier(x.scale / y.scale)
-        # The division goes into the multiplier, with as many extra bits as the count has.
+        # The multiplier includes the division, with as many extra bits as the count has.
         extra = min(count.bit_length() - 1, 32, 31 + shift)
         return (multiplier << extra) // count, shift - extra
 
     def is_product(self, x: TensorType, most: int) -> bool:
-        """Whether the sum is one of at most so many int8 numbers side by side, which is a product with ones."""
+        """True if the sum is of at most ``most`` adjacent int8 numbers, which is a product with ones."""
         last = self.axes == tuple(range(x.rank - len(self.axes), x.rank))
         return last and x.dtype is DType.INT8 and math.prod(x.shape[i] for i in self.axes) <= most
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        """A convolution with ones over the last axes, and else a sum."""
+        """A convolution with ones over the last axes, otherwise a sum."""
         x, y = emit.input_type(0), emit.output_type
         count = math.prod(x.shape[i] for i in self.axes)
         multiplier, shift = self._multiplier(x, y)
@@ -184,9 +184,9 @@ class Amin(Reduction):
 def _sum(node: AtenNode) -> Tensor:
     """Sum over axes, as a product with ones.
 
-    LiteRT's SUM is no way to it: its reference kernel takes int8 for uint8 (ai-edge-litert 2.3), and Neutron has it
-    only where operand and result share a scale, which leaves nothing of a sum of many.  The product has the same
-    accumulator and one rounding.
+    LiteRT's SUM is unsuitable: its reference kernel reads int8 as uint8 (ai-edge-litert 2.3), and Neutron requires
+    equal scales of operand and result, which a sum of many elements exceeds. The product has the same accumulator and
+    one rounding.
     """
     x = node.tensor("x")
     axes = reduced_axes(node, len(x.shape))
@@ -200,12 +200,12 @@ for _overload in ("sum.dim_IntList", "sum.default"):
 
 
 LONGEST_CUMSUM = 512
-"""Longest axis of a running sum, whose product has the square of it as weights."""
+"""Longest axis of a running sum; the weights of its product have the square of this size."""
 
 
 @imports("cumsum.default", quantization=own_qparams(), moves_only=False)
 def build_cumsum(node: AtenNode) -> Tensor:
-    """Sum of an element and all before it along an axis, as a product with a triangle of ones.
+    """Cumulative sum along an axis, as a product with a triangle of ones.
 
     x [a, b, c] -> cumsum(1) -> y        x -> transpose(0, 2, 1) -> fully_connected(ones below the diagonal [b, b])
                                            -> transpose -> y
@@ -232,7 +232,7 @@ def build_cumsum(node: AtenNode) -> Tensor:
 
 @composes("cumprod.default")
 def _running_product(write: Writer) -> Float:
-    """cumprod(x) -> x times x moved by 1, that times itself moved by 2, by 4 and so on"""
+    """cumprod(x) -> x times x shifted by 1, the result times itself shifted by 2, by 4 and so on"""
     x, axis = write.given["self"], int(write.given["dim"])
     count = write.shape(x)[axis] if write.shape(x) else 1
     step = 1
@@ -246,7 +246,7 @@ def _running_product(write: Writer) -> Float:
 
 @composes("max.default", "min.default", "max.dim", "min.dim")
 def _extremum(write: Writer) -> Float:
-    """max(x), max(x, dim)[0] -> amax; max(x, dim)[1] -> argmax, which is the first of equal ones as well"""
+    """max(x), max(x, dim)[0] -> amax; max(x, dim)[1] -> argmax, which also returns the first of equal ones"""
     value, position = ("amax", "argmax") if write.overload.startswith("max") else ("amin", "argmin")
     x = write.given["self"]
     if write.overload.endswith(".default"):
@@ -256,7 +256,7 @@ def _extremum(write: Writer) -> Float:
 
 @composes("topk.default")
 def _largest(write: Writer) -> Float:
-    """topk(x, 1) -> amax and argmax; of more than one the operator stays"""
+    """topk(x, 1) -> amax and argmax; kept for more than one"""
     x, given = write.given["self"], write.given
     if given["k"] != 1 or not write.shape(x):
         return None
@@ -266,7 +266,7 @@ def _largest(write: Writer) -> Float:
 def _value_and_position(
     write: Writer, x: Float, names: tuple[str, str], axis: int, keepdim: bool = True
 ) -> Results | None:
-    """What is read of an extremum along an axis and of where it is."""
+    """The used results of an extremum along an axis: its value and its index."""
     read = write.read()
     if read is None or not read <= {0, 1}:
         return None
@@ -293,7 +293,7 @@ def _variance(write: Writer) -> Float:
         return None
     centered = write("sub.Tensor", x, write("mean.dim", x, axes, True))
     square = write("mul.Tensor", centered, centered)
-    # A sum has a grid of its own where a mean has that of the squares, the largest of which nobody wants to know.
+    # A sum has its own qparams, while a mean has those of the squares, whose largest value is irrelevant.
     total = write("sum.dim_IntList", square, axes, bool(given.get("keepdim")))
     variance = scaled(write, total, 1.0 / (count - correction))
     return power(write, variance, 0.5) if write.overload.startswith("std") else variance
@@ -301,7 +301,7 @@ def _variance(write: Writer) -> Float:
 
 @composes("linalg_vector_norm.default")
 def _norm(write: Writer) -> Float:
-    """Of order 2: sqrt(sum(x * x)); of order 1: sum(|x|)"""
+    """norm of order 2 -> sqrt(sum(x * x)); of order 1 -> sum(|x|)"""
     x, order = write.given["self"], write.given["ord"]
     if order not in (1, 2):
         return None

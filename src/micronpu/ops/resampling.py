@@ -1,4 +1,4 @@
-"""Resizes as products with a matrix per axis: any size, any filter, where a chip resizes by some factors only."""
+"""Resizes as products with a matrix per axis: any size and filter, if a chip resizes by certain factors only."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from micronpu.ops.indices import slices
 from micronpu.ops.parts import MAX_PARTS, adaptive_windows, runs
 
 _NATIVE = (1, 2, 4, 8)
-"""Factors that NPUs resize by, both axes alike."""
+"""Factors by which NPUs resize both axes equally."""
 _CUBIC = -0.75
 """torch's coefficient of the cubic filter."""
 _SMOOTH_CUBIC = -0.5
-"""The same where it antialiases, as Pillow does."""
+"""Coefficient for antialiasing, as in Pillow."""
 _FILTERS = {"linear": "linear", "bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 
 
 def positions(before: int, after: int, factor: float | None, aligned: bool) -> npt.NDArray[Any]:
-    """Where the elements of the result lie among those of x."""
+    """Coordinates of the result's elements among those of x."""
     i = np.arange(after, dtype=np.float64)
     if aligned:
         return i * ((before - 1) / (after - 1) if after > 1 else 0.0)
@@ -30,7 +30,7 @@ def positions(before: int, after: int, factor: float | None, aligned: bool) -> n
 
 
 def matrix(before: int, after: int, factor: float | None, aligned: bool, kind: str) -> npt.NDArray[Any]:
-    """The weights [after, before] by which elements of x make those of the result, float32; each row sums to 1."""
+    """The weights [after, before] of the elements of x for those of the result, float32; each row sums to 1."""
     found = positions(before, after, factor, aligned)
     weights = np.zeros((after, before))
     if kind == "linear":
@@ -48,7 +48,7 @@ def matrix(before: int, after: int, factor: float | None, aligned: bool, kind: s
 
 
 def smooth_matrix(before: int, after: int, factor: float | None, aligned: bool, kind: str) -> npt.NDArray[Any]:
-    """The weights, as of `matrix`, of a filter that is as wide as a result is on x: "antialias"."""
+    """The weights, as in `matrix`, of a filter scaled to the size of a result's element on x: "antialias"."""
     scale = (before - 1) / (after - 1) if aligned and after > 1 else 1.0 / factor if factor else before / after
     if aligned and after == 1:
         scale = 0.0
@@ -85,8 +85,8 @@ def _resized_by_products(write: Writer) -> Float:
 
     x [.., W] -> linear(w [OW, W]) -> transpose -> linear(w [OH, H]) -> transpose -> y [.., OH, OW]
 
-    Bilinear by 2, 4 or 8 without aligned corners stays: chips have it.  Some have other factors for each axis, and
-    aligned corners.
+    Bilinear resizes by 2, 4 or 8 without aligned corners are kept: chips support them. Some also support different
+    factors for each axis, and aligned corners.
     """
     given = write.given
     x = given.get("input", given.get("self"))
@@ -108,7 +108,7 @@ def _resized_by_products(write: Writer) -> Float:
 
 
 _Sizes = list[tuple[int, int, float | None]]
-"""Elements before and after, and the factor where it was given, along each axis."""
+"""Elements before and after, and the given factor if any, along each axis."""
 
 
 def _is_native(sizes: _Sizes, aligned: bool) -> bool:
@@ -117,14 +117,14 @@ def _is_native(sizes: _Sizes, aligned: bool) -> bool:
 
 
 def _is_by_axis(sizes: _Sizes, aligned: bool) -> bool:
-    """Whether each axis has a factor that chips have; with aligned corners one of the distances between elements."""
+    """True if chips support the factor of each axis; with aligned corners, factors are ratios of distances."""
     if aligned:
         return all(before > 1 and (after - 1) / (before - 1) in _NATIVE for before, after, _ in sizes)
     return _is_exact(sizes) and all(after / before in _NATIVE for before, after, _ in sizes)
 
 
 def _is_exact(sizes: _Sizes) -> bool:
-    """Whether factors that were given are those of the sizes."""
+    """True if given factors equal the ratios of the sizes."""
     return all(factor is None or abs(factor * before - after) < 1e-6 * after for before, after, factor in sizes)
 
 
@@ -138,7 +138,7 @@ def along(write: Writer, x: Float, axis: int, weights: npt.NDArray[Any]) -> Floa
 
 @composes("adaptive_avg_pool1d.default", "adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default")
 def _averaged_by_products(write: Writer) -> Float:
-    """Of too many kinds of windows, as where an image grows: linear(x, w) along each axis, with the parts of means."""
+    """adaptive_avg_pool(x) with too many kinds of windows, e.g. if it enlarges -> linear(x, w) along each axis"""
     x = write.given["self"]
     spatial = 1 if "pool1d" in write.overload else 2
     shape, result = write.shape(x), write.shape()
@@ -162,10 +162,10 @@ def _averaged_by_products(write: Writer) -> Float:
     )
 )
 def _repeated(write: Writer) -> Float:
-    """upsample_nearest(x) -> slices of x along each axis, or copies; by 1, 2, 4 or 8 over two axes alike it stays.
+    """upsample_nearest(x) -> slices of x along each axis, or copies; kept for 1, 2, 4 or 8 equally over two axes.
 
     x [.., W] -> slice 0::2 -> y        half the size
-    x [.., W] -> [.., W, 1] -> expand -> [.., 3 * W]        a whole factor
+    x [.., W] -> [.., W, 1] -> expand -> [.., 3 * W]        an integer factor
     """
     given = write.given
     x = given.get("input", given.get("self"))
@@ -193,7 +193,7 @@ def _repeated(write: Writer) -> Float:
 
 
 def _nearest(before: int, after: int, factor: float | None, exact: bool) -> list[int]:
-    """torch computes the place of an element in float32."""
+    """Source indices; torch computes them in float32."""
     if after == before and not exact:
         return list(range(before))
     scale = np.float32(1.0 / factor) if factor else np.float32(before) / np.float32(after)
@@ -205,9 +205,9 @@ def _nearest(before: int, after: int, factor: float | None, exact: bool) -> list
 
 
 def _copies(write: Writer, x: Float, axis: int, times: int) -> Float:
-    """Each element along an axis as often as said, side by side."""
+    """Repeat each element along an axis ``times`` times."""
     shape = write.shape(x)
-    # Of rank 3: the axis, with what is before it and behind it.
+    # Rank 3: the axis, and the merged axes before and after it.
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     flat = write("reshape.default", x, [outer * shape[axis], 1, inner])
     wide = write("cat.default", [flat] * times, 1)
@@ -215,7 +215,7 @@ def _copies(write: Writer, x: Float, axis: int, times: int) -> Float:
 
 
 def _factors(write: Writer, spatial: int) -> list[float | None]:
-    """Scale factors as the program gives them; None where it gives a size."""
+    """Scale factors given by the program; None if it gives a size."""
     given = write.given
     found = given.get("scale_factors")
     if found is None:

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
 
-_ONE = 1 << 10  # positions and weights of the bilinear filter have 10 fractional bits
+_ONE = 1 << 10  # coordinates and weights of the bilinear filter have 10 fractional bits
 
 
 @dataclass(frozen=True)
 class _Resize(Op):
-    """What both filters share.
+    """Base of both filters.
 
     Attributes:
         size: height and width of the result.
-        align_corners: the centres of the corner elements stay where they are.
-        half_pixel_centers: elements are squares, whose borders stay where they are.
+        align_corners: align the centres of the corner elements.
+        half_pixel_centers: align the outer edges of the corner elements.
     """
 
     size: Size2d = (1, 1)
@@ -53,13 +53,13 @@ class _Resize(Op):
 
 @operator("resize_nearest")
 class ResizeNearest(_Resize):
-    """Repeats or drops elements: each result is the element of x that lies there.
+    """Repeats or drops elements: each result is the nearest element of x.
 
     x [N, H, W, C] int8  ->  y [N, *size, C] int8, qparams of x.
     """
 
     def sources(self, before: int, after: int) -> npt.NDArray[Any]:
-        """The element of x for every element of y along an axis; LiteRT computes it in float32."""
+        """Index of the element of x for every element of y along an axis; LiteRT computes it in float32."""
         scale = np.float32(before) / np.float32(after)
         if self.align_corners and after > 1:
             scale = np.float32(before - 1) / np.float32(after - 1)
@@ -101,7 +101,7 @@ class ResizeNearest(_Resize):
 
 @operator("resize_bilinear")
 class ResizeBilinear(_Resize):
-    """Weighted mean of the four elements of x round each result, in fixed point with 10 fractional bits.
+    """Weighted mean of the four nearest elements of x, in fixed point with 10 fractional bits.
 
     x [N, H, W, C] int8  ->  y [N, *size, C] int8, qparams of x.
     """
@@ -110,17 +110,17 @@ class ResizeBilinear(_Resize):
     tosa_steps = Steps(int8=1, int16=1)
 
     def _grid(self, before: int, after: int) -> tuple[int, int]:
-        """Distance of two elements of y, and position of the first, in 1/1024 of an element of x."""
+        """Distance of two elements of y, and coordinate of the first, in 1/1024 of an element of x."""
         scale = (_ONE * before + after // 2) // after
         if self.align_corners and after > 1:
             scale = (_ONE * (before - 1) + (after - 1) // 2) // (after - 1)
         return scale, scale // 2 - _ONE // 2 if self.half_pixel_centers else 0
 
     def _taps(self, before: int, after: int) -> tuple[npt.NDArray[Any], ...]:
-        """For every element of y along an axis: lower and upper neighbour, and the weight of the upper one."""
+        """Lower and upper neighbour of every element of y along an axis, and the weight of the upper one."""
         scale, offset = self._grid(before, after)
         position = np.arange(after, dtype=np.int64) * scale + offset
-        # Positions before the first element are cut to it by C++'s division towards zero and the maximum.
+        # C++'s division towards zero and the maximum move coordinates before the first element to it.
         lower = np.maximum(position // _ONE, 0)
         upper = np.minimum((np.maximum(position, 0) + _ONE - 1) // _ONE, before - 1)
         return lower, upper, position - _ONE * lower
@@ -162,19 +162,19 @@ class ResizeBilinear(_Resize):
         emit.add("RESIZE_BILINEAR", options=options, fields=fields, inputs=[0, size], version=3)
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        """Differs by 1 step at exact ties of negative numbers, which go up here and away from zero in `reference`."""
+        """Differs by 1 LSB at exact ties of negative numbers, which round up here and away from zero in `reference`."""
         grids = [self._grid(n, m) for n, m in zip(emit.input_type(0).shape[1:3], self.size, strict=True)]
         return bilinear(emit, self.size, [step for step, _ in grids], [offset for _, offset in grids])
 
 
 def axis_weights(factor: int) -> npt.NDArray[np.int64]:
-    """The weights [factor, 3] of the elements before, at and behind, in steps of ``1 / (2 * factor)``.
+    """The weights [factor, 3] of the previous, current and next element, in units of ``1 / (2 * factor)``.
 
-    Of the bilinear filter along an axis with half-pixel centers: each element becomes as many as the factor says.
+    For the bilinear filter along an axis with half-pixel centers, which replaces each element by ``factor`` elements.
     """
     weights = np.zeros((factor, 3), np.int64)
     for phase in range(factor):
-        upper = 2 * phase + 1 - factor  # how far the result lies behind the element
+        upper = 2 * phase + 1 - factor  # distance of the result from the element
         weights[phase] = [max(-upper, 0), 2 * factor - abs(upper), max(upper, 0)]
     return weights
 
@@ -187,8 +187,8 @@ def _import(
     x = to_image(node, node.tensor("x"), spatial)
     before, after = x.shape[1:3], (1, *node.shape[-spatial:])[-2:]
     for given, n, m in zip(_factors(node, spatial), before, after, strict=True):
-        # Where "nearest" keeps or doubles the size of a picture, torch ignores the scale (and ExecuTorch's portable
-        # kernel does not, so that such an operator on the host computes something else).
+        # If "nearest" keeps or doubles the size of an image, torch ignores the scale (ExecuTorch's portable kernel does
+        # not, so such a non-delegated operator computes something else).
         if make is ResizeNearest and spatial == 2 and not half_pixel_centers and m in (n, 2 * n):
             continue
         if given is not None and not align_corners and abs(given * n - m) > 1e-6 * m:
@@ -197,14 +197,14 @@ def _import(
                 f"`{node.overload}` scales {n} elements by {given}, which is not a whole number of elements.",
                 hint="give `size`, or recompute_scale_factor=True",
             )
-    if spatial == 1:  # one row stays one row, whatever corners are
+    if spatial == 1:  # one row stays one row with any alignment
         align_corners = align_corners and after[1] > 1
     y = node.emit(make((after[0], after[1]), align_corners, half_pixel_centers), x)
     return from_image(node, y)
 
 
 def _factors(node: AtenNode, spatial: int) -> list[float | None]:
-    """Scale factors of height and width, None where the program gives none."""
+    """Scale factors of height and width; None if the program gives none."""
     given = node.value("scale_factors")
     if given is None:
         names = ("scales",) if spatial == 1 else ("scales_h", "scales_w")

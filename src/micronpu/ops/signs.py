@@ -1,4 +1,4 @@
-"""What can be said of the values of the float program without running it."""
+"""Static bounds of the values of the float program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from micronpu.ir.way import Writer
 
-_FARTHEST = 16  # operators that are looked through
+_FARTHEST = 16  # maximum depth of the analysis
 
 Interval = tuple[float, float]
 _ANY: Interval = (-math.inf, math.inf)
@@ -27,7 +27,7 @@ _RESULTS: Mapping[str, Interval] = {
     "gelu": (-0.18, math.inf),
     "mish": (-0.31, math.inf),
 }
-"""Between which numbers the results of an operator are, whatever its operands."""
+"""Bounds of the results of an operator for any operands."""
 
 _KEEP = {
     *("view", "reshape", "flatten", "permute", "transpose", "unsqueeze", "squeeze", "expand", "expand_as", "clone"),
@@ -38,25 +38,25 @@ _KEEP = {
 """Operators whose results are among their operands, or means of them."""
 
 _WITH_ZEROS = {"avg_pool1d", "avg_pool2d", "avg_pool3d"}
-"""Means of elements and of the zeros of a border."""
+"""Means of elements and of zeros from padding."""
 
 _PRODUCTS = {"matmul", "bmm", "mm", "linear", "conv1d", "conv2d"}
 
 
 def never_negative(write: Writer, operand: Any) -> bool:
-    """Whether every element is zero or positive, whatever the inputs; False where that cannot be seen."""
+    """True if every element is non-negative for any inputs; False if unknown."""
     return _Bounds(write).of(operand)[0] >= 0
 
 
 class _Bounds:
-    """Between which numbers the values of a program are; each is looked at once."""
+    """Bounds of the values of a program, cached."""
 
     def __init__(self, write: Writer) -> None:
         self._write = write
         self._known: dict[Any, Interval] = {}
 
     def of(self, operand: Any, depth: int = _FARTHEST) -> Interval:
-        """The least and the greatest value that an operand may have."""
+        """Lower and upper bound of an operand."""
         if isinstance(operand, (int, float)):
             return (float(operand), float(operand))
         constant = self._write.stored(operand)
@@ -65,7 +65,7 @@ class _Bounds:
         if not depth:
             return _ANY
         if operand not in self._known:
-            self._known[operand] = _ANY  # of a loop nothing is known
+            self._known[operand] = _ANY  # unknown for loops
             self._known[operand] = self._result(operand, lambda x: self.of(x, depth - 1))
         return self._known[operand]
 
@@ -122,7 +122,7 @@ def _multiplied(x: Interval, z: Interval) -> Interval:
 
 
 def _divided(x: Interval, z: Interval) -> Interval:
-    """Quotients: only signs, as long as the divisor has one."""
+    """Bounds of quotients: only the sign, if the divisor has a fixed sign."""
     if z[0] < 0:
         return _ANY
     return _only_signs(x)

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from micronpu.ir.graph import Tensor
 
 MAX_LITERT_RANK = 5
-"""LiteRT slices tensors of at most this many axes."""
+"""Maximum rank of tensors that LiteRT slices."""
 
 
 @operator("slice")
 class Slice(Op):
-    """A box out of a tensor.
+    """A rectangular slice of a tensor.
 
     x [any]  ->  y ``size``, the elements from ``begin`` on, type of x.
     """
@@ -74,7 +74,7 @@ class Slice(Op):
 
 
 def sliced(node: AtenNode, x: Tensor, axis: int, start: int, stop: int) -> Tensor:
-    """The elements from ``start`` up to ``stop`` along an axis; x itself where that is all of them."""
+    """The elements from ``start`` up to ``stop`` along an axis; x itself if these are all."""
     shape = list(x.shape)
     if not 0 <= start < stop <= shape[axis]:
         raise UnsupportedError(f"The slice {start}:{stop} of an axis of {shape[axis]} elements is empty.")
@@ -91,7 +91,7 @@ def sliced(node: AtenNode, x: Tensor, axis: int, start: int, stop: int) -> Tenso
 
 
 def _from(node: AtenNode, argument: str, length: int) -> Tensor:
-    """``length`` elements along the axis `dim`, from the argument's index on, which may count from the end."""
+    """``length`` elements along the axis `dim`, from the argument's index on; a negative index counts from the end."""
     x = node.tensor("x")
     axis = axis_of(node, "dim", len(x.shape))
     start = int(node.value(argument)) % x.shape[axis]
@@ -111,7 +111,7 @@ _SPLITS = (
 
 @composes(*_SPLITS, "unbind.int", "unbind_copy.int", early=True)
 def _split_to_slices(write: Writer) -> Float:
-    """Every part that somebody reads becomes a slice; parts that nobody reads vanish.
+    """Used parts become slices; unused parts are removed.
 
     x -> split(sizes) -> a, b        x -> slice -> a;  x -> slice -> b
     x -> unbind -> a, b              x -> select -> a;  x -> select -> b
@@ -129,12 +129,12 @@ def _split_to_slices(write: Writer) -> Float:
 
 @composes("slice.Tensor", "select.int", "narrow.default", early=True)
 def _slice_of_parts(write: Writer) -> Float:
-    """cat(a, b)[part of a] -> a[part], so that what was joined with others for a while keeps the grid it came with.
+    """cat(a, b)[part of a] -> a[part], so that temporarily concatenated values keep their original qparams.
 
     cat(a [.., m, ..], b) -> slice(0:m) -> y        a -> y
     stack(a, b) -> select(1) -> y                   b -> y
 
-    Assignments to parts of a tensor are written as such joins.  A transpose may stand between.
+    Assignments to parts of a tensor are written as concatenations. A transpose may be in between.
     """
     given, x = write.given, write.given["self"]
     shape = write.shape(x)
@@ -157,13 +157,13 @@ def _slice_of_parts(write: Writer) -> Float:
     if part is None:
         return None
     if places.step > 1:
-        # From the first element to the last: that slice of parts has none to leave out, and stays as it is.
+        # Cut at the first and the last element, so that this slice of parts covers all of them, and is kept.
         part = write("slice.Tensor", part, axis, 0, write.shape(part)[axis], places.step)
     return write("squeeze.dim", part, axis) if write.overload == "select.int" else part
 
 
 def _part(write: Writer, x: Float, axis: int, begin: int, end: int) -> Float:
-    """The elements from ``begin`` up to ``end`` along an axis, of the tensors that were joined to x; else None."""
+    """The elements from ``begin`` up to ``end`` along an axis, from the tensors concatenated to x; else None."""
     made = write.call(x)
     if made is None:
         return None
@@ -190,11 +190,11 @@ def _part(write: Writer, x: Float, axis: int, begin: int, end: int) -> Float:
 
 
 def _of_parts(write: Writer, parts: list[Float], axis: int, begin: int, end: int) -> Float:
-    """The same of parts that lie side by side; of several, those that are needed."""
+    """Elements from concatenated parts, reading only those that are needed."""
     pieces, first = [], 0
     for part in parts:
         shape = write.shape(part)
-        size = shape[axis] if len(shape) > axis else 0  # torch lets an empty vector be joined to anything
+        size = shape[axis] if len(shape) > axis else 0  # torch allows concatenating an empty vector with anything
         low, high = max(begin - first, 0), min(end - first, size)
         if low < high:
             pieces.append(part if (low, high) == (0, size) else write("slice.Tensor", part, axis, low, high))

@@ -46,23 +46,23 @@ _DIFFERENCE_BITS = 5  # integer bits of x - max(x)
 _SUM_BITS = 12  # integer bits of the sum of exponentials
 
 SOFTMAX = ("softmax.int", "_softmax.default")
-"""The overloads."""
+"""Overloads of softmax."""
 FINE = 1 / 512
-"""Scales below which the result of an int8 softmax comes of int16 numbers: steps of 1/256 are too coarse for them."""
+"""Scale below which the result of an int8 softmax is computed in int16: a scale of 1/256 is too large then."""
 LONG = 128
-"""Values of the rows from which on a softmax of int8 numbers may have such a grid."""
+"""Minimum row length at which an int8 softmax may have such a scale."""
 
-_EXP_RANGE = 10.0  # exp(-10) is below the last bit of an int16 result
+_EXP_RANGE = 10.0  # exp(-10) is below the LSB of an int16 result
 
 
 def _wide_multiplier(scale: float) -> tuple[int, int]:
-    """From the grid of x to the one on which -65535 is ``-_EXP_RANGE``."""
+    """Multiplier from the scale of x to the scale in which -65535 is ``-_EXP_RANGE``."""
     return quantize_multiplier(scale / (_EXP_RANGE / 65535.0))
 
 
 @functools.cache
 def _wide_tables() -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """exp(x) for x in [-10, 0], and 1 / (1 + x) for x in [0, 1], as LiteRT tabulates them."""
+    """exp(x) for x in [-10, 0], and 1 / (1 + x) for x in [0, 1], as in LiteRT's tables."""
     exponentials = wide_lookup_table(np.exp, _EXP_RANGE / 65535.0, 32767, 2.0 / 65535.0, 0, np.float64)
     reciprocals = wide_lookup_table(lambda v: 1.0 / (1.0 + v), 1.0 / 65535.0, -32768, 2.0 / 65535.0, 0, np.float64)
     return exponentials, reciprocals
@@ -80,7 +80,7 @@ def _wide_softmax(x: Value) -> npt.NDArray[Any]:
     exponential = wide_lookup(exponentials, position.clip(-32768, 32767))
     total = exponential.sum(axis=-1, keepdims=True)
     bits = np.array([int(v).bit_length() for v in np.ravel(total)], np.int64).reshape(total.shape)
-    # The sum in [1, 2), as 1 + a number of 16 bits.
+    # The sum normalized to [1, 2), as 1 + a 16-bit number.
     normalized = ((total << (31 - bits)) + (1 << 13)) >> 14
     reciprocal_sum = wide_lookup(reciprocals, (normalized - (1 << 15) - (1 << 16)).clip(-32768, 32767))
     right = bits - 1
@@ -89,7 +89,8 @@ def _wide_softmax(x: Value) -> npt.NDArray[Any]:
 
 
 def softmax_multiplier(scale: float) -> tuple[int, int, int]:
-    """Multiplier and shift that make fixed-point numbers of int8 differences, and the least difference that counts."""
+    """Multiplier and shift from int8 differences to fixed point, and the smallest difference with a nonzero
+    exponential."""
     real = min(scale * (1 << (31 - _DIFFERENCE_BITS)), (1 << 31) - 1.0)
     multiplier, shift = quantize_multiplier(real)
     lowest = -math.floor(((1 << _DIFFERENCE_BITS) - 1) * (1 << (31 - _DIFFERENCE_BITS)) / (1 << shift))
@@ -99,9 +100,9 @@ def softmax_multiplier(scale: float) -> tuple[int, int, int]:
 def _exponentials(
     scale: float, difference: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    """For differences to the largest element: exp of them in Q0, what of it the sum adds up, and whether it counts."""
+    """Exponentials in Q0 of differences to the largest element, their rounded summands, and a mask of nonzero ones."""
     multiplier, shift, lowest = softmax_multiplier(scale)
-    counts = difference >= lowest  # anything further below is zero
+    counts = difference >= lowest  # smaller differences give zero
     scaled = multiply_by_quantized_multiplier(np.where(counts, difference, 0), multiplier, shift)
     exponential = exp_on_negative_values(scaled, _DIFFERENCE_BITS)
     return exponential, np.where(counts, rounding_right_shift(exponential, _SUM_BITS), 0), counts
@@ -121,7 +122,7 @@ class Softmax(Op):
         return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))
 
     def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
-        """The last axis has to stay the last; the others are rows in any order."""
+        """Only the other axes may move: the last axis has to stay the last."""
         return (self, permutation) if permutation[-1] == len(permutation) - 1 else None
 
     def macs(self, y: TensorType, *operands: TensorType) -> int:
@@ -140,7 +141,7 @@ class Softmax(Op):
     @from_aten(*SOFTMAX)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        """On a finer grid than int8 has for it, in int16 in between:
+        """Compute in int16 if the scale is smaller than int8's own:
 
         x -> requantize(int16) -> softmax -> requantize(int8) -> y
         """
@@ -162,9 +163,9 @@ class Softmax(Op):
         emit.add("SOFTMAX", options="SoftmaxOptions", fields={"beta": 1.0}, version=2)
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        """Differs by at most 1 step: the exponentials have 20 bits, of which `reference` uses 31 in the quotient.
+        """Differs by at most 1 LSB: the exponentials have 20 bits, of which `reference` uses 31 in the quotient.
 
-        Of int16 numbers it is exact.
+        Exact for int16.
         """
         x = emit.input_type(0)
         if x.dtype is DType.INT16:
@@ -174,37 +175,38 @@ class Softmax(Op):
 
 
 _FURTHEST = 12.0
-"""Distance from the largest at which an exponential is nothing in steps of 2**-15."""
+"""Distance from the largest element at which an exponential is negligible at a scale of 2**-15."""
 _FEW = 8
-"""Exponentials whose sum has steps that are fine enough beside 1."""
+"""Number of exponentials whose sum has a sufficiently small scale relative to 1."""
 _ROOM = 1.25
-"""Largest reciprocal of a grid for those of sums, which are at least 1: lines of tables to there do not saturate."""
+"""Largest reciprocal in the qparams of reciprocals of sums, which are at least 1: interpolation up to it does not
+saturate."""
 _MANY, _BRICK = 64, 16
-"""Rows from which on their largest elements are found in halves; channels that lie together in an NPU's memory."""
+"""Rows from which on the largest elements are found by halves; channels that are adjacent in an NPU's memory."""
 _SHORT, _SMALL = 32, 1024
-"""Elements of a row, and of all rows, up to which LiteRT's operator takes fewer cycles and is near enough."""
+"""Elements of a row, and of all rows, up to which LiteRT's operator takes fewer cycles and is sufficiently accurate."""
 
 
 def _pays_in_parts(x: TensorType) -> bool:
-    """Whether rows are better off with operators of their own, whose tables an NPU is given in TOSA."""
+    """True if separate operators are better for the rows; an NPU gets their tables in TOSA."""
     return x.dtype is DType.INT16 and x.channels > 1 and (x.channels > _SHORT or x.size > _SMALL)
 
 
 def of_wide_rows(node: AtenNode, x: Tensor) -> Tensor:
-    """Softmax of int16 numbers along the last axis, of operators.
+    """Softmax of int16 numbers along the last axis, composed of operators.
 
     x -> z = x - amax(x) -> e = table(exp) -> conv2d(ones) -> table(reciprocal) -> r,  y = e * r
 
-    LiteRT's own has exp(-10) for whatever is further from the largest, a step and a half for each, and straight lines
-    of 20 thousandths for the exponential.  Sums of many elements are on two grids: those that are small beside what
-    they could be are as precise as others.
+    LiteRT's own softmax uses exp(-10) for all larger distances, an error of 1.5 LSB for each, and interpolates the
+    exponential in intervals of 0.02. Sums of many elements have two scales: sums that are small relative to their
+    maximum are as precise as others.
     """
     count = x.shape[-1]
     largest = _largest(node, x)
     grid = QParams.per_tensor(min(2 * x.type.scale, _FURTHEST / 2**15), 0)
     apart = node.emit(Sub(), x, largest, qparams=grid)
     e = look_up(node, apart, np.exp, QParams.per_tensor(1 / DType.INT16.limits[1], 0))
-    # In the shape that they have, rows are added up where they are: as a matrix the NPU would copy all of them.
+    # Sum rows in their original shape: for a matrix the NPU would copy all of them.
     ones = node.constant(
         np.ones((1, 1, 1, count)), TensorType((1, 1, 1, count), DType.INT8, QParams.per_tensor(1.0, 0))
     )
@@ -231,13 +233,13 @@ def of_wide_rows(node: AtenNode, x: Tensor) -> Tensor:
 
 
 def _as_picture(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Four axes of which the last is the same, and the one before where there is one."""
+    """Four axes with the same last axis, and the same previous one if there is one."""
     *outer, width, count = (1, 1, *shape)
     return 1, math.prod(outer), width, count
 
 
 def _largest(node: AtenNode, x: Tensor) -> Tensor:
-    """The largest of each row; of many rows the larger ones of both halves first, again and again.
+    """The largest element of each row; for many rows, first the larger elements of both halves, repeatedly.
 
     [.., 256] -> [.., 128] -> .. -> [.., 16] -> amax
     """

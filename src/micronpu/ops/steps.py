@@ -1,4 +1,4 @@
-"""Functions with steps of int16 numbers, for which a table with straight lines between its entries would be wrong."""
+"""Step functions of int16 numbers, for which a table with linear interpolation would be wrong."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MOST_FLIGHTS = 4
 
 
 def staircase(node: AtenNode, x: Tensor, function: RealFunction, y: QParams) -> Tensor:
-    """A function that is constant but for a few steps, evaluated at every number of the grid of x.
+    """A function that is constant except for a few steps, evaluated at every number of x.
 
-    Steps of one height at neighbouring numbers are a flight; each is a clamp whose result is moved and scaled:
+    Steps of equal height at adjacent numbers form a flight; each is a clamp whose result is shifted and scaled:
 
         x > 0.5   x -> clamp(0.5, 0.5 + step) -> - 0.5 -> * 1/step -> y
 
-    Exact: the differences are 0 and 1 on the grid of x, and their product with 1/step is 0 or 1.
+    Exact: the differences are 0 and 1 in the qparams of x, and their product with 1/step is 0 or 1.
     """
     low, high = x.type.dtype.limits
     values = np.asarray(function(np.arange(low, high + 1) * x.type.scale), np.float64)
@@ -77,12 +77,12 @@ def _number(node: AtenNode, x: TensorType, value: float) -> Tensor:
 
 
 def rounded(node: AtenNode, x: Tensor, y: QParams) -> Tensor:
-    """floor, ceil or round: x on a grid of whole numbers, and from there on the grid of the result.
+    """floor, ceil or round: requantize x to whole numbers, and then to the result's qparams.
 
     floor   x -> - (1 - step)/2 -> requantize(1.0) -> y
 
-    A number of the grid less than half a step below a whole number counts as that one, for ``floor``, since it stands
-    for it as well; and ``round`` goes away from zero halfway between two, instead of to the even one.
+    ``floor`` rounds a number less than half an LSB below a whole number up to it, since it represents that number too;
+    ``round`` rounds ties away from zero instead of to even.
     """
     kind = node.overload.split(".")[0].rstrip("_")
     whole = QParams.per_tensor(1.0, 0)
@@ -95,7 +95,7 @@ def rounded(node: AtenNode, x: Tensor, y: QParams) -> Tensor:
 
 
 def refusal(node: AtenNode, why: str) -> UnsupportedError:
-    """The error for a function that has no int16 form."""
+    """The error for a function without int16 form."""
     return UnsupportedError(
         f"`{node.overload}` of int16 is not imported: it {why}, and a table of int16 results has straight lines "
         "between its entries.",

@@ -1,4 +1,4 @@
-"""Every n-th element along an axis: strided slices, written as what every target has."""
+"""Every n-th element along an axis: strided slices, in a form that every target supports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _slice(node: AtenNode) -> Tensor:
     x = node.tensor("x")
     axis = axis_of(node, "dim", len(x.shape))
     size = x.shape[axis]
-    # Python clips bounds and counts negative ones from the end; torch takes steps forward only.
+    # Python clips bounds and counts negative ones from the end; torch supports positive steps only.
     start, stop, step = slice(node.value("start"), node.value("end"), node.value("step")).indices(size)
     return strided(node, x, axis, start, stop, step)
 
@@ -28,8 +28,8 @@ def _slice(node: AtenNode) -> Tensor:
 def strided(node: AtenNode, x: Tensor, axis: int, start: int, stop: int, step: int) -> Tensor:
     """Every ``step``-th element from ``start`` up to ``stop`` along an axis, without a strided slice.
 
-    Height and width of an image: a max pool with a window of 1x1 and this stride.  Any other axis is cut into pieces of
-    ``step`` elements, of each of which one is kept:
+    Height and width of an image: a max pool with a window of 1x1 and this stride. Any other axis is split into pieces
+        of ``step`` elements, and one of each is selected:
 
     x [.., n, ..] -> slice [.., count * step, ..] -> reshape [.., count, step, ..]
                   -> slice [.., count, 1, ..] -> reshape [.., count, ..]
@@ -47,7 +47,7 @@ def strided(node: AtenNode, x: Tensor, axis: int, start: int, stop: int, step: i
         after = tuple(length - n if i == axis else 0 for i, n in enumerate(shape))
         x = node.emit(Pad((0,) * len(shape), after), x)
         shape[axis] = length
-    # The pieces may begin earlier than `start`, which is then not their first element.
+    # The pieces may start before `start`, which is then not their first element.
     first = min(start, shape[axis] - length)
     x = sliced(node, x, axis, first, first + length)
     before, behind = tuple(shape[:axis]), tuple(shape[axis + 1 :])

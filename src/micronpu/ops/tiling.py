@@ -1,4 +1,4 @@
-"""ATen operators that repeat, join or reorder whole slices; all of them become slices, reshapes and concatenations."""
+"""ATen operators that repeat, concatenate or reorder slices, lowered to slices, reshapes and concatenations."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from micronpu.ir.graph import Tensor
 
 MOST_AT_ONCE = 16
-"""Operands of one concatenation that copies; more copies are copies of copies."""
+"""Maximum operands of one concatenation that copies; more copies are made from copies."""
 MAX_FLIPPED = 64
-"""Longest axis that is reversed, and largest window that is unfolded; every element of it costs a slice."""
+"""Longest axis to reverse, and largest window to unfold; every element takes a slice."""
 
 
 def tiled(node: AtenNode, x: Tensor, axis: int, count: int) -> Tensor:
@@ -41,7 +41,7 @@ def tiled(node: AtenNode, x: Tensor, axis: int, count: int) -> Tensor:
 
 @imports("stack.default", quantization=shares_qparams(of="tensors"), tensors="tensors")
 def build_stack(node: AtenNode) -> Tensor:
-    """Tensors along a new axis."""
+    """Stack tensors along a new axis."""
     axis = axis_of(node, "dim", len(node.shape))
     shape = (*node.shape[:axis], 1, *node.shape[axis + 1 :])
     parts = [reshaped(node, t, shape) for t in node.tensors("tensors")]
@@ -50,7 +50,7 @@ def build_stack(node: AtenNode) -> Tensor:
 
 @imports("hstack.default", "vstack.default", "dstack.default", quantization=shares_qparams(of="tensors"))
 def build_named_stack(node: AtenNode) -> Tensor:
-    """Tensors side by side: hstack along axis 1 (0 for vectors), vstack along axis 0 and dstack along axis 2."""
+    """Concatenate tensors: hstack along axis 1 (0 for vectors), vstack along axis 0 and dstack along axis 2."""
     tensors = node.tensors("tensors")
     kind = node.overload.split(".")[0]
     axis = {"hstack": 1, "vstack": 0, "dstack": 2}[kind]
@@ -68,11 +68,11 @@ def build_named_stack(node: AtenNode) -> Tensor:
 
 @imports("expand.default", "expand_copy.default", "broadcast_to.default", quantization=shares_qparams())
 def build_expand(node: AtenNode) -> Tensor:
-    """Axes of size 1 repeated up to the size of the result."""
+    """Expand axes of size 1 to the size of the result."""
     x = node.tensor("x")
     shape = node.shape
     x = reshaped(node, x, (1,) * (len(shape) - len(x.shape)) + x.shape)
-    # Inner axes first: the copies of outer axes are then copies of whole blocks.
+    # Inner axes first, so that copies of outer axes are copies of whole blocks.
     for axis in reversed(range(len(shape))):
         if x.shape[axis] != shape[axis]:
             x = tiled(node, x, axis, shape[axis])
@@ -81,7 +81,7 @@ def build_expand(node: AtenNode) -> Tensor:
 
 @imports("repeat.default", "tile.default", quantization=shares_qparams())
 def build_repeat(node: AtenNode) -> Tensor:
-    """The whole tensor repeated along each axis."""
+    """Repeat the whole tensor along each axis."""
     x = node.tensor("x")
     shape = node.shape
     x = reshaped(node, x, (1,) * (len(shape) - len(x.shape)) + x.shape)
@@ -92,7 +92,7 @@ def build_repeat(node: AtenNode) -> Tensor:
 
 @imports("repeat_interleave.self_int", quantization=shares_qparams())
 def build_repeat_interleave(node: AtenNode) -> Tensor:
-    """Every element along an axis repeated in place."""
+    """Repeat every element along an axis in place."""
     x = node.tensor("x")
     if node.value("dim") is None:
         x, axis = reshaped(node, x, (math.prod(x.shape),)), 0
@@ -121,7 +121,7 @@ def build_flip(node: AtenNode) -> Tensor:
 
 @imports("roll.default", quantization=shares_qparams())
 def build_roll(node: AtenNode) -> Tensor:
-    """Axes shifted in a circle; without axes, all elements in their order."""
+    """Rotate axes; without axes, rotate all elements in their order."""
     x = node.tensor("x")
     dims = [int(d) % len(x.shape) for d in node.value("dims") or []]
     given = node.value("shifts")
@@ -164,7 +164,7 @@ def build_pixel_unshuffle(node: AtenNode) -> Tensor:
 
 @imports("channel_shuffle.default", "native_channel_shuffle.default", quantization=shares_qparams())
 def build_channel_shuffle(node: AtenNode) -> Tensor:
-    """Channels of g groups interleaved: channel ``i * (C / g) + j`` moves to ``j * g + i``."""
+    """Interleave the channels of g groups: channel ``i * (C / g) + j`` moves to ``j * g + i``."""
     x = node.tensor("x")
     groups = int(node.value("groups"))
     batch, channels = x.shape[:2]
@@ -188,7 +188,7 @@ def build_unfold(node: AtenNode) -> Tensor:
 
     x [.., N] -> [.., N / block, block] -> slices -> concat -> y [.., windows, size]
 
-    A block has as many elements as divide window and step, so that frames of 400 with steps of 160 have five parts.
+    The size of a block divides window and step, so that frames of 400 with steps of 160 have five parts.
     """
     x = node.tensor("x")
     axis = int(node.value("dimension")) % len(x.shape)
@@ -214,7 +214,7 @@ def build_unfold(node: AtenNode) -> Tensor:
 
 @imports("im2col.default", quantization=shares_qparams())
 def build_columns(node: AtenNode) -> Tensor:
-    """`torch.nn.Unfold`: for every channel and kernel position, the elements that the window meets there.
+    """`torch.nn.Unfold`: for every channel and kernel position, the elements of all windows at this position.
 
     [N, C, H, W] to [N, C * KH * KW, windows]
     """

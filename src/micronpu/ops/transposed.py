@@ -42,7 +42,7 @@ class TransposeConv2d(Op):
     x [N, H, W, C] int8, weight [O, KH, KW, C] int8 symmetric (one scale, or one per O), bias [O] int32 at scale
     ``s_x * s_weight``  ->  y [N, (H - 1) * stride + KH - crop, .., O] int8.
 
-    ``crop`` is what is missing of the full result on each side.
+    ``crop`` is the number of elements removed from the full result on each side.
     """
 
     stride: Size2d = (1, 1)
@@ -56,7 +56,7 @@ class TransposeConv2d(Op):
         return weight.shape[1], weight.shape[2]
 
     def full_size(self, x: TensorType, weight: TensorType) -> Size2d:
-        """Height and width before anything is cropped."""
+        """Height and width before cropping."""
         rows, columns = (
             (n - 1) * s + k for n, s, k in zip(x.shape[1:3], self.stride, self.kernel(weight), strict=True)
         )
@@ -81,7 +81,7 @@ class TransposeConv2d(Op):
         (high, wide), centered = x.type.shape[1:3], x.centered.astype(np.float64)
         for i in range(weight.type.shape[1]):
             for j in range(weight.type.shape[2]):
-                # |x| <= 2**15 and |w| <= 127: float64 holds these sums exactly, and its product is the fast one.
+                # |x| <= 2**15 and |w| <= 127: float64 holds these sums exactly, and its matrix product is fast.
                 products = centered @ weight.data[:, i, j, :].T.astype(np.float64)
                 full[
                     :,
@@ -111,7 +111,7 @@ class TransposeConv2d(Op):
         return (build_transposed if node.value("transposed") else build_convolution)(node, spatial)
 
     def litert_padding(self, x: TensorType, weight: TensorType) -> str | None:
-        """ "VALID" or "SAME" where LiteRT has a word for the crop, else None."""
+        """ "VALID" or "SAME" if LiteRT can express the crop, else None."""
         if not self.crop:
             return "VALID"
         y = self.infer(x, weight, x)
@@ -140,7 +140,7 @@ class TransposeConv2d(Op):
 
 
 def build_transposed(node: AtenNode, spatial: int) -> Tensor:
-    """A transposed convolution of [N, C, L] or [N, C, H, W], in groups or not."""
+    """A transposed convolution of [N, C, L] or [N, C, H, W], with or without groups."""
     x = to_image(node, node.tensor("x"), spatial)
     weight, qparams = node.weight("weight")
     if spatial == 1:
@@ -153,7 +153,7 @@ def build_transposed(node: AtenNode, spatial: int) -> Tensor:
         weight[:, :, :: dilation[0], :: dilation[1]] = dense
     padding = spatial_pair(node, "padding", spatial, 0)
     extra = spatial_pair(node, "output_padding", spatial, 0)
-    # PyTorch has [C, O / groups, KH, KW]; here every group's outputs stand first: [O, KH, KW, C / groups].
+    # PyTorch has [C, O / groups, KH, KW]; here the outputs of every group are first: [O, KH, KW, C / groups].
     inputs, per_group, *kernel = weight.shape
     ordered = weight.reshape(groups, inputs // groups, per_group, *kernel).transpose(0, 2, 3, 4, 1)
     ordered = ordered.reshape(groups * per_group, *kernel, inputs // groups)
@@ -165,7 +165,7 @@ def build_transposed(node: AtenNode, spatial: int) -> Tensor:
     if qparams.axis is not None:  # all groups share the scales
         qparams = QParams.per_channel(qparams.scale * groups, 0, qparams.zero_point * groups)
     ordered, qparams, bias = with_bias(node, x.type, ordered, qparams)
-    # Elements that output_padding adds beyond the reach of every input hold the bias: zeros behind x make them.
+    # Elements that output_padding adds beyond the reach of every input equal the bias: zeros after x produce them.
     missing = [max(e - p, 0) for e, p in zip(extra, padding, strict=True)]
     behind = [-(-m // s) for m, s in zip(missing, stride, strict=True)]
     if any(behind):

@@ -1,4 +1,4 @@
-"""Truth values as the numbers 0 and 1, on a grid that holds both whatever calibration sees."""
+"""Truth values as the numbers 0 and 1, with fixed qparams that represent both regardless of calibration."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from micronpu.ir.types import DType
 from micronpu.ir.way import Call, Float, Writer
 
 TRUTH = fixed_qparams(1.0, 0, limits=(0.0, 1.0))
-"""The grid of a truth value as the number 0 or 1."""
+"""Rule for a truth value as the number 0 or 1."""
 GIVEN = fixed_qparams(1.0, 0, int16_scale=2.0**-14, limits=(0.0, 1.0))
-"""The same of one that the host casts: on the first grid products with int16 numbers other than 0 and 1 leave int32."""
+"""Rule for a number that the core casts: with `TRUTH`, products with int16 numbers other than 0 and 1 exceed int32."""
 
 WHOLE = fixed_qparams(1.0, -128, int16_scale=1.0)
-"""Whole numbers from 0 to 255: positions and counts, whatever calibration has seen of them."""
+"""Rule for whole numbers from 0 to 255: indices and counts, regardless of calibration."""
 
 CASTS = ("to.dtype", "_to_copy.default", "to.dtype_layout")
 LOGIC = {
@@ -23,7 +23,7 @@ LOGIC = {
     **dict.fromkeys(("__xor__.Tensor", "bitwise_xor.Tensor", "logical_xor.default"), "xor"),
     **dict.fromkeys(("bitwise_not.default", "logical_not.default"), "not"),
 }
-"""Operators of truth values, and what they say of them."""
+"""Operators on truth values, and their logical functions."""
 
 _MOVES = {
     "expand.default": ("size",),
@@ -40,10 +40,10 @@ _MOVES = {
 
 
 def number_of(write: Writer, truth: Float) -> Float | None:
-    """The number that a truth value is; None of other values, and of constants.
+    """The number of a truth value; None for other values, and for constants.
 
-    What the program is given, or the host finds out, is cast where it comes from: moves and logic behind that are
-    computed with numbers, as they often repeat a short mask along other axes.
+    Inputs of the program and results of the core are cast at their origin: later moves and logic are computed with
+    numbers, as they often expand a short mask along other axes.
     """
     if isinstance(truth, (int, float)) or write.stored(truth) is not None:
         return None
@@ -51,7 +51,7 @@ def number_of(write: Writer, truth: Float) -> Float | None:
 
 
 def opposite_of(write: Writer, truth: Float) -> Float | None:
-    """The number of the opposite of a truth value, as `number_of`."""
+    """The number of the opposite of a truth value, like `number_of`."""
     made = write.call(truth)
     if made is not None and LOGIC.get(made.overload) == "not":
         return number_of(write, made.given["self"])
@@ -60,7 +60,7 @@ def opposite_of(write: Writer, truth: Float) -> Float | None:
 
 
 def is_made_of_others(write: Writer, truth: Float) -> bool:
-    """Whether a truth value is another one, moved, or follows from others by logic."""
+    """True if a truth value is another one, moved, or follows from others by logic."""
     made = write.call(truth)
     return made is not None and (made.overload in _MOVES or made.overload in LOGIC)
 
@@ -98,7 +98,7 @@ def _constant(write: Writer, place: Float, x: Float) -> Float | None:
 
 
 def logic(write: Writer, place: Float, what: str, numbers: list[Float]) -> Float:
-    """The number of what an operator of `LOGIC` says of numbers, next to what computes ``place``."""
+    """Apply an operator of `LOGIC` to numbers, next to the operator that computes ``place``."""
     a, b = numbers[0], numbers[-1]
     if what == "not":
         return opposite(write, place, a)
@@ -109,5 +109,5 @@ def logic(write: Writer, place: Float, what: str, numbers: list[Float]) -> Float
 
 
 def opposite(write: Writer, place: Float, number: Float) -> Float:
-    """1 - number, next to what computes ``place``."""
+    """1 - number, next to the operator that computes ``place``."""
     return write.on_grid(write.beside(place, "rsub.Scalar", number, 1.0), TRUTH)

@@ -1,4 +1,4 @@
-"""Functions of one element that are no clamps: magnitude, sign, logarithm and the like."""
+"""Functions of one element other than clamps: magnitude, sign, logarithm and others."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ RealFunction = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 _LOG_OF_INT32_MAX = math.log(2.0**31)
 _BEND, _BENDS = 1024, (256, 512, 1024, 2048, 4096)
-"""Steps of int16 up to which `rsqrt` and `log` have a table of their own, as a rule; multiples of 128, where tables
-have an entry."""
+"""LSB of int16 up to which `rsqrt` and `log` have a separate table, default and alternatives; multiples of 128, the
+distance of entries."""
 
 
 @operator("abs")
 class Abs(Elementwise):
-    """Magnitude.
+    """Absolute value.
 
-    x int8 [any]  ->  y int8 [same], qparams of its own.
+    x int8 [any]  ->  y int8 [same], own qparams.
     """
 
     quantization = own_qparams()
@@ -83,9 +83,9 @@ class Abs(Elementwise):
 
 @operator("neg")
 class Neg(Elementwise):
-    """The number with the opposite sign: zero minus x, since Neutron subtracts but does not negate.
+    """The negated number: zero minus x, since Neutron subtracts but does not negate.
 
-    x int8 [any]  ->  y int8 [same], qparams of its own.
+    x int8 [any]  ->  y int8 [same], own qparams.
     """
 
     quantization = own_qparams()
@@ -109,7 +109,7 @@ class Neg(Elementwise):
         emit.add("SUB", options="SubOptions", fields=any_scale(emit), inputs=[zero, 0], version=2)
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        """An int16 result differs by at most 1 step, as that of `Sub`."""
+        """An int16 result differs by at most 1 LSB, like that of `Sub`."""
         x, y = emit.input_type(0), emit.output_type
         if x.dtype is not DType.INT16:
             return tabulated(self, emit)
@@ -121,14 +121,14 @@ class Neg(Elementwise):
 class Exp(Table):
     """e to the power of x.
 
-    x int8 [any]  ->  y int8 [same], qparams of its own.
+    x int8 [any]  ->  y int8 [same], own qparams.
     """
 
     quantization = own_qparams()
 
     @staticmethod
     def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        with np.errstate(over="ignore"):  # `build` refuses scales for which this matters
+        with np.errstate(over="ignore"):  # `build` refuses scales that overflow
             return np.asarray(np.exp(x))
 
     @from_aten("exp.default", "exp_.default")
@@ -138,7 +138,7 @@ class Exp(Table):
         largest = (x.type.dtype.limits[1] - x.type.zero_point) * x.type.scale
         overflows = largest - math.log(y.scale[0]) >= _LOG_OF_INT32_MAX
         if x.type.dtype is DType.INT16:
-            # A grid for numbers far below zero has as many above it, whose results are beyond that of the result.
+            # Symmetric qparams for large negative numbers include large positive ones, whose results exceed the range.
             table = None if overflows else cls().wide_table(x.type, x.type.with_qparams(y))
             if table is None or not is_near(lambda q: cls.function(q * x.type.scale) / y.scale[0], table):
                 return look_up(node, x, cls.function, y)
@@ -156,9 +156,9 @@ class Exp(Table):
 
 @operator("log")
 class Log(Table):
-    """Natural logarithm; what is not positive gives the lowest element.
+    """Natural logarithm; non-positive numbers give the lowest element.
 
-    x int8 [any]  ->  y int8 [same], qparams of its own.
+    x int8 [any]  ->  y int8 [same], own qparams.
     """
 
     quantization = own_qparams()
@@ -197,14 +197,14 @@ class Log(Table):
 
 
 def _in_two_ranges(node: AtenNode, op: Log | Rsqrt, x: Tensor, function: RealFunction) -> Tensor:
-    """An int16 function that is steep near zero, from a table for large numbers and a finer one for those up to a bend.
+    """An int16 function that is steep near zero, from a table for large numbers and a finer one up to a bend.
 
-    y = f(max(x, bend)) + (f(x, in a finer grid that saturates at the bend) - f(bend))
+    y = f(max(x, bend)) + (f(x, with a smaller scale that saturates at the bend) - f(bend))
 
-    Lines of 128 steps are far from the function near zero, where a variance in a layer norm may well be.
+    Interpolation over 128 LSB is inaccurate near zero, where the variance in a layer norm may well be.
 
     Args:
-        function: the result in steps, of the integers of x.
+        function: the result in LSB, of the integers of x.
     """
     y, (low, high) = node.output, x.type.dtype.limits
     bend = _best_bend(op, x.type, y, function)
@@ -225,7 +225,7 @@ def _at(function: RealFunction, number: int, low: int, high: int) -> int:
 
 
 def _best_bend(op: Log | Rsqrt, x: TensorType, y: QParams, function: RealFunction) -> int:
-    """Which bend keeps the two tables nearest to the function; the usual one unless another is twice as good."""
+    """The bend with the most accurate tables; the default one unless another is twice as accurate."""
     low, high = x.dtype.limits
     result = x.with_qparams(y)
     numbers = np.arange(1, high + 1)
@@ -246,7 +246,7 @@ def _best_bend(op: Log | Rsqrt, x: TensorType, y: QParams, function: RealFunctio
     return best if usual > NEAR and off(best) <= usual / 2 else _BEND
 
 
-# Fraction bits that the inverse root carries before it is brought to the scale of the result.
+# Fractional bits of the inverse root before it is rescaled to the result.
 _RSQRT_SHIFT = 20
 _ONE, _ONE_AND_A_HALF, _HALF_ROOT_OF_TWO = 1 << 28, 3 << 27, 1518500250
 _NEWTON_STEPS = 5
@@ -262,7 +262,7 @@ def _inverse_roots() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
 def _inverse_root(value: int) -> tuple[int, int]:
     """1 / sqrt(value) for a positive integer up to 255, as Q31 multiplier and shift.
 
-    Newton's iteration from 1, in fixed point with 3 integer bits, on the value brought into [1/4, 1).
+    Newton's iteration from 1, in fixed point with 3 integer bits, on the value normalized to [1/4, 1).
     """
     if value == 1:
         return 2**31 - 1, 0
@@ -279,9 +279,9 @@ def _inverse_root(value: int) -> tuple[int, int]:
 
 @operator("rsqrt")
 class Rsqrt(Elementwise):
-    """1 / sqrt(x); what is not positive gives the highest element.
+    """1 / sqrt(x); non-positive numbers give the highest element.
 
-    x int8 [any]  ->  y int8 [same], qparams of its own.
+    x int8 [any]  ->  y int8 [same], own qparams.
     """
 
     quantization = own_qparams()
@@ -299,9 +299,9 @@ class Rsqrt(Elementwise):
         return saturate(table[np.maximum(x.centered, 0)], *y.dtype.limits, y.dtype.value)
 
     def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
-        """Results for every 128th int16 input, as `Table` has them.
+        """Results for every 128th int16 input, like `Table.wide_table`.
 
-        LiteRT rounds the root to float32 before it divides, which decides where a result is near the middle of a step.
+        LiteRT rounds the root to float32 before it divides, which affects results near the middle of an LSB.
         """
         highest = np.float32(y.scale * y.dtype.limits[1])
 
@@ -329,7 +329,7 @@ class Rsqrt(Elementwise):
     def to_litert(self, emit: LiteRtEmitter) -> None:
         x = emit.input_type(0)
         operand: int | LiteRtTensor = 0
-        if x.zero_point > x.dtype.limits[0]:  # LiteRT stops at a negative number
+        if x.zero_point > x.dtype.limits[0]:  # LiteRT fails for negative numbers
             operand = emit.intermediate(x)
             zero = emit.constant(x.zero_point, x.with_shape((1,) * x.rank))
             emit.add("MAXIMUM", options="MaximumMinimumOptions", inputs=[0, zero], outputs=[operand], version=2)

@@ -1,4 +1,4 @@
-"""Operators over depth, height and width as operators over height and width: depth is one more axis of images."""
+"""Operators over depth, height and width as operators over height and width; depth becomes another axis of images."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def _triple(given: Any) -> list[int]:
 
 
 def _in_two_steps(write: Writer, x: Float, pool: Any) -> Float:
-    """A pool over height and width, then over depth.
+    """Pool over height and width, then over depth.
 
     x [N, C, D, H, W] -> [N, C * D, H, W] -> pool -> [N, C, D, OH * OW] -> pool over D -> y [N, C, OD, OH, OW]
 
     Args:
-        pool: writes the pool of [.., H, W] with the sizes at two places of its three.
+        pool: writes the pool of [.., H, W] with the sizes at two of its three indices.
     """
     shape, result = write.shape(x), write.shape()
     count, channels, depth = (1, *shape)[-5:-2]
@@ -75,7 +75,7 @@ def _avg_pool(write: Writer) -> Float:
 
 @composes("adaptive_avg_pool3d.default", "_adaptive_avg_pool3d.default")
 def _adaptive_avg_pool(write: Writer) -> Float:
-    """As `avg_pool3d`: over rows and columns, then over depth."""
+    """Like `avg_pool3d`: over rows and columns, then over depth."""
     sizes = write.shape()[-3:]
 
     def pool(x: Float, places: Sequence[int | None]) -> Float:
@@ -100,9 +100,9 @@ def _avg_pool_by_number(write: Writer) -> Float:
 
 @composes("conv3d.default")
 def _convolution_in_groups(write: Writer) -> Float:
-    """A convolution in groups -> one of all channels, whose weights between groups are zero.
+    """A grouped convolution -> a dense one with zero weights between groups.
 
-    Small groups leave the multipliers of these chips idle anyway.
+    The multipliers of these chips would be idle for small groups anyway.
     """
     given = write.given
     groups, weight = int(given["groups"]), write.stored(given["weight"])
@@ -120,7 +120,7 @@ def _convolution_in_groups(write: Writer) -> Float:
 
 @composes("conv_transpose3d.input")
 def _transposed_convolution(write: Writer) -> Float:
-    """A transposed convolution: each depth of the result is one of the images and the taps that reach it.
+    """A transposed convolution: each depth of the result is one convolution of the images and taps that reach it.
 
     y[:, :, d] = conv_transpose2d(cat(x[:, :, i] for each i), cat(w[:, :, k] for each k)), i * stride + k * dilation = d
     """
@@ -140,7 +140,7 @@ def _transposed_convolution(write: Writer) -> Float:
         reached = [
             (i, k) for i in range(depth) for k in range(taps) if i * stride[0] + k * dilation[0] == place + padding[0]
         ]
-        # Where nothing reaches there is the bias alone: a product with zeros.
+        # The bias alone if no tap reaches it: a product with zeros.
         kernels = [weight[:, :, k] for _, k in reached] or [np.zeros_like(weight[:, :, 0])]
         seen = [images[i] for i, _ in reached] or [images[0]]
         joined = seen[0] if len(seen) == 1 else write("cat.default", seen, 1)
@@ -152,7 +152,7 @@ def _transposed_convolution(write: Writer) -> Float:
 
 @composes("col2im.default")
 def _fold(write: Writer) -> Float:
-    """fold(x) -> conv_transpose2d(x, ones and zeros): each element of a window has a channel of its own.
+    """fold(x) -> conv_transpose2d(x, ones and zeros): each element of a window has a separate channel.
 
     x [N, C * KH * KW, L] -> reshape [N, C * KH * KW, OH, OW] -> conv_transpose2d(w [C * KH * KW, C, KH, KW])
     """

@@ -1,1 +1,1 @@
-"""Operators and functions that are a table of their input."""
+"""Operators and functions implemented as lookup tables."""

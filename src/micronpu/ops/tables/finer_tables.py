@@ -1,17 +1,17 @@
-"""Tables of int16 functions that are steep somewhere, as 1/x and sqrt(x) are near zero: finer ones for what lies there.
+"""Tables of int16 functions that are steep somewhere, such as 1/x and sqrt(x) near zero: finer tables for that range.
 
-A table has straight lines between every 128th number, which near zero may be far from the function.  There a second
-table is added to it, of the operand times a power of two, saturated, whose entries are closer by that power; and where
-that is not enough, a third one:
+A table interpolates linearly between every 128th number, which may deviate from the function near zero. There a second
+table is added, whose operand is multiplied by a power of two and saturates, and whose entries are closer by that
+factor; if necessary, a third one is added:
 
     y = coarse(x) + fine(32 x) + finest(128 x)
 
-A function that is steep elsewhere, as logit(x) is at both ends of its operands, has one such table for each place:
+A function that is steep elsewhere, such as logit(x) at both ends of its range, has one such table for each place:
 
     y = coarse(x) + fine(32 (x - 32640)) + fine(16 x)
 
-Inside of its window, at whose ends the operand of the next table saturates, each table is one line from end to end;
-what is missing there is what the next one holds, which is zero at both ends.
+Within the window of the next table, at whose ends the next operand saturates, each table is a straight line; the next
+table adds the difference, which is zero at both ends.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from micronpu.ir.types import DType
 Reals = npt.NDArray[Any]
 
 NEAR = 32
-"""Steps by which a table may be off: an eighth of a step of int8."""
+"""Maximum error of a table in LSB of int16: an eighth of an LSB of int8."""
 _GAINS = (*((gain,) for gain in (2, 4, 8, 16, 32, 64, 128)), *((gain, 128) for gain in (2, 4, 8, 16, 32)))
-"""Powers of two by which the operands of finer tables are multiplied; with 128 one has an entry for every number."""
+"""Powers of two by which the operands of finer tables are multiplied; with 128 there is an entry for every number."""
 _LEAST_GAIN = 2.0
-"""By how much another table has to bring the largest error down where none brings it below `NEAR`."""
+"""Minimum factor by which another table must reduce the largest error if no table reduces it below `NEAR`."""
 _LINE = 128
-"""Numbers between two entries."""
+"""Distance between two entries."""
 _MOST_PLACES, _PLACE_GAINS = 2, (2, 4, 8, 16, 32, 64, 128)
-"""Where there are finer tables, of a function that is not steep near zero alone, and how fine they are."""
+"""Maximum number of places of finer tables for a function that is steep away from zero, and their gains."""
 _BEYOND = 2.0
-"""What is more than this many times beyond the range of the result is for calibration, not for tables, to mend."""
+"""Values beyond this multiple of the result's range are ignored: they are a problem of calibration, not of tables."""
 _LOWEST, _HIGHEST = DType.INT16.limits
 
 
@@ -48,9 +48,9 @@ class Part:
     """A table to be added.
 
     Attributes:
-        gain: of its operand.
+        gain: factor of its operand.
         entries: 513 results.
-        center: the number in the middle of its window, which is taken off the operand first.
+        center: the middle of its window, which is subtracted from the operand first.
     """
 
     gain: int
@@ -59,11 +59,11 @@ class Part:
 
 
 def parts_of(function: Callable[[Reals], Reals], coarse: npt.ArrayLike) -> tuple[Part, ...]:
-    """The fewest tables whose sum is near to a function of int16 numbers.
+    """The fewest tables whose sum approximates a function of int16 numbers.
 
     Args:
-        function: of the numbers themselves, in steps of the result; what is not finite may be anything.
-        coarse: the entries that are enough for most functions.
+        function: of the numbers themselves, in LSB of the result; non-finite results may be replaced by anything.
+        coarse: entries of a single table, which suffices for most functions.
     """
     wanted, counts = _wanted(function)
     best: tuple[Part, ...] = (Part(1, tuple(int(e) for e in np.asarray(coarse))),)
@@ -80,7 +80,7 @@ def parts_of(function: Callable[[Reals], Reals], coarse: npt.ArrayLike) -> tuple
 def _with_places(
     wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_], best: tuple[Part, ...], least: float
 ) -> tuple[Part, ...]:
-    """Tables with finer ones for up to two places, each where those before are off the most; ``best`` unless better."""
+    """Tables with finer ones for up to two places, each with the largest error so far; ``best`` unless better."""
     every = np.arange(_LOWEST, _HIGHEST + 1)
     places: list[tuple[int, int]] = []
     parts = _placed(wanted, places)
@@ -103,9 +103,9 @@ def _with_places(
 
 
 def _placed(wanted: npt.NDArray[np.float64], places: list[tuple[int, int]]) -> tuple[Part, ...]:
-    """Tables for some places, as center and gain, whose windows do not overlap."""
+    """Tables for places given as center and gain, with disjoint windows."""
     margin = -_LOWEST
-    wide = np.pad(wanted, margin, mode="edge")  # windows may reach beyond the numbers
+    wide = np.pad(wanted, margin, mode="edge")  # windows may exceed the range
     own = wide.copy()
     for center, gain in places:
         width, middle = margin // gain, center - _LOWEST + margin
@@ -124,12 +124,12 @@ def _placed(wanted: npt.NDArray[np.float64], places: list[tuple[int, int]]) -> t
 
 
 def is_near(function: Callable[[Reals], Reals], entries: npt.ArrayLike) -> bool:
-    """Whether one table is near to a function of int16 numbers; arguments as for `parts_of`."""
+    """True if one table approximates a function of int16 numbers; arguments as in `parts_of`."""
     return _off((Part(1, tuple(int(e) for e in np.asarray(entries))),), *_wanted(function)) <= NEAR
 
 
 def _wanted(function: Callable[[Reals], Reals]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """The result of every number, saturated, and whether it counts."""
+    """The saturated result of every number, and a mask of relevant ones."""
     numbers = np.arange(_LOWEST, _HIGHEST + 1, dtype=np.float64)
     with np.errstate(all="ignore"):
         counts = np.abs(function(numbers)) <= -_BEYOND * _LOWEST
@@ -137,10 +137,10 @@ def _wanted(function: Callable[[Reals], Reals]) -> tuple[npt.NDArray[np.float64]
 
 
 def continued(function: Callable[[Reals], Reals], numbers: Reals, largest: float) -> Reals:
-    """Results of growing numbers, which for those without one are what the nearest others have.
+    """Results for increasing numbers; undefined ones are interpolated from their neighbours.
 
     Args:
-        largest: what stands for infinity.
+        largest: replacement of infinity.
     """
     with np.errstate(all="ignore"):
         results = np.asarray(function(numbers), np.float64)
@@ -156,7 +156,7 @@ def _off_of(wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_]) -> C
 
 
 def _off(parts: tuple[Part, ...], wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_]) -> float:
-    """Steps by which the sum of some tables is off at the most."""
+    """Maximum error of the sum of tables, in LSB."""
     found = _sum(parts, np.arange(_LOWEST, _HIGHEST + 1))
     return float(np.abs(found - wanted)[counts].max(initial=0.0))
 
@@ -170,10 +170,10 @@ def _sum(parts: tuple[Part, ...], numbers: npt.NDArray[Any]) -> npt.NDArray[Any]
 
 
 def _split(wanted: npt.NDArray[np.float64], gains: tuple[int, ...]) -> tuple[Part, ...]:
-    """Tables of growing fineness for results of all numbers.
+    """Tables of increasing resolution for results of all numbers.
 
     Args:
-        gains: of the second table and those behind it.
+        gains: of the second and later tables.
     """
     rest, parts = wanted, []
     every = np.arange(_LOWEST, _HIGHEST + 1)
@@ -183,7 +183,7 @@ def _split(wanted: npt.NDArray[np.float64], gains: tuple[int, ...]) -> tuple[Par
         if finer:
             own = _straight(own, -_LOWEST // finer)
         entries = _entries(own, _LINE // gain)
-        if gain > 1:  # for what saturates: the last number but one of the lines is 127 of 128 parts behind the last
+        if gain > 1:  # saturation: the last interpolated number is at 127/128 of the last interval
             entries[0], entries[-1] = 0, -round(entries[-2] / (_LINE - 1))
         parts.append(Part(gain, tuple(int(e) for e in _not_too_steep(entries))))
         rest = wanted - _sum(tuple(parts), every)
@@ -191,7 +191,7 @@ def _split(wanted: npt.NDArray[np.float64], gains: tuple[int, ...]) -> tuple[Par
 
 
 def _straight(values: npt.NDArray[np.float64], width: int) -> npt.NDArray[np.float64]:
-    """Values around zero, with a line from end to end of a window around it."""
+    """Values around zero, with a straight line across a window around it."""
     middle = len(values) // 2
     found = values.copy()
     found[middle - width : middle + width + 1] = np.linspace(
@@ -201,7 +201,7 @@ def _straight(values: npt.NDArray[np.float64], width: int) -> npt.NDArray[np.flo
 
 
 def _entries(values: npt.NDArray[np.float64], apart: int) -> npt.NDArray[np.int64]:
-    """Every so many values, each moved by half of what the line behind it is off in its middle."""
+    """Every ``apart``-th value, shifted by half of the interpolation error at the midpoint of its interval."""
     entries = values[::apart].copy()
     if apart > 1:
         off = (entries[:-1] + entries[1:]) / 2 - values[apart // 2 :: apart]
@@ -210,7 +210,7 @@ def _entries(values: npt.NDArray[np.float64], apart: int) -> npt.NDArray[np.int6
 
 
 def _not_too_steep(entries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """TOSA has no line that is steeper than int16: a function that jumps, as 1/x does, does so in several entries."""
+    """Limit steps between entries to int16, which TOSA requires: a jump, as of 1/x, takes several entries."""
     limited = entries.copy()
     for i in range(1, len(limited)):
         limited[i] = min(max(limited[i], limited[i - 1] - _HIGHEST), limited[i - 1] + _HIGHEST)

@@ -1,8 +1,8 @@
-"""Functions of one element without an operator of their own: each once, with every way to compute it.
+"""Functions of one element without a separate operator: each defined once, with all its lowerings.
 
-A function stands here as its definition over real numbers, which becomes a table on chips that look results up, and,
-where it can be put together from operators that every chip has, as a composition for the others.  Compositions keep
-the result up to float rounding, except that of `gelu`, whose error is stated there.
+A function is defined over real numbers, which becomes a table on chips with lookup tables, and, if it can be composed
+of operators that every chip has, as a decomposition for the others. Decompositions are exact up to float rounding,
+except that of `gelu`, whose error is stated there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def _log(x: Reals) -> Reals:
-    """Natural logarithm; minus infinity for what is not positive."""
+    """Natural logarithm; minus infinity for non-positive numbers."""
     return np.where(x > 0, np.log(np.where(x > 0, x, 1.0)), -np.inf)
 
 
@@ -113,7 +113,7 @@ def _sign(node: AtenArguments) -> RealFunction:
 
 @composes(*places("sign"), *places("sgn"))
 def _sign_composed(write: Writer) -> Float:
-    """sign(x) -> clamp(steep * x, -1, 1): numbers nearer to 0 than 1 / steep are in between, see `STEEPNESS`"""
+    """sign(x) -> clamp(steep * x, -1, 1): numbers nearer to 0 than 1 / steep give values in between, see `STEEPNESS`"""
     steep = write("mul.Tensor", write.given["self"], write.constant(STEEPNESS))
     return write("clamp.default", steep, -1.0, 1.0)
 
@@ -152,7 +152,7 @@ def _remainder(node: AtenArguments) -> RealFunction:
 def _remainder_by_division(write: Writer) -> Float:
     """remainder(x, z) -> x - floor(x / z) * z, of two tensors, and of integers
 
-    ExecuTorch's kernel gives -7 for -7 % 8 of integers, as C does.
+    ExecuTorch's kernel returns -7 for -7 % 8 of integers, like C.
     """
     x, z, dtype = write.given["self"], write.given["other"], write.dtype()
     if dtype is DType.FLOAT32:
@@ -172,7 +172,7 @@ _table("reciprocal", np.reciprocal)
 
 @composes(*places("reciprocal"))
 def _reciprocal(write: Writer) -> Float:
-    """1 / x -> r = exp(-log(x)), where x is never negative; x * r * r with r = exp(-log(abs(x))) elsewhere."""
+    """1 / x -> r = exp(-log(x)) if x is never negative; otherwise x * r * r with r = exp(-log(abs(x)))."""
     return inverse(write, write.given["self"])
 
 
@@ -205,7 +205,7 @@ def _power(node: AtenArguments) -> RealFunction:
 
 @composes(*_POWERS)
 def _power_composed(write: Writer) -> Float:
-    """Whole powers up to 4 by multiplication, 1/2 and -1/2 by the roots, others by exp and log for x >= 0."""
+    """Integer powers up to 4 by multiplication, 1/2 and -1/2 by roots, others by exp and log for x >= 0."""
     x, exponent = write.given["self"], float(write.given["exponent"])
     if exponent == 1:
         return x
@@ -245,7 +245,7 @@ def _logit(node: AtenArguments) -> RealFunction:
 
 @composes(*places("logit"))
 def _logit_composed(write: Writer) -> Float:
-    """logit(x) -> log(x) - log(1 - x), of x moved inside where the call says so"""
+    """logit(x) -> log(x) - log(1 - x), for x clamped as requested"""
     x, bounds = write.given["self"], _inside(write)
     if bounds != (None, None):
         x = write("clamp.default", x, *bounds)
@@ -254,7 +254,7 @@ def _logit_composed(write: Writer) -> Float:
 
 
 def _inside(node: AtenArguments) -> tuple[float | None, float | None]:
-    """Between which numbers the operand of a `logit` is kept."""
+    """Bounds to which the operand of a `logit` is clamped."""
     eps = node.value("eps")
     return (None, None) if eps is None else (float(eps), 1.0 - float(eps))
 
@@ -290,7 +290,7 @@ _table("hardsigmoid", lambda x: np.clip(x + 3, 0, 6) / 6)
 
 @composes(*places("hardsigmoid"))
 def _hard_sigmoid(write: Writer) -> Float:
-    """clamp(x / 6 + 1/2, 0, 1) -> relu6(x + 3) / 6: the clamp goes into the addition."""
+    """clamp(x / 6 + 1/2, 0, 1) -> relu6(x + 3) / 6: the clamp is fused into the addition."""
     shifted = write("add.Tensor", write.given["self"], write.constant(3.0))
     return scaled(write, write("hardtanh.default", shifted, 0.0, 6.0), 1.0 / 6.0)
 
@@ -329,7 +329,7 @@ def _exp_of_base(write: Writer) -> Float:
 
 @composes("rrelu.default", "rrelu_.default")
 def _random_rectifier(write: Writer) -> Float:
-    """rrelu(x) -> leaky_relu(x), with the slope in the middle, as it is out of training"""
+    """rrelu(x) -> leaky_relu(x), with the mean slope, as in evaluation mode"""
     given = write.given
     if given["training"]:
         return None
@@ -361,7 +361,7 @@ def _soft_shrink(write: Writer) -> Float:
 
 
 def _bend(node: AtenArguments) -> tuple[float, float, float]:
-    """Of ``scale * (x if x > 0 else alpha * expm1(x * inner))``: alpha, scale, inner."""
+    """Parameters alpha, scale and inner of ``scale * (x if x > 0 else alpha * expm1(x * inner))``."""
     name = node.overload.split(".")[0].rstrip("_")
     if name == "selu":
         return (*SELU, 1.0)
@@ -379,7 +379,7 @@ def _exponential_rectifier(node: AtenArguments) -> RealFunction:
 
 @composes(*_EXPONENTIAL)
 def _exponential_rectifier_composed(write: Writer) -> Float:
-    """elu(x) -> relu(x) + alpha * (exp(min(x, 0)) - 1), scaled where the variant is"""
+    """elu(x) -> relu(x) + alpha * (exp(min(x, 0)) - 1), scaled if the variant is"""
     alpha, scale, inner = _bend(write)
     x = write.given["self"]
     below = write("exp.default", scaled(write, write("clamp.default", x, None, 0.0), inner))
@@ -388,7 +388,7 @@ def _exponential_rectifier_composed(write: Writer) -> Float:
 
 
 def _minus_log_sigmoid(write: Writer, x: Float) -> Float:
-    """log(sigmoid(|x|)), which is in [-log 2, 0]: minus the distance of softplus to relu."""
+    """log(sigmoid(|x|)), in [-log 2, 0]: relu(x) - softplus(x)."""
     return write("log.default", write("sigmoid.default", write("abs.default", x)))
 
 
@@ -414,7 +414,7 @@ _table("mish", lambda x: x * np.tanh(_softplus(x)))
 
 @composes(*places("mish"))
 def _mish(write: Writer) -> Float:
-    """mish(x) -> x * tanh(softplus(x)); tanh does not tell 6 from more, which keeps the grid of softplus fine"""
+    """mish(x) -> x * tanh(softplus(x)); tanh saturates above 6, so clamping softplus keeps its scale small"""
     x = write.given["self"]
     soft = write("hardtanh.default", _soft_rectifier(write, x), 0.0, 6.0)
     return write("mul.Tensor", x, write("tanh.default", soft))

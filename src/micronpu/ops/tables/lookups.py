@@ -1,7 +1,7 @@
-"""Elements that are picked and replaced by positions known at run time only.
+"""Gather and scatter at indices known at run time only.
 
-An NPU that looks rows up does both on a matrix whose rows are the elements along the axes that the positions are of.
-The positions themselves stay with the host: their arithmetic is exact in int64 there, and NPUs count rows in int32.
+An NPU with row lookups does both on a matrix whose rows are the elements along the indexed axes. The core computes the
+indices: its arithmetic is exact in int64, while NPUs use int32 row indices.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _SHARED = Quantization(("table", "rows"), OutputQuantization.SHARED)
 
 
 def _quantization(node: AtenArguments) -> Quantization:
-    """One grid for old and new values; sums of them have none yet."""
+    """Old and new values share qparams; accumulated sums have none yet."""
     return Quantization(activations=()) if node.value("accumulate") else _SHARED
 
 
 @operator("scatter_rows")
 class ScatterRows(Op):
-    """A table with new rows in the place of some, by their numbers.
+    """A table with some rows replaced, by index.
 
-    table int8 or int16 [V, E], indices int32 [W], rows [W, E]  ->  y [V, E], qparams of the table.
-    Indices are from 0 to V - 1, and no two are equal.
+    table int8 or int16 [V, E], indices int32 [W], rows [W, E]  ->  y [V, E], qparams of the table. Indices are unique
+    and from 0 to V - 1.
     """
 
     operand_names = ("table", "indices", "rows")
@@ -93,7 +93,7 @@ class ScatterRows(Op):
         return emit.reshape(emit.add("SCATTER", operands, (1, height, width), table.dtype), table.shape)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
-        """One row after the other, each by its place: LiteRT's scatter begins with zeros."""
+        """One row at a time, by slices: LiteRT's scatter starts with zeros."""
         table, indices, rows = (emit.input_type(i) for i in range(3))
         column = emit.constant(0, TensorType((1,), DType.INT32))
         last: Any = 0
@@ -115,7 +115,7 @@ def _litert_slice(emit: LiteRtEmitter, x: int, begin: tuple[int, ...], size: tup
 
 
 def rows_numbered(graph: Graph, indices: Tensor) -> int:
-    """How many rows there are of which a tensor has numbers: of the shortest table, or 1 where it has none."""
+    """Number of rows of the smallest table that a tensor indexes; 1 if it indexes none."""
     tables = [
         node.inputs[node.op.operand_names.index("table")].shape[0]
         for node in graph.nodes
@@ -127,7 +127,7 @@ def rows_numbered(graph: Graph, indices: Tensor) -> int:
 @imports("index.Tensor", "gather.default", "take_along_dim.default", quantization=shares_qparams())
 @imports("index_copy.default", rows="source", quantization=Quantization(("x", "rows"), OutputQuantization.SHARED))
 def _on_the_host(node: AtenNode) -> Tensor:
-    """Old and new values share a grid, so that the host moves integers."""
+    """Annotated so that old and new values share qparams, and the core moves integers."""
     raise UnsupportedError(
         f"`{node.overload}` picks or replaces elements at positions that are known at run time only.", hint=LOOKUP_HINT
     )
@@ -138,7 +138,7 @@ def _on_the_host(node: AtenNode) -> Tensor:
 
 @composes("index_select.default")
 def _select_to_rows(write: Writer) -> Float:
-    """index_select(x, dim, i) -> rows i of x as a matrix, for positions known at run time"""
+    """index_select(x, dim, i) -> rows i of x as a matrix, for indices known at run time"""
     x, axis, index = write.given["self"], write.given["dim"], write.given["index"]
     shape = write.shape(x)
     is_done = (len(shape), axis) == (2, 0) and write.dtype(index) is DType.INT32
@@ -147,7 +147,7 @@ def _select_to_rows(write: Writer) -> Float:
 
 @composes("index.Tensor")
 def _index_to_rows(write: Writer) -> Float:
-    """x[:, i, j] -> rows of x as a matrix, for positions of neighbouring axes that are known at run time"""
+    """x[:, i, j] -> rows of x as a matrix, for indices of adjacent axes known at run time"""
     x, indices = write.given["self"], list(write.given["indices"])
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     if not axes or axes != list(range(axes[0], axes[-1] + 1)) or not _looks_up(write, *(indices[a] for a in axes)):
@@ -157,7 +157,7 @@ def _index_to_rows(write: Writer) -> Float:
 
 @composes("gather.default", "take_along_dim.default")
 def _gather_to_rows(write: Writer) -> Float:
-    """gather(x, dim, i) -> rows of x as a matrix: single elements, unless i is repeated along the other axes"""
+    """gather(x, dim, i) -> rows of x as a matrix: single elements, unless i is expanded along the other axes"""
     given = write.given
     x, axis, index = given["self"], given["dim"], given.get("index", given.get("indices"))
     shape = write.shape(x)
@@ -186,7 +186,7 @@ def _gather_to_rows(write: Writer) -> Float:
 
 @composes("index_put.default")
 def _put_to_rows(write: Writer) -> Float:
-    """x[:, i] = z -> new rows of x as a matrix, for positions known at run time"""
+    """x[:, i] = z -> new rows of x as a matrix, for indices known at run time"""
     given = write.given
     x, z, indices = given["self"], given["values"], list(given["indices"])
     shape = write.shape(x)
@@ -203,7 +203,7 @@ def _put_to_rows(write: Writer) -> Float:
 
 
 def _are_rows(write: Writer, index: Float) -> bool:
-    """Whether positions are one list of int32 numbers, none of which counts from the end."""
+    """True if indices are a vector of int32 numbers without negative ones."""
     if write.dtype(index) is not DType.INT32 or len(write.shape(index)) != 1:
         return False
     made = write.call(index)
@@ -214,7 +214,7 @@ def _are_rows(write: Writer, index: Float) -> bool:
 
 @composes("index_copy.default")
 def _copy_to_rows(write: Writer) -> Float:
-    """index_copy(x, dim, i, z) -> new rows of x as a matrix, for positions known at run time"""
+    """index_copy(x, dim, i, z) -> new rows of x as a matrix, for indices known at run time"""
     given = write.given
     x, axis, index = given["self"], given["dim"], given["index"]
     if not write.shape(x) or not _looks_up(write, index):
@@ -223,7 +223,7 @@ def _copy_to_rows(write: Writer) -> Float:
 
 
 def _looks_up(write: Writer, *indices: Float) -> bool:
-    """Whether the device looks rows up, and the positions are such."""
+    """True if the device supports row lookups by such indices."""
     return write.capabilities.lookups and all(write.dtype(i) in _INTEGERS for i in indices)
 
 
@@ -232,7 +232,7 @@ def _integer(write: Writer, value: int) -> Float:
 
 
 def _place(write: Writer, shape: tuple[int, ...], axes: list[int], indices: list[Float]) -> Float:
-    """The number of the row, of those that several axes make up together; negative positions count from the end."""
+    """Flattened row index over several axes; negative indices count from the end."""
     place: Float = None
     for axis, index in zip(axes, indices, strict=True):
         known = write.stored(index)
@@ -248,7 +248,7 @@ def _place(write: Writer, shape: tuple[int, ...], axes: list[int], indices: list
 
 
 def _front(write: Writer, x: Float, axes: list[int]) -> tuple[Float, list[int] | None]:
-    """x with some neighbouring axes as the rows of a matrix, and the order that its axes had to be brought to."""
+    """x with some adjacent axes as the rows of a matrix, and the permutation that this needs."""
     shape = write.shape(x)
     before = list(range(axes[0]))
     order = None
@@ -264,7 +264,7 @@ def _row(write: Writer, matrix: Float, index: Float) -> Float:
 
 
 def _numbers(write: Writer, index: Float) -> Float:
-    """Positions as one list of int32 numbers."""
+    """Indices as a vector of int32 numbers."""
     known = write.stored(index)
     if known is not None:
         return write.constant(known.reshape(-1).astype(np.int32))
@@ -273,7 +273,7 @@ def _numbers(write: Writer, index: Float) -> Float:
 
 
 def _rows(write: Writer, x: Float, axes: list[int], index: Float) -> Float:
-    """What several axes hold at some positions, in their place."""
+    """The elements of several axes at some indices, as in advanced indexing."""
     shape, picked = write.shape(x), write.shape(index)
     matrix, order = _front(write, x, axes)
     rest = [n for a, n in enumerate(shape) if a not in axes]
@@ -287,7 +287,7 @@ def _rows(write: Writer, x: Float, axes: list[int], index: Float) -> Float:
 
 
 def _replaced(write: Writer, x: Float, axes: list[int], index: Float, picked: tuple[int, ...], z: Float) -> Float:
-    """x with z in the place of what several axes hold at some positions."""
+    """x with z at some indices of several axes."""
     shape, first = write.shape(x), axes[0]
     wanted = (*shape[:first], *picked, *shape[axes[-1] + 1 :])
     if write.shape(z) != wanted:

@@ -1,9 +1,9 @@
-"""Tables of functions of one element, for chips that look results up: of 256 int8 results, or of 513 int16 ones.
+"""Lookup tables of functions of one element: of 256 int8 results, or of 513 int16 ones.
 
-The importer evaluates a function at the 256 numbers of the operand's grid, so that the NPU computes it in one step,
-whatever it is.  Of an int16 operand it is evaluated at every 128th, and straight lines stand for it between; functions
-with steps, for which that would be wrong, are built of other operators (`micronpu.ops.steps`).
-The functions themselves stand in `micronpu.ops.tables.functions` and `micronpu.ops.comparisons`.
+The importer evaluates a function at the 256 values of the operand, so that the NPU computes any function in one
+operation. For an int16 operand it is evaluated at every 128th value, with linear interpolation; step functions are
+composed of other operators (`micronpu.ops.steps`). The functions are defined in `micronpu.ops.tables.functions` and
+`micronpu.ops.comparisons`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ ENTRIES = {DType.INT8: 256, DType.INT16: 513}
 def table_entries(function: RealFunction, x: TensorType, y: QParams) -> tuple[int, ...]:
     """The int8 results of a real function for the inputs -128 to 127.
 
-    All is float32, rounded to nearest, ties to even, as PyTorch dequantizes and quantizes.  Infinite results saturate.
-    Where the function has no value it has that of the nearest number with one: a grid for [-1, 1] goes a little beyond,
-    and what the model gives there, as the arc sine of -1.003, is no number that could be quantized.
+    Computed in float32, rounded to nearest, ties to even, like PyTorch's dequantization and quantization. Infinite
+    results saturate. An undefined result becomes that of the nearest defined one: the range of qparams for [-1, 1]
+    extends a little beyond, where for example the arc sine of -1.003 is undefined.
     """
     low, high = DType.INT8.limits
     reals = (np.arange(low, high + 1) - x.zero_point).astype(np.float32) * np.float32(x.scale)
@@ -55,8 +55,8 @@ def table_entries(function: RealFunction, x: TensorType, y: QParams) -> tuple[in
 def wide_table_entries(function: RealFunction, x: TensorType, y: QParams) -> tuple[int, ...]:
     """The int16 results of a real function for the inputs -32768, -32640, .. 32640 and 32767.
 
-    Where it has no value, as the square root of what is negative, it has that of the nearest number with one.  Where it
-    jumps, as 1/x does at zero, it does so in several entries: TOSA has no line that is steeper than int16.
+    An undefined result, such as the square root of a negative number, becomes that of the nearest defined one. A jump,
+    such as that of 1/x at zero, takes several entries: TOSA limits steps between entries to int16.
     """
     largest = 2.0 * y.scale[0] * 2**15
     low, high = DType.INT16.limits
@@ -81,8 +81,8 @@ def wide_table_entries(function: RealFunction, x: TensorType, y: QParams) -> tup
 class LookupTable(Elementwise):
     """Any function of one element.
 
-    x int8 [any]  ->  y int8 [same], qparams of its own:    y[i] = entries[x[i] + 128].
-    x int16 [any]  ->  y int16 [same], qparams of its own:  straight lines between 513 entries, every 128th result.
+    x int8 [any]  ->  y int8 [same], own qparams:    y[i] = entries[x[i] + 128].
+    x int16 [any]  ->  y int16 [same], own qparams:  interpolated between 513 entries, every 128th result.
     """
 
     entries: tuple[int, ...]
@@ -101,7 +101,7 @@ class LookupTable(Elementwise):
         return np.array(self.entries, np.int8 if len(self.entries) == ENTRIES[DType.INT8] else np.int16)
 
     def every_result(self, x: DType) -> npt.NDArray[Any]:
-        """The results for all elements of a type, from the lowest to the highest."""
+        """Results for all elements of a type, from the lowest to the highest."""
         low, high = x.limits
         if x is DType.INT8:
             return self.array
@@ -116,7 +116,7 @@ class LookupTable(Elementwise):
         return emit.table(emit.input(0), self.array)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
-        """LiteRT has no table: the elements are made indices, and the results gathered."""
+        """LiteRT has no tables: convert the elements to indices, and gather the results."""
         x, y = emit.input_type(0), emit.output_type
         integers = TensorType(x.shape, DType.INT32)
         wide, indices = emit.intermediate(integers), emit.intermediate(integers)
@@ -128,7 +128,7 @@ class LookupTable(Elementwise):
 
 
 def look_up(node: AtenNode, x: Tensor, function: RealFunction, y: QParams) -> Tensor:
-    """A function of every element of x; of int16 numbers from several tables where one is far from it somewhere.
+    """A function of every element of x; for int16, several tables if one is not accurate enough.
 
     x -> table -> y                     x -> table ──────────────────────┬ add -> y
                                           -> requantize(32 x) -> table ──┘     (near zero; elsewhere 32 (x - center))
@@ -176,12 +176,12 @@ def refused(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
 def unary(
     *overloads: str, quantization: Quantization | None = None, steps: Steps | None = None, **names: str
 ) -> Callable[[Callable[[AtenArguments], RealFunction]], Callable[[AtenArguments], RealFunction]]:
-    """Registers a real function under ATen overloads; what is decorated returns it for the arguments of a call.
+    """Register a real function under ATen overloads; the decorated definition returns it for the arguments of a call.
 
     Args:
-        quantization: annotation rule; an observer of its own unless given.
-        steps: makes the operators for an int16 operand, where the function has steps.
-        names: operand name = schema argument name, where the operand is not ``self``.
+        quantization: annotation rule; default: own observer.
+        steps: makes the operators of a step function for an int16 operand.
+        names: operand name = schema argument name, if the operand is not ``self``.
     """
 
     def register(definition: Callable[[AtenArguments], RealFunction]) -> Callable[[AtenArguments], RealFunction]:
@@ -200,5 +200,5 @@ def unary(
 
 
 def places(name: str) -> tuple[str, str]:
-    """The overloads of a function with nothing but its operand."""
+    """The overloads of a function whose only argument is its operand."""
     return f"{name}.default", f"{name}_.default"

@@ -1,1 +1,1 @@
-"""What several operators write as TOSA."""
+"""TOSA forms shared by several operators."""

@@ -1,4 +1,4 @@
-"""TOSA forms of resizing: RESIZE where its positions are exactly those of the reference, and copies otherwise."""
+"""TOSA forms of resizing: RESIZE if its coordinates are exactly those of the reference, otherwise copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_PARTS = 64
 
 
 class _Axis:
-    """Positions along one axis: result i lies at ``(i * step + offset) / scale`` of the operand."""
+    """Coordinates along one axis: result i is at ``(i * step + offset) / scale`` of the operand."""
 
     def __init__(self, before: int, after: int, scale: int, step: int, offset: int) -> None:
         self.before, self.after = before, after
@@ -35,14 +35,14 @@ class _Axis:
         return within and 0 < self.step < 16 * self.scale and self.scale <= _LARGEST_SCALE
 
     def nearest(self) -> npt.NDArray[Any]:
-        """The element of the operand that RESIZE takes for each result."""
+        """Index of the operand's element that RESIZE selects for each result."""
         position = np.arange(self.after) * self.step + self.offset
         index, rest = position // self.scale, position % self.scale
         return np.clip(index + (2 * rest >= self.scale), 0, self.before - 1)
 
 
 def _candidates(before: int, after: int) -> list[_Axis]:
-    """Forms of the nearest filter, those first that more NPUs have."""
+    """Forms of the nearest filter; those that more NPUs support are first."""
     common = math.gcd(before, after)
     n, d = after // common, before // common
     found = [_Axis(before, after, 2 * n, 2 * d, d - n), _Axis(before, after, 2 * n, 2 * d, -n)]
@@ -74,22 +74,22 @@ def nearest(emit: TosaEmitter, sources: Sequence[npt.NDArray[Any]]) -> TosaTenso
 
 
 def _repeats(before: int, source: npt.NDArray[Any]) -> int | None:
-    """How often every element is repeated, or None where that is not all that happens."""
+    """Number of repetitions of every element, or None if there are other changes."""
     count, rest = divmod(len(source), before)
     return count if rest == 0 and np.array_equal(source, np.repeat(np.arange(before), count)) else None
 
 
 def _steps(before: int, source: npt.NDArray[Any]) -> int | None:
-    """The number of elements of which one is kept, or None where that is not all that happens."""
+    """Stride of the selected elements, or None if there are other changes."""
     count, rest = divmod(before, len(source))
     regular = rest == 0 and np.array_equal(source, source[0] + count * np.arange(len(source)))
     return count if regular else None
 
 
 def _picked(emit: TosaEmitter, x: TosaTensor, axis: int, source: npt.NDArray[Any]) -> TosaTensor:
-    """The elements of an axis by their indices, in any order.
+    """Select the elements of an axis by index, in any order.
 
-    Copies and steps work on an axis behind the one in question, whose elements lie side by side in memory.
+    Copies and strides use an additional axis after the selected one, whose elements are adjacent in memory.
     """
     before, behind = x.shape[:axis], math.prod(x.shape[axis + 1 :])
     rows, outer = x.shape[axis], math.prod(before)
@@ -119,7 +119,7 @@ def _picked(emit: TosaEmitter, x: TosaTensor, axis: int, source: npt.NDArray[Any
 
 
 def bilinear(emit: TosaEmitter, sizes: Sequence[int], steps: Sequence[int], offsets: Sequence[int]) -> TosaTensor:
-    """The bilinear filter, whose positions are ``i * step + offset`` in units of 1/1024 of an element.
+    """The bilinear filter with coordinates ``i * step + offset`` in units of 1/1024 of an element.
 
     Args:
         sizes: height and width of the result.

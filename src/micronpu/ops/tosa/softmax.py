@@ -6,7 +6,7 @@ x -> x - max -> table (three bytes of the exponential) -> e [.., C], 20 bits
 e -> sum -> count of leading zeros, reciprocal
 e * reciprocal, shifted back by the leading zeros -> y
 
-int16: the same with a table of exponentials and one of reciprocals, which is LiteRT's way.
+int16: the same with a table of exponentials and one of reciprocals, as in LiteRT.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
 
 EXPONENTIAL_BITS = 20
-"""Bits of an exponential, of which the largest is ``2**19``."""
+"""Bits of an exponential; the largest is ``2**19``."""
 
 MOST_CHANNELS = 4096
 
@@ -76,7 +76,7 @@ def wide_softmax(
     difference = emit.elementwise("SUB", emit.wide(rows, 0), emit.wide(largest, 0), "INT32")
     factor = multiplier[0] * 2.0 ** (multiplier[1] - 31)
     if factor > 2**12:
-        # TOSA wants products inside of int32; what is further from the largest element saturates all the same.
+        # TOSA requires products inside of int32; larger distances from the largest element saturate anyway.
         lowest = _number(emit, -math.ceil(2**16 / factor) - 1)
         difference = emit.elementwise("MAXIMUM", difference, lowest, "INT32", emit.IGNORE_NAN)
     scaled = emit.rescale(difference, "INT32", [multiplier[0]], [31 - multiplier[1]])
@@ -100,7 +100,7 @@ def _number(emit: TosaEmitter, value: int) -> TosaTensor:
 
 
 def _numbers(emit: TosaEmitter, index: TosaTensor, values: npt.NDArray[np.int64]) -> TosaTensor:
-    """A table of numbers of up to 23 bits: the sum of tables of their digits, from -128 to 127, to the base 256."""
+    """A table of numbers of up to 23 bits: the sum of tables of their base-256 digits, from -128 to 127."""
     total = None
     for place in range(0, 24, 8):
         digits = ((values + 128) & 0xFF) - 128

@@ -1,7 +1,7 @@
-"""What the TOSA forms of window operators share.
+"""TOSA forms of window operators.
 
-TOSA has windows only where the last one ends exactly at the end of the padded operand, so elements that no window
-reaches are cut off first.  Where there is a choice, `TosaEmitter.prefers` decides.
+TOSA requires that the last window ends exactly at the end of the padded operand, so elements that no window covers are
+removed first. `TosaEmitter.prefers` selects among alternatives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Window(NamedTuple):
-    """An operand and the geometry of the windows over it, as TOSA wants them; padding is top, bottom, left, right."""
+    """An operand and the geometry of the windows over it for TOSA; padding is top, bottom, left, right."""
 
     x: TosaTensor
     stride: Size2d
@@ -35,10 +35,10 @@ def fitted(
     *,
     fill: int | None = None,
 ) -> Window:
-    """x [N, H, W, C] without the elements that no window reaches.
+    """x [N, H, W, C] without the elements that no window covers.
 
     Args:
-        fill: what padding counts as, where long strides may have it written out; None where padding does not count.
+        fill: padding value, for long strides with explicit padding; None if padding is excluded.
     """
     if padding and max(stride) > emit.prefers.longest_stride and fill is not None:
         p = padding
@@ -62,12 +62,12 @@ def fitted(
 
 
 def spread(emit: TosaEmitter, weight: TosaTensor, dilation: Size2d, axes: Size2d) -> tuple[TosaTensor, Size2d]:
-    """Constant weights with zeros between their elements, and the dilation that is left.
+    """Dilate constant weights explicitly, and return the remaining dilation.
 
-    For a larger dilation than kernels have, a compiler would split the operand, which takes longer.
+    For a dilation that kernels do not support, a compiler would split the operand, which is slower.
 
     Args:
-        axes: where height and width of the kernel are in ``weight``.
+        axes: indices of the kernel's height and width in ``weight``.
     """
     factors = [d // emit.prefers.longest_dilation if d % emit.prefers.longest_dilation == 0 else d for d in dilation]
     shape = list(weight.shape)
@@ -93,12 +93,12 @@ def spread(emit: TosaEmitter, weight: TosaTensor, dilation: Size2d, axes: Size2d
 def covering(
     emit: TosaEmitter, x: TosaTensor, weight: TosaTensor, axes: Size2d, stride: Size2d, padding: Padding2d
 ) -> TosaTensor:
-    """Constant weights with zeros behind them, so that the windows cover all of x, where that is cheap.
+    """Extend constant weights by zeros, so that the windows cover all of x, if that is cheap.
 
-    Cutting off what no window reaches is a copy of x.
+    Removing uncovered elements would copy x.
 
     Args:
-        axes: where height and width of the kernel are in ``weight``; its dilation is 1.
+        axes: indices of the kernel's height and width in ``weight``; its dilation is 1.
     """
     if weight.data is None:
         return weight
@@ -121,9 +121,9 @@ def covering(
 def requantized(
     emit: TosaEmitter, accumulators: TosaTensor, scales: tuple[float, ...], activation: Activation
 ) -> TosaTensor:
-    """Accumulators of x and weights with the given scales on the grid of the result, with the fused clamp.
+    """Requantize accumulators of x and weights with the given scales, and apply the fused clamp.
 
-    Bit for bit as `requantize_accumulators`.
+    Bit-exact to `requantize_accumulators`.
     """
     x, y = emit.input_type(0), emit.output_type
     own, wanted = x.scale, y.scale  # once: there are as many scales as channels
@@ -133,7 +133,7 @@ def requantized(
 def transposed(
     emit: TosaEmitter, stride: Size2d, crop: Padding2d, scales: tuple[float, ...], activation: Activation
 ) -> TosaTensor:
-    """A transposed convolution of the current node: one convolution for each offset of a result from a stride.
+    """A transposed convolution of the current node: one convolution for each phase of the stride.
 
     Result ``stride * q + r`` reads the weights ``p, p + stride, ..`` for ``p = (r + crop) % stride``, in reverse order.
 
@@ -168,13 +168,13 @@ def transposed(
 
 
 class _Phase(NamedTuple):
-    """The results at one offset from a stride along one axis.
+    """The results at one phase of the stride along one axis.
 
     Attributes:
-        first: the first weight that they read.
+        first: the first weight that they use.
         begin, end: the part of the operand that they read.
-        padding: before and behind it.
-        results: how many there are.
+        padding: before and after it.
+        results: their number.
     """
 
     first: int
@@ -198,7 +198,7 @@ class _Phase(NamedTuple):
 
 
 def sum_of_last(emit: TosaEmitter, count: int) -> TosaTensor:
-    """Sums [rows] over the last elements of the operand without its zero point: a convolution with ones."""
+    """Sums [rows] over the last elements of the operand minus its zero point: a convolution with ones."""
     x = emit.input(0)
     rows = math.prod(x.shape) // count
     image, ones = emit.reshape(x, (1, 1, rows, count)), emit.constant(np.ones((1, 1, 1, count)))
