@@ -25,6 +25,10 @@ PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal
 SMOKE := tests/unit/container tests/unit/ir/test_graph.py tests/unit/ir/test_verify.py \
          tests/unit/passes/test_passes_fusion.py tests/runtime/test_golden.py
 
+# Hundreds of test processes import the package: compiling it each time takes more than a second, and rewriting the
+# assertions of the tests fifteen.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv demo smoke quick test test-all networks mutation fuzz lint format tables docs bench pages canary clean
 

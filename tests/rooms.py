@@ -51,6 +51,12 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of `tree`, in the order of `ast.walk`; several tests look at each of a million."""
+    return tuple(ast.walk(tree(path)))
+
+
 def sentence(room: str) -> str:
     """What a room says of itself, in its first sentence."""
     path = SOURCE / room / "__init__.py" if (SOURCE / room).is_dir() else SOURCE / f"{room}.py"

@@ -290,11 +290,13 @@ def under(kinds: Iterable[str], *settings: str) -> dict[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
-    parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--settings", nargs="*", default=list(SETTINGS), help="such as avx2, or several as sse41+hash")
     parser.add_argument("--digests", action="store_true", help="of this process, as JSON")
     parser.add_argument("--against", type=Path, help="a file of such digests, to compare this process's with")
     parser.add_argument("--every", type=int, default=0, help="also one of so many operators, networks, golden programs")
     given = parser.parse_args()
+    if unknown := {name for setting in given.settings for name in setting.split("+")} - SETTINGS.keys():
+        parser.error(f"no such settings: {sorted(unknown)}; there are {list(SETTINGS)}")
     if given.digests:
         print(json.dumps(digests(given.kinds, given.every)))
         return 0
@@ -310,7 +312,7 @@ def main() -> int:
     print(f"{given.settings[0]}: {len(wanted)} programs, not compiled: {failed or 'none'}", flush=True)
     bad = bool(failed)
     for setting in given.settings[1:]:
-        found = under(given.kinds, setting)
+        found = under(given.kinds, *setting.split("+"))
         other = [kind for kind in wanted if found[kind] != wanted[kind]]
         bad |= bool(other)
         print(f"{setting}: {len(wanted) - len(other)} of {len(wanted)} the same; others: {other}", flush=True)

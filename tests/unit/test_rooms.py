@@ -6,10 +6,11 @@ import ast
 import graphlib
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.rooms import PAGE, ROOMS, SOURCE, page_with_table, tree
+from tests.rooms import PAGE, ROOMS, SOURCE, nodes, page_with_table, tree
 
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Upward imports that stay, (module, module) with the reason; at most three."""
@@ -18,7 +19,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 def imports(path: Path) -> list[tuple[str, int]]:
     """The modules of the package that a file imports anywhere, lazily or for types, with the line."""
     found = []
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module == "micronpu":
@@ -87,14 +88,14 @@ KNOW_FAMILIES = {
 FAMILY_WORDS = re.compile(r"ethos|neutron|cortex", re.IGNORECASE)
 
 
-def words_of(module: ast.Module) -> list[tuple[int, str]]:
-    """What a file says in code: names, imports, strings and the parts of f-strings, with the line.
+def words_of(module: Sequence[ast.AST]) -> list[tuple[int, str]]:
+    """What the nodes of a file say in code: names, imports, strings and the parts of f-strings, with the line.
 
     Doc-strings and the strings behind attributes are for readers, and may give examples.
     """
-    told = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
+    told = {id(node.value) for node in module if isinstance(node, ast.Expr)}
     found: list[tuple[int, str]] = []
-    for node in ast.walk(module):
+    for node in module:
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
             found.append((line, node.value))
@@ -113,8 +114,8 @@ def words_of(module: ast.Module) -> list[tuple[int, str]]:
     return found
 
 
-def families_named(text: str) -> list[tuple[int, str]]:
-    return [(line, word) for line, word in words_of(ast.parse(text)) if FAMILY_WORDS.search(word)]
+def families_named(module: Sequence[ast.AST]) -> list[tuple[int, str]]:
+    return [(line, word) for line, word in words_of(module) if FAMILY_WORDS.search(word)]
 
 
 def test_no_module_outside_knows_a_family() -> None:
@@ -124,7 +125,7 @@ def test_no_module_outside_knows_a_family() -> None:
     for path in (*SOURCE.rglob("*.py"), *SOURCE.rglob("*.pyi")):
         module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
         if module.split(".")[0] not in KNOW_FAMILIES and module not in FACES:
-            found += [f"{module}:{line}: {word}" for line, word in families_named(path.read_text(encoding="utf-8"))]
+            found += [f"{module}:{line}: {word}" for line, word in families_named(nodes(path))]
     assert not found, "ask the registry, or the family by its contract"
 
 
@@ -146,9 +147,9 @@ def test_what_the_walk_would_find_of_families() -> None:
         "make(is_ethosu=True)",
         "payload.neutron",
     ):
-        assert families_named(text), text
+        assert families_named([*ast.walk(ast.parse(text))]), text
     for text in ('"""For an Ethos-U."""', 'A = 1\n"""Of Neutron."""', "# an Ethos-U", "hint = 'the NPU'"):
-        assert not families_named(text), text
+        assert not families_named([*ast.walk(ast.parse(text))]), text
 
 
 def needs() -> dict[str, set[str]]:
@@ -156,7 +157,7 @@ def needs() -> dict[str, set[str]]:
     modules = {".".join(p.relative_to(SOURCE).with_suffix("").parts): p for p in SOURCE.rglob("*.py")}
     found: dict[str, set[str]] = {module: set() for module in modules}
     for module, path in modules.items():
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("micronpu"):
                 home = node.module.removeprefix("micronpu").removeprefix(".")
                 for alias in node.names:
@@ -206,7 +207,7 @@ def test_no_module_is_there_for_tests_alone() -> None:
     modules = {".".join(p.relative_to(SOURCE).with_suffix("").parts) for p in SOURCE.rglob("*.py")}
     used: set[str] = set()
     for path in (*SOURCE.rglob("*.py"), *SOURCE.rglob("*.pyi")):
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and node.module:
                 used |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     left = {m for m in modules if not m.endswith("__init__") and f"micronpu.{m}" not in used}

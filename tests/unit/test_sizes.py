@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.rooms import SOURCE, tree
+from tests.rooms import SOURCE, nodes
 
 MOST_LINES, MOST_LINES_OF_FUNCTION, MOST_PARAMETERS = 600, 60, 10
 
@@ -23,7 +23,7 @@ def files() -> Iterator[Path]:
 
 def functions() -> Iterator[tuple[str, Function]]:
     for path in files():
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, Function):
                 yield f"{path.relative_to(SOURCE)}:{node.lineno} {node.name}", node
 
@@ -73,7 +73,7 @@ ONCE = ("MAX_PARTS",)
 def test_what_is_decided_once_is_said_once() -> None:
     said: Counter[str] = Counter()
     for path in files():
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             targets = node.targets if isinstance(node, ast.Assign) else ()
             said.update(t.id for t in targets if isinstance(t, ast.Name) and t.id in ONCE)
     assert said == dict.fromkeys(ONCE, 1), said
@@ -83,7 +83,7 @@ def test_a_finished_program_is_built_once() -> None:
     """Nobody sets an attribute of a `CompiledProgram` from outside."""
     wrong = []
     for path in (SOURCE / "compiler").rglob("*.py"):
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             for target in node.targets if isinstance(node, ast.Assign) else ():
                 if isinstance(target, ast.Attribute) and ast.unparse(target.value) in ("program", "made_program"):
                     wrong.append(f"{path.name}:{node.lineno} {ast.unparse(target)}")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.rooms import SOURCE, tree
+from tests.rooms import SOURCE, nodes
 
 PACKAGES = ("torch", "torchao", "executorch")
 
@@ -61,7 +61,7 @@ def own_names() -> frozenset[str]:
     for path in SOURCE.rglob("*.py"):
         if path.parent.name == "upstream":
             continue
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 found.add(node.name)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -108,15 +108,19 @@ def named(node: ast.Call) -> Iterator[str]:
             yield f"{function}({argument.value!r})"
 
 
+def is_of_ao(node: ast.Attribute) -> bool:
+    """Whether a name is what `torch.ao` may have: asked before the slow `ast.unparse`."""
+    return isinstance(node.value, ast.Attribute) and node.value.attr == "ao"
+
+
 def secrets(text: str | Path) -> Iterator[tuple[int, str]]:
     """Line and name of what a file uses of others that is private or deprecated."""
-    module = tree(text) if isinstance(text, Path) else ast.parse(text)
-    for node in ast.walk(module):
+    for node in nodes(text) if isinstance(text, Path) else ast.walk(ast.parse(text)):
         for name in imported(node):
             theirs = name.split(".")[0] in PACKAGES
             if theirs and (is_private(name) or name.startswith("torch.ao.") or is_internal(name)):
                 yield node.lineno, name  # type: ignore[attr-defined]
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Attribute) and (is_private(node.attr) or is_of_ao(node)):
             name = ast.unparse(node)
             of_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
             deprecated = name.startswith("torch.ao.")

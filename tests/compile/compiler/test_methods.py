@@ -71,6 +71,13 @@ def compiled(target: str = "ethos-u85-256", **options: Any) -> Any:
     return micronpu.compile({"prefill": (own, call(0, 4)), "decode": (own, call(0, 1))}, target, **options)
 
 
+@pytest.fixture(scope="module")
+def shared() -> micronpu.CompiledProgram:
+    """For tests that run and read it: whoever runs it resets its states before."""
+    program: micronpu.CompiledProgram = compiled()
+    return program
+
+
 @pytest.mark.parametrize(
     ("target", "activations"), [("ethos-u85-256", "int16"), ("imxrt700", "int8"), ("cortex-m33", "int8")]
 )
@@ -168,8 +175,8 @@ def test_methods_of_a_module_and_one_that_only_reads() -> None:
     assert (empty - torch.relu(x)).abs().max() <= 2 * step < (full - empty).abs().max()
 
 
-def test_every_way_to_run_the_file(tmp_path: Path) -> None:
-    program = compiled()
+def test_every_way_to_run_the_file(tmp_path: Path, shared: micronpu.CompiledProgram) -> None:
+    program = shared
     path = program.save(tmp_path / "both.pte")
     rows = [("prefill", call(0, 4, 5)), ("decode", call(4, 1, 5)), ("decode", call(5, 1, 5))]
     program.reset()
@@ -197,8 +204,8 @@ def test_every_way_to_run_the_file(tmp_path: Path) -> None:
             assert torch.equal(again.run(*inputs, method=name), y)
 
 
-def test_planned_memories_and_the_report(tmp_path: Path) -> None:
-    program = compiled()
+def test_planned_memories_and_the_report(tmp_path: Path, shared: micronpu.CompiledProgram) -> None:
+    program = shared
     plans = {name: read_plan(program.buffer, method=name)[0] for name in program.methods}
     places = {
         name: [(v.planned, v.offset) for v in plan.values if v.initial is not None] for name, plan in plans.items()
@@ -281,7 +288,6 @@ def test_refusals(case: str) -> None:
     assert found.value.hint
 
 
-def test_no_such_method() -> None:
-    program = compiled(verify=False)
+def test_no_such_method(shared: micronpu.CompiledProgram) -> None:
     with pytest.raises(OptionError, match=r"no method 'forward'.*'decode', 'prefill'"):
-        program.run(*call(0, 1))
+        shared.run(*call(0, 1))

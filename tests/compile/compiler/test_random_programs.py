@@ -109,7 +109,7 @@ def test_program_is_the_quantized_network(row: tuple[int, str, Activations, str]
                 np.testing.assert_array_equal(found[0].reshape(-1), values.reshape(-1))
 
 
-@pytest.mark.parametrize(("seed", "target"), [(13, U55), (46, U85)])
+@pytest.mark.parametrize(("seed", "target"), [(13, U55), pytest.param(46, U85, marks=pytest.mark.slow)])
 def test_both_entries_give_the_same_payloads(seed: int, target: str) -> None:
     """13 has a comparison, whose cast to float ExecuTorch writes in its own words."""
     network, program = compiled(seed, target, "int8", "litert")

@@ -8,6 +8,7 @@ from tests import same_bytes
 FEW = ("separable-neutron-io", "gru", "adaptive", "equalized-mse")
 
 
+@pytest.mark.slow  # `.ci/run` compares all kinds in this way
 def test_old_instructions_give_the_same_bytes() -> None:
     """Kernels for processors of fifteen years ago, another seed of hashes, other batches: all at once."""
     base = same_bytes.under(FEW, "base")

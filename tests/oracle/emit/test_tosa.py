@@ -45,7 +45,9 @@ def program(row: Case) -> TosaProgram:
 
 
 def without_form(row: Case) -> str:
-    """Why a row has no TOSA form, or ""."""
+    """Why a row has no TOSA form, or "". Only rows of `NO_FORM` are written for it: the test of any other one fails."""
+    if row.op.name not in NO_FORM:
+        return ""
     try:
         to_tosa(row.graph())
     except UnsupportedError as error:

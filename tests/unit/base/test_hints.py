@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.rooms import SOURCE, tree
+from tests.rooms import SOURCE, nodes
 
 from micronpu.base import errors
 from micronpu.base.errors import MicroNpuError
@@ -25,7 +25,7 @@ def test_every_error_has_a_hint() -> None:
     assert kinds > set(ELSEWHERE)
     found: dict[str, list[int]] = {}
     for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue
             hinted = any(keyword.arg in ("hint", None) for keyword in node.keywords)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from types import SimpleNamespace
 
-from tests.rooms import SOURCE, tree
+from tests.rooms import SOURCE, nodes
 
 from micronpu.frontend import facts
 from micronpu.frontend.facts import Fact
@@ -34,7 +34,7 @@ def test_every_key_is_declared_once() -> None:
         name = path.relative_to(SOURCE).as_posix()
         if name == "frontend/facts.py" or name in OF_A_TYPE_OF_THEIR_OWN:
             continue
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Constant) and node.value in declared:
                 wrong.append(f"{name}:{node.lineno} {node.value}")
             key = node.slice if isinstance(node, ast.Subscript) and _is_meta(node.value) else None

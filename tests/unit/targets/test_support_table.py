@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from micronpu.ir.way import WAYS, Capabilities
 from micronpu.ops import OPERATORS
 from micronpu.ops.clamps import Clamp, Relu
@@ -10,12 +12,12 @@ from micronpu.targets.neutron.rules import RULES
 from micronpu.targets.neutron.support_table import limits_table, litert_names
 from micronpu.targets.support import Outcome, becomes, in_place, operators_of
 
-TABLE = limits_table()
+table = functools.cache(limits_table)
 
 
 def rows() -> dict[str, list[str]]:
     """Cells behind the ATen name, by name."""
-    lines = [line.split(" | ") for line in TABLE.splitlines() if line.startswith("| `aten.")]
+    lines = [line.split(" | ") for line in table().splitlines() if line.startswith("| `aten.")]
     return {cells[0].strip("|` ").removeprefix("aten."): cells[1:] for cells in lines}
 
 
@@ -26,7 +28,7 @@ def names(overload: str, capabilities: Capabilities | None = None) -> list[str]:
 def test_every_overload_has_a_row_and_every_rule_a_place():
     assert set(rows()) == {name for name in WAYS if not name.split(".")[0].endswith("_")}
     for rule in RULES:
-        assert rule.sentence in TABLE, f"no ATen operator leads to what {rule.name} is about"
+        assert rule.sentence in table(), f"no ATen operator leads to what {rule.name} is about"
 
 
 def test_operators_are_found_in_the_importers():

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import micronpu
 from micronpu.base.cache import CACHE, FOLDER
+from micronpu.cli.main import app
 from micronpu.ir.graph import GraphBuilder, Node
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.pooling import AvgPool2d
@@ -219,7 +218,9 @@ def test_nothing_is_kept_of_a_process_that_ended(cached: Path) -> None:
     assert not list(cached.iterdir())
 
 
-def test_the_command_line_keeps_none_when_asked_to(tmp_path: Path) -> None:
+def test_the_command_line_keeps_none_when_asked_to(
+    cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tmp_path / "net.py"
     model.write_text(
         textwrap.dedent(
@@ -233,25 +234,19 @@ def test_the_command_line_keeps_none_when_asked_to(tmp_path: Path) -> None:
             """
         )
     )
-    folder = tmp_path / "answers"
-    environment = os.environ | {FOLDER: str(folder)}
+    monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "micronpu.cli", *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
+        rules._judge.cache_clear()
+        done = CliRunner().invoke(app, [*arguments])
+        assert done.exit_code == 0, done.output
         return done.stdout
 
     run("check", "net.py:net", "-t", TARGETS[0], "--no-cache", "-q")
-    assert not folder.exists()
+    assert not cached.exists()
     run("compile", "net.py:net", "-t", TARGETS[0], "-q")
-    kept = len(list(folder.iterdir()))
+    kept = len(list(cached.iterdir()))
     assert kept
     assert f"{kept} answers of" in run("doctor")
     assert f"Deleted {kept} answers of" in run("doctor", "--clear-cache")
-    assert not list(folder.iterdir())
+    assert not list(cached.iterdir())

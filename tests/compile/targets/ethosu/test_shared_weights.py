@@ -27,7 +27,7 @@ from micronpu.targets.ethosu.schedule.stream import actions_of
 TARGETS = [
     ("ethos-u55-128", "int8"),
     ("ethos-u65-512", "int8"),
-    ("ethos-u85-256", "int8"),
+    pytest.param("ethos-u85-256", "int8", marks=pytest.mark.slow),  # the weights of the row below, in other blocks
     ("ethos-u85-256", "int16"),
     ("alif-e8", "int16"),  # weights come by transfers
 ]
