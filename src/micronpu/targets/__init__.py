@@ -1,1 +1,1 @@
-"""What is special about each kind of NPU, and the one list of them."""
+"""NPU backends and their registry."""

@@ -1,4 +1,4 @@
-"""What `micronpu passes` lists: everything that changes a program, read off the doc-strings."""
+"""The list of `micronpu passes`: everything that changes a program, from its docstrings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from micronpu.targets.registry import FAMILIES
 
 
 def catalogue() -> dict[str, dict[str, str]]:
-    """For each kind of pass, in the order in which they run, the sentence of each by name."""
+    """Return for each kind of pass, in order of execution, the description of each by name."""
     found = {
         "Rewrites of the float program, before it is quantized": float_rewrites(),
         "Passes over the graph of a partition": sentences((*SIMPLIFY, *SETTLE, *FINISH)),

@@ -1,7 +1,7 @@
-"""The contract of a family: a kind of NPU, or the core alone, and all that is special about it.
+"""The interface of a backend: a kind of NPU, or a core without NPU.
 
-`micronpu.targets.registry` holds the list of them.  Nothing here imports torch or NumPy, and a family imports them only
-in the methods that need them: the command's help and lists do not wait for either.
+`micronpu.targets.registry` lists the backends. Nothing here imports torch or NumPy, and a backend imports them only in
+the methods that need them: `--help` and lists must not wait for them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """A name that `micronpu.compile` accepts: a chip or an NPU, and how what is left over runs.
+    """A name that `micronpu.compile` accepts: a chip or an NPU, and the execution of non-delegated operators.
 
     Attributes:
         entry: name, title and other names.
         family: name of the `Family`.
-        silicon: by which the family knows what it compiles for: name or file of a chip, or name of an NPU or a core.
-        chip: None for an NPU or a core by itself.
+        silicon: the backend's name of what it compiles for: name or file of a chip, or name of an NPU or a core.
+        chip: None for an NPU or a core without chip.
     """
 
     entry: TargetEntry
@@ -51,9 +51,9 @@ class Target:
 
     @property
     def core(self) -> Core | None:
-        """The core that computes in int8 what the NPU does not take, with the clock of its chip.
+        """The core that computes non-delegated operators in int8, with the clock of its chip.
 
-        None where portable kernels compute in float, and without a chip.
+        None if portable kernels compute in float, and without a chip.
         """
         if self.chip is None or not (self.entry.leftovers or self.chip.npu is None):
             return None
@@ -61,16 +61,16 @@ class Target:
 
 
 class Family(ABC):
-    """A kind of NPU, or the core alone.
+    """A kind of NPU, or a core without NPU.
 
     Attributes:
         name: in chip files and the registry, such as "ethos-u".
         title: for people, with its article where a sentence needs one: "Ethos-U".
-        usual: the silicon where nobody chooses one, as in recipes.
-        backend: name by which the runtime looks up the delegate; "" for a family that delegates nothing.
-        packages: that have a say in a program's bytes where they are installed, beside those that micronpu needs.
-        tools: distributions that make its payloads, whose versions a deployed folder notes.
-        sparse: those of its NPUs that compute sparse layers in half the cycles, for people; "" for none.
+        usual: default silicon, as in recipes.
+        backend: name of the delegate in the runtime's registry; "" for a backend that delegates nothing.
+        packages: optional packages that affect a program's bytes if they are installed.
+        tools: distributions that make its payloads; their versions are recorded in a deployed folder.
+        sparse: its NPUs that compute sparse layers in half the cycles, for people; "" for none.
     """
 
     name: str
@@ -84,38 +84,39 @@ class Family(ABC):
     @property
     @abstractmethod
     def options(self) -> type[Options]:
-        """What a user may choose, a frozen dataclass."""
+        """Options for users, a frozen dataclass."""
 
     def has(self, chip: Chip) -> bool:
-        """Whether a chip is of this family."""
+        """True if a chip has this backend."""
         return chip.npu is not None and chip.npu.family == self.name
 
     @abstractmethod
     def silicon(self, chip: Chip) -> str:
-        """Reads the family's part of a chip file and says by which name the options know the silicon.
+        """Check the backend's section of a chip file and return the options' name of the silicon.
 
         Raises:
-            OptionError: something in that part is missing or wrong.
+            OptionError: something in that section is missing or wrong.
         """
 
     def bare(self) -> Mapping[str, str]:
-        """Targets that need no chip: a sentence about each by the name of the silicon, which is the target's, too."""
+        """Targets that need no chip: a description of each by the name of the silicon, which is also the target's
+        name."""
         return {}
 
     def core_beside(self, silicon: str) -> str:
-        """Name of the core of a target without a chip: the silicon itself, or what its maker's reference design has.
+        """Name of the core of a target without a chip: the silicon itself, or the core of its reference design.
 
         Returns:
-            "" where nobody can tell.
+            "" if unknown.
         """
         return ""
 
     def memory_names(self, chip: Chip) -> Mapping[str, str]:
-        """Names of the chip file's memories by those of estimates; empty where its file has no speeds to calibrate."""
+        """Names in the chip file by names in estimates; empty if the file has no speeds to calibrate."""
         return {}
 
     def missing(self) -> tuple[str, str]:
-        """What the family's compiler needs and this machine does not have, and how to get it; "" and "" for nothing."""
+        """Requirements of the backend's compiler that this machine lacks, and how to get them; "" and "" for none."""
         return "", ""
 
     def defaults(self, target: Target) -> dict[str, Any]:
@@ -124,15 +125,15 @@ class Family(ABC):
 
     @abstractmethod
     def device(self, options: Any, name: str = "", core: Core | None = None) -> Device:
-        """The family with options of its class, ready to partition and compile.
+        """Return a device with the given options, ready to partition and compile.
 
         Args:
-            name: in reports; the device's own unless given.
-            core: computes in int8 what the NPU does not take.
+            name: in reports; default: the device's own.
+            core: computes unsupported operators in int8.
         """
 
     def inspect(self, payload: bytes) -> Delegate:
-        """What a payload for `backend` holds.
+        """Return the contents of a payload for `backend`.
 
         Raises:
             PayloadError: it cannot be read.
@@ -140,7 +141,7 @@ class Family(ABC):
         raise NotImplementedError(f"{self.title} has no delegate.")
 
     def build_host(self) -> None:
-        """Compiles what `executor` needs, unless that is there.
+        """Compile the native code that `executor` needs, unless that has been done.
 
         Raises:
             RuntimeUnavailableError: it cannot be built.
@@ -156,14 +157,14 @@ class Family(ABC):
         graph: Callable[[], Executor] | None = None,
         proof: Proof | None = None,
     ) -> Executor:
-        """Runs a payload on the host, where the native part of the family says that it has a simulator of its own.
+        """Return the executor of a payload on the host, if the native part of the backend registers a simulator.
 
-        Others carry an open container, whose LiteRT or TOSA program runs without the family.
+        Other backends use an open container, whose LiteRT or TOSA program runs without the backend.
 
         Args:
             payload: for `backend`.
             num_inputs, num_outputs: of the delegate call; checked.
-            graph: makes the executor of the integer graph that the program carries; None where it carries none.
+            graph: makes the executor of the carried integer graph; None if there is none.
             proof: compares every run with the graph.
 
         Raises:
@@ -172,32 +173,32 @@ class Family(ABC):
         raise NotImplementedError(f"{self.title} has no simulator of its own.")
 
     def whole(self, payload: bytes, named_data: Mapping[str, bytes]) -> bytes:
-        """A payload as its executor is given it, with what stands elsewhere in the program."""
+        """Return a payload for its executor, including blocks stored elsewhere in the program."""
         return payload
 
     def proof(self, payload: bytes, named_data: Mapping[str, bytes], reference: Reference | None) -> Proof | None:
-        """What compares the runs of a payload with the integer graph that it was made of.
+        """Return a comparison of a payload's runs with the integer graph it was compiled from.
 
         Args:
-            named_data: what travels beside the payload.
-            reference: to compare with; the graph that travels along unless given.
+            named_data: data stored beside the payload.
+            reference: to compare with; default: the graph in the named data.
 
         Returns:
-            None where there is nothing to compare with.
+            None if there is nothing to compare with.
         """
         return None
 
     @property
     def has_proof(self) -> bool:
-        """Whether payloads can be compared with the graph that they were made of."""
+        """True if payloads can be compared with the graph they were compiled from."""
         return type(self).proof is not Family.proof
 
     def recorded_bytes(self, payload: bytes | memoryview) -> int:
-        """Upper bound of what the family's own executor records of a traced run."""
+        """Upper bound of the bytes that the backend's own executor records in a traced run."""
         return 0
 
     def view(self, payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
-        """The operations of a payload and what they read of each other.
+        """Return the operations of a payload and the data flow between them.
 
         Raises:
             PayloadError: it cannot be read.
@@ -205,7 +206,7 @@ class Family(ABC):
         raise PayloadError(f"what a payload of {self.title} holds is not public")
 
     def disassembly(self, payload: bytes, named_data: Mapping[str, bytes]) -> Disassembly | None:
-        """The commands of a payload, operation by operation; None where these are not public.
+        """Return the commands of a payload, operation by operation; None if these are not public.
 
         Raises:
             PayloadError: it cannot be read.
@@ -213,47 +214,47 @@ class Family(ABC):
         return None
 
     def firmware(self) -> Firmware:
-        """What the delegate asks of the firmware."""
+        """Firmware requirements of the delegate."""
         return Firmware()
 
     def kernels(self) -> KernelLibrary | None:
-        """The library of the operators that the core computes, where the family brings such."""
+        """The library of operators for the core, if the backend provides one."""
         return None
 
     def core_device(self, core: Core) -> Device | None:
-        """A device that computes on a core what is left over, alone or behind an NPU; None for a family of NPUs."""
+        """A device that runs operators on a core, alone or beside an NPU; None for backends of NPUs."""
         return None
 
     def plan_scratch(self, edge: EdgeProgramManager) -> None:
-        """Makes planned memory of the scratch tensors of the family's `kernels`, in a lowered program."""
+        """Turn the scratch tensors of the backend's `kernels` into planned memory, in a lowered program."""
         return None
 
     def vendor(self) -> Mapping[str, str]:
-        """Packages of the NPU's vendor that are used where they are: what for, and where they are from, by name."""
+        """Optional packages of the NPU's vendor, by name: purpose and origin."""
         return {}
 
     def try_vendor(self, package: str) -> str:
-        """Has an installed package of `vendor` do what it is for, on something small, and says what came of it.
+        """Run a small test of an installed package of `vendor`, and describe the result.
 
         Raises:
-            MicroNpuError: it cannot.
+            MicroNpuError: it fails.
         """
         raise NotImplementedError(package)
 
     def rewrites(self) -> dict[str, dict[str, str]]:
-        """What the family does to operators that it cannot take as they are: a sentence by name, under headings."""
+        """Rewrites of operators that the backend does not support directly: a description by name, under headings."""
         return {}
 
     @abstractmethod
     def recipes(self) -> type[RecipeType]:
-        """ExecuTorch's names of the family's recipes: INT8, INT8_QAT, INT16 and INT16_QAT, as far as there are such."""
+        """ExecuTorch's names of the backend's recipes: INT8, INT8_QAT, INT16 and INT16_QAT, as far as they exist."""
 
     def choose(self, target: Target, given: Mapping[str, Any] | None = None) -> Any:
-        """Options for a target, where those that are not given keep the chip's or their own defaults."""
+        """Return options for a target; missing ones get the chip's or their own defaults."""
         values = self.defaults(target) | dict(given or {}) | {"silicon": target.silicon}
         return self.options(**values)
 
 
 def sentences(things: Iterable[Any]) -> dict[str, str]:
-    """For each, in order, the first paragraph of its class's doc-string by its name."""
+    """Return the first paragraph of each object's class docstring by its name, in order."""
     return {t.name: " ".join((inspect.getdoc(type(t)) or "").split("\n\n")[0].split()) for t in things}

@@ -1,4 +1,4 @@
-"""What a family's delegate asks of the firmware and of its build, as `micronpu deploy` writes it down."""
+"""Requirements of a backend's delegate on the firmware and its build, for `micronpu deploy`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Started:
-    """What a firmware starts: an accelerator, and the chip that it is in.
+    """An accelerator that a firmware starts, and its chip.
 
     Attributes:
-        fast_scratch: bytes of the memory that it has for itself beside the pools; 0 for none.
+        fast_scratch: bytes of its private memory, in addition to the pools; 0 for none.
     """
 
     accelerator: str
@@ -25,7 +25,7 @@ class Started:
 
 
 TOOLCHAIN = "examples/arm/ethos-u-setup/arm-none-eabi-gcc.cmake"
-"""ExecuTorch's own toolchain file for any core without an operating system, in its sources."""
+"""ExecuTorch's own toolchain file for bare-metal cores, in its sources."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class KernelLibrary:
     """A library of kernels among ExecuTorch's sources.
 
     Attributes:
-        name: of it; where a family brings it, the namespace of its operators too.
-        target: of ExecuTorch's CMake.
-        folder: of the files with the kernels, one for each.
-        category: of the components of ExecuTorch's CMSIS pack.
-        build_option: for CMake; "" where it is built in any case.
-        helpers: further files that all kernels need.
-        packs, components: lines of `model.clayer.yml` for what the kernels call.
-        files: by the operator's name, where a file is not called by its operator.
+        name: of the library; if a backend provides it, also the namespace of its operators.
+            target: of ExecuTorch's CMake.
+            folder: of the files with the kernels, one for each.
+            category: of the components of ExecuTorch's CMSIS pack.
+            build_option: for CMake; "" if it is always built.
+            helpers: further files that all kernels need.
+            packs, components: lines of `model.clayer.yml` for the functions that the kernels call.
+            files: by the operator's name, if a file is not named after its operator.
     """
 
     name: str
@@ -54,46 +54,46 @@ class KernelLibrary:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def file_of(self, operator: str) -> str:
-        """The file that holds the kernel of an operator, without folder, ``op_`` and ending."""
+        """Name of the file with the kernel of an operator, without folder, ``op_`` and suffix."""
         return self.files.get(operator, operator)
 
     def schemas(self) -> Mapping[str, str]:
-        """Schema by name of the operators of the library's own namespace."""
+        """Schemas by name of the operators in the library's own namespace."""
         return {}
 
     def objection(self, plan: Plan, core: str, target: str, instructions: str = "") -> str:
-        """Why a core cannot run the kernels that a program calls, as a sentence; "" where it can.
+        """Reason why a core cannot run the kernels that a program calls, as a sentence; "" if it can.
 
         Args:
             core: its name.
-            target: that it is in.
-            instructions: of the core, where its chip file names them.
+            target: of the program.
+            instructions: of the core, if its chip file names them.
         """
         return ""
 
 
 class Firmware:
-    """A delegate that asks for nothing; families say what theirs needs.
+    """Requirements of a delegate; the defaults require nothing.
 
     Attributes:
-        handle_bytes: what the delegate takes of the method allocator for its own handle, measured in firmware.
+        handle_bytes: bytes of the method allocator for the delegate's handle, measured in firmware.
         build_options: for CMake, of ExecuTorch.
-        runtime_sources: files of ExecuTorch that hold the delegate.
-        whole_libraries: of ExecuTorch's build, linked whole.
-        cmake: lines that link what the vendor adds; ``{name}`` and ``{upper}`` are the program's name.
+        runtime_sources: files of ExecuTorch that contain the delegate.
+        whole_libraries: of ExecuTorch's build, linked as whole archives.
+        cmake: lines that link the vendor's libraries; ``{name}`` and ``{upper}`` are the program's name.
         driver: options of that CMake for the reader to fill in, each with a space before it.
         zephyr: lines of `prj.conf`.
-        zephyr_libraries: of Zephyr's build, beside the delegate.
+        zephyr_libraries: of Zephyr's build, in addition to the delegate.
         packs, components: lines of `model.clayer.yml`.
         sections: lines of the comment in the linker script.
-        fast_scratch: the same, about the memory that the accelerator has for itself.
-        start_note: about start-up, memories and the core's cache; ``{accelerator}`` and ``{memory_mode}`` are those
-            of the board.
+        fast_scratch: the same, about the accelerator's private memory.
+        start_note: about start-up, memories and the core's cache; ``{accelerator}`` and ``{memory_mode}`` are those of
+            the board.
         build_note: about the build; the same.
         several_note: about programs for several accelerators in one folder.
         linux_options: for CMake, of ExecuTorch under Linux.
-        linux_note: what the delegate needs there.
-        laptop_only: why a payload that is not for silicon runs on a laptop only, and what to do.
+        linux_note: requirements of the delegate under Linux.
+        laptop_only: reason why a payload that is not for silicon runs on the host only, and what to do.
     """
 
     handle_bytes: int = 0
@@ -116,7 +116,7 @@ class Firmware:
     laptop_only: str = ""
 
     def temporary(self, payload: bytes) -> tuple[int, str]:
-        """Bytes of the temporary allocator that the delegate of a payload takes; what is not known, as a sentence.
+        """Return the bytes of the temporary allocator for a payload's delegate, and a remark on what is unknown.
 
         Raises:
             PayloadError: it cannot be read.
@@ -124,7 +124,7 @@ class Firmware:
         return 0, ""
 
     def accelerator(self, payload: bytes, options: Mapping[str, str]) -> str:
-        """The accelerator that a payload's commands are for, "" where the family has but one kind of command.
+        """Return the accelerator of a payload's commands, "" if the backend has only one kind of commands.
 
         Args:
             options: of the program.
@@ -135,7 +135,7 @@ class Firmware:
         return ""
 
     def is_for_linux(self, payload: bytes) -> bool | None:
-        """Whether a payload is for the delegate of Linux, and not for that of a microcontroller; None for both.
+        """True if a payload is for the delegate of Linux, False for that of a microcontroller, None for both.
 
         Raises:
             PayloadError: it cannot be read.
@@ -143,11 +143,11 @@ class Firmware:
         return None
 
     def has_platform(self, accelerator: str) -> bool:
-        """Whether Arm's virtual platforms, for which ExecuTorch has a runner, simulate an accelerator."""
+        """True if Arm's virtual platforms, for which ExecuTorch has a runner, simulate an accelerator."""
         return False
 
     def is_for_silicon(self, payload: bytes) -> bool:
-        """Whether a board takes a payload.
+        """True if a board accepts a payload.
 
         Raises:
             PayloadError: it cannot be read.
@@ -155,14 +155,14 @@ class Firmware:
         return True
 
     def startup(self, header: str, started: Sequence[Started], pools: Sequence[tuple[str, int]]) -> dict[str, str]:
-        """Sources that start the accelerators of a folder's programs before their first run, by name.
+        """Return sources, by name, that start the accelerators of a folder's programs before their first run.
 
         Args:
             header: first line of each.
-            pools: name in C and bytes of each memory that core and accelerator both write.
+            pools: name in C and bytes of each memory that both core and accelerator write.
         """
         return {}
 
     def section(self, on_device: bool) -> str:
-        """A section of the folder's readme, with its heading; "" for none."""
+        """Return a section of the folder's readme, with its heading; "" for none."""
         return ""

@@ -1,4 +1,4 @@
-"""What the options of all families are: a dataclass that travels through ExecuTorch as key-value pairs."""
+"""Base class of the options of all backends: a dataclass with a form as key-value pairs for ExecuTorch."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What a user can choose about a compilation; each family has a frozen dataclass of this kind.
+    """Options of a compilation; each backend has a frozen dataclass derived from it.
 
     Attributes:
-        of_this_machine: fields that change nothing about the program and have no business in a file that others get.
-        files: those of them that are paths of files whose content decides the program.
-        only_where_given: fields that a list of compile specs leaves out where they hold their default.
-        maker: how a user makes a list of compile specs, for hints.
-        silicon_key: what the silicon is called in compile specs and in the programs that hold them, which stays; it was
-            the name of the field, too.
-        silicon: what is compiled for, by the one name that all families have for it.
+        of_this_machine: fields that do not affect the program and must not be stored in it.
+        files: those of them that are paths of files whose content affects the program.
+        only_where_given: fields that compile specs omit if they have their default.
+        maker: example of how to make compile specs, for hints.
+        silicon_key: key of the silicon in compile specs and programs, which never changes; it was also the name of the
+            field.
+        silicon: what is compiled for, a field of all backends.
     """
 
     of_this_machine: ClassVar[tuple[str, ...]] = ()
@@ -52,21 +52,21 @@ class Options:
         return {f.name: cls.silicon_key if f.name == "silicon" else f.name for f in fields(cls)}
 
     def program_values(self) -> dict[str, Any]:
-        """Fields and values as they stand in a finished program, without what only concerns the compiling machine."""
+        """Fields and values to store in a finished program, without those of the compiling machine."""
         values: dict[str, Any] = asdict(self)
         return {key: value for key, value in values.items() if key not in self.of_this_machine}
 
     def to_specs(self) -> list[CompileSpec]:
-        """Key-value pairs as ExecuTorch has them."""
+        """Return key-value pairs in ExecuTorch's form."""
         from executorch.exir.backend.compile_spec_schema import CompileSpec
 
         return [CompileSpec(key, value) for key, value in self.to_pairs()]
 
     def to_pairs(self, *, for_program: bool = False) -> list[tuple[str, bytes]]:
-        """Key-value pairs, values as JSON.
+        """Return key-value pairs, values as JSON.
 
         Args:
-            for_program: leave out what only concerns the machine that compiles, such as paths.
+            for_program: omit fields that only concern the compiling machine, such as paths.
         """
         values = self.program_values() if for_program else asdict(self)
         defaults = {field.name: field.default for field in fields(self)}
@@ -78,16 +78,16 @@ class Options:
 
     @classmethod
     def owns(cls, specs: Iterable[CompileSpec]) -> bool:
-        """Whether key-value pairs may be these options, and not those of another back end of the same name."""
+        """True if key-value pairs may be these options, and not those of another backend of the same name."""
         known = set(cls._keys().values())
         return all(spec.key in known for spec in specs)
 
     @classmethod
     def from_specs(cls, specs: Iterable[CompileSpec]) -> Self:
-        """The options from key-value pairs; keys that are left out keep their defaults.
+        """Parse options from key-value pairs; missing keys get their defaults.
 
         Raises:
-            OptionError: an unknown key, one that is there twice or missing, or a value that does not fit.
+            OptionError: a key is unknown, duplicated or missing, or a value is invalid.
         """
         keys = cls._keys()
         known = {keys[f.name]: f for f in fields(cls)}

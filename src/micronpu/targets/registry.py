@@ -1,4 +1,4 @@
-"""The one list of families, and what can be compiled for: chips, bare NPUs and cores, and chips of a user's own."""
+"""The registry of backends, and all targets: chips, NPUs and cores without chip, and user-defined chips."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from micronpu.targets.options import Options
 
 BROKEN: dict[str, OptionError] = {}
-"""Backends of other packages that cannot be used, by the name of their entry point, and why."""
+"""Unusable backends of other packages, by the name of their entry point, with the reason."""
 
 
 def _families() -> Iterator[Family]:
@@ -40,7 +40,7 @@ def _families() -> Iterator[Family]:
         except OptionError as error:
             BROKEN[name] = error
             continue
-        except Exception as error:  # whatever its constructor raises
+        except Exception as error:  # any exception of its constructor
             what = f"The backend `{name}` of the package {package_of(point)} cannot be made: {first_line(error)}."
             BROKEN[name] = OptionError(what, hint="a newer version, or pip uninstall")
             continue
@@ -49,7 +49,7 @@ def _families() -> Iterator[Family]:
 
 
 FAMILIES: dict[str, Family] = {family.name: family for family in _families()}
-"""By `Family.name`."""
+"""Backends by `Family.name`."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -58,31 +58,31 @@ _SUFFIX = ".toml"
 
 
 def family_with(backend: str) -> Family | None:
-    """The family of a delegate by its name, None for a delegate that is of no family."""
+    """Return the backend of a delegate by its name; None if no backend has it."""
     return next((family for family in FAMILIES.values() if family.backend and family.backend == backend), None)
 
 
 def firmware_of(backend: str) -> Firmware | None:
-    """What the delegate of that name asks of the firmware, None for a delegate that is of no family."""
+    """Firmware requirements of a delegate by its name; None if no backend has it."""
     family = family_with(backend)
     return family.firmware() if family is not None else None
 
 
 def core_libraries() -> list[KernelLibrary]:
-    """The libraries of kernels that families bring."""
+    """The kernel libraries of the backends."""
     return [library for family in FAMILIES.values() if (library := family.kernels()) is not None]
 
 
 def core_library(namespace: str) -> KernelLibrary | None:
-    """The library of the operators of a namespace, None where no family brings it."""
+    """Return the library of a namespace's operators; None if no backend provides it."""
     return next((library for library in core_libraries() if library.name == namespace), None)
 
 
 def core_device(core: Core) -> Device:
-    """What computes on a core, in int8, what an NPU leaves over.
+    """Return a device that runs non-delegated operators on a core in int8.
 
     Raises:
-        OptionError: no family has kernels for the core.
+        OptionError: no backend has kernels for the core.
     """
     devices = (family.core_device(core) for family in FAMILIES.values())
     found = next((device for device in devices if device is not None), None)
@@ -92,10 +92,10 @@ def core_device(core: Core) -> Device:
 
 
 def family_of(chip: Chip) -> Family:
-    """The family of a chip.
+    """Return the backend of a chip.
 
     Raises:
-        OptionError: there is none of the name that its file gives.
+        OptionError: there is none with the name in its file.
     """
     for family in FAMILIES.values():
         if family.has(chip):
@@ -109,20 +109,20 @@ def family_of(chip: Chip) -> Family:
 
 
 def chip_targets(chip: Chip) -> list[Target]:
-    """The targets of one chip.
+    """Return the targets of one chip.
 
     Raises:
-        OptionError: there is no such family, or the family finds something wrong with its part of the chip.
+        OptionError: there is no such backend, or its section of the chip is invalid.
     """
     family = family_of(chip)
     return [Target(entry, family.name, family.silicon(chip), chip) for entry in chip.targets]
 
 
 def all_targets(chips: Chips | None = None) -> dict[str, Target]:
-    """Every target by name, aliases excluded.
+    """Return every target by name, without aliases.
 
     Args:
-        chips: those that come with the package unless given.
+        chips: default: those of the package.
     """
     chips = shipped_chips() if chips is None else chips
     found = {t.name: t for chip in chips.values() for t in chip_targets(chip)}
@@ -133,12 +133,12 @@ def all_targets(chips: Chips | None = None) -> dict[str, Target]:
 
 
 def target_examples() -> dict[str, str]:
-    """A target of each kind with what it is: per backend a chip and an NPU or core by itself, and a chip file."""
+    """Examples of targets with descriptions: per backend a chip and an NPU or core without chip, and a chip file."""
     found: dict[str, str] = {}
     for family in FAMILIES.values():
         own = [target for target in all_targets().values() if target.family == family.name]
         chips = [(t.chip, t.entry.aliases) for t in own if t.chip and t.entry.aliases and t.silicon == family.usual]
-        # First one that is sold on a board; several aliases stand for several chips.
+        # Prefer chips that are sold on a board; several aliases mean several chips.
         chips.sort(key=lambda known: (not known[0].boards, len(known[1])))
         found |= {aliases[0]: f"{chip.title}, {family.title}" for chip, aliases in chips[:1]}
         found |= {name: what for name, what in family.bare().items() if name == family.usual}
@@ -146,7 +146,7 @@ def target_examples() -> dict[str, str]:
 
 
 def no_target() -> OptionError:
-    """The error where no target is given."""
+    """The error for a missing target."""
     examples = ", ".join(f"{name} ({what})" for name, what in target_examples().items())
     return OptionError(
         "No target is given, and there is no default: a program runs only on what it was compiled for.",
@@ -168,14 +168,13 @@ def target_required(function: Callable[Parameters, Result]) -> Callable[Paramete
 
 
 def find_target(name: str) -> Target:
-    """The target of a name or alias, or of a user's chip file.
+    """Return the target of a name or alias, or of a user-defined chip file.
 
     Args:
-        name: such as "imxrt700", or a path that ends in ".toml"; behind a path, ":target" chooses one of several.
+        name: such as "imxrt700", or a path that ends in ".toml"; ":target" after a path selects one of several.
 
     Raises:
-        OptionError: there is none, the message names the nearest; or the name is "" or None, which stands for none
-            given.
+        OptionError: there is none, the message names the nearest; or the name is "" or None.
     """
     if name is None or name == "":
         raise no_target()
@@ -201,12 +200,12 @@ def find_target(name: str) -> Target:
 
 
 def _from_file(path: str, wanted: str) -> Target:
-    """The target of a chip file, the first one unless named."""
+    """Return the target of a chip file, by default the first one."""
     chip = next(c for c in shipped_chips().with_files(path).values() if c.file)
     try:
         targets = chip_targets(chip)
         for target in targets:
-            options_for(target)  # refuses what the family's compiler does not know
+            options_for(target)  # raises for unknown values
     except OptionError as error:
         raise OptionError(f"The chip file {path} cannot be used: {error.what}", hint=error.hint) from error
     if not targets:
@@ -220,15 +219,15 @@ def _from_file(path: str, wanted: str) -> Target:
 
 
 def options_for(target: Target, options: Options | None = None, given: Mapping[str, Any] | None = None) -> Any:
-    """The options that a user gave for a target, or its defaults.
+    """Return the options given for a target, or its defaults.
 
     Args:
         options: as a value; or else
         given: some of them by name.
 
     Raises:
-        OptionError: they are for another family or other silicon.
-        RuntimeUnavailableError: the family's compiler is not installed.
+        OptionError: they are for another backend or other silicon.
+        RuntimeUnavailableError: the backend's compiler is not installed.
     """
     family = FAMILIES[target.family]
     _check_installed(family)
@@ -257,11 +256,11 @@ def _check_installed(family: Family) -> None:
 
 
 def device_for(name: str, options: Options | None = None) -> Device:
-    """The device of a target.
+    """Return the device of a target.
 
     Args:
         name: of the target, see ``micronpu targets``.
-        options: of its family; the defaults unless given.
+        options: of its backend; default: the target's defaults.
 
     Raises:
         OptionError: there is no such target, or the options are for another one.

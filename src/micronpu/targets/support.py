@@ -1,10 +1,10 @@
-"""The support tables in `docs/`, made from the registry of ways.
+"""The support tables in `docs/`, generated from the registry of lowerings.
 
     python -m tests.support_tables              writes them
     python -m tests.support_tables --check      fails where a file is not what this would write
 
-What an overload becomes is read off the registry, and where it ends is what compiling a program of it showed: one row
-of `tests/support_rows.py` for each overload, so that no cell is kept by hand and none can be wrong for its row.
+The lowerings of an overload come from the registry, and where it runs from compiling a program with it: one row of
+`tests/support_rows.py` for each overload. So no cell is maintained by hand.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ report then gives the limit, what was found, and what to try.
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where the operators that a row became ended.
+    """Execution of the operators of a row.
 
     Attributes:
-        inside: how many are on the NPU, or in int8 on the core.
-        outside: names of those that are not.
-        rewrites: names of the rewrites without which they would be fewer.
+        inside: number of operators on the NPU, or in int8 on the core.
+        outside: names of the other ones.
+        rewrites: names of the rewrites that increase the former.
     """
 
     inside: int = 0
@@ -80,15 +80,15 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 Column = Mapping[str, Outcome]
-"""The outcome of every row of a device, by overload."""
+"""Outcome of every row for a device, by overload."""
 
 
 def support_table(columns: Mapping[str, Column], notes: Mapping[str, Sequence[str]]) -> str:
-    """The page as Markdown.
+    """Return the page as Markdown.
 
     Args:
-        columns: by their titles.
-        notes: what holds for all operators of some columns, sentences under headings.
+        columns: by title.
+        notes: rules for all operators of some columns, sentences under headings.
     """
     lines = [_TITLE]
     for heading, sentences in notes.items():
@@ -106,12 +106,12 @@ def support_table(columns: Mapping[str, Column], notes: Mapping[str, Sequence[st
 
 
 def markdown_row(cells: Sequence[str]) -> str:
-    """A row of a table in Markdown."""
+    """Return a row of a Markdown table."""
     return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
 
 
 def in_place(overload: str) -> list[str]:
-    """The forms of an overload that change their operand and have a way of their own."""
+    """In-place forms of an overload that have their own lowering."""
     packet, form = overload.split(".")
     forms = [f"{packet}_.{form}", f"{packet}_.{form.removeprefix('Tensor_')}"]
     forms += [f"{packet}_.default"] if form == "int" else []  # transpose_.default is transpose.int
@@ -119,7 +119,7 @@ def in_place(overload: str) -> list[str]:
 
 
 def becomes(overload: str) -> str:
-    """The ways of an overload, in the order in which a device is given the choice."""
+    """The lowerings of an overload, in order of preference."""
     return "; ".join(
         f"written: {way.sentence.rstrip('.')}" if isinstance(way, Composition) else way.kind.value
         for way in WAYS[overload]
@@ -130,13 +130,13 @@ def becomes(overload: str) -> str:
 
 
 def operators_of(overload: str, capabilities: Capabilities | None = None) -> list[type[Op]]:
-    """The operator classes that an overload may become, sorted by name, without those that only change the layout.
+    """Operator classes that an overload may become, sorted by name, without those that only change the layout.
 
-    Found in the code: the class that an importer belongs to, every operator class that it or the functions of
-    `micronpu.ops` that it calls name; of a composition, what the overloads that it names become.
+    Found in the code: the class of an importer, and every operator class that it, or the functions of `micronpu.ops`
+    that it calls, names; for a decomposition, the classes of the overloads that it names.
 
     Args:
-        capabilities: of the device; without tables unless given.
+        capabilities: of the device; default: without tables.
     """
     found: set[type[Op]] = set()
     _collect_ways(overload, capabilities or Capabilities(), found, set(), nested=False)
@@ -147,10 +147,10 @@ def operators_of(overload: str, capabilities: Capabilities | None = None) -> lis
 def _collect_ways(
     overload: str, capabilities: Capabilities, found: set[type[Op]], seen: set[Any], *, nested: bool = True
 ) -> None:
-    """Adds what an overload may become.
+    """Collect the classes that an overload may become.
 
     Args:
-        nested: a composition names it, in the form that an operator has where there is one.
+        nested: a decomposition names it; prefer its operator form if there is one.
     """
     if overload in seen:
         return
@@ -169,7 +169,7 @@ def _collect_import(entry: AtenImport, capabilities: Capabilities, found: set[ty
     function: Any = getattr(entry.build, "__func__", entry.build)
     if is_class(owner, Op) and _uses_class(function):  # type: ignore[type-abstract]
         found.add(owner)
-    # What an operator becomes of int16 numbers, only devices with tables have.
+    # Only devices with tables have the operators for int16 numbers.
     wide = set() if entry.is_table or capabilities.tables else {look_up, of_wide_rows}
     _collect(function, capabilities, found, seen | wide if wide else seen)
 
@@ -197,7 +197,7 @@ def _collect(function: Any, capabilities: Capabilities, found: set[type[Op]], se
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names and the overloads that a function names."""
+    """The global names and the overloads in a function's code."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

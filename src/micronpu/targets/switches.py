@@ -1,4 +1,4 @@
-"""Options by which passes and rewrites are left out, the same for all families."""
+"""Options that disable passes and rewrites, common to all backends."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Switches:
     """Options with a field `disabled_passes`.
 
     Attributes:
-        disabled_passes: names of passes and rewrites to leave out.
-        switchable_rewrites: of single operators of a graph, which the family knows and can do without.
-        needed_rewrites: those that it cannot do without.
+        disabled_passes: names of passes and rewrites to skip.
+            switchable_rewrites: optional rewrites of single operators of a graph.
+            needed_rewrites: required ones.
     """
 
     disabled_passes: tuple[str, ...]
@@ -23,7 +23,7 @@ class Switches:
 
     @property
     def disabled_graph_passes(self) -> tuple[str, ...]:
-        """Those of the disabled passes that work on a whole graph."""
+        """The disabled passes that work on a whole graph."""
         return tuple(name for name in self.disabled_passes if name in pipeline.switchable_passes())
 
     def passes_of(self, passes: pipeline.Pipeline) -> pipeline.Pipeline:
@@ -32,20 +32,20 @@ class Switches:
 
     @property
     def disabled_node_rewrites(self) -> tuple[str, ...]:
-        """Those of the disabled passes that rewrite one operator of a graph."""
+        """The disabled passes that rewrite one operator of a graph."""
         known = {rewrite.name for rewrite in self.switchable_rewrites}
         return tuple(name for name in self.disabled_passes if name in known)
 
     @property
     def disabled_rewrites(self) -> tuple[str, ...]:
-        """Those of the disabled passes that work on the float program, for the quantizer."""
+        """The disabled passes that work on the float program, for the quantizer."""
         return tuple(name for name in self.disabled_passes if name in _float_rewrites()) if self.disabled_passes else ()
 
     def check_switches(self) -> None:
-        """Refuses names of nothing that may be left out.
+        """Refuse names that cannot be disabled.
 
         Raises:
-            OptionError: there is no such pass or rewrite, or it cannot be left out.
+            OptionError: there is no such pass or rewrite, or it is required.
         """
         names = tuple(rewrite.name for rewrite in self.switchable_rewrites)
         if set(self.disabled_passes).difference(pipeline.switchable_passes(), names):
@@ -54,7 +54,7 @@ class Switches:
 
 
 def _float_rewrites() -> dict[str, str]:
-    # They live in modules that import torch, which a look at the options shall not wait for.
+    # Imported here because these modules import torch, which reading options must not wait for.
     from micronpu.quantize.switches import float_rewrites
 
     return float_rewrites()

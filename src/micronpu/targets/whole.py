@@ -1,7 +1,7 @@
-"""The whole quantized network as one LiteRT model: for LiteRT Micro, Vela's command line, NXP's converter, Netron.
+"""Export a quantized network as one LiteRT model: for LiteRT Micro, Vela's command line, NXP's converter, Netron.
 
-The same graph, passes and emitter as an NPU's partition; only that nothing is left over.  Inputs and outputs are the
-integers of the program: what stands between its first quantizations and its last dequantizations.
+It uses the same graph, passes and emitter as an NPU's partition, but requires that every operator is delegated. Inputs
+and outputs are the integers between the program's first quantizations and last dequantizations.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from micronpu.report.verdict import Verdict
 from micronpu.upstream.session import exclusive
 
 SIGNATURE = "serving_default"
-"""Key of the model's only signature, as LiteRT's own converters call it."""
+"""Key of the model's only signature, as in LiteRT's own converters."""
 METADATA = "micronpu"
-"""Name of the metadata that says what made the model."""
+"""Name of the metadata that describes how the model was made."""
 
 
 @dataclass(frozen=True)
 class WholeNetwork:
-    """A network between its integer borders.
+    """A network between its integer inputs and outputs.
 
     Attributes:
         graph: legalised for LiteRT.
@@ -57,12 +57,12 @@ class WholeNetwork:
 
 @exclusive()
 def whole_network(module: GraphModule) -> WholeNetwork:
-    """One LiteRT model of a quantized module.
+    """Return one LiteRT model of a quantized module.
 
-    A state is one more input and one more output, the last ones, for the application to hand back.
+    A state becomes an additional last input and output, which the application has to feed back.
 
     Raises:
-        UnsupportedError: an operator stays in float; the message names each, with the line of the user's model.
+        UnsupportedError: an operator stays in float; the message names each, with its source line.
     """
     lifted = lift(module)
     looped = next((loop for _, loop in loops_of(lifted)), None)
@@ -88,14 +88,14 @@ def whole_network(module: GraphModule) -> WholeNetwork:
 
 @exclusive()
 def optimised_network(module: GraphModule, partitions: Sequence[CompiledPartition]) -> bytes:
-    """The LiteRT model with the operator of the NPU, whose command stream is the one that the program holds.
+    """Return the LiteRT model with a single NPU operator, which contains the program's command stream.
 
     Args:
         partitions: of the program compiled from the module.
 
     Raises:
         OptionError: LiteRT has no operator for the NPU.
-        UnsupportedError: it is not one call of the NPU from input to output.
+        UnsupportedError: the program is not one invocation of the NPU from input to output.
     """
     parts = [part for part in partitions if part.litert_operator]
     if not parts:
@@ -125,11 +125,11 @@ def optimised_network(module: GraphModule, partitions: Sequence[CompiledPartitio
 
 @dataclass(frozen=True)
 class _Border:
-    """What is inside of an integer network, and what crosses its border.
+    """The inside of an integer network, and its inputs and outputs.
 
     Attributes:
-        partitions: all operators; one, unless parts of the network have nothing to do with each other.
-        inputs: name of the program's input by the integer node that stands for it.
+        partitions: all operators; one, unless parts of the network are independent.
+        inputs: name of the program's input by the corresponding integer node.
         outputs: integer nodes in the order of the program's outputs.
     """
 
@@ -180,7 +180,7 @@ def _inputs(view: ProgramView, read: Iterable[Node]) -> dict[Node, str]:
 
 
 def _outputs(view: ProgramView, inside: Collection[Node]) -> list[Node]:
-    """The integer nodes behind the program's outputs, in their order."""
+    """The integer nodes of the program's outputs, in order."""
     (output,) = (n for n in view.graph.nodes if n.op == "output")
     found = []
     for node in output.args[0]:
@@ -196,7 +196,7 @@ def _outputs(view: ProgramView, inside: Collection[Node]) -> list[Node]:
 
 
 def _read(data: bytes) -> Any:
-    """A model in LiteRT's object form."""
+    """Parse a model to LiteRT's object form."""
     return schema.ModelT.InitFromObj(schema.Model.GetRootAs(data))
 
 
@@ -207,7 +207,7 @@ def described(
     positions: Sequence[int],
     metadata: Sequence[tuple[str, bytes]] = (),
 ) -> bytes:
-    """The bytes of a LiteRT model with names at its border, a signature, and metadata that says what made it.
+    """Return the bytes of a LiteRT model after adding names of inputs and outputs, a signature, and metadata.
 
     Args:
         positions: for each output of the signature, the output of the model.
@@ -234,7 +234,7 @@ def described(
 
 
 def _named(graph: Any, index: int, name: str) -> Any:
-    """Gives a tensor at the border its name, and the entry of the signature."""
+    """Name an input or output tensor, and return its entry of the signature."""
     graph.tensors[index].name = name
     entry = schema.TensorMapT()
     entry.name, entry.tensorIndex = name, int(index)
