@@ -37,9 +37,9 @@ class CustomDelegationOptions:
     """Delegation policy of `NeutronPartitioner`; the default is defensive.
 
     Attributes:
-        allow_no_op_partitions: also delegate partitions that leave every value where it is (reshapes, copies), or that
-            the core beside the NPU could compute in int8.  Partitions that only move values are delegated anyway where
-            that saves the host an operator in float; the report says so.
+        allow_no_op_partitions: also delegate partitions that only move values (reshapes, copies), or that the core
+            could compute in int8. Partitions that only move values are always delegated if that avoids a float operator
+            on the core; the report lists them.
     """
 
     allow_no_op_partitions: bool = False
