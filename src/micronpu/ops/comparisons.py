@@ -79,7 +79,7 @@ for _name in COMPARISONS:
     add_way(AtenImport(f"{_name}.Tensor", _compare_tensors, _PAIR, _names, is_table=True))
 
 
-# ---------------------------------------------------------------- compositions
+# ---------------------------------------------------------------- decompositions
 
 
 @composes(*(f"{_name}.{_form}" for _name in COMPARISONS for _form in ("Scalar", "Tensor")), decides=True)

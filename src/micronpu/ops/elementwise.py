@@ -344,7 +344,7 @@ class Maximum(Selection):
     litert, select = "MAXIMUM", np.maximum
 
 
-# ---------------------------------------------------------------- compositions
+# ---------------------------------------------------------------- decompositions
 
 SMALLEST = 2.0**-16
 """Smallest operand of a logarithm; no activation has a smaller scale."""

@@ -156,7 +156,7 @@ class GatherRows(Op):
         emit.add("GATHER", options="GatherOptions", inputs=[1, 0], version=2)
 
 
-# ---------------------------------------------------------------- compositions
+# ---------------------------------------------------------------- decompositions
 
 
 @composes(*POSITIONS, decides=True)

@@ -129,7 +129,7 @@ def _swapped(node: AtenNode, x: Tensor) -> Tensor:
     return transposed(node, x, (0, 2, 1))
 
 
-# ---------------------------------------------------------------- compositions
+# ---------------------------------------------------------------- decompositions
 
 
 @composes("addmv.default", "addmv_.default")

@@ -275,7 +275,7 @@ for _overload in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_
     add_way(AtenImport(f"{_overload}.default", _identity, shares_qparams(), (("x", "input"),), moves_only=True))
 
 
-# ---------------------------------------------------------------- compositions
+# ---------------------------------------------------------------- decompositions
 
 TRANSPOSES = ("t.default", "transpose.int", "permute.default")
 """Overloads that permute axes."""

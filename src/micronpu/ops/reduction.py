@@ -227,7 +227,7 @@ def build_cumsum(node: AtenNode) -> Tensor:
     return y if moved is x else transposed(node, y, inverse(order))
 
 
-# ---------------------------------------------------------------- compositions
+# ---------------------------------------------------------------- decompositions
 
 
 @composes("cumprod.default")

@@ -98,7 +98,7 @@ def _from(node: AtenNode, argument: str, length: int) -> Tensor:
     return sliced(node, x, axis, start, start + length)
 
 
-# ---------------------------------------------------------------- compositions
+# ---------------------------------------------------------------- decompositions
 
 _SPLITS = (
     *(f"{name}.Tensor" for name in ("split", "split_copy", "unsafe_split")),

@@ -242,7 +242,7 @@ def build_columns(node: AtenNode) -> Tensor:
     return reshaped(node, joined, node.shape)
 
 
-# ---------------------------------------------------------------- compositions
+# ---------------------------------------------------------------- decompositions
 
 
 @composes("conv2d.default", "conv1d.default")

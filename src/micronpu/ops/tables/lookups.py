@@ -133,7 +133,7 @@ def _on_the_host(node: AtenNode) -> Tensor:
     )
 
 
-# ---------------------------------------------------------------- compositions
+# ---------------------------------------------------------------- decompositions
 
 
 @composes("index_select.default")

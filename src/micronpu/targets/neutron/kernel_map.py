@@ -70,12 +70,12 @@ def _step(match: re.Match[str]) -> _Step:
 
 
 def _between(border: _Step, steps: Sequence[_Step]) -> tuple[int, ...]:
-    """The operators that compute a border's outputs from its inputs."""
+    """The operators that compute a subgraph's outputs from its inputs."""
     producer = {name: i for i, step in enumerate(steps) for name in step.outputs}
     known = producer.keys() | {name for step in steps for name in step.inputs}
     read = set(_known(border.inputs, known))
     found: set[int] = set()
-    # The operators that write the border's results belong to it even if it also reads them: a part of a split.
+    # The operators that write its results belong to the subgraph even if it also reads them: a part of a split.
     waiting = [producer[name] for name in _known(border.outputs, known) if name in producer]
     while waiting:
         step = waiting.pop()

@@ -57,7 +57,7 @@ class NeutronOptions(Switches, Options):
         extra_flags: further flags for the vendor's converter, such as "--verbose" or "--min-num-ops-per-graph=2".
         excluded_graph_passes: passes that the vendor's converter skips; () to exclude none. The default is that of
             ExecuTorch's flow.
-        operators_not_to_delegate: ATen operators to keep on the host, as in the model or as ExecuTorch decomposes
+        operators_not_to_delegate: ATen operators to exclude, as in the model or as ExecuTorch decomposes
             them: "aten.add.Tensor", "aten::convolution", "aten_relu_default".
         use_neutron_for_format_conversion: convert between NCHW and channels-last on the NPU, not on the core.
         fetch_constants_to_sram: prefetch weights from flash to SRAM.
