@@ -17,6 +17,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.branches import compute_both_branches
 from micronpu.frontend.checks import check_examples, check_names, check_parameters, check_results
 from micronpu.frontend.constants import add_constant
+from micronpu.frontend.empty import remove_empty_tensors
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, EXPORTED, SIZE, WRITTEN_OUT
 from micronpu.frontend.float32 import convert_to_float32, in_float32, to_float32
@@ -177,6 +178,7 @@ def graph_module(program: Any) -> GraphModule:
             program = _without_transforms(program)
             module = functional(without_taken_names(program)).module(check_guards=False)
         assert isinstance(module, GraphModule)
+        remove_empty_tensors(module)
         CONVERTED.say(module, converted)
         return module
     raise ModelError(
