@@ -23,7 +23,7 @@ from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.quantized import quantized_module
 from micronpu.compiler.several import Methods, compile_methods
 from micronpu.compiler.verification import Verification
-from micronpu.frontend.checks import check_listener
+from micronpu.frontend.checks import check_is_no_state_dict, check_listener
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import ProgramView
@@ -126,6 +126,7 @@ def compile_model(
     checks, wanted = Verification.of(verify), Transforms.of(transforms)
     check_listener(listener)
     if isinstance(model, Mapping):
+        check_is_no_state_dict(model)
         if train is not None or replace(wanted, passes=None) != Transforms():
             what = "train" if train is not None else "transforms"
             raise ModelError(

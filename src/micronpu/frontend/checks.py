@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -152,6 +152,47 @@ def _check_mode(module: nn.Module, name: str, model: str) -> None:
     for part, inner in parts:
         if not is_guard(inner):
             _check_mode(inner, f"{name}.{part}" if name else part, model)
+
+
+def check_is_no_state_dict(model: Any) -> None:
+    """Raise `ModelError` if a model is a dictionary of weights, as torch.load returns it, or holds one."""
+    values = list(model.values()) if isinstance(model, Mapping) else []
+    for value in values:
+        inner = list(value.values()) if isinstance(value, Mapping) else [value]
+        if inner and all(isinstance(part, torch.Tensor) for part in inner):
+            raise ModelError(
+                "The model is a dictionary of weights (a state_dict or a checkpoint), which has no operators.",
+                hint="model = Net(); model.load_state_dict(weights); compile(model.eval(), ...)",
+            )
+
+
+_KINDS = (
+    (
+        ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.sparse.quantized"),
+        "is quantized in eager mode (torch.ao), which torch.export does not take",
+        "the float network with calibration data, or a network that prepare_pt2e and convert_pt2e quantized",
+    ),
+    (
+        ("torch.ao.quantization.observer", "torch.ao.quantization.fake_quantize", "torchao.quantization.pt2e"),
+        "is an observer or a fake quantizer that was left in the model",
+        "convert_pt2e(module) if prepare_pt2e made it; the float network otherwise, with `train=` for the training",
+    ),
+)
+
+
+def check_parts(model: nn.Module) -> None:
+    """Raise `ModelError` if the model, or a part of it, is of a kind that torch.export does not take."""
+    for name, part in model.named_modules():
+        what = f"`{name}` of the model {type(model).__name__}" if name else "The model"
+        if isinstance(part, torch.jit.ScriptModule):
+            raise ModelError(
+                f"{what} is TorchScript ({type(part).__name__}), which torch.export does not take.",
+                hint="the module that it was made of: model = Net(); model.load_state_dict(scripted.state_dict()); "
+                "compile(model.eval(), ...)",
+            )
+        for homes, is_kind, hint in _KINDS:
+            if any(f"{type(part).__module__}.".startswith(f"{home}.") for home in homes):
+                raise ModelError(f"{what} ({type(part).__name__}) {is_kind}.", hint=hint)
 
 
 def check_weights(model: nn.Module) -> None:

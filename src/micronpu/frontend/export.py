@@ -19,10 +19,13 @@ from micronpu.base.quiet import quiet, unprinted
 from micronpu.frontend.checks import (
     check_control_flow,
     check_evaluation_mode,
+    check_is_no_state_dict,
     check_names,
+    check_parts,
     check_tensors,
     check_weights,
 )
+from micronpu.frontend.failures import explain
 from micronpu.upstream.torch import OpOverload, buffers_of, is_view, schema_of
 
 
@@ -42,17 +45,13 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
     if isinstance(model, ExportedProgram):
         check_evaluation_mode(model.graph_module)
         return model
+    check_is_no_state_dict(model)
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"The model is of type {type(model).__name__}, which is neither a torch.nn.Module nor an exported program.",
             hint="pass the module itself, compile(model, (x,), ...), or the path of a file .tflite or .onnx",
         )
-    if isinstance(model, torch.jit.ScriptModule):
-        raise ModelError(
-            f"The model is TorchScript ({type(model).__name__}), which torch.export does not take.",
-            hint="the module that it was made of: model = Net(); model.load_state_dict(scripted.state_dict()); "
-            "compile(model.eval(), ...)",
-        )
+    check_parts(model)
     check_evaluation_mode(model)
     check_weights(model)
     check_names(name for name, _ in (*model.named_modules(), *model.named_parameters(), *model.named_buffers()))
@@ -73,13 +72,9 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
         except (MicroNpuError, KeyboardInterrupt):
             raise
         except BaseException as error:  # a forward that ends the process must not end the user's
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            if isinstance(error, SystemExit):
-                lines = [f"its forward calls sys.exit({error.code!r})"]
+            what, hint = explain(error)
             raise ModelError(
-                f"torch.export cannot trace {type(model).__name__} with these example inputs: "
-                f"{lines[0].rstrip('.') if lines else type(error).__name__}.",
-                hint="check shapes and dtypes of the example inputs; torch.export.export(model, inputs) tells more",
+                f"torch.export cannot trace {type(model).__name__} with these example inputs: {what}.", hint=hint
             ) from error
 
 

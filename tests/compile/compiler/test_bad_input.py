@@ -173,7 +173,7 @@ MODELS = {
         "of `nonzero` is only known at run time",
         "choose in the application",
     ),
-    "branch": (lambda: (Branch().eval(), X), "torch.export cannot trace Branch", "data-dependent", "Try: check shapes"),
+    "branch": (lambda: (Branch().eval(), X), "cannot trace Branch", "branches on the value", "Try: torch.where"),
     "NaN weights": (lambda: (with_nan(), X), "The parameter `conv.bias` of the model holds NaN", "Try: look for a tr"),
     "no module": (lambda: (np.tanh, X), "The model is of type ufunc", "neither", "Try: pass the module itself"),
     "no examples": (lambda: (net(), ()), "`example_inputs` is empty; it is a tuple of tensors. Try: (torch.randn("),
@@ -188,7 +188,7 @@ MODELS = {
         "cannot trace Linear",
         "[1, 9] X [8, 4]",
     ),
-    "example number": (lambda: (net(), (X, X)), "torch.export cannot trace Net", "too many positional arguments. Try"),
+    "example number": (lambda: (net(), (X, X)), "torch.export cannot trace Net", "too many positional arguments). Try"),
     "program shape": (
         lambda: (export(net(), (X,)), X[..., :5]),
         f"Example input 0 is float32[1, 2, 6, 5], but the program takes float32[1, 2, 6, 6]. {OTHER}",
