@@ -16,7 +16,8 @@ from executorch.devtools.inspector.numerical_comparator import NumericalComparat
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import OptionError
-from micronpu.frontend.program import is_dequantize, is_quantize
+from micronpu.frontend.importer import known_import
+from micronpu.frontend.program import is_dequantize, is_quantize, static_shape
 from micronpu.upstream.executorch import reference_graph
 
 Measure = Literal["SNR", "MSE", "L1", "steps"]
@@ -48,14 +49,14 @@ class NumericGap(NumericalComparatorBase):
     def preprocessing(self, mapping: Mapping[Any, Any]) -> dict[Any, Any]:
         """Return the pairs that can be compared: real numbers in the reference's layout on both sides."""
         written = self._written()
-        grids = self._grids()
+        grids, images = self._grids(), self._images()
         found: dict[Any, Any] = {}
         for (handles, wanted), (own, value) in mapping.items():
             if not isinstance(wanted, torch.Tensor) or not wanted.is_floating_point():
                 continue
             grid = next((grids[h] for h in reversed(handles) if h in grids), None)
             candidates = written.get(tuple(handles)) or written.get(tuple(own)) or [value]
-            best = _closest(candidates, wanted, grid)
+            best = _closest(candidates, wanted, grid, next((images[h] for h in reversed(handles) if h in images), None))
             if best is not None:
                 if grid is not None:
                     self._steps[id(best)] = grid[0]
@@ -103,6 +104,29 @@ class NumericGap(NumericalComparatorBase):
                 found[handle] = grid
         return found
 
+    def _images(self) -> dict[int, tuple[int, ...]]:
+        """Sizes [N, C, H, W] of the image that a value of another rank is a reshape of, by its debug handle.
+
+        The NPU may write such a value in the order of the image in its memory, [N, H, W, C].
+        """
+        assert self.inspector is not None
+        graph: GraphModule = reference_graph(self.inspector)
+        found: dict[Node, tuple[int, ...]] = {}
+        for node in graph.graph.nodes:
+            shape, sources = static_shape(node), node.all_input_nodes
+            entry = known_import(node) if node.op == "call_function" else None
+            moves = is_quantize(node) or is_dequantize(node) or (entry is not None and entry.moves_only)
+            if shape is not None and len(shape) == 4:
+                found[node] = shape
+            elif (
+                moves
+                and len(sources) == 1
+                and sources[0] in found
+                and math.prod(shape or ()) == math.prod(found[sources[0]])
+            ):
+                found[node] = found[sources[0]]
+        return {node.meta["debug_handle"]: image for node, image in found.items() if "debug_handle" in node.meta}
+
 
 def _grid(quantize: Node) -> tuple[float, int] | None:
     scale, zero_point = quantize.args[1:3]
@@ -110,18 +134,27 @@ def _grid(quantize: Node) -> tuple[float, int] | None:
 
 
 def _closest(
-    values: Iterable[torch.Tensor], wanted: torch.Tensor, grid: tuple[float, int] | None
+    values: Iterable[torch.Tensor],
+    wanted: torch.Tensor,
+    grid: tuple[float, int] | None,
+    image: tuple[int, ...] | None = None,
 ) -> torch.Tensor | None:
     """Return the last value that covers the whole reference value, as real numbers in its layout; None if there is
     none.
 
     If a shape fits both layouts, such as [1, 8, 8, 8] or a flattened one, the closer value is used.
+
+    Args:
+        image: sizes [N, C, H, W] of the image that the value is a reshape of.
     """
     fitting = [v for v in values if v.numel() == wanted.numel()]
     for value in reversed(fitting):
         forms = [value] if value.shape == wanted.shape else []
         if value.dim() == 4 and value.permute(TO_FIRST).shape == wanted.shape:
             forms.append(value.permute(TO_FIRST))
+        if forms and image is not None and wanted.dim() != 4:
+            n, c, h, w = image
+            forms.append(value.reshape(n, h, w, c).permute(TO_FIRST).reshape(wanted.shape))
         if forms:
             return min((_real(f, grid) for f in forms), key=lambda f: _distance(f, wanted))
     if wanted.dim() == 4 or not fitting:

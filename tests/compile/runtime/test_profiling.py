@@ -216,6 +216,20 @@ def test_kernels_of_a_core_alone_name_the_operators_that_they_compute(tmp_path):
     assert [row for row in gap["aot_ops"] if "conv2d" in row] and all(steps <= 1.01 for (steps,) in gap["gap"])
 
 
+def test_what_is_flattened_in_channels_last_order_is_compared_as_the_program_has_it(tmp_path):
+    etdump, etrecord = tmp_path / "etdump", tmp_path / "etrecord"
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 8, 8)
+    layers = (torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 5))
+    net = torch.nn.Sequential(*layers).eval()
+    program = micronpu.compile(net, x, "imxrt700-neutron", calibration=[x], verify=False)
+    program.save_etrecord(etrecord)
+    program.run(x, profile=etdump)
+    gap = inspected(etdump, etrecord).calculate_numeric_gap(micronpu.NumericGap("steps"))
+    compared = {op: steps for row, (steps,) in zip(gap["aot_ops"], gap["gap"], strict=True) for op in row}
+    assert "flatten" in compared and all(steps <= 1.01 for steps in compared.values()), compared
+
+
 @pytest.mark.parametrize("via", ["litert", "tosa"])
 def test_the_gap_of_the_second_entry(tmp_path, via):
     """ExecuTorch's own flow for an Ethos-U; its reference quantizes as the NPU does."""
