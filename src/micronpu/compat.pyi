@@ -13,4 +13,5 @@ from micronpu.targets.neutron.compat import generate_neutron_compile_spec as gen
 from micronpu.targets.neutron.edge import RemoveAdditionalQDQClustersPass as RemoveAdditionalQDQClustersPass
 from micronpu.targets.neutron.edge import RemoveIOQuantOpsPass as RemoveIOQuantOpsPass
 from micronpu.targets.neutron.edge import core_aten_ops_exception_list as core_aten_ops_exception_list
+from micronpu.targets.neutron.edge import default_preserve_ops as default_preserve_ops
 from micronpu.targets.neutron.target_spec import NeutronHWVersion as NeutronHWVersion

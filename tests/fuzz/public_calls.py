@@ -52,6 +52,7 @@ NOT_CALLED = {
     "SoftmaxDecompositionConfig": "an enumeration",
     "ArmPassPipelineConfig": "its fields are enumerations, and anything else is refused",
     "core_aten_ops_exception_list": "a list",
+    "default_preserve_ops": "a list",
     "RemoveAdditionalQDQClustersPass": "without arguments",
     "RemoveIOQuantOpsPass": "it needs an edge program, which takes seconds; anything else is refused",
     "FILES": "the name of a stage",

@@ -34,6 +34,26 @@ def test_an_old_name_says_where_it_is(module: ModuleType, name: str, now: str) -
     assert name not in dir(module)
 
 
+@pytest.mark.parametrize("name", ["NXPRecipeType", "NXPRecipeProvider", "NeutronRecipeConfig"])
+def test_a_name_of_other_releases_of_executorch_says_what_is_used_here(name: str) -> None:
+    with pytest.raises(MovedError, match=rf"has no `{name}`.*NeutronRecipeType\.INT8 of micronpu\.recipes"):
+        getattr(neutron, name)
+
+
+def test_options_of_other_releases_of_executorch() -> None:
+    with pytest.raises(OptionError, match=r"no option `max_scratch_size`\. Try: verify=Budgets\(max_sram=\.\.\.\)"):
+        compat.EthosUCompileSpec("ethos-u55-128", max_scratch_size=4096)
+    with pytest.raises(OptionError, match=r"no option `force_delegate_cat`\. Try: leave it out"):
+        neutron.CustomDelegationOptions(force_delegate_cat=True)
+    assert neutron.CustomDelegationOptions(True) == neutron.CustomDelegationOptions(allow_no_op_partitions=True)
+    spelled = {n: micronpu.NeutronOptions("imxrt700", operators_not_to_delegate=(n,)) for n in LOWER}
+    assert {n: made.operators_not_to_delegate for n, made in spelled.items()} == {n: (LOWER[n],) for n in LOWER}
+    assert compat.default_preserve_ops == []
+
+
+LOWER = {"aten_add_tensor": "aten.add.Tensor", "aten_convolution_default": "aten.convolution.default"}
+
+
 def test_a_name_that_never_was_is_an_attribute_error() -> None:
     for module in (micronpu, neutron, ethosu, compat):
         assert not hasattr(module, "NoSuchThing")

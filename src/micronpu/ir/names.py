@@ -79,6 +79,9 @@ def operator_name(given: str, where: str) -> str:
     known = _by_spelling()
     if bare in known:
         return known[bare]
+    for spelling, name in known.items():  # names of nodes are in lower case
+        if spelling.lower() == bare:
+            return name
     close = [o for o in sorted(WAYS) if o.split(".")[0] == bare.split(".")[0]]
     hint = (
         f"one of {', '.join(f'aten.{o}' for o in close)}" if close else "`micronpu check` prints the names in a model"

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
 
 _OWN_INI = "Arm/vela.ini"
+_ELSEWHERE = {
+    "max_scratch_size": "verify=Budgets(max_sram=...) in micronpu.compile, or --arena-cache-size=... in extra_flags"
+}
 
 
 class DebugMode(Enum):
@@ -92,8 +95,8 @@ class EthosUCompileSpec:
         known = EthosUOptions.__dataclass_fields__
         unknown = next((name for name in options if name not in known or name == "silicon"), None)
         if unknown is not None:
-            others = sorted(known.keys() - given.keys() - {"silicon"})
-            raise OptionError(f"EthosUCompileSpec has no option `{unknown}`.", hint=f"one of {', '.join(others)}")
+            others = f"one of {', '.join(sorted(known.keys() - given.keys() - {'silicon'}))}"
+            raise OptionError(f"EthosUCompileSpec has no option `{unknown}`.", hint=_ELSEWHERE.get(unknown, others))
         said = {name: value for name, value in given.items() if value is not None}
         self.options = EthosUOptions(target, **said, **_placed(options, external_block_placements))
         self.notes: tuple[str, ...] = ()

@@ -18,6 +18,9 @@ from micronpu.partition.moves import move_integers
 core_aten_ops_exception_list: list[Any] = [torch.ops.aten.prelu.default]
 """ATen operators allowed in an edge program, for ``EdgeCompileConfig(_core_aten_ops_exception_list=...)``."""
 
+default_preserve_ops: list[Any] = []
+"""For ``NeutronPartitioner(preserve_ops=...)``, which keeps every operator that can be delegated anyway."""
+
 
 class RemoveIOQuantOpsPass(ExportPass):
     """Removes the quantizes and dequantizes at the inputs and outputs of an edge program, which then are integers.

@@ -32,7 +32,7 @@ _FLAGS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class CustomDelegationOptions:
     """Delegation policy of `NeutronPartitioner`; the default is defensive.
 
@@ -40,12 +40,22 @@ class CustomDelegationOptions:
         allow_no_op_partitions: also delegate partitions that only move values (reshapes, copies), or that the core
             could compute in int8. Partitions that only move values are always delegated if that avoids a float operator
             on the core; the report lists them.
+
+    Raises:
+        OptionError: a value of the wrong type, or an option of other releases of ExecuTorch, such as
+            ``force_delegate_cat``.
     """
 
     allow_no_op_partitions: bool = False
 
-    def __post_init__(self) -> None:
-        check_switch("allow_no_op_partitions", self.allow_no_op_partitions)
+    def __init__(self, allow_no_op_partitions: bool = False, **others: Any) -> None:
+        if others:
+            raise OptionError(
+                f"CustomDelegationOptions has no option `{next(iter(others))}`.",
+                hint="leave it out: the rules of the target decide for each operator, see `micronpu check`",
+            )
+        check_switch("allow_no_op_partitions", allow_no_op_partitions)
+        object.__setattr__(self, "allow_no_op_partitions", allow_no_op_partitions)
 
 
 @dataclass(frozen=True)
