@@ -103,7 +103,7 @@ PIECES = (
         "look-up on an Ethos-U85. The time is that of one token.",
         picture=False,
         method="decode",
-        arguments=("--steps", "2000", "--length", "256"),
+        arguments=("--steps", "2000", "--layers", "5", "--length", "256"),
     ),
 )
 INTRODUCTION = """# Showpieces

@@ -1,10 +1,10 @@
 """A language model on an Ethos-U85: trained, compiled as prefill and decode with one cache, and telling on.
 
-    python demo.py [TEXT] [--target ethos-u85-256] [--steps 100] [--dim 64] [--layers 5]
+    python demo.py [TEXT] [--target ethos-u85-256] [--steps 100] [--dim 64] [--layers 2]
 
 The text may be any; unless given, it is Python's own help, and so little training gives words without sense.
 Debian's package bible-kjv prints one of four million letters, `bible -f ge1:1-re22:21 > bible.txt`; with
-`--steps 5000 --length 256`, which takes minutes, the model continues it.
+`--steps 5000 --layers 5 --length 256`, which takes minutes, the model continues it.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def main(argv=None):
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("text", type=Path, nargs="?", help="the help of Python unless given")
     options.add_argument("--target", default="ethos-u85-256")
-    for name, value in (("steps", 100), ("vocab", 512), ("dim", 64), ("layers", 5), ("length", 96), ("new", 64)):
+    for name, value in (("steps", 100), ("vocab", 512), ("dim", 64), ("layers", 2), ("length", 64), ("new", 32)):
         options.add_argument(f"--{name}", type=type(value), default=value)
     given = options.parse_args(argv)
     torch.manual_seed(0)

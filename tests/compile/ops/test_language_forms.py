@@ -135,7 +135,13 @@ def check(program: Any, model: nn.Module, n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ways", "n"), [*((way, 1) for way in WAYS), ("naive", 4), ("set", 4), ("angles", 4)], ids=lambda v: str(v)
+    ("ways", "n"),
+    [
+        *((way, 1) for way in WAYS),
+        ("naive", 4),
+        *(pytest.param(w, 4, marks=pytest.mark.slow) for w in ("set", "angles")),
+    ],
+    ids=lambda v: str(v),
 )
 def test_only_casts_are_left_to_the_host(ways: str, n: int) -> None:
     torch.manual_seed(0)
