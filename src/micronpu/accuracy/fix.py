@@ -48,8 +48,7 @@ _FEWEST = 4
 _MOST = 200
 """Maximum number of samples to select, and to measure."""
 _LEAST_RESULTS = 8
-"""Minimum number of values that a sample's error is averaged over: with one or two, a gain cannot be distinguished from
-chance."""
+"""Minimum number of values that a sample's error is averaged over: one or two cannot tell a gain from chance."""
 _MOST_RUNS = 200
 """Maximum number of runs of the network for that purpose."""
 _FREE_PART = 0.6

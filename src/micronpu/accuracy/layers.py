@@ -144,8 +144,7 @@ class SideBySide:
                     self._outputs(total[node], outputs)
 
     def _walk(self, row: Row, exact: dict[str, Any], outputs: list[torch.Tensor]) -> list[tuple[Layer, torch.Tensor]]:
-        """Run the quantized network, and each of its layers on float operands. Return the error that each layer adds
-        alone."""
+        """Run the quantized network, and each layer on float operands. Return the error that each layer adds alone."""
         total: dict[Node, Any] = dict(self._fixed)
         own: dict[Node, Any] = dict(self._fixed)
         added: list[tuple[Layer, torch.Tensor]] = []

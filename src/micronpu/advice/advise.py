@@ -158,8 +158,7 @@ class _Trials:
         return self._quantization.io is None and any(x.is_floating_point() for x in self._examples)
 
     def _integers(self, before: Price) -> Idea:
-        """Integer inputs and outputs; the application has to convert instead, unless it uses the same qparams
-        anyway."""
+        """Integer inputs and outputs; the application has to convert instead, unless it uses the same qparams."""
         io: Activations = self._quantization.base
         idea = Idea(
             "integers at the border",

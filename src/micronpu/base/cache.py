@@ -132,8 +132,7 @@ class Cache:
 
         Args:
             kind: of result.
-                tools: packages that affect it; their versions are part of the key, and so are those of Python and
-                    micronpu.
+                tools: packages that affect it; the key includes their versions, and those of Python and micronpu.
                 inputs: everything else that determines it: numbers, texts, bytes, arrays, enumerations, data classes,
                     and tuples, lists, sets and mappings of them. Any other type disables caching of this entry.
         """

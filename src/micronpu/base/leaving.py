@@ -103,8 +103,7 @@ def leave(code: int) -> None:
 
 
 def _stand_still(number: int, frame: object) -> None:
-    """Block the main thread, in which Python calls handlers; the thread that reads the signal's number ends the
-    process."""
+    """Block the main thread, in which Python calls handlers, until the thread that reads signals ends the process."""
     _is_main_thread_still.set()
     _wait_for_the_end()
 

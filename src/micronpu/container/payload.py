@@ -129,8 +129,7 @@ class Payload:
     Attributes:
         layout: the header.
         kind: "silicon" for microcode of a real Neutron, "reference" for our open container.
-        microcode, weights, kernels: the sections; `kernels` may end in up to 15 padding zeros, because the format
-            keeps no size for it.
+        microcode, weights, kernels: the sections; `kernels`, whose size is not stored, may end in up to 15 zero bytes.
         versions: name and version of the tools that compiled a silicon program; empty if not recorded.
     """
 
@@ -150,8 +149,7 @@ class Artifacts:
         microcode, weights, kernels: raw sections, without padding.
         kind: "silicon" or "reference".
         versions: name and version of the tools. Those of silicon programs are stored in the payload.
-            inputs: index of the LiteRT model's input for each input of the NPU program; None if the converter kept the
-                order.
+            inputs: index of the LiteRT model's input for each input of the NPU program; None if the order is the same.
             outputs: the same for outputs; each output of the model occurs exactly once.
             payload_version: 0, or 1 if the program has a profile and a debug buffer.
             cycles: the converter's own estimate for the NPU alone, or None.

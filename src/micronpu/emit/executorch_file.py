@@ -30,8 +30,7 @@ class TensorValue:
         order: axes from the outermost in memory to the innermost.
         memory: the planned memory that holds it; 0 for a constant.
         offset: bytes from the start of this memory.
-        data: number, from 1, of a constant in `Program.constants` or of a state's initial values in `Program.states`; 0
-            for neither.
+        data: number, from 1, of a constant in `Program.constants` or of a state in `Program.states`; 0 for neither.
             is_bounded: True if its shape changes at run time, up to this one.
     """
 

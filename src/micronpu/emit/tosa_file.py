@@ -44,8 +44,7 @@ class TosaModel:
 
     Attributes:
         data: the flatbuffer.
-        nodes: for every TOSA operator in the file's order, constants included, the index of the graph's node that it
-            implements.
+        nodes: index of the graph's node for every TOSA operator in the file's order, constants included.
     """
 
     data: bytes

@@ -22,8 +22,7 @@ class AtenArguments(Protocol):
 
     @property
     def overload(self) -> str:
-        """Name with overload, such as ``conv2d.default``; for an edge operator, the name of the ATen operator it
-        wraps."""
+        """Name with overload, such as ``conv2d.default``; for an edge operator, the name of its ATen operator."""
 
     def value(self, argument: str) -> Any:
         """A plain argument (number, list, bool, string), with the schema's default."""
@@ -83,8 +82,7 @@ class AtenNode(AtenArguments, Protocol):
 
 
 def pair(node: AtenArguments, argument: str) -> tuple[int, int]:
-    """Return a 2-D size argument; a single number applies to both axes, and an empty list means the kernel size
-    (pooling stride)."""
+    """Return a size argument in 2-D; one number is for both axes, an empty list the kernel size (pooling stride)."""
     given = node.value(argument)
     sizes = [int(given)] if isinstance(given, int) else [int(v) for v in given]
     if len(sizes) == 1:

@@ -90,7 +90,6 @@ def operator_name(given: str, where: str) -> str:
 
 
 def named(overloads: Iterable[str], names: Collection[str]) -> str | None:
-    """Return the entry of ``names``, as `operator_name` returns them, that matches one of the overloads; None if none
-    does."""
+    """Return the entry of ``names``, as `operator_name` returns them, that matches an overload; None if none does."""
     keys = {key for overload in overloads for key in keys_of(overload)}
     return next((name for name in names if name in keys), None)

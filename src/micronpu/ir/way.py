@@ -202,8 +202,7 @@ class Writer(AtenArguments, Protocol):
         """
 
     def known(self, x: Float) -> npt.NDArray[Any] | None:
-        """Return a number, a constant or a transposed constant in float64; None for computed values and parameters in
-        training."""
+        """Return a number or (transposed) constant in float64; None for computed values and parameters in training."""
 
     def stored(self, x: Float) -> npt.NDArray[Any] | None:
         """Return a constant in its own type, trained or not; None for computed values."""

@@ -64,8 +64,7 @@ def _attention(write: Writer) -> Float:
 
 
 def _shown(write: Writer, mask: Float) -> Float:
-    """Convert a mask, given or computed by the program, to numbers to add; False in a mask of booleans masks the
-    key."""
+    """Convert a mask, given or computed, to numbers to add; False in a mask of booleans masks the key."""
     return mask if write.dtype(mask) is not DType.BOOL else _hiding(write, opposite_of(write, mask))
 
 

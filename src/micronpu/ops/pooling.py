@@ -102,8 +102,7 @@ def _window(node: AtenNode) -> _Window:
 
 
 def _overhang(size: int, kernel: int, stride: int, padding: int) -> int:
-    """Elements by which the last window exceeds the padding in ceil_mode; it starts inside the input or its left
-    padding."""
+    """Elements of the last ceil_mode window beyond the padding; it starts inside the input or its left padding."""
     count = -(-(size + 2 * padding - kernel) // stride) + 1
     if (count - 1) * stride >= size + padding:
         count -= 1

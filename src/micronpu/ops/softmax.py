@@ -89,8 +89,7 @@ def _wide_softmax(x: Value) -> npt.NDArray[Any]:
 
 
 def softmax_multiplier(scale: float) -> tuple[int, int, int]:
-    """Multiplier and shift from int8 differences to fixed point, and the smallest difference with a nonzero
-    exponential."""
+    """Multiplier and shift from int8 differences to fixed point; smallest difference with a nonzero exponential."""
     real = min(scale * (1 << (31 - _DIFFERENCE_BITS)), (1 << 31) - 1.0)
     multiplier, shift = quantize_multiplier(real)
     lowest = -math.floor(((1 << _DIFFERENCE_BITS) - 1) * (1 << (31 - _DIFFERENCE_BITS)) / (1 << shift))

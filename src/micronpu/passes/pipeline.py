@@ -226,8 +226,7 @@ class Pipeline:
         return graph
 
     def trace(self, graph: Graph) -> Iterator[tuple[str, str]]:
-        """Run on a copy of a graph; yield the name of each pass that changes something, and the resulting graph as
-        text."""
+        """Run on a copy of a graph; yield the name of each pass that changes something, and the result as text."""
         found: list[tuple[str, str]] = []
         self.run(graph.clone(), lambda step, changed: found.append((step.name, f"{changed}\n")))
         return iter(found)

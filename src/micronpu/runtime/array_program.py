@@ -22,8 +22,7 @@ class ArrayProgram(HostProgram):
         (scores,) = program.run_arrays(features)
 
     The program is checked as any other, and uses the same kernels. torch is imported only if the program needs it: to
-    record a profile, to run isolated, for bfloat16, for kernels that a library for torch registers and for delegates of
-    other packages.
+    record a profile, to run isolated, for bfloat16, for kernels of torch libraries and for other packages' delegates.
     """
 
     def run_arrays(self, *inputs: Array, method: str | None = None) -> tuple[Any, ...]:

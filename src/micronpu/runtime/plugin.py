@@ -324,8 +324,7 @@ def load_plugin(*, torch: bool = True) -> Plugin:
     """Build the plug-in if necessary, load it, and register its delegates and kernels. Returns a singleton.
 
     Args:
-        torch: import ExecuTorch's Python interface, and with it torch. If False, load only the libraries of its
-            kernels.
+        torch: import ExecuTorch's Python interface, and with it torch. If False, load only its kernels' libraries.
 
     Raises:
         RuntimeUnavailableError: it cannot be built or loaded on this machine.

@@ -37,8 +37,7 @@ EXECUTORCH = threading.RLock()
 """Lock held around every call of ExecuTorch, by all programs of the process.
 
 Each call of its Python interface redirects C++'s standard output and restores it afterwards. The simulators release
-Python's lock in between, so overlapping calls would restore each other's state, and the process would end in a
-segmentation fault.
+Python's lock in between, so overlapping calls would restore each other's state and cause a segmentation fault.
 """
 _UNNAMED = "The program"
 VALUES = ".values"

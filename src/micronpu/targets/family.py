@@ -99,8 +99,7 @@ class Family(ABC):
         """
 
     def bare(self) -> Mapping[str, str]:
-        """Targets that need no chip: a description of each by the name of the silicon, which is also the target's
-        name."""
+        """Targets that need no chip: a description of each by the name of the silicon, which is that of the target."""
         return {}
 
     def core_beside(self, silicon: str) -> str:

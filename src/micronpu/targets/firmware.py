@@ -87,8 +87,7 @@ class Firmware:
         packs, components: lines of `model.clayer.yml`.
         sections: lines of the comment in the linker script.
         fast_scratch: the same, about the accelerator's private memory.
-        start_note: about start-up, memories and the core's cache; ``{accelerator}`` and ``{memory_mode}`` are those of
-            the board.
+        start_note: about start-up, memories and the core's cache; ``{accelerator}``, ``{memory_mode}``: as the board's.
         build_note: about the build; the same.
         several_note: about programs for several accelerators in one folder.
         linux_options: for CMake, of ExecuTorch under Linux.

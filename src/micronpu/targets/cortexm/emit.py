@@ -1,7 +1,6 @@
 """Convert a legalised graph to calls of `cortex_m::*` operators and of ExecuTorch's operators that only move integers.
 
-Every tensor has its graph shape and is contiguous in it, so images are [N, H, W, C] and no kernel depends on a dim
-order.
+Every tensor is contiguous in its graph shape, so images are [N, H, W, C] and no kernel depends on a dim order.
 """
 
 from __future__ import annotations

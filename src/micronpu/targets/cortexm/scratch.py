@@ -11,8 +11,7 @@ from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.upstream.executorch import cmsis_nn
 
 _FEW_CHANNELS = 16
-"""Maximum input channels of a transposed convolution; above it CMSIS-NN computes a convolution with the kernel
-reversed."""
+"""Maximum input channels of a transposed convolution; above it CMSIS-NN convolves with the reversed kernel."""
 _SUM_BYTES = 4
 
 

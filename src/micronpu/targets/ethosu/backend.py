@@ -73,8 +73,7 @@ class EthosUPartitioner(DevicePartitioner):
     def register_custom_partition_op(self, op: OpOverload) -> None:
         """Register a custom operator, for compatibility with existing scripts.
 
-        User-defined passes cannot make it an NPU operation, so it is not delegated, like any unknown operator, and the
-        report lists it.
+        User-defined passes cannot make it an NPU operation: as any unknown operator, it is not delegated, but reported.
 
         Raises:
             OptionError: it is not an overload of an operator.

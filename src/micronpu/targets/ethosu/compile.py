@@ -69,8 +69,7 @@ class EthosUPartition(CompiledPartition):
             ahead: result of prefetching weights, or None if nothing was prefetched.
             searched: result of the search for a faster program, or None if it was not requested.
             shares: True if several methods share its constants.
-            beside: bytes of constants stored in the program outside of the payload, as far as they count for this
-                partition.
+            beside: bytes of constants in the program outside of the payload, as far as they count for this partition.
     """
 
     spec: EthosUOptions

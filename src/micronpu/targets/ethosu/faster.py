@@ -78,8 +78,7 @@ class Candidate:
         return self.made.program.scratch_size - self.old.scratch_size
 
     def proved(self, spec: EthosUOptions) -> tuple[VelaProgram, Ahead]:
-        """Return the new program if it computes the same results in every order that its waits allow; else the
-        original.
+        """Return the new program if its results are equal in every order that its waits allow; else the original.
 
         The new stream runs in the simulator on the inputs of the original's run.
         """

@@ -1,8 +1,7 @@
 """Cache of the best plan for a graph, with its program and verification.
 
 The key consists of the graph with every constant, the options, Vela, the code that writes and runs flatbuffers, and the
-simulator that verified the stream. Before a cached program is used, the flatbuffer is written again and compared with
-Vela's input.
+simulator that verified the stream. A cached program is used only if the flatbuffer, written again, equals Vela's input.
 """
 
 from __future__ import annotations

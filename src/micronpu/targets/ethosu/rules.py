@@ -82,8 +82,7 @@ class Judge:
         return [Reason(RULE, SENTENCE, message, name, node.origin.source, hint)]
 
     def prefers(self, node: Node) -> bool:
-        """True if the operator is supported in the format of most operators, so that it can be in the same
-        partition."""
+        """True if it is supported in the format of most operators, so that it can be in the same partition."""
         return self.formats[0] not in self._ask(node)
 
     def _is_taken_by_largest(self, node: Node) -> bool:

@@ -170,8 +170,7 @@ def _layout(graph: Graph, artifacts: Artifacts) -> PayloadLayout:
 
 
 def take_border_transposes(graph: Graph) -> None:
-    """Remove layout transposes at the inputs and outputs, which the runtime does instead, and record them in the
-    graph."""
+    """Move layout transposes at the inputs and outputs to the runtime, as records in the graph."""
     users = graph.users()
     for index, tensor in enumerate(graph.inputs):
         readers = users.get(tensor, [])

@@ -45,8 +45,7 @@ of few elements need more inputs for that."""
 _EXTREMES = 0.125
 """Fraction of random input elements that are the smallest or largest integer."""
 _NEAR = 8
-"""Largest integer in standard deviations of inputs near zero: large inputs saturate, which would hide reads from a
-wrong address."""
+"""Largest integer in standard deviations of inputs near zero: saturation would hide reads from a wrong address."""
 
 
 class Outcome(Enum):
@@ -81,8 +80,7 @@ class Proof:
 
     Attributes:
         detail: the difference, as one clause; "" if all elements are equal.
-            early: byte offset of an operation that reads data before the previous one has written it; None if that is
-                not the error.
+            early: byte offset of an operation that reads data before it is written; None if that is not the error.
             ran: the first run of the stream, if requested and if all elements are equal.
     """
 

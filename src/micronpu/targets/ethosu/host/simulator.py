@@ -438,8 +438,7 @@ def aligned_bytes(size: int) -> npt.NDArray[np.uint8]:
 
 
 def _apart(borders: Sequence[Border], region: int) -> npt.NDArray[np.uint8]:
-    """Memory of separate inputs or outputs, up to the end of the last one; empty if there are none, or beyond the
-    limit."""
+    """Memory of separate inputs or outputs, up to the end of the last one; empty for none, or beyond the limit."""
     end = max((b.address + _size(b) for b in borders if b.region == region), default=0)
     return aligned_bytes(end if 0 <= end <= _FARTHEST else 0)
 

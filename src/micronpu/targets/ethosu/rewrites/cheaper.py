@@ -65,8 +65,7 @@ class TransposeByConvolution(_Offers):
     x -> reshape [1, C, H * W / k, k] -> conv2d(w [k * C, C, 1, k]) -> reshape [1, H, W, C] -> y
 
     The planes are the rows of an image, k pixels its channels, and the kernel is as high as the image: each position of
-    the result has k pixels with their channels. Exact: every sum has one nonzero element, and the scales of weights are
-    1.
+    the result has k pixels with their channels. Exact: every sum has one nonzero element, and weights have scale 1.
     """
 
     name = "transpose_by_convolution"

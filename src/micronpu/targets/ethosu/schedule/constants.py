@@ -173,8 +173,7 @@ def reordered(
     """Return a stream with its weights in other orders; None if all have the order already.
 
     The order of weights follows the depth of the output's blocks. An operation adopts the smaller depth of another one
-    with the same weights: a smaller block fits wherever a larger one did. The simulator decides whether the results are
-    equal.
+    with the same weights: a smaller block fits wherever a larger one did. The simulator compares the results.
     """
     made, data, changed = list(actions), bytearray(constants), False
     for number, layer, own, places in layers_of(actions, constants, family):

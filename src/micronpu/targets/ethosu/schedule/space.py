@@ -77,8 +77,7 @@ class Space:
         return int(begins[chosen[np.argmin(lengths[chosen])]]) * self._grain
 
     def earliest(self, size: int, begin: int, first: int, last: int) -> int | None:
-        """The first operation from `begin` to `first` after which ``size`` bytes are free until `last`; None if there
-        is none."""
+        """The first operation from `begin` to `first` after which ``size`` bytes are free until `last`; else None."""
         if self.find(size, first, last) is None:
             return None
         low, high = max(begin, 0), first

@@ -126,8 +126,7 @@ def made_to_wait(commands: bytes, offset: int) -> bytes | None:
 def reads_sparse(commands: bytes) -> list[bool]:
     """Return for each operation of a stream whether it reads 2:4 sparse weights.
 
-    In the order of `operation_offsets`; operations without weights inherit the value of the previous one, which has no
-    meaning for them.
+    In the order of `operation_offsets`; for operations without weights, the inherited value has no meaning.
     """
     words, at, found, sparse = words_of(commands), 0, [], False
     while at < len(words):

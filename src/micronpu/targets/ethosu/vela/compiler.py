@@ -67,8 +67,7 @@ class VelaProgram:
         memory: peak use in bytes per memory.
         layers: estimate per operation.
         clock_hz: clock of the cycles.
-            sources: index of the operator in Vela's input for each operation of the command stream in order, including
-                transfers, or -1.
+            sources: index of the operator in Vela's input for each operation of the stream, transfers included, or -1.
             places: number of the layer of each operation of the command stream, or -1.
     """
 
