@@ -141,13 +141,7 @@ class EthosUDevice(Device):
         notes = [
             f"On this machine the simulator runs the very command stream that the board would run, {made}."
             if simulator_hash()
-            else f"There is no simulator on this machine: the command stream, {made}, is not proved, and weights are "
-            "not brought ahead."
-        ]
-        notes += [
-            f"The command stream of partition `{p.name}` could not be compared with its graph: {p.unproved}."
-            for p in own
-            if p.unproved
+            else f"There is no simulator on this machine: the command stream, {made}, is not proved."
         ]
         notes += [
             f"In partition `{p.name}` Vela lets {plural(p.waiting, 'operation')} begin before what it reads is "
