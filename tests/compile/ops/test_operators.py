@@ -515,7 +515,6 @@ def refusal(model: nn.Module, *shapes: Size) -> str:
         (layer("training mode", lambda: seq(nn.Conv2d(8, 4, 1), TrainingDropout())), ["dropout", "training"]),
         (function("softmax of many", lambda x: torch.softmax(x, -1), (1, 2048)), ["2040", "2048 channels"]),
         (function("softmax of none", lambda x: torch.softmax(x.mean((0, 1, 2, 3)), 0)), ["`softmax`", "without axes"]),
-        (function("softmax in float64", lambda x: torch.softmax(x, 1, dtype=torch.float64)), ["float64", "float32"]),
         (function("unknown", lambda x: torch.erfinv(x)), ["No operator of micronpu imports erfinv.default"]),
         (function("both broadcast", lambda x, y: x + y, (3, 1), (1, 4)), ["[3, 1] and [1, 4]", "expand one operand"]),
         (function("8 axes", lambda x: F.relu(x), (1,) * 7 + (2,)), ["at most 7 axes", "8 axes"]),
