@@ -28,6 +28,7 @@ from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import PREFIX, held
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
+from micronpu.ir.types import QParams
 from micronpu.quantize.eager import Eager
 from micronpu.quantize.loops import Loop
 from micronpu.quantize.recordings import tensors_of
@@ -128,7 +129,7 @@ def verified(program: CompiledProgram, expected: Expected, reads: Sequence[Seque
         return Verified(Agreement(reason=reason.rstrip(".")), accuracy, (missing, *told))
     exact = trial.exact_rows
     program.reset_states()
-    scales = _scales(module)
+    grids = _grids(module)
     equal = elements = 0
     largest = bound = 0.0
     hanging: set[int] = set()
@@ -136,15 +137,17 @@ def verified(program: CompiledProgram, expected: Expected, reads: Sequence[Seque
         floats = exact[number] if number < len(exact) else ()
         for index, (y, q) in enumerate(zip(ours, theirs, strict=True)):
             elements += q.numel()
-            equal += int((y == q).sum()) + int((y.isnan() & q.isnan()).sum()) if q.is_floating_point() else 0
+            equal += int((y == q).sum()) + (int((y.isnan() & q.isnan()).sum()) if q.is_floating_point() else 0)
+            grid = grids[index] if index < len(grids) else None
+            y, q = _real(y, grid), _real(q, grid)
             if not q.is_floating_point():
-                equal += int((y == q).sum())
                 continue
             real = floats[index] if index < len(floats) and floats[index].shape == q.shape else None
-            step = scales[index] if index < len(scales) else 0.0
+            step = grid.scale[0] if grid is not None else 0.0
             found, allowed = _difference(y, q, real, step)
             if found > allowed:
-                if not _hangs_on_rounding(program, rows[: number + 1], index, y, q, allowed / max(found, 1e-12)):
+                share = allowed / max(found, 1e-12)
+                if not _hangs_on_rounding(program, rows[: number + 1], index, grid, y, q, share):
                     raise _wrong(program, module, rows[: number + 1], reads, index, found, allowed)
                 hanging.add(index)
                 continue
@@ -188,12 +191,18 @@ def _difference(y: torch.Tensor, q: torch.Tensor, real: torch.Tensor | None, sca
 
 
 def _hangs_on_rounding(
-    program: CompiledProgram, rows: Sequence[Tensors], index: int, y: torch.Tensor, q: torch.Tensor, share: float
+    program: CompiledProgram,
+    rows: Sequence[Tensors],
+    index: int,
+    grid: QParams | None,
+    y: torch.Tensor,
+    q: torch.Tensor,
+    share: float,
 ) -> bool:
     """Whether every element of a result is near to one that the quantized model gives when it rounds otherwise.
 
     Args:
-        index: of the result.
+        index, grid: of the result.
         y, q: the program's, and the quantized model's.
         share: of their largest difference that is near.
     """
@@ -206,6 +215,7 @@ def _hangs_on_rounding(
         for seed in range(TRIES):
             program.reset_states()
             tried = _floats(program.borders, shaken(module, rows if program.states else rows[-1:], seed))[index]
+            tried = _real(tried, grid)
             nearest = torch.minimum(nearest, (y.double() - tried.double()).abs())
             if bool((nearest[known] <= near).all()):
                 break
@@ -219,16 +229,23 @@ def _floats(borders: IntegerBorders | None, results: Sequence[Any]) -> Tensors:
     return found if borders is None else borders.dequantize(found)
 
 
-def _scales(module: GraphModule) -> list[float]:
-    """The step of each result, 0.0 where the host computes it in float."""
+def _real(value: torch.Tensor, grid: QParams | None) -> torch.Tensor:
+    """An integer result as the floats that it means; anything else as it is."""
+    if value.is_floating_point() or grid is None:
+        return value
+    return (value.to(torch.float32) - grid.zero_point[0]) * grid.scale[0]
+
+
+def _grids(module: GraphModule) -> list[QParams | None]:
+    """The quantization of each result, None where the host computes it in float."""
     view = ProgramView(module)
     output = module.graph.output_node()
-    found: list[float] = []
+    found: list[QParams | None] = []
 
     def add(node: Node) -> Node:
         edge = view.edge(node) if is_dequantize(node) or is_quantize(node) else None
         if isinstance(node.meta.get("val"), torch.Tensor) or edge is not None:
-            found.append(edge.qparams.scale[0] if edge is not None else 0.0)
+            found.append(edge.qparams if edge is not None else None)
         return node
 
     torch.fx.map_arg(output.args, add)

@@ -139,6 +139,17 @@ def test_a_quantized_module_is_compared_on_its_examples():
     assert report.accuracy.sqnr is None and "Accuracy on the example inputs: " in str(report)
 
 
+def test_integer_results_of_a_quantized_module_are_compared_too(monkeypatch):
+    program = compiled("imxrt700-neutron", quantization=micronpu.Quantization(io="int8"), verify=False)
+    x = program.borders.quantize(DATA[:1])
+    agreement = micronpu.compile(program.quantized, x, "imxrt700-neutron").report.agreement
+    assert agreement.bound > 0 and agreement.largest <= agreement.bound
+    results = micronpu.CompiledProgram._results
+    monkeypatch.setattr(micronpu.CompiledProgram, "_results", lambda *given: tuple(-y for y in results(*given)))
+    with pytest.raises(WrongResultError, match="a result 0 that is "):
+        micronpu.compile(program.quantized, x, "imxrt700-neutron")
+
+
 def test_a_program_that_leaves_the_npu_idle_begins_with_a_warning():
     class Inverse(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
