@@ -244,7 +244,7 @@ def _axis_before(move: Node, value: Node, axis: int) -> int | None:
     if not callable(move.target) or not all(isinstance(node.meta.get("val"), (int, torch.SymInt)) for node in others):
         return None
     numbers = {node: _size(node.meta["val"]) for node in others}
-    before = torch.empty([_size(n) for n in value.meta["val"].shape], device="meta")
+    before = torch.empty([_size(n) for n in value.meta["val"].shape])  # not on meta: a move may name the device
     after = move.target(*torch.fx.map_arg(move.args, lambda n: numbers.get(n, before)), **move.kwargs)
     if not isinstance(after, torch.Tensor) or (after is not before and not after._is_view()):
         return None

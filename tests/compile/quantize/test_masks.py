@@ -134,3 +134,19 @@ def test_distances_that_weigh_nothing_cost_a_logsumexp_no_steps():
     module = micronpu.compile(Spread().eval(), rows[0], "imxrt700", calibration=rows, verify=False).quantized
     (exponential,) = (n for n in module.graph.nodes if "aten.exp" in str(n.target))
     assert exponential.args[0].args[1] <= 16 / 255 + 1e-6
+
+
+def test_scores_may_be_moved_to_a_device():
+    """As Keras writes its layers."""
+
+    class Moved(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return torch.softmax(self.layer(x).to("cpu"), -1)
+
+    x = torch.linspace(-1, 1, 8)[None]
+    report = micronpu.compile(Moved().eval(), (x,), "ethos-u55-128", calibration=[x], verify=False).report
+    assert report.delegated == report.operators
