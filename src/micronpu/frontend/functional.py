@@ -7,6 +7,7 @@ they are, whatever the module writes into them.
 
 from __future__ import annotations
 
+import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.fx import Node
@@ -29,6 +30,9 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     """
     if any(_writes_what_others_see(node) for node in program.graph.nodes):
         program = program.run_decompositions({})
+        for node in program.graph.nodes:
+            if node.target is torch.ops.aten.view.default:  # strides of a run need not be those of shape propagation
+                node.target = torch.ops.aten.reshape.default
     if program.graph_signature.user_inputs_to_mutate:
         program = _without_written_inputs(program)
     return program
