@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from micronpu.advice.changes import CHANGES, Change
+from micronpu.advice.floats import in_floats
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Listener
@@ -43,7 +44,7 @@ def advise(
     example_inputs: Sequence[Any] | torch.Tensor,
     target: str,
     *,
-    calibration: Any,
+    calibration: Any = None,
     quantization: HowToQuantize = None,
     options: Options | None = None,
     listener: Listener | None = None,
@@ -56,31 +57,43 @@ def advise(
     its accuracy after training is unknown.
 
     Args:
-        model: a float module in evaluation mode, or an exported program of one, without states.
+        model: a module in evaluation mode, or an exported program of one, without states; or a quantized one, such as
+            `read_model` gives, which is quantized anew with its example inputs for every idea.
         example_inputs: inputs that fix shapes and dtypes; one tensor is accepted instead of a tuple of one.
         target: see ``micronpu targets``.
-        calibration: typical inputs, as for `micronpu.compile`; only the first eight are used.
+        calibration: typical inputs, as for `micronpu.compile`; only the first eight are used. A quantized model needs
+            none.
         quantization, options: as for `micronpu.compile`.
         listener: progress callback.
 
     Raises:
-        ModelError: the model is already quantized or has states, or an input does not fit it.
-            OptionError: an option does not fit the target.
+        ModelError: the model has states, or an input does not fit it.
+        OptionError: an option does not fit the target.
     """
     check_listener(listener)
     start = time.perf_counter()
     found = exported(model, example_inputs)
-    if not found.is_float:
-        raise ModelError("The model is quantized already; ideas are tried on the float model.", hint="the float model")
     if found.states:
         raise ModelError(
             f"The model keeps a state, `{found.states.values[0].name}`, from one call to the next, and advise tries "
             "changes of models without any.",
             hint="a model that takes its states as inputs and returns them",
         )
-    rows = calibration_batches(calibration, found.examples)[:_ROWS]
-    EXPORTED.say(found.module, True)
-    trials = _Trials(found.module, found.examples, target, rows, Quantization.of(quantization), options)
+    module, examples, how = found.module, found.examples, Quantization.of(quantization)
+    if found.is_float:
+        rows = calibration_batches(calibration, examples)[:_ROWS]
+    else:
+        given = in_floats(module, examples)
+        if given is None:
+            raise ModelError(
+                "The model is quantized already, and computes with integers in ways of its own.", hint="the float model"
+            )
+        if how.io is None and not any(x.is_floating_point() for x in examples):
+            how = replace(how, io="int16" if torch.int16 in {x.dtype for x in examples} else "int8")
+        module, examples = given
+        rows = [examples]
+    EXPORTED.say(module, True)
+    trials = _Trials(module, examples, target, rows, how, options)
     return trials.run(start, listener or (lambda name, part: None))
 
 

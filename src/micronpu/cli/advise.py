@@ -49,7 +49,7 @@ def advise(
         listener("load", 0.0)
         register(library)
         loaded = load_model(model)
-        rows = list(load_calibration(calibration, loaded))
+        rows = load_calibration(calibration, loaded)
         import micronpu
 
         listener("load", 1.0)

@@ -298,8 +298,22 @@ class Calibration:
         self.used: int | None = None
         self._load = load
         self._guard = guard
+        self._keeps = False
+        self._kept: list[Any] | None = None
+
+    def keep(self) -> Calibration:
+        """The same data, read once however often they are used."""
+        self._keeps = True
+        return self
 
     def __iter__(self) -> Iterator[Any]:
+        if not self._keeps:
+            return self._read()
+        if self._kept is None:
+            self._kept = list(self._read())
+        return iter(self._kept)
+
+    def _read(self) -> Iterator[Any]:
         data = self._load()
         try:
             items = iter(data)
@@ -335,7 +349,7 @@ def load_calibration(text: str | None, model: Model) -> Calibration:
     if text is None and file is not None and file.has("calibration"):
         return _from_function(file, "calibration")
     if text is None:
-        return Calibration("nothing", lambda: _no_calibration(file))
+        return Calibration("nothing", lambda: _no_calibration(model))
     path, colon, name = text.rpartition(":")
     if colon and path.endswith(".py"):
         same = file is not None and file.is_at(Path(path))
@@ -344,7 +358,17 @@ def load_calibration(text: str | None, model: Model) -> Calibration:
     return Calibration(text, lambda: _items(arrays, text, model), name=text)
 
 
-def _no_calibration(file: UserFile | None) -> Any:
+def _no_calibration(model: Model) -> Any:
+    from torch.fx import GraphModule
+
+    from micronpu.frontend.exported import is_float
+
+    module, file = model.module, model.file
+    if isinstance(module, GraphModule) and not is_float(module):
+        raise ModelError(
+            f"{model.name} is quantized already, and this command compares with the float model.",
+            hint="the float model that it was made of",
+        )
     own = f", or a function `calibration` in {file.path}" if file is not None else ""
     raise ModelError(
         "A float model needs calibration data to choose the ranges of its quantized tensors.",

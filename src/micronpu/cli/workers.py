@@ -55,8 +55,7 @@ class Worker:
         torch.set_num_threads(1)  # the processes fill the machine
         register(task.libraries)
         self._model = load_model(task.model)
-        calibration = load_calibration(task.calibration, self._model)
-        self._calibration: list[Any] = list(calibration)
+        self._calibration = load_calibration(task.calibration, self._model).keep()
         self._data = list(load_calibration(task.data, self._model)) if task.data is not None else None
         self._labels = load_labels(task.labels) if task.labels is not None else None
         self._metric = load_metric(task.metric) if task.metric is not None else None

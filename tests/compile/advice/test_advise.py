@@ -59,10 +59,16 @@ def test_a_target_without_estimates_is_told() -> None:
     assert advice.price.cycles is not None or (not advice.ideas and "no estimate of time" in advice.summary)
 
 
+def test_a_quantized_model_is_one_of_floats_again(advice) -> None:
+    program = micronpu.compile(
+        net(nn.GELU), DATA[0], TARGET, calibration=DATA, quantization=micronpu.Quantization(io="int8"), verify=False
+    )
+    found = micronpu.advise(program.quantized, program.borders.quantize(DATA[:1]), TARGET)
+    assert found.price.cycles == sum(t.cycles for t in program.report.latency)
+    assert {idea.name for idea in found.worth} == {idea.name for idea in advice.worth if "border" not in idea.name}
+
+
 def test_bad_input_is_a_sentence() -> None:
-    quantized = micronpu.compile(net(nn.ReLU), DATA[0], TARGET, calibration=DATA).quantized
-    with pytest.raises(MicroNpuError, match="is quantized already"):
-        micronpu.advise(quantized, DATA[0], TARGET, calibration=DATA)
     with pytest.raises(MicroNpuError, match="alibration"):
         micronpu.advise(net(nn.ReLU), DATA[0], TARGET, calibration=[])
 
