@@ -73,7 +73,7 @@ class IntegerBorders:
         return tuple(v if b is None else b.dequantize(v) for b, v in zip(self.outputs, outputs, strict=True))
 
 
-def integer_borders(module: GraphModule, *, as_bytes: bool = False) -> IntegerBorders:
+def integer_borders(module: GraphModule, *, as_bytes: bool | Sequence[bool] = False) -> IntegerBorders:
     """Makes a converted program take and give integers, in place.
 
         x float -> quantize -> x8 -> dequantize -> .. -> quantize -> y8 -> dequantize -> y float
@@ -81,7 +81,8 @@ def integer_borders(module: GraphModule, *, as_bytes: bool = False) -> IntegerBo
 
     Args:
         module: what `convert_pt2e` returned for a quantizer with `set_io`.
-        as_bytes: the integers are uint8, 128 more than the int8 numbers, with a zero point that is 128 more.
+        as_bytes: the integers are uint8, 128 more than the int8 numbers, with a zero point that is 128 more; of all
+            inputs and outputs, or of each in order.
 
     Returns:
         What the integers mean.  Export the module with ``borders.quantize(example_inputs)``.
@@ -100,8 +101,9 @@ def integer_borders(module: GraphModule, *, as_bytes: bool = False) -> IntegerBo
         tuple(_border(node.name, edge) for node, edge in inputs),
         tuple(None if edge is None else _border(f"output_{i}", edge) for i, (_, edge) in enumerate(outputs)),
     )
-    if as_bytes:
-        _check_bytes(meaning)
+    borders = (*meaning.inputs, *meaning.outputs)
+    shifted = [as_bytes] * len(borders) if isinstance(as_bytes, bool) else list(as_bytes)
+    _check_bytes([border for border, shift in zip(borders, shifted, strict=True) if shift])
     for node, edge in inputs:
         node.meta["val"] = value_of(node).to(_TORCH[edge.dtype])
         node.meta.pop("tensor_meta", None)
@@ -113,15 +115,15 @@ def integer_borders(module: GraphModule, *, as_bytes: bool = False) -> IntegerBo
     for node in integers:
         if not node.users:
             module.graph.erase_node(node)
-    if as_bytes:
-        meaning = _shift_borders(module.graph, [node for node, _ in inputs], meaning)
+    if any(shifted):
+        meaning = _shift_borders(module.graph, [node for node, _ in inputs], meaning, shifted)
     module.graph.lint()
     module.recompile()
     return meaning
 
 
-def _check_bytes(meaning: IntegerBorders) -> None:
-    for border in (*meaning.inputs, *meaning.outputs):
+def _check_bytes(borders: Sequence[IntegerBorder | None]) -> None:
+    for border in borders:
         if border is not None and border.dtype != DType.INT8.value:
             raise ModelError(
                 f"`{border.name}` is {border.dtype} with zero point {border.zero_point}, numbers of both signs, and "
@@ -130,14 +132,19 @@ def _check_bytes(meaning: IntegerBorders) -> None:
             )
 
 
-def _shift_borders(graph: Graph, inputs: Sequence[Node], meaning: IntegerBorders) -> IntegerBorders:
+def _shift_borders(
+    graph: Graph, inputs: Sequence[Node], meaning: IntegerBorders, shifted: Sequence[bool]
+) -> IntegerBorders:
     """Makes uint8 of the int8 numbers at the border, in place.
 
         x8 -> .. -> y8        xu8 -> dequantize -> quantize -> x8 -> .. -> y8 -> dequantize -> quantize -> yu8
 
     Both grids have one scale, so that the pair is a shift by 128, which an NPU or `shift_bytes` makes of it.
     """
-    for node, border in zip(inputs, meaning.inputs, strict=True):
+    count = len(inputs)
+    for node, border, shift in zip(inputs, meaning.inputs, shifted[:count], strict=True):
+        if not shift:
+            continue
         readers = list(node.users)
         node.meta["val"] = value_of(node).to(torch.uint8)
         with graph.inserting_after(node):
@@ -147,14 +154,16 @@ def _shift_borders(graph: Graph, inputs: Sequence[Node], meaning: IntegerBorders
     output = graph.output_node()
     results = _results(output)
     own = results[: len(meaning.outputs)]  # behind them are states, which stay as they are
-    known = {n: b for n, b in zip(own, meaning.outputs, strict=True) if b is not None}
+    wanted = zip(own, meaning.outputs, shifted[count:], strict=True)
+    known = {n: b for n, b, shift in wanted if b is not None and shift}
     with graph.inserting_before(output):
-        shifted = {node: _regridded(graph, node, border, (0, BYTE_SHIFT)) for node, border in known.items()}
-    output.args = ((*(shifted.get(n, n) for n in own), *results[len(own) :]),)
-    return IntegerBorders(
-        tuple(map(_as_bytes, meaning.inputs)),
-        tuple(None if border is None else _as_bytes(border) for border in meaning.outputs),
-    )
+        made_bytes = {node: _regridded(graph, node, border, (0, BYTE_SHIFT)) for node, border in known.items()}
+    output.args = ((*(made_bytes.get(n, n) for n in own), *results[len(own) :]),)
+    borders = [
+        _as_bytes(border) if border is not None and shift else border
+        for border, shift in zip((*meaning.inputs, *meaning.outputs), shifted, strict=True)
+    ]
+    return IntegerBorders(tuple(filter(None, borders[:count])), tuple(borders[count:]))
 
 
 def _regridded(graph: Graph, x8: Node, border: IntegerBorder, shifts: tuple[int, int]) -> Node:

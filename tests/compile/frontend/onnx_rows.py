@@ -123,6 +123,13 @@ ROWS = [
     Row("SpaceToDepth", [(1, 2, 4, 6)], {"blocksize": 2}),
     Row("Resize", [(1, 2, 4, 6), None, np.array([1, 1, 2, 2], np.float32)], {"mode": "nearest"}),
     Row("Resize", [(1, 2, 4, 6), None, np.array([1, 1, 2, 2], np.float32)], {"mode": "linear"}),
+    *(
+        Row("Resize", [(1, 2, 4, 6), None, np.array([1, 1, *by], np.float32)],
+            {"mode": "nearest", "coordinate_transformation_mode": how, "nearest_mode": rounding})
+        for how in ("asymmetric", "half_pixel", "align_corners")
+        for rounding, by in (("floor", (2, 3)), ("ceil", (3, 2)), ("round_prefer_floor", (3, 1.7)),
+                             ("round_prefer_ceil", (2, 0.5)))
+    ),
     Row("Resize", [(1, 2, 4, 6), None, None, i(1, 2, 7, 8)],
         {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
     Row("Resize", [(1, 2, 4, 6), None, np.array([1, 1, 2, 2], np.float32)],
@@ -136,5 +143,9 @@ ROWS = [
     Row("LSTM", [(4, 1, 3), f(1, 20, 3), f(1, 20, 5)], {"hidden_size": 5, "direction": "reverse"}),
     Row("GRU", [(4, 1, 3), f(1, 15, 3), f(1, 15, 5), f(1, 30)],
         {"hidden_size": 5, "linear_before_reset": 1}, outputs=2),
+    Row("GRU", [(4, 2, 3), f(1, 15, 3), f(1, 15, 5), f(1, 30)], {"hidden_size": 5}, outputs=2),
+    Row("GRU", [(4, 1, 3), f(2, 15, 3), f(2, 15, 5), f(2, 30), None, (2, 1, 5)],
+        {"hidden_size": 5, "direction": "bidirectional"}, outputs=2),
+    Row("GRU", [(4, 1, 3), f(1, 15, 3), f(1, 15, 5)], {"hidden_size": 5, "direction": "reverse"}),
     Row("RNN", [(4, 1, 3), f(1, 5, 3), f(1, 5, 5), f(1, 10)], {"hidden_size": 5}),
 ]  # fmt: skip

@@ -87,6 +87,18 @@ def test_open_sizes_are_named_and_can_be_given(tmp_path: Path):
         micronpu.read_model(path, [(1, 4, 8, 8)])
 
 
+def test_sizes_of_one_name_are_equal():
+    made = helper.make_graph(
+        [helper.make_node("Add", ["x", "state"], ["y"])], "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "length"]),
+         helper.make_tensor_value_info("state", TensorProto.FLOAT, [2, "batch", "length"])],
+        [onnx.ValueInfoProto(name="y")],
+    )  # fmt: skip
+    data = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    read = read_onnx(data, Path("net.onnx"), {"x": (3, 5)})
+    assert [tuple(x.shape) for x in read.examples()] == [(3, 5), (2, 3, 5)] and read.input_names == ("x", "state")
+
+
 def quantized() -> bytes:
     node, point = helper.make_node, np.array(128, np.uint8)
     return graph(

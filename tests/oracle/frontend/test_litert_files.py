@@ -19,11 +19,13 @@ from tests.runtime import neutron_programs as programs
 
 import micronpu
 from micronpu.base.errors import MicroNpuError, ModelError
+from micronpu.cli.files import Calibration, load_calibration, load_model
+from micronpu.cli.workers import Task, Worker
 from micronpu.emit.litert import pack, to_litert
 from micronpu.frontend.importer import import_program
 from micronpu.frontend.model_files import read_model
 from micronpu.frontend.model_files.litert import parse
-from micronpu.frontend.model_files.litert_operators import FOLDED, LOWERINGS, network_of
+from micronpu.frontend.model_files.litert_graph import FOLDED, LOWERINGS, network_of
 from micronpu.frontend.model_files.onnx_layers import LOWERINGS as ONNX_LOWERINGS
 from micronpu.frontend.program import ProgramView
 from micronpu.ir import interpret
@@ -122,6 +124,54 @@ def test_bias_of_31_bits_is_kept(tmp_path: Path):
     assert any(t.data is not None and np.array_equal(t.data, values) for n in graph.nodes for t in n.inputs)
 
 
+def test_commands_about_data_know_a_quantized_file(tmp_path: Path):
+    path = tmp_path / "net.tflite"
+    path.write_bytes(pack(small()))
+    model = load_model(str(path))
+    data = load_calibration(None, model).keep()
+    row = Worker(Task(str(path))).run(("cortex-m55", "int8"))
+    assert not row.failed, row.blocks
+    with pytest.raises(ModelError, match="net is quantized already, and this command compares with the float model"):
+        list(data)
+    read: list[int] = []
+    kept = Calibration("data", lambda: (read.append(1) or i for i in range(3))).keep()
+    assert [*kept, *kept] == [0, 1, 2, 0, 1, 2] and len(read) == 3
+
+
+def test_inputs_have_the_names_of_the_file(tmp_path: Path):
+    path = tmp_path / "net.tflite"
+    path.write_bytes(pack(small()))
+    read = read_model(path)
+    (placeholder,) = (n for n in read.module.graph.nodes if n.op == "placeholder")
+    assert read.names == ("input_0",) and placeholder.name == "input_0"
+
+
+def test_bytes_stay_bytes(tmp_path: Path):
+    """Input int8 and output uint8, as streaming models are written."""
+    model = small()
+    graph, code = model.subgraphs[0], schema.OperatorCodeT()
+    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.QUANTIZE
+    model.operatorCodes.append(code)
+    last, made = graph.tensors[graph.outputs[0]], schema.TensorT()
+    made.name, made.shape, made.type, made.buffer = b"bytes", last.shape, schema.TensorType.UINT8, 0
+    made.quantization = schema.QuantizationParametersT()
+    made.quantization.scale = last.quantization.scale
+    made.quantization.zeroPoint = last.quantization.zeroPoint + 128
+    graph.tensors.append(made)
+    operator = schema.OperatorT()
+    operator.opcodeIndex = len(model.operatorCodes) - 1
+    operator.inputs, operator.outputs = graph.outputs, np.array([len(graph.tensors) - 1], np.int32)
+    graph.operators.append(operator)
+    graph.outputs = operator.outputs
+    path = tmp_path / "net.tflite"
+    path.write_bytes(pack(model))
+    program = micronpu.compile(path, target="cortex-m55")
+    x = torch.randint(-128, 128, (1, 6, 6, 3), generator=torch.Generator().manual_seed(0)).to(torch.int8)
+    (expected,) = programs.invoke(programs.interpreter(path.read_bytes()), x.numpy())
+    got = np.asarray(program.run(x))
+    assert got.dtype == np.uint8 and np.array_equal(got, expected)
+
+
 def test_float_file_is_a_float_model(tmp_path: Path):
     model = small()
     for tensor in model.subgraphs[0].tensors:
@@ -138,6 +188,39 @@ def test_float_file_is_a_float_model(tmp_path: Path):
         assert np.allclose(read.module(*read.examples).numpy(), expected, atol=1e-5)
     program = micronpu.compile(path, target="ethos-u55-128", calibration=[read.examples[0] * k for k in (1, -1, 0.5)])
     assert program.report.delegated == program.report.operators
+
+
+def test_float16_weights_are_floats(tmp_path: Path):
+    model = small()
+    graph, code = model.subgraphs[0], schema.OperatorCodeT()
+    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.DEQUANTIZE
+    model.operatorCodes.append(code)
+    for tensor in graph.tensors:
+        tensor.quantization, tensor.type = None, schema.TensorType.FLOAT32
+    for i in (1, 2):
+        half, full = graph.tensors[graph.operators[-1].inputs[i]], schema.TensorT()
+        values = np.linspace(-1, 1, int(np.prod(half.shape))).astype(np.float16)
+        half.type, model.buffers[half.buffer].data = schema.TensorType.FLOAT16, values.view(np.uint8)
+        full.name, full.shape, full.type, full.buffer = (
+            half.name + b" in float",
+            half.shape,
+            schema.TensorType.FLOAT32,
+            0,
+        )
+        graph.tensors.append(full)
+        operator = schema.OperatorT()
+        inputs = np.array(graph.operators[-1].inputs)
+        operator.opcodeIndex, operator.inputs = len(model.operatorCodes) - 1, inputs[[i]]
+        operator.outputs = np.array([len(graph.tensors) - 1], np.int32)
+        inputs[i] = operator.outputs[0]
+        graph.operators[-1].inputs = inputs
+        graph.operators.insert(0, operator)
+    path = tmp_path / "net.tflite"
+    path.write_bytes(pack(model))
+    read = read_model(path)
+    (expected,) = programs.invoke(programs.interpreter(path.read_bytes()), read.examples[0].numpy())
+    with torch.no_grad():
+        assert np.allclose(read.module(*read.examples).numpy(), expected, atol=1e-5)
 
 
 def test_refusals_say_operator_and_tensor():
@@ -169,7 +252,17 @@ def test_refusals_say_operator_and_tensor():
     def outside(model: Model, graph: Any) -> None:
         graph.operators[0].inputs = np.array([99, 1, 2], np.int32)
 
+    def dynamic(model: Model, graph: Any) -> None:
+        graph.tensors[graph.inputs[0]].shapeSignature = np.array([-1, 6, -1, 3], np.int32)
+
+    def text(model: Model, graph: Any) -> None:
+        graph.tensors[graph.inputs[0]].type, graph.tensors[graph.inputs[0]].quantization = (
+            schema.TensorType.STRING,
+            None,
+        )
+
     cases: Sequence[tuple[Any, str]] = [
+        (dynamic, "Dimension 2 of the input `.*` is open"), (text, "The input `.*` is STRING"),
         (custom, r"Operator 0 \(CUSTOM MyOp, .*not read"), (two, "2 subgraphs"), (point, "Operator 0 .*zero point"),
         (shape, r"Operator 0 \(CONV_2D.*shape"), (huge, "Tensor .*shape"), (short, "7 bytes"), (twice, "has a value"),
         (scales, "quantization parameters"), (outside, "tensor 99"),

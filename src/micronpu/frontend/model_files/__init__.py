@@ -18,7 +18,7 @@ from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.facts import EXPORTED
 from micronpu.frontend.integers import integer_borders
-from micronpu.frontend.model_files.network import Network, Shapes
+from micronpu.frontend.model_files.network import Network, Shapes, as_identifier
 
 _PLAIN = str.maketrans({**dict.fromkeys('",\n\r', "_"), "/": "."})
 SUFFIXES = (".tflite", ".onnx")
@@ -32,10 +32,12 @@ class FileModel:
         module: a float module; or, of a quantized file, a module with the file's own quantization, whose inputs and
             outputs are integers if the file's are.
         examples: inputs of the file's shapes and dtypes, the same in every run.
+        names: of the inputs in the file.
     """
 
     module: GraphModule
     examples: tuple[torch.Tensor, ...]
+    names: tuple[str, ...] = ()
 
 
 def is_model_file(model: object) -> bool:
@@ -61,18 +63,18 @@ def read_model(path: str | os.PathLike[str], shapes: Shapes = ()) -> FileModel:
         from micronpu.frontend.model_files.onnx import read_onnx
 
         network = read_onnx(data, name, shapes)
-        return FileModel(_exported(network, network.examples(), name), network.examples())
+        examples = network.examples()
+        return FileModel(_exported(network, examples, name), examples, network.input_names)
     from micronpu.frontend.model_files.litert import parse
-    from micronpu.frontend.model_files.litert_operators import network_of
+    from micronpu.frontend.model_files.litert_graph import network_of
 
     file = parse(data)
     network = network_of(file)
     examples = network.examples()
     module = _exported(network, examples, name)
     if file.is_quantized and file.has_integer_io:
-        meaning = integer_borders(module, as_bytes=file.has_byte_io)
-        return FileModel(module, meaning.quantize(examples))
-    return FileModel(module, examples)
+        examples = integer_borders(module, as_bytes=file.bytes).quantize(examples)
+    return FileModel(module, examples, network.input_names)
 
 
 def opened(model: Any, example_inputs: Any, calibration: Any) -> tuple[Any, Any, Any]:
@@ -85,22 +87,35 @@ def opened(model: Any, example_inputs: Any, calibration: Any) -> tuple[Any, Any,
     Raises:
         MicroNpuError: see `read_model`, and `called_by_name`.
     """
+    by_name = isinstance(example_inputs, Mapping)
     if is_model_file(model):
-        file = read_model(model, () if example_inputs is None else [tuple(t.shape) for t in as_inputs(example_inputs)])
-        return file.module, file.examples, calibration
-    if not isinstance(example_inputs, Mapping):
+        shapes: Shapes = ()
+        if example_inputs is not None:
+            given = [tuple(t.shape) for t in as_inputs(tuple(example_inputs.values()) if by_name else example_inputs)]
+            shapes = dict(zip(example_inputs, given, strict=True)) if by_name else given
+        file = read_model(model, shapes)
+        return file.module, file.examples, rows_in_order(calibration, file.names)
+    if not by_name:
         return model, example_inputs, calibration
     return *called_by_name(model, example_inputs), rows_in_order(calibration, example_inputs)
 
 
 def _exported(network: Network, examples: tuple[torch.Tensor, ...], path: Path) -> GraphModule:
-    """The network as a graph whose nodes come from tensors of the file instead of source lines."""
+    """The network as a graph whose inputs have the file's names, and whose nodes come from its tensors."""
     module = graph_module(export(network, examples))
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, name in zip(inputs, network.input_names, strict=True):
+        with module.graph.inserting_before(node):
+            named = module.graph.placeholder(as_identifier(name))
+        named.target, named.meta = named.name, node.meta
+        node.replace_all_uses_with(named)
+        module.graph.erase_node(node)
     for node in module.graph.nodes:
         stack = node.meta.get("nn_module_stack") or {}
         own = str(list(stack.values())[-1][0]).rpartition(".")[2] if stack else ""
         # Converters join the names of what they fuse by semicolons, the last operator first; / would read as a folder.
         name = network.names.get(own, own).partition(";")[0].translate(_PLAIN)
         node.meta["stack_trace"] = f'File "{path.name}", line {name}, in {own}' if own else ""
+    module.recompile()
     EXPORTED.say(module, True)
     return module

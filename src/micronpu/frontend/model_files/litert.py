@@ -7,8 +7,8 @@ arithmetic and nothing has to be calibrated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,15 @@ import torch
 from ai_edge_litert import schema_py_generated as schema
 
 from micronpu.base.errors import ModelError
-from micronpu.frontend.model_files.network import MAX_ELEMENTS, Function, NetworkBuilder, Operand, Rounding, tensor
+from micronpu.frontend.model_files.network import (
+    MAX_ELEMENTS,
+    Function,
+    NetworkBuilder,
+    Operand,
+    Rounding,
+    State,
+    tensor,
+)
 
 IDENTIFIER = b"TFL3"
 LAST, FIRST = "channels last", "channels first"
@@ -29,7 +37,7 @@ def _names(enumeration: Any) -> dict[int, str]:
 
 
 _OPERATORS, _TYPES = _names(schema.BuiltinOperator), _names(schema.TensorType)
-_DTYPES: dict[str, Any] = {
+DTYPES: dict[str, Any] = {
     "FLOAT32": np.float32, "FLOAT16": np.float16, "INT8": np.int8, "UINT8": np.uint8, "INT16": np.int16,
     "INT32": np.int32, "INT64": np.int64, "BOOL": np.bool_,
 }  # fmt: skip
@@ -42,6 +50,7 @@ class FileTensor:
 
     Attributes:
         index: in the subgraph.
+        graph: index of the subgraph.
         shape: of the file, channels last.
         type: name in LiteRT's `TensorType`.
         scale, zero_point: quantization parameters; one, or one for each index of ``axis``; empty where there are none.
@@ -49,6 +58,7 @@ class FileTensor:
     """
 
     index: int
+    graph: int
     name: str
     shape: tuple[int, ...]
     type: str
@@ -58,9 +68,15 @@ class FileTensor:
     data: npt.NDArray[Any] | None
 
     @property
+    def key(self) -> tuple[int, int]:
+        """What no other tensor of the file has."""
+        return self.graph, self.index
+
+    @property
     def rounding(self) -> Rounding | None:
-        """The quantization of an activation."""
-        if not self.scale or self.type not in _ROUNDED or self.data is not None:
+        """The quantization of an activation; bytes are the int8 numbers that are 128 less."""
+        is_bytes = self.type == "UINT8"
+        if not self.scale or (self.type not in _ROUNDED and not is_bytes) or self.data is not None:
             return None
         if len(self.scale) > 1:
             raise ModelError(
@@ -68,6 +84,8 @@ class FileTensor:
                 "one.",
                 hint="quantize the model with per-tensor activations",
             )
+        if is_bytes:
+            return Rounding(self.scale[0], self.zero_point[0] - 128, torch.int8)
         return Rounding(self.scale[0], self.zero_point[0], _ROUNDED[self.type])
 
 
@@ -77,19 +95,23 @@ class FileOperator:
 
     Attributes:
         position: in the subgraph, from 0.
+        graph: index of the subgraph.
         kind: name in LiteRT's `BuiltinOperator`.
         options: the table of its options, or None.
         inputs: None for an operand that is left out.
     """
 
     position: int
+    graph: int
     kind: str
     options: Any
     inputs: tuple[FileTensor | None, ...]
     outputs: tuple[FileTensor, ...]
 
     def __str__(self) -> str:
-        return f"Operator {self.position} ({self.kind}, `{self.outputs[0].name if self.outputs else ''}`)"
+        where = f" of subgraph {self.graph}" if self.graph else ""
+        name = next((t.name for t in (*self.outputs, *self.inputs) if t is not None), "")
+        return f"Operator {self.position}{where} ({self.kind}, `{name}`)"
 
     def error(self, what: str, hint: str) -> ModelError:
         """An error about this operator."""
@@ -113,12 +135,17 @@ class FileOperator:
 
 @dataclass(frozen=True)
 class LiteRtFile:
-    """The main subgraph of a file, checked."""
+    """The main subgraph of a file, checked.
+
+    Attributes:
+        others: the subgraphs that its operators call, by index.
+    """
 
     tensors: tuple[FileTensor, ...]
     operators: tuple[FileOperator, ...]
     inputs: tuple[FileTensor, ...]
     outputs: tuple[FileTensor, ...]
+    others: Mapping[int, LiteRtFile] = field(default_factory=dict)
 
     @property
     def is_quantized(self) -> bool:
@@ -132,16 +159,16 @@ class LiteRtFile:
         return all(t.scale for t in self.inputs) and all(t.type not in is_float for t in (*self.inputs, *self.outputs))
 
     @property
-    def has_byte_io(self) -> bool:
-        """True if inputs and outputs are uint8."""
-        return all(t.type == "UINT8" for t in (*self.inputs, *self.outputs) if t.scale)
+    def bytes(self) -> tuple[bool, ...]:
+        """Of each input and output in order, whether it is uint8."""
+        return tuple(t.type == "UINT8" for t in (*self.inputs, *self.outputs))
 
 
 def parse(data: bytes) -> LiteRtFile:
-    """Reads the main subgraph.
+    """Reads the main subgraph, and those that it calls.
 
     Raises:
-        ModelError: the file is damaged, or has several subgraphs or sparse weights.
+        ModelError: the file is damaged, or has several signatures or sparse weights.
     """
     if data[4:8] != IDENTIFIER:
         raise ModelError(
@@ -163,18 +190,31 @@ class _Parser:
         self._model, self._data = model, data
 
     def file(self) -> LiteRtFile:
-        graphs = self._model.subgraphs or []
-        if len(graphs) != 1:
+        graphs, signatures = self._model.subgraphs or [], self._model.signatureDefs or []
+        if len(signatures) > 1 or not graphs:
+            names = ", ".join((given.signatureKey or b"").decode("utf-8", "replace") for given in signatures)
             raise ModelError(
-                f"The LiteRT file has {len(graphs)} subgraphs; control flow and further signatures are not read.",
+                f"The LiteRT file has {len(graphs)} subgraphs and {len(signatures)} signatures ({names}); one of each "
+                "is read.",
                 hint="convert one signature of the model to a file of its own",
             )
-        graph = graphs[0]
-        tensors = tuple(self._tensor(i, table) for i, table in enumerate(graph.tensors or []))
-        operators = tuple(self._operator(i, table, tensors) for i, table in enumerate(graph.operators or []))
-        inputs, outputs = (self._listed(ids, tensors) for ids in (graph.inputs, graph.outputs))
-        if not inputs or not outputs:
+        main, *others = (self._graph(i, graph) for i, graph in enumerate(graphs))
+        if not main.inputs or not main.outputs:
             raise ModelError("The LiteRT file has no inputs or no outputs.", hint="a model with both")
+        for given in main.inputs:
+            signature = graphs[0].tensors[given.index].shapeSignature
+            for i, n in enumerate(() if signature is None else signature):
+                if n < 0 and i > 0:  # an open batch is 1
+                    raise ModelError(
+                        f"Dimension {i} of the input `{given.name}` is open, and a program has fixed sizes.",
+                        hint="convert the model with a fixed shape of the input, such as tf.TensorSpec([1, 96, 96, 3])",
+                    )
+        return replace(main, others=dict(enumerate(others, 1)))
+
+    def _graph(self, number: int, graph: Any) -> LiteRtFile:
+        tensors = tuple(self._tensor(i, number, table) for i, table in enumerate(graph.tensors or []))
+        operators = tuple(self._operator(i, number, table, tensors) for i, table in enumerate(graph.operators or []))
+        inputs, outputs = (self._listed(ids, tensors) for ids in (graph.inputs, graph.outputs))
         return LiteRtFile(tensors, operators, inputs, outputs)
 
     @staticmethod
@@ -186,7 +226,7 @@ class _Parser:
             )
         return tuple(tensors[i] for i in wanted)
 
-    def _tensor(self, index: int, table: Any) -> FileTensor:
+    def _tensor(self, index: int, graph: int, table: Any) -> FileTensor:
         name = (table.name or b"").decode("utf-8", "replace")
         shape = tuple(int(n) for n in table.shape) if table.shape is not None else ()
         type = _TYPES.get(table.type, str(table.type))
@@ -204,9 +244,8 @@ class _Parser:
         is_listed = len(scale) <= 1 or (axis < len(shape) and len(scale) == shape[axis])
         if len(zero) < len(scale) or not is_listed or not all(np.isfinite(s) and s > 0 for s in scale):
             raise ModelError(f"{place} has quantization parameters that do not fit it.", hint="convert the model again")
-        return FileTensor(
-            index, name, shape, type, scale, zero[: len(scale)], axis, self._constant(table, shape, place)
-        )
+        data = self._constant(table, shape, place)
+        return FileTensor(index, graph, name, shape, type, scale, zero[: len(scale)], axis, data)
 
     def _constant(self, table: Any, shape: tuple[int, ...], place: str) -> npt.NDArray[Any] | None:
         buffer = self._model.buffers[table.buffer] if table.buffer < len(self._model.buffers) else None
@@ -218,11 +257,11 @@ class _Parser:
             content = buffer.data
         if table.buffer == 0 or content is None or len(content) == 0:
             return None
-        kind = _DTYPES.get(_TYPES.get(table.type, ""))
+        kind = DTYPES.get(_TYPES.get(table.type, ""))
         if kind is None:
             raise ModelError(
                 f"{place} holds {_TYPES.get(table.type, table.type)}, which is not read.",
-                hint=f"weights of {', '.join(_DTYPES)}",
+                hint=f"weights of {', '.join(DTYPES)}",
             )
         if len(content) != int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize:
             raise ModelError(
@@ -231,7 +270,7 @@ class _Parser:
             )
         return np.frombuffer(np.asarray(content, np.uint8).tobytes(), kind).reshape(shape)
 
-    def _operator(self, position: int, table: Any, tensors: Sequence[FileTensor]) -> FileOperator:
+    def _operator(self, position: int, graph: int, table: Any, tensors: Sequence[FileTensor]) -> FileOperator:
         code = self._model.operatorCodes[table.opcodeIndex]
         # Codes above 127 stand in the newer of two fields; old files have the older one alone.
         kind = _OPERATORS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "?")
@@ -240,7 +279,7 @@ class _Parser:
         given = [int(i) for i in table.inputs] if table.inputs is not None else []
         inputs = tuple(None if i == -1 else self._listed([i], tensors)[0] for i in given)
         options = table.builtinOptions if table.builtinOptions is not None else table.builtinOptions2
-        return FileOperator(position, kind, options, inputs, self._listed(table.outputs, tensors))
+        return FileOperator(position, graph, kind, options, inputs, self._listed(table.outputs, tensors))
 
 
 @dataclass
@@ -261,18 +300,32 @@ class LiteRtBuilder(NetworkBuilder):
 
     LiteRT keeps images as [N, H, W, C], and PyTorch's operators take [N, C, H, W]; a tensor is permuted where it is
     read in the order that it does not have yet.
+
+    Args:
+        graphs: the subgraphs behind the main one, by index.
+
+    Attributes:
+        graphs: those that no operator has called yet.
+        variables: by the tensor of a handle, the name of the variable.
+        initial, kinds, by_name: by the name of a variable, its value before the first call, its shape, type and
+            quantization, and the state that it is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, graphs: Mapping[int, LiteRtFile]) -> None:
         super().__init__()
-        self._values: dict[int, Value] = {}
-        self._constants: dict[int, npt.NDArray[Any]] = {}
+        self.graphs = dict(graphs)
+        self.variables: dict[tuple[int, int], str] = {}
+        self.initial: dict[str, npt.NDArray[Any]] = {}
+        self.kinds: dict[str, tuple[Any, ...]] = {}
+        self.by_name: dict[str, State] = {}
+        self._values: dict[tuple[int, int], Value] = {}
+        self._constants: dict[tuple[int, int], npt.NDArray[Any]] = {}
 
     # -- constants
 
     def constant(self, given: FileTensor) -> npt.NDArray[Any] | None:
         """The value of a tensor that does not depend on the inputs, in the file's type."""
-        return self._constants.get(given.index, given.data)
+        return self._constants.get(given.key, given.data)
 
     def real_constant(self, given: FileTensor) -> npt.NDArray[Any] | None:
         """The value of a constant as float32, dequantized; integers without a scale stay integers."""
@@ -289,7 +342,7 @@ class LiteRtBuilder(NetworkBuilder):
 
     def fold(self, given: FileTensor, value: npt.NDArray[Any]) -> None:
         """Notes that a result is a constant."""
-        self._constants[given.index] = value
+        self._constants[given.key] = value
 
     def integers(self, operator: FileOperator, i: int) -> list[int]:
         """The numbers of an operand that has to be a constant, such as a shape or axes."""
@@ -305,15 +358,18 @@ class LiteRtBuilder(NetworkBuilder):
 
     def define(self, given: FileTensor, number: int, rounding: Rounding | None, order: str = LAST) -> None:
         """Notes the number of a tensor of the file."""
-        self._values[given.index] = Value({order if len(given.shape) == 4 else LAST: number}, rounding)
+        self._values[given.key] = Value({order if len(given.shape) == 4 else LAST: number}, rounding)
 
     def is_first(self, given: FileTensor) -> bool:
         """True if an image exists with its channels first."""
-        return given.index in self._values and FIRST in self._values[given.index].numbers
+        return given.key in self._values and FIRST in self._values[given.key].numbers
 
     def read(self, operator: FileOperator, i: int, order: str = LAST) -> Operand:
         """An operand in an order of axes: the number of a tensor, or a constant."""
-        given = operator.operand(i)
+        return self.value(operator, operator.operand(i), order)
+
+    def value(self, operator: FileOperator, given: FileTensor, order: str = LAST) -> Operand:
+        """A tensor that an operator reads, in an order of axes: its number, or a constant."""
         if self.constant(given) is not None:
             return self._constant_operand(operator, given, order)
         number = self.number(given, order)
@@ -323,9 +379,18 @@ class LiteRtBuilder(NetworkBuilder):
             )
         return number
 
+    def called(self, operator: FileOperator, option: str) -> LiteRtFile:
+        """The subgraph that an option of an operator names; each is called from one place."""
+        number = int(operator.option(option, -1))
+        if number not in self.graphs:
+            raise operator.error(
+                f"calls subgraph {number}, which is not there or called already", "a subgraph for each call"
+            )
+        return self.graphs.pop(number)
+
     def number(self, given: FileTensor, order: str = LAST) -> int | None:
         """The number of a tensor in an order of axes, permuted if need be; None if nothing has made it."""
-        value = self._values.get(given.index)
+        value = self._values.get(given.key)
         if value is None:
             return None
         if len(given.shape) != 4:
@@ -418,10 +483,10 @@ def activation_of(operator: FileOperator) -> Function | None:
 
 def walk(file: LiteRtFile) -> Iterator[FileOperator]:
     """The operators, each with all of its results made once."""
-    made: set[int] = set()
+    made = {given.index for given in file.inputs}
     for operator in file.operators:
         for given in operator.outputs:
-            if given.index in made or given.data is not None or given in file.inputs:
+            if given.index in made or given.data is not None:
                 raise operator.error(f"makes tensor {given.index}, which has a value already", "copy the file again")
             made.add(given.index)
         yield operator

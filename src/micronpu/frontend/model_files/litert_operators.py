@@ -14,21 +14,20 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from micronpu.base.errors import UnsupportedError
-from micronpu.frontend.model_files.litert import FIRST, LAST, FileOperator, LiteRtBuilder, LiteRtFile, walk
-from micronpu.frontend.model_files.network import Function, Network, Operand, Rounding, tensor
+from micronpu.frontend.model_files.litert import (
+    FIRST,
+    LAST,
+    FileOperator,
+    LiteRtBuilder,
+)
+from micronpu.frontend.model_files.network import Function, Operand, Rounding, tensor
 
 Lowering = Callable[[LiteRtBuilder, FileOperator], None]
 LOWERINGS: dict[str, Lowering] = {}
 """By the name in LiteRT's `BuiltinOperator`."""
-FOLDED = ("SHAPE",)
-"""Operators whose result is always known when a file is read."""
-_OF_CONSTANTS = ("DEQUANTIZE", "CAST", "RESHAPE", "TRANSPOSE")
 _SAME = 0
 _AXIS = (0, 2, 3, 1)
 """By an axis of [N, H, W, C], the same axis of [N, C, H, W]."""
-_FLOATS = ("FLOAT32", "UINT8")
-_INTEGERS = {"INT32": torch.int32, "INT64": torch.int64, "BOOL": torch.bool}
 
 
 def lowering(*kinds: str) -> Callable[[Lowering], Lowering]:
@@ -39,62 +38,6 @@ def lowering(*kinds: str) -> Callable[[Lowering], Lowering]:
         return function
 
     return register
-
-
-def network_of(file: LiteRtFile) -> Network:
-    """The file as a module.
-
-    Raises:
-        ModelError, UnsupportedError: an operator does not fit, or is not read; the message names it.
-    """
-    build = LiteRtBuilder()
-    inputs = []
-    for given in file.inputs:
-        kind = torch.float32 if given.rounding or given.type in _FLOATS else _INTEGERS.get(given.type)
-        if kind is None:
-            raise UnsupportedError(f"The input `{given.name}` is {given.type}.", hint="float32, int8 or int16 inputs")
-        number = build.input(given.shape, kind)
-        inputs.append(number)
-        if given.rounding is not None:  # the caller's floats are rounded first
-            (number,) = build.add(given.name, lambda x: x, [number], [given.rounding])
-        build.define(given, number, given.rounding)
-    for operator in walk(file):
-        if _folded(build, operator):
-            continue
-        if operator.kind not in LOWERINGS:
-            raise UnsupportedError(
-                f"{operator} is not read from LiteRT files.",
-                hint="a model without it, or the model in PyTorch, which has more operators",
-            )
-        LOWERINGS[operator.kind](build, operator)
-    outputs = [build.number(given) for given in file.outputs]
-    if None in outputs:
-        name = file.outputs[outputs.index(None)].name
-        raise UnsupportedError(f"The output `{name}` does not depend on the inputs.", hint="leave it out of the model")
-    return build.network(inputs, [n for n in outputs if n is not None])
-
-
-def _folded(build: LiteRtBuilder, operator: FileOperator) -> bool:
-    """True if the result is known now: casts of constants, and shapes."""
-    if operator.kind in FOLDED:
-        build.fold(operator.outputs[0], np.array(operator.operand(0).shape, np.int32))
-        return True
-    if operator.kind not in _OF_CONSTANTS:
-        return False
-    given = operator.operand(0)
-    if (value := build.constant(given)) is None:
-        return False
-    if operator.kind == "DEQUANTIZE":
-        value = build.real_constant(given)
-    elif operator.kind == "CAST":
-        value = value.astype(operator.outputs[0].type.lower())
-    elif operator.kind == "TRANSPOSE":
-        value = np.ascontiguousarray(value.transpose(build.integers(operator, 1)))
-    else:
-        value = value.reshape(operator.outputs[0].shape)
-    assert value is not None
-    build.fold(operator.outputs[0], value)
-    return True
 
 
 # ---------------------------------------------------------------- elementwise
@@ -164,8 +107,15 @@ def _cast(build: LiteRtBuilder, operator: FileOperator) -> None:
 
 @lowering("QUANTIZE", "DEQUANTIZE")
 def _requantize(build: LiteRtBuilder, operator: FileOperator) -> None:
-    # The result is rounded as its tensor says; uint8 differs from int8 by 128, and the reader of it is the QUANTIZE.
-    _elementwise(lambda x: x, 1)(build, operator)
+    given, made, order = operator.operand(0), operator.outputs[0], build.order_of(operator)
+    if operator.kind == "QUANTIZE" and made.rounding is None:
+        raise operator.error(f"quantizes to {made.type}", "int8, uint8 or int16")
+    number = build.number(given, order)
+    is_same = given.shape == made.shape and made.rounding in (None, given.rounding)
+    if number is not None and is_same and given.type != "UINT8":
+        build.define(made, number, made.rounding, order)  # the same numbers
+    else:  # the result is rounded as its tensor says
+        _elementwise(lambda x: x, 1)(build, operator)
 
 
 # ---------------------------------------------------------------- convolution, linear
@@ -243,7 +193,7 @@ def _convolution(build: LiteRtBuilder, operator: FileOperator) -> None:
 def _transposed(build: LiteRtBuilder, operator: FileOperator) -> None:
     # Operands: shape of the result, weights, x, bias.
     moved = FileOperator(
-        operator.position, operator.kind, operator.options,
+        operator.position, operator.graph, operator.kind, operator.options,
         (operator.operand(2), operator.operand(1), operator.inputs[3] if operator.has(3) else None), operator.outputs,
     )  # fmt: skip
     outputs, rows, columns, depth = operator.operand(1).shape

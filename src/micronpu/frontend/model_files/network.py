@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,23 @@ class Step(nn.Module):
         return tuple(r if q is None else q(r) for r, q in zip(results, self.rounding, strict=True))
 
 
+@dataclass
+class State:
+    """A tensor that lives on from one call to the next.
+
+    Attributes:
+        name: in the file.
+        initial: before the first call.
+        number: of its value when a call begins.
+        written: number of its value when the call ends.
+    """
+
+    name: str
+    initial: torch.Tensor
+    number: int
+    written: int
+
+
 class Network(nn.Module):
     """The steps in order.
 
@@ -114,27 +131,46 @@ class Network(nn.Module):
         steps: by the name of what they make.
         inputs: numbers of the inputs, and of each a value on the meta device.
         outputs: numbers of tensors.
+        states: what lives on from one call to the next.
+        input_names: of the inputs, in the file.
 
     Attributes:
         names: the file's name of what each child module makes, by the name of the child.
     """
 
     def __init__(
-        self, steps: Sequence[tuple[str, Step]], inputs: Mapping[int, torch.Tensor], outputs: Sequence[int]
+        self,
+        steps: Sequence[tuple[str, Step]],
+        inputs: Mapping[int, torch.Tensor],
+        outputs: Sequence[int],
+        states: Sequence[State],
+        input_names: Sequence[str],
     ) -> None:
         super().__init__()
+        self.input_names = tuple(input_names)
         self.names: dict[str, str] = {}
-        needed, kept = set(outputs), []
+        self._inputs, self._outputs = dict(inputs), tuple(outputs)
+        self._states: dict[str, State] = {}
+        self._unneeded: dict[str, list[int]] = {}
+        results = {*outputs, *(state.written for state in states)}
+        needed, kept = set(results), []
         for name, step in reversed(steps):
             if not needed.isdisjoint(step.results):
                 kept.append((name, step))
                 needed.update(step.reads)
+        taken = dict.fromkeys(dir(self), 0)
+        last: dict[int, str] = {}
         for name, step in reversed(kept):
-            own = _unused(_as_identifier(name), self.names)
+            own = _unused(as_identifier(name), taken)
             self.names[own] = name
             self.add_module(own, step)
-        self._inputs, self._outputs = dict(inputs), tuple(outputs)
-        self._last_reader = {n: own for own in self.names for n in self._step(own).reads}
+            last.update(dict.fromkeys(set(step.reads) - results, own))
+        for number, own in last.items():
+            self._unneeded.setdefault(own, []).append(number)
+        for state in states:
+            own = _unused(as_identifier(state.name), taken)
+            self._states[own] = state
+            self.register_buffer(own, state.initial)
         self.eval()
 
     def examples(self) -> tuple[torch.Tensor, ...]:
@@ -153,12 +189,15 @@ class Network(nn.Module):
     def forward(self, *inputs: torch.Tensor) -> Any:
         """The outputs, a tensor where there is one and a tuple otherwise."""
         values: dict[int, torch.Tensor] = dict(zip(self._inputs, inputs, strict=True))
+        values.update({state.number: getattr(self, own) for own, state in self._states.items()})
         for own in self.names:
             step = self._step(own)
             values.update(zip(step.results, step(*(values[n] for n in step.reads)), strict=True))
-            for n in step.reads:
-                if self._last_reader[n] == own and n not in self._outputs:
-                    values.pop(n, None)
+            for n in self._unneeded.get(own, ()):
+                values.pop(n, None)
+        for own, state in self._states.items():
+            if state.written != state.number:
+                getattr(self, own).copy_(values[state.written])
         outputs = tuple(values[n] for n in self._outputs)
         return outputs if len(outputs) > 1 else outputs[0]
 
@@ -173,11 +212,21 @@ class NetworkBuilder:
     def __init__(self) -> None:
         register_quantized_operators()
         self.steps: list[tuple[str, Step]] = []
+        self.states: list[State] = []
+        self.inputs: dict[int, str] = {}
         self.meta: dict[int, torch.Tensor] = {}
 
-    def input(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+    def input(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> int:
         """The number of an input of the network."""
-        return self._new(torch.empty(tuple(shape), dtype=dtype, device="meta"))
+        number = self._new(torch.empty(tuple(shape), dtype=dtype, device="meta"))
+        self.inputs[number] = name
+        return number
+
+    def state(self, name: str, initial: torch.Tensor) -> State:
+        """A new state, which nothing has written yet."""
+        number = self._new(initial.to("meta"))
+        self.states.append(State(name, initial, number, number))
+        return self.states[-1]
 
     def _new(self, value: torch.Tensor) -> int:
         number = len(self.meta)
@@ -210,9 +259,10 @@ class NetworkBuilder:
                 hint="a model that fits a microcontroller",
             )
 
-    def network(self, inputs: Sequence[int], outputs: Sequence[int]) -> Network:
-        """The steps that the outputs need, as a module."""
-        return Network(self.steps, {n: self.meta[n] for n in inputs}, outputs)
+    def network(self, outputs: Sequence[int]) -> Network:
+        """The steps that the outputs and states need, as a module."""
+        inputs = {n: self.meta[n] for n in self.inputs}
+        return Network(self.steps, inputs, outputs, self.states, tuple(self.inputs.values()))
 
     def add(
         self,
@@ -254,16 +304,19 @@ class NetworkBuilder:
         return list(step.results)
 
 
-def _as_identifier(name: str) -> str:
+def as_identifier(name: str) -> str:
+    """A name of a file as one of Python."""
     text = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "value"
     return f"n{text}" if text[0].isdigit() else text
 
 
-def _unused(name: str, taken: Container[str]) -> str:
-    """The name, with a number behind it if it is taken or an attribute of `nn.Module`."""
-    own, count = name, 1
-    while own in taken or hasattr(nn.Module(), own):
-        own, count = f"{name}_{count}", count + 1
+def _unused(name: str, taken: dict[str, int]) -> str:
+    """The name, with a number behind it if it is taken; ``taken`` counts the numbers of each name."""
+    own = name
+    while own in taken:
+        taken[name] += 1
+        own = f"{name}_{taken[name]}"
+    taken[own] = 0
     return own
 
 

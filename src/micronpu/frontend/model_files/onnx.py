@@ -53,15 +53,15 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
     builder = OnnxBuilder()
     for initializer in model.graph.initializer:
         builder.values[initializer.name] = _initializer(initializer, path)
-    inputs = _inputs(builder, [i for i in model.graph.input if i.name not in builder.values], shapes, path)
-    if not inputs or not model.graph.output:
+    _inputs(builder, [i for i in model.graph.input if i.name not in builder.values], shapes, path)
+    if not builder.inputs or not model.graph.output:
         raise ModelError(f"{path} has no inputs or no outputs.", hint="a model with both")
     _walk(builder, model.graph.node, opset, path)
     outputs = [builder.values.get(given.name) for given in model.graph.output]
     for given, number in zip(model.graph.output, outputs, strict=True):
         if not isinstance(number, int):
             raise ModelError(f"The output `{given.name}` of {path} does not depend on the inputs.", hint="leave it out")
-    return builder.network(inputs, [n for n in outputs if isinstance(n, int)])
+    return builder.network([n for n in outputs if isinstance(n, int)])
 
 
 def _walk(builder: OnnxBuilder, nodes: Any, opset: int, path: Path) -> None:
@@ -129,7 +129,7 @@ def _initializer(given: Any, path: Path) -> torch.Tensor:
     return torch.from_numpy(np.array(data, np.float32 if data.dtype.kind == "f" else data.dtype))
 
 
-def _inputs(builder: OnnxBuilder, given: Sequence[Any], shapes: Shapes, path: Path) -> list[int]:
+def _inputs(builder: OnnxBuilder, given: Sequence[Any], shapes: Shapes, path: Path) -> None:
     names = [i.name for i in given]
     if not isinstance(shapes, Mapping):
         if len(shapes) not in (0, len(given)):
@@ -140,26 +140,31 @@ def _inputs(builder: OnnxBuilder, given: Sequence[Any], shapes: Shapes, path: Pa
         shapes = dict(zip(names, shapes, strict=False))
     if unknown := [name for name in shapes if name not in names]:
         raise ModelError(f"{path} has no input `{unknown[0]}`.", hint=f"one of {', '.join(names)}")
-    numbers = []
+    named: dict[str, int] = {}  # sizes by their name in the file, which several inputs may have in common
     for one in given:
-        numbers.append(builder.input(_sizes(one, shapes, path), _input_type(one, path)))
-        builder.values[one.name] = numbers[-1]
-    return numbers
+        dimensions = one.type.tensor_type.shape.dim
+        batch = [1 if i == 0 else None for i in range(len(dimensions))]
+        sizes = zip(dimensions, shapes.get(one.name) or batch, strict=False)
+        named.update({d.dim_param: size for d, size in sizes if d.dim_param and size is not None})
+    for one in given:
+        builder.values[one.name] = builder.input(one.name, _sizes(one, shapes, named, path), _input_type(one, path))
 
 
-def _sizes(given: Any, shapes: Mapping[str, Sequence[int]], path: Path) -> list[int]:
+def _sizes(given: Any, shapes: Mapping[str, Sequence[int]], named: Mapping[str, int], path: Path) -> list[int]:
     """The shape of an input; the first size that a file leaves open is the batch, and 1."""
-    declared = [d.dim_value if d.dim_value > 0 else None for d in given.type.tensor_type.shape.dim]
-    batch = [1 if i == 0 and n is None else n for i, n in enumerate(declared)]
-    wanted: list[int | None] = list(shapes.get(given.name, ())) or batch
+    dimensions = given.type.tensor_type.shape.dim
+    declared = [d.dim_value if d.dim_value > 0 else None for d in dimensions]
+    usual = [named.get(d.dim_param, 1 if i == 0 else None) for i, d in enumerate(dimensions)]
+    known = [n if n is not None else u for n, u in zip(declared, usual, strict=True)]
+    wanted: list[int | None] = list(shapes.get(given.name, ())) or known
     if len(wanted) != len(declared) or any(n not in (w, None) for n, w in zip(declared, wanted, strict=True)):
         raise ModelError(
             f"The input `{given.name}` of {path} cannot have the shape {wanted}; it is {declared} there.",
             hint="sizes where the file has None",
         )
-    for dimension, size, named in zip(count(), wanted, given.type.tensor_type.shape.dim):
+    for dimension, size, declares in zip(count(), wanted, dimensions):
         if size is None:
-            name = f" ({named.dim_param})" if named.dim_param else ""
+            name = f" ({declares.dim_param})" if declares.dim_param else ""
             example = "x".join(str(n or 64) for n in wanted)
             raise ModelError(
                 f"Dimension {dimension} of the input `{given.name}` of {path} is open{name}, and a program has fixed "

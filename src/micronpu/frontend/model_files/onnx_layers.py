@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from micronpu.frontend.model_files.network import Rounding
 from micronpu.frontend.model_files.onnx_builder import OnnxNode
@@ -70,17 +71,26 @@ def _recurrent(node: OnnxNode) -> None:
         usual = {"LSTM": [b"Sigmoid", b"Tanh", b"Tanh"], "GRU": [b"Sigmoid", b"Tanh"], "RNN": [b"Tanh"]}[node.kind]
         plain = list(node.attributes["activations"]) == usual * directions and not node.has(7)
     direction = node.attributes.get("direction", b"forward").decode()
-    if not plain or (node.kind == "GRU" and not node.attributes.get("linear_before_reset", 0)):
+    if not plain:
         raise node.error(
-            "has peepholes, a clip, other activations, or a GRU that resets before the matrix product",
-            "the recurrent layer as PyTorch computes it: linear_before_reset=1",
+            "has peepholes, a clip, or other activations than PyTorch's layer",
+            "the recurrent layer as PyTorch computes it",
         )
     lengths = node.constant(4)
     if lengths is not None and bool((lengths != node.meta(0).shape[0]).any()):
         raise node.error("has sequences of unequal lengths", "whole sequences")
-    layer = _layer(node.kind, w, r, b, direction == "bidirectional")
     initial = [node.operand(i) for i in (first_h, first_c) if node.has(i)]
     steps, batch = node.meta(0).shape[:2]
+    if node.kind == "GRU" and not node.attributes.get("linear_before_reset", 0):
+        if steps > MOST_STEPS:
+            raise node.error(
+                f"resets before the matrix product, in {steps} steps; at most {MOST_STEPS} are written out",
+                "linear_before_reset=1, as PyTorch exports it",
+            )
+        layer: nn.Module = _ResetBefore(w, r, b)
+    else:
+        layer = _layer(node.kind, w, r, b, direction == "bidirectional")
+    turned = [0] if direction == "reverse" else []
 
     class Recurrent(nn.Module):
         def __init__(self) -> None:
@@ -88,15 +98,50 @@ def _recurrent(node: OnnxNode) -> None:
             self.layer = layer
 
         def forward(self, x: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            given: Any = None
-            if states:
-                given = states[0] if len(states) == 1 else tuple(states)
-            y, last = self.layer(torch.flip(x, [0]) if direction == "reverse" else x, given)
-            y = torch.flip(y, [0]) if direction == "reverse" else y
+            given: Any = (states[0] if len(states) == 1 else tuple(states)) if states else None
+            y, last = self.layer(torch.flip(x, turned) if turned else x, given)
+            y = torch.flip(y, turned) if turned else y
             whole = y.reshape(steps, batch, directions, hidden).permute(0, 2, 1, 3)
             return (whole, *(last if isinstance(last, tuple) else (last,)))[: len(node.outputs)]
 
     node.emit(Recurrent().eval(), [node.operand(0), *initial])
+
+
+MOST_STEPS = 64
+"""Of a recurrent layer that PyTorch does not have, whose steps are written out."""
+
+
+class _ResetBefore(nn.Module):
+    """A GRU that resets its state before the matrix product, with the operands and results of `nn.GRU`.
+
+    z, r = sigmoid(Wx + Rh + b); n = tanh(Wx + R(r * h) + b); h = (1 - z) * n + z * h
+    """
+
+    def __init__(self, w: torch.Tensor, r: torch.Tensor, b: torch.Tensor | None) -> None:
+        super().__init__()
+        self.directions, gates, self.hidden = r.shape
+        first, second = torch.zeros(2, self.directions, gates) if b is None else b.chunk(2, 1)
+        values = {"w": w, "gates": r[:, : -self.hidden], "new": r[:, -self.hidden :], "bias": first + second}
+        for name, value in values.items():
+            for d in range(self.directions):
+                self.register_buffer(f"{name}{d}", value[d])
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        results, states = [], []
+        for d in range(self.directions):
+            w, gates, new, bias = (getattr(self, f"{name}{d}") for name in ("w", "gates", "new", "bias"))
+            given = functional.linear(torch.flip(x, [0]) if d else x, w, bias)
+            h = x.new_zeros(x.shape[1], self.hidden) if state is None else state[d]
+            made = []
+            for t in range(x.shape[0]):
+                zr, n = given[t].split([2 * self.hidden, self.hidden], -1)
+                z, r = torch.sigmoid(zr + functional.linear(h, gates)).chunk(2, -1)
+                n = torch.tanh(n + functional.linear(r * h, new))
+                h = n + z * (h - n)
+                made.append(h)
+            results.append(torch.stack(made[::-1] if d else made))
+            states.append(h)
+        return torch.cat(results, -1), torch.stack(states)
 
 
 _GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}

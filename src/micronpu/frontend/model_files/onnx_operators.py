@@ -104,6 +104,26 @@ LOWERINGS |= {
     "Softmax": lambda node: _softmax(node, torch.softmax),
     "LogSoftmax": lambda node: _softmax(node, torch.log_softmax),
     "CumSum": lambda node: _cumulative_sum(node),
+    "Dropout": lambda node: node.emit(lambda x: x, [node.operand(0)]),
+    "BatchNormalization": _with_attributes(
+        lambda epsilon: lambda x, s, b, m, v: functional.batch_norm(x, m, v, s, b, False, 0.0, epsilon), epsilon=1e-5
+    ),
+    "InstanceNormalization": _with_attributes(
+        lambda epsilon: lambda x, s, b: functional.instance_norm(x, None, None, s, b, True, 0.0, epsilon), epsilon=1e-5
+    ),
+    "LayerNormalization": _with_attributes(
+        lambda axis, epsilon: lambda x, s, b=None: functional.layer_norm(x, x.shape[axis:], s, b, epsilon),
+        axis=-1,
+        epsilon=1e-5,
+    ),
+    "GroupNormalization": _with_attributes(
+        lambda num_groups, epsilon: lambda x, s, b: functional.group_norm(x, num_groups, s, b, epsilon),
+        num_groups=None,
+        epsilon=1e-5,
+    ),
+    "Concat": _with_attributes(lambda axis: lambda *given: torch.cat(given, axis), axis=None),
+    "GatherElements": _with_attributes(lambda axis: lambda x, i: torch.gather(x, axis, i), axis=0),
+    "Einsum": _with_attributes(lambda equation: lambda *given: torch.einsum(equation.decode(), *given), equation=b""),
 }
 
 
@@ -144,11 +164,6 @@ def _cast(node: OnnxNode) -> None:
     if dtype is None:
         raise node.error(f"casts to the type {node.attributes['to']}", "float32, int32, int64 or bool")
     node.emit(lambda x: x.to(dtype), [node.operand(0)])
-
-
-@lowering("Dropout")
-def _dropout(node: OnnxNode) -> None:
-    node.emit(lambda x: x, [node.operand(0)])
 
 
 # ---------------------------------------------------------------- convolution, linear, normalization
@@ -222,35 +237,6 @@ def _gemm(node: OnnxNode) -> None:
         return functional.linear(x, w, bias)
 
     node.emit(gemm)
-
-
-@lowering("BatchNormalization")
-def _batch_norm(node: OnnxNode) -> None:
-    epsilon = node.attributes.get("epsilon", 1e-5)
-
-    def batch_norm(x: torch.Tensor, s: torch.Tensor, b: torch.Tensor, m: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return functional.batch_norm(x, m, v, s, b, False, 0.0, epsilon)
-
-    node.emit(batch_norm)
-
-
-@lowering("InstanceNormalization")
-def _instance_norm(node: OnnxNode) -> None:
-    epsilon = node.attributes.get("epsilon", 1e-5)
-    node.emit(lambda x, s, b: functional.instance_norm(x, None, None, s, b, True, 0.0, epsilon))
-
-
-@lowering("LayerNormalization")
-def _layer_norm(node: OnnxNode) -> None:
-    rank, epsilon = node.meta(0).dim(), node.attributes.get("epsilon", 1e-5)
-    axis = node.attributes.get("axis", -1) % rank
-    node.emit(lambda x, s, b=None: functional.layer_norm(x, x.shape[axis:], s, b, epsilon))
-
-
-@lowering("GroupNormalization")
-def _group_norm(node: OnnxNode) -> None:
-    groups, epsilon = node.attributes["num_groups"], node.attributes.get("epsilon", 1e-5)
-    node.emit(lambda x, s, b: functional.group_norm(x, groups, s, b, epsilon))
 
 
 # ---------------------------------------------------------------- pooling, reductions
@@ -393,12 +379,6 @@ def _squeeze(node: OnnxNode) -> None:
     node.emit(lambda x: x.reshape(sizes), [node.operand(0)])
 
 
-@lowering("Concat")
-def _concatenate(node: OnnxNode) -> None:
-    axis = node.attributes["axis"]
-    node.emit(lambda *given: torch.cat(given, axis))
-
-
 @lowering("Split")
 def _split(node: OnnxNode) -> None:
     axis = node.attributes.get("axis", 0)
@@ -453,12 +433,6 @@ def _gather(node: OnnxNode) -> None:
     node.emit(gather, [node.operand(0), where])
 
 
-@lowering("GatherElements")
-def _gather_elements(node: OnnxNode) -> None:
-    axis = node.attributes.get("axis", 0)
-    node.emit(lambda x, i: torch.gather(x, axis, i))
-
-
 @lowering("Expand")
 def _expand(node: OnnxNode) -> None:
     sizes = torch.broadcast_shapes(tuple(node.meta(0).shape), tuple(node.integers(1) or ()))
@@ -509,41 +483,57 @@ def _depth_to_space(node: OnnxNode) -> None:
     node.emit(lambda x: x.reshape(apart).permute(turned).reshape(made))
 
 
-@lowering("Resize", "Upsample")
+@lowering("Resize")
 def _resize(node: OnnxNode) -> None:
-    shape = node.meta(0).shape
-    scales, sizes = node.constant(2 if node.kind == "Resize" else 1), node.integers(3)
-    if node.kind == "Resize" and len(node.inputs) == 2:
-        scales = node.constant(1)  # opset 10
-    if not sizes:
-        assert scales is not None
-        sizes = [math.floor(n * float(s)) for n, s in zip(shape, scales, strict=True)]
-    if list(sizes[:2]) != list(shape[:2]) or len(shape) not in (3, 4):
+    shape, attributes = list(node.meta(0).shape), node.attributes
+    scales, sizes = node.constant(2), node.integers(3)
+    factors = [s / n for n, s in zip(shape, sizes, strict=True)] if sizes else []
+    if scales is not None and not sizes:
+        factors = [float(s) for s in scales]
+        sizes = [math.floor(n * s) for n, s in zip(shape, factors, strict=True)]
+    if not sizes or sizes[:2] != shape[:2] or len(shape) not in (3, 4):
         raise node.error("resizes batch or channels", "rows and columns only")
-    mode = node.attributes.get("mode", b"nearest").decode()
-    how = node.attributes.get("coordinate_transformation_mode", b"half_pixel").decode()
-    rounding = node.attributes.get("nearest_mode", b"round_prefer_floor").decode()
-    names = {
-        ("asymmetric", "floor"): "nearest",
-        ("half_pixel", "round_prefer_floor"): "nearest-exact",
-    }
-    whole = all(s % n == 0 for n, s in zip(shape[2:], sizes[2:], strict=True))
-    linear = mode == "linear" and how in ("half_pixel", "pytorch_half_pixel", "align_corners")
-    if mode == "nearest" and ((how, rounding) in names or whole):
-        # By whole factors, every rule but align_corners names the same neighbour.
-        if how == "align_corners":
-            raise node.error("aligns the corners of nearest neighbours", "half_pixel or asymmetric")
-        chosen = names.get((how, rounding), "nearest")
-        node.emit(partial(functional.interpolate, size=sizes[2:], mode=chosen), [node.operand(0)])
-    elif linear:
+    mode = attributes.get("mode", b"nearest").decode()
+    how = attributes.get("coordinate_transformation_mode", b"half_pixel").decode()
+    rounding = attributes.get("nearest_mode", b"round_prefer_floor").decode()
+    stretched = attributes.get("keep_aspect_ratio_policy", b"stretch") == b"stretch"
+    exact = all(math.isclose(s, f * n, rel_tol=1e-5) for n, s, f in zip(shape, sizes, factors, strict=True))
+    if attributes.get("antialias", 0) or attributes.get("axes") or not stretched:
+        raise node.error("resizes with antialias, axes or an aspect ratio", "sizes or scales of all axes")
+    size = sizes[2:]
+    if mode == "nearest" and how in _COORDINATES and rounding in _ROUNDED:
+        given = list(zip(shape[2:], size, factors[2:], strict=True))
+        rows = [_ROUNDED[rounding](_COORDINATES[how](torch.arange(s).double(), n, s, f)) for n, s, f in given]
+        where = [row.clamp(0, n - 1).long() for row, n in zip(rows, shape[2:], strict=True)]
+        for chosen, shift in (("nearest", 0.0), ("nearest-exact", 0.5)):
+            usual = [((torch.arange(s) + shift) * n / s).floor().long() for n, s, _ in given]
+            if all(map(torch.equal, where, usual)):
+                node.emit(partial(functional.interpolate, size=size, mode=chosen), [node.operand(0)])
+                return
+        node.emit(_picked, [node.operand(0), *where])
+    elif mode == "linear" and exact and how in ("half_pixel", "pytorch_half_pixel", "align_corners"):
         chosen, corners = ("linear", "bilinear")[len(shape) - 3], how == "align_corners"
-        resize = partial(functional.interpolate, size=sizes[2:], mode=chosen, align_corners=corners)
-        node.emit(resize, [node.operand(0)])
+        node.emit(partial(functional.interpolate, size=size, mode=chosen, align_corners=corners), [node.operand(0)])
     else:
         raise node.error(f"resizes by {mode}, {how}, {rounding}", "nearest neighbours or bilinear, half_pixel")
 
 
-@lowering("Einsum")
-def _einsum(node: OnnxNode) -> None:
-    equation = node.attributes["equation"].decode()
-    node.emit(lambda *given: torch.einsum(equation, *given))
+def _picked(x: torch.Tensor, *where: torch.Tensor) -> torch.Tensor:
+    for axis, indices in enumerate(where, 2):
+        x = torch.index_select(x, axis, indices)
+    return x
+
+
+_COORDINATES: dict[str, Callable[[torch.Tensor, int, int, float], torch.Tensor]] = {
+    "half_pixel": lambda x, n, size, scale: (x + 0.5) / scale - 0.5,
+    "pytorch_half_pixel": lambda x, n, size, scale: (x + 0.5) / scale - 0.5 if size > 1 else x * 0,
+    "asymmetric": lambda x, n, size, scale: x / scale,
+    "align_corners": lambda x, n, size, scale: x * (n - 1) / max(size - 1, 1),
+}
+"""The place of a result's elements in the operand, by the length of both and the factor."""
+_ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "round_prefer_floor": lambda x: torch.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: torch.floor(x + 0.5),
+}
