@@ -40,7 +40,7 @@ def calibration(): return [torch.randn(1, 2, 6, 6)]
 GOOD: dict[str, tuple[str, ...]] = {
     "compile": ("m.py:net", "-t", "imxrt700-neutron", "--no-verify"),
     "check": ("m.py:net", "-t", "imxrt700-neutron"),
-    "eval": ("m.py:net", "net.pte", "--data", "x.npy"),
+    "evaluate": ("m.py:net", "net.pte", "--data", "x.npy"),
     "blame": ("m.py:net", "--data", "x.npy", "-t", "imxrt700-neutron"),
     "advise": ("m.py:net", "-t", "imxrt700-neutron"),
     "compare": ("m.py:net", "-t", "imxrt700-neutron", "--jobs", "1"),

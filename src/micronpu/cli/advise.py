@@ -11,11 +11,10 @@ from micronpu.cli import console
 from micronpu.cli.completion import Target
 from micronpu.cli.evaluate import write_json
 from micronpu.cli.options import chosen_options
-from micronpu.cli.quantization import UNCHANGED, Quantization
+from micronpu.cli.quantization import How, quantization_of
 
 
 @console.guarded
-@console.takes(how=Quantization)
 def advise(
     context: typer.Context,
     model: Annotated[
@@ -29,7 +28,7 @@ def advise(
         ),
     ] = None,
     target: Target = "",
-    how: Quantization = UNCHANGED,
+    quantization: How = None,
     library: console.Library = None,
     report_json: Annotated[
         Path | None,
@@ -44,7 +43,6 @@ def advise(
 
     options = chosen_options(context, find_target(target))
     report_json = console.checked_json_path(json, report_json)
-    quantization = how.value()
     with console.progress() as listener:
         listener("load", 0.0)
         register(library)
@@ -58,7 +56,7 @@ def advise(
             loaded.examples,
             target,
             calibration=rows,
-            quantization=quantization,
+            quantization=quantization_of(quantization),
             options=options,
             listener=listener,
         )

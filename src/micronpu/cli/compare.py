@@ -44,7 +44,7 @@ def compare(
             autocompletion=complete_target,
         ),
     ] = None,
-    activations: Annotated[
+    quantization: Annotated[
         list[str] | None,
         console.option("TYPE", "int8 or int16; may be given several times.", default="int8"),
     ] = None,
@@ -54,7 +54,7 @@ def compare(
     ] = None,
     data: Annotated[str | None, console.option("DATA", "Inputs to judge the programs on.")] = None,
     labels: Annotated[str | None, console.option("FILE", "Their labels.")] = None,
-    metric: Annotated[str | None, console.option("NAME", "As for `micronpu eval`.", default="top1")] = None,
+    metric: Annotated[str | None, console.option("NAME", "As for `micronpu evaluate`.", default="top1")] = None,
     library: console.Library = None,
     jobs: Annotated[int | None, console.option("NUMBER", "Processes.", default="as many as there are cores")] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit per target (s).")] = 1800.0,
@@ -98,7 +98,7 @@ def compare(
             check_writable(path)
     # A target keeps the name that it was given; under two of them it is one.
     targets = {find_target(name).name: name for name in reversed(target or every_chip())}
-    wanted = [(t, a) for t in reversed(targets.values()) for a in dict.fromkeys(activations or ["int8"])]
+    wanted = [(t, a) for t in reversed(targets.values()) for a in dict.fromkeys(quantization or ["int8"])]
     task = Task(model, calibration, data, labels, metric, tuple(library or ()))
     key = _key(task)
     known = _read(folder, key) if folder is not None else {}

@@ -42,20 +42,17 @@ Arguments = ParamSpec("Arguments")
 
 
 def flag_of(name: str) -> str:
-    """The flag of an option that is called so in Python: ``--max-ms``."""
+    """The flag of an option that is called so in Python: ``--held-out``."""
     return "--" + name.replace("_", "-")
 
 
-def option(
-    metavar: str, help: str, *flags: str, default: str = "", panel: str | None = None, complete: Any = None
-) -> Any:
+def option(metavar: str, help: str, *flags: str, default: str = "", complete: Any = None) -> Any:
     """An option with a value.
 
     Args:
         metavar: what the value is called.
         flags: "--name" and shorter ones; that of the parameter unless given.
         default: what is done without the option, in words; "" to say nothing.
-        panel: of the help, in which it stands.
         complete: gives the values that the shell offers.
     """
     return typer.Option(
@@ -63,7 +60,6 @@ def option(
         metavar=metavar,
         help=help,
         show_default=default or False,
-        rich_help_panel=panel,
         autocompletion=complete,
     )
 

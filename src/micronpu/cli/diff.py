@@ -50,7 +50,7 @@ def diff(
     if why and all(path.name.endswith(SUFFIX) for path in (before, after)):
         found = Difference(str(before), str(after), _of_manifests(before, after))
     elif kinds == {".pte"}:
-        found = _of_programs(before, after)
+        found = _of_programs(before, after, why=why)
     elif ".pte" in kinds:
         raise OptionError(
             f"{before} and {after} are a program and a report.", hint="two reports, or two programs, compiled alike"
@@ -119,8 +119,11 @@ def _of_manifests(before: Path, after: Path) -> tuple[Figure, ...]:
     return (Figure("program, bytes", first.bytes, second.bytes), Figure("programs with other bytes", 0, int(others)))
 
 
-def _of_programs(before: Path, after: Path) -> Difference:
+def _of_programs(before: Path, after: Path, *, why: bool) -> Difference:
     """What the bytes of two programs tell.
+
+    Args:
+        why: the causes come from manifests: other inputs and outputs may be those of another option.
 
     Raises:
         ModelError: they take or give other tensors, so that they are not of one model.
@@ -133,10 +136,10 @@ def _of_programs(before: Path, after: Path) -> Difference:
     def borders(summary: PteSummary) -> dict[str, object]:
         return {name: (m.inputs, m.outputs) for name, m in summary.methods.items()}
 
-    if borders(first) != borders(second):
+    if not why and borders(first) != borders(second):
         raise ModelError(
-            f"{before} and {after} take or give other tensors, so that they are programs of different models.",
-            hint="`micronpu inspect`, which shows the inputs and outputs of each",
+            f"{before} and {after} have different inputs or outputs.",
+            hint="`micronpu inspect`, which shows them, or --why with the manifests of `micronpu compile --manifest`",
         )
 
     def numbers(path: Path, summary: PteSummary) -> dict[str, int]:

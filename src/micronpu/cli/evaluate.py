@@ -1,4 +1,4 @@
-"""`micronpu eval`: the float model and the finished program on the same rows."""
+"""`micronpu evaluate`: the float model and the finished program on the same rows."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from micronpu.runtime import ArrayProgram, RunOptions
+    from micronpu.runtime.arguments import TensorSignature
 
     Array = npt.NDArray[np.generic]
 
@@ -153,6 +154,8 @@ def run_program(
             )
         for name, array in arrays:
             _check_type(name, array)
+        if not rows:
+            _check_single(arrays, program.inputs)
         given = [array for _, array in arrays]
         if trace is not None:
             results = _traced(path, options, given, trace)
@@ -238,6 +241,17 @@ def _check_type(name: str, array: Array) -> None:
         raise ModelError(
             f"The array {name} has dtype {array.dtype}, which no program takes.", hint="array.astype(numpy.float32)"
         )
+
+
+def _check_single(arrays: Sequence[tuple[str, Array]], inputs: Sequence[TensorSignature | None]) -> None:
+    """Refuse several samples for a program that takes one at a time."""
+    for (_, array), wanted in zip(arrays, inputs, strict=True):
+        several = array.ndim and len(array) > 1
+        if wanted is None or wanted.shape[:1] != (1,) or array.shape[1:] != wanted.shape[1:] or not several:
+            return
+    if arrays:
+        name, array = arrays[0]
+        raise ModelError(f"The array {name} holds {len(array)} samples, and the program takes one.", hint="--rows")
 
 
 def _run_rows(program: ArrayProgram, arrays: Sequence[Array], listener: Listener) -> list[Any]:

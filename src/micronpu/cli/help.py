@@ -3,41 +3,104 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from typer.core import TyperCommand
 
+from micronpu.cli.old_spellings import rewritten_options
+
 PANELS = {
-    "Data": ("calibration", "images", "normalize", "library", "data", "labels"),
-    "Accuracy": ("verify", "strict", "held_out"),
+    "Data": ("library", "normalize", "data", "labels", "metric"),
+    "Accuracy": ("verify", "held_out"),
     "Kernels of your own": ("allow_missing_kernels",),
-    "Sparse and smaller weights": ("sparsity", "max_loss", "max_cycles", "compress"),
     "Report": (
-        *("top", "every", "report_html", "report_json", "trace", "json", "etrecord", "manifest"),
-        *("profile", "no_cache", "quiet", "debug", "help"),
+        *("top", "every", "report_json", "trace", "etrecord", "manifest"),
+        *("profile", "no_cache", "quiet", "debug"),
     ),
 }
-"""Of options that name none themselves. Each panel is a table: a long name narrows the others no more."""
-_FEW = 12
+"""Panels of options that name none themselves, in --help-all."""
+USUAL = (
+    *("output", "target", "calibration", "images", "quantization", "io", "budget", "sparse", "deploy_to", "strict"),
+    *("require_full", "report_html", "json", "data", "labels", "metric", "folder", "chart"),
+)
+"""Options that --help shows first of a command with more than it shows."""
+MOST = 14
+"""Options that --help shows; those of the target's NPU come on top."""
+_ALL = "--help-all"
 
 
 class Command(TyperCommand):
-    """A command whose help names every option in one piece; many options stand under headings."""
+    """A command whose --help shows the usual options and those of the target's NPU, and --help-all every option.
+
+    Options of the previous minor version are rewritten before they are parsed.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = [flag for parameter in self.params for flag in (*parameter.opts, *parameter.secondary_opts)]
+        args, notice = rewritten_options(args, own)
+        if notice and not ctx.resilient_parsing:
+            print(notice, file=sys.stderr)
+        ctx.meta[_ALL] = _ALL in args
+        ctx.meta["--target"] = _target_of(args)
+        rest: list[str] = super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else args)
+        return rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        own = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "option"]
-        panels = {name: panel for panel, names in PANELS.items() for name in names} if len(own) > _FEW else {}
-        for parameter in own:
-            if not getattr(parameter, "rich_help_panel", None) and parameter.name in panels:
-                parameter.rich_help_panel = panels[parameter.name]  # type: ignore[attr-defined]
-        text, self.help = self.help, _unwrapped(self.help or "")
+        options: list[Any] = [p for p in self.get_params(ctx) if p.param_type_name == "option"]
+        own = [option for option in options if not _families_of(option)]
+        panels = {name: panel for panel, names in PANELS.items() for name in names} if len(own) > MOST else {}
+        hidden = [] if ctx.meta[_ALL] or len(options) <= MOST else _rare(options, own, ctx.meta["--target"])
+        text, self.help, self.epilog = self.help, _unwrapped(self.help or ""), None
+        if hidden:
+            self.epilog = f"{_ALL} shows all {len(options)} options" + (
+                "." if len(own) == len(options) else ", and --help with -t TARGET those of its NPU."
+            )
         try:
+            for option in own:
+                option.rich_help_panel = panels.get(option.name) if not hidden else None
+            for option in hidden:
+                option.hidden = True
             with _whole_names():
                 super().format_help(ctx, formatter)
         finally:
             self.help = text
+            for option in hidden:
+                option.hidden = False
+
+
+def _target_of(args: list[str]) -> str:
+    """Return the target among the arguments of a command, "" without one."""
+    for argument, value in itertools.zip_longest(args, args[1:], fillvalue=""):
+        if argument in ("-t", "--target"):
+            return value
+        if argument.startswith("--target="):
+            return argument.partition("=")[2]
+    return ""
+
+
+def _families_of(option: Any) -> set[str]:
+    """Return the titles of the NPUs that an option is for; an empty set for the command's own."""
+    from micronpu.targets.registry import FAMILIES
+
+    return {family.title for family in FAMILIES.values()} & set((option.rich_help_panel or "").split(" and "))
+
+
+def _rare(options: list[Any], own: list[Any], target: str) -> list[Any]:
+    """Return the options that --help leaves out."""
+    from micronpu.base.errors import MicroNpuError
+    from micronpu.targets.registry import FAMILIES, find_target
+
+    try:
+        family = FAMILIES[find_target(target).family].title if target else ""
+    except MicroNpuError:
+        family = ""  # the command itself names the targets that there are
+    order = ["help", *USUAL, *(option.name for option in own)]
+    usual = sorted(own, key=lambda option: order.index(option.name))[:MOST]
+    return [option for option in options if option not in usual and family not in _families_of(option)]
 
 
 def _unwrapped(text: str) -> str:

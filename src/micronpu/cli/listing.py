@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from micronpu.base.errors import OptionError
 from micronpu.cli import console
 
 if TYPE_CHECKING:
@@ -18,9 +19,13 @@ if TYPE_CHECKING:
 
 @console.guarded
 def targets(
-    files: Annotated[
-        list[Path] | None,
-        console.argument("CHIP.toml", "Chip files of your own, to be listed too."),
+    names: Annotated[
+        list[str] | None,
+        console.argument(
+            "[TEXT...]",
+            "Only targets whose name, chip, core or NPU contains one of these; or CHIP.toml, a chip file of your own, "
+            "to be listed too.",
+        ),
     ] = None,
     json: console.Json = False,
     debug: console.Debug = False,
@@ -29,10 +34,17 @@ def targets(
     from micronpu.chips import shipped_chips
     from micronpu.targets.registry import all_targets
 
-    known = shipped_chips().with_files(*(files or ()))
+    files, texts = ([n for n in names or () if n.endswith(".toml") is kind] for kind in (True, False))
+    known = shipped_chips().with_files(*map(Path, files))
     rows = [_target(name, target) for name, target in sorted(all_targets(known).items())]
+    if texts:
+        rows = [row for row in rows if any(text.lower() in _searched(row) for text in texts)]
+    if not rows:
+        raise OptionError(f"No target contains {' or '.join(texts)}.", hint="`micronpu targets`, which lists all")
+    listed = {row["chip"] for row in rows}
+    chips_listed = [chip for chip in known.values() if chip.title in listed]
     if json:
-        chips = [_chip(chip) for chip in known.values()]
+        chips = [_chip(chip) for chip in chips_listed]
         typer.echo(json_module.dumps({"targets": rows, "chips": chips}, indent=1))
         return
     from rich import box
@@ -49,11 +61,15 @@ def targets(
     chips_table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in ("chip", "core", "NPU", "memories"):
         chips_table.add_column(column)
-    for chip in known.values():
+    for chip in chips_listed:
         core = _clock(chip.core_clock_mhz)
         npu = _clock(chip.npu.clock_mhz) if chip.npu is not None else "none"
         chips_table.add_row(chip.title, core, npu, "; ".join(map(str, chip.memories)))
     console.output().print(table, "", chips_table)
+
+
+def _searched(row: dict[str, Any]) -> str:
+    return " ".join([*row["aliases"], *(str(row[key]) for key in ("name", "chip", "core", "npu"))]).lower()
 
 
 def _target(name: str, target: Target) -> dict[str, Any]:

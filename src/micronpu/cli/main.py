@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -20,6 +20,7 @@ from micronpu.cli.advise import advise
 from micronpu.cli.blame import blame
 from micronpu.cli.board import app as board_app
 from micronpu.cli.budgets import UNLIMITED, Limits
+from micronpu.cli.budgets import flag_of as budget_flag
 from micronpu.cli.calibrate import calibrate
 from micronpu.cli.compare import compare
 from micronpu.cli.completion import Target
@@ -29,13 +30,15 @@ from micronpu.cli.disassemble import disassemble
 from micronpu.cli.doctor import doctor
 from micronpu.cli.evaluate import evaluate
 from micronpu.cli.explore import explore
+from micronpu.cli.fix import fix
 from micronpu.cli.help import Command
 from micronpu.cli.image import image
 from micronpu.cli.listing import passes, targets
+from micronpu.cli.lists import entries, names_of, only_one, value_of
 from micronpu.cli.new import new
 from micronpu.cli.options import Group, chosen_options, takes_npu_options
 from micronpu.cli.pictures import NO_PICTURES, Pictures
-from micronpu.cli.quantization import UNCHANGED, Quantization
+from micronpu.cli.quantization import How, quantization_of
 from micronpu.cli.reports import NOWHERE, Reports
 from micronpu.cli.reproduce import reproduce
 from micronpu.report.manifest import Manifest, Sources
@@ -44,6 +47,7 @@ from micronpu.targets.registry import FAMILIES
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from micronpu import SparsityOptions
     from micronpu.cli.files import Calibration, Model
     from micronpu.compiler.program import CompiledProgram
 
@@ -96,13 +100,14 @@ HeldOut = Annotated[
         default="one in eight of 16 or more, or all beyond 32, at most 32",
     ),
 ]
-SparsityPattern = Annotated[
-    str | None,
+Sparse = Annotated[
+    list[str] | None,
     console.option(
         "2:4",
         "Prune two of every four weights first, for an NPU that computes such layers in half the cycles "
-        f"({', '.join(f.sparse for f in FAMILIES.values() if f.sparse)}); needs a few hundred calibration inputs.",
-        "--sparsity",
+        f"({', '.join(f.sparse for f in FAMILIES.values() if f.sparse)}); needs a few hundred calibration inputs. "
+        "Settings may follow: 2:4,max_loss=0.01 for the share of held-out samples whose top-1 result may change, "
+        "max_cycles=0.7 to stop there; see docs/sparsity.md.",
     ),
 ]
 Compress = Annotated[
@@ -111,22 +116,6 @@ Compress = Annotated[
         "PART",
         "Round weights to fewer bits for better compression, while at most this share of held-out top-1 results "
         "changes, e.g. 0.01.",
-    ),
-]
-MaxLoss = Annotated[
-    float | None,
-    console.option(
-        "PART",
-        "With --sparsity: maximum share of held-out samples whose top-1 result may change.",
-        default="without limit",
-    ),
-]
-MaxCycles = Annotated[
-    float | None,
-    console.option(
-        "CYCLES",
-        "With --sparsity: stop at this many cycles; values up to 1.0 are a share of the dense model's.",
-        default="as few as possible",
     ),
 ]
 
@@ -149,7 +138,7 @@ def main(
 @app.command(name="compile", cls=Command)
 @takes_npu_options("compile")
 @console.guarded
-@console.takes(how=Quantization, limits=Limits, reports=Reports, pictures=Pictures)
+@console.takes(limits=Limits, reports=Reports, pictures=Pictures)
 def compile_command(
     context: typer.Context,
     model: ModelArgument,
@@ -187,15 +176,13 @@ def compile_command(
     pictures: Pictures = NO_PICTURES,
     library: console.Library = None,
     io: InOut = None,
-    how: Quantization = UNCHANGED,
+    quantization: How = None,
     allow_missing_kernels: MissingKernels = False,
     verify: Verify = True,
     strict: Strict = False,
     held_out: HeldOut = None,
     limits: Limits = UNLIMITED,
-    sparsity: SparsityPattern = None,
-    max_loss: MaxLoss = None,
-    max_cycles: MaxCycles = None,
+    sparse: Sparse = None,
     compress: Compress = None,
     manifest: Annotated[
         bool,
@@ -238,7 +225,6 @@ def compile_command(
     options = None if in_float and not target else chosen_options(context, find_target(target))
     budgets = limits.budgets()
     check_strict_use(strict, verify, named={"strict=True": "--strict", "verify=False": "--no-verify"}.__getitem__)
-    _check_sparsity(sparsity, max_loss, max_cycles)
     pictures.check(calibration)
     _check_places((output, etrecord, profile), deploy_to, vela, manifest)
     _check_float(context, in_float)
@@ -253,9 +239,6 @@ def compile_command(
         data = load_data(calibration, pictures, loaded)
         import micronpu
 
-        sparse = None
-        if sparsity is not None:
-            sparse = micronpu.SparsityOptions(pattern=sparsity, max_loss=max_loss, max_cycles=max_cycles)
         listener("load", 1.0)
         warnings.simplefilter("ignore", AccuracyWarning)  # the report says them
         program = micronpu.compile(
@@ -263,18 +246,18 @@ def compile_command(
             loaded.examples,
             target,
             calibration=data,
-            quantization=how.value(io),
+            quantization=quantization_of(quantization, io),
             options=options,
             verify=limits.verification(loaded, run=verify, held_out=held_out, missing=allow_missing_kernels),
-            transforms=micronpu.Transforms(sparsity=sparse, compress=compress),
+            transforms=micronpu.Transforms(sparsity=_sparsity(sparse), compress=compress),
             listener=listener,
         )
-    results = budgets.results(program.report, console.flag_of) + limits.accuracy(loaded, program)
-    doubts = (*program.report.warnings, *undecided(results, console.flag_of))
+    results = budgets.results(program.report, budget_flag) + limits.accuracy(loaded, program)
+    doubts = (*program.report.warnings, *undecided(results, budget_flag))
     program = replace(program, report=replace(program.report, budgets=results, warnings=doubts))
     out = reports.words
     _report_on(program, data, reports)
-    check_budgets(results, console.flag_of, strict=strict)
+    check_budgets(results, budget_flag, strict=strict)
     if strict:
         check_strict(program.report.warnings)
     elif out.quiet:
@@ -334,10 +317,25 @@ def _check_float(context: typer.Context, wanted: bool) -> None:
         )
 
 
-def _check_sparsity(pattern: str | None, max_loss: float | None, max_cycles: float | None) -> None:
-    if pattern is None and (max_loss is not None or max_cycles is not None):
-        what = "--max-loss and --max-cycles say how sparse the weights become."
-        raise OptionError(what, hint="--sparsity 2:4 as well")
+def _sparsity(given: Sequence[str] | None) -> SparsityOptions | None:
+    """The value of --sparse.
+
+    Raises:
+        OptionError: there is no such pattern or setting.
+    """
+    if not given:
+        return None
+    import micronpu
+
+    words, pairs = entries(given)
+    names = [name for name in names_of(micronpu.SparsityOptions) if name != "pattern"]
+    if unknown := [name for name in pairs if name not in names]:
+        raise OptionError(f"--sparse has no setting {unknown[0]!r}.", hint=f"one of {', '.join(names)}")
+    pattern = only_one("--sparse", words, "one pattern")
+    if pattern is None:
+        raise OptionError("--sparse has settings, and no pattern.", hint="--sparse 2:4,...")
+    settings: dict[str, Any] = {name: value_of(text) for name, text in pairs.items()}
+    return micronpu.SparsityOptions(pattern=pattern, **settings)
 
 
 def _report_on(program: CompiledProgram, data: Calibration, reports: Reports) -> None:
@@ -370,7 +368,7 @@ def _check_places(files: Sequence[Path | None], deploy_to: Path | None, vela: bo
 @app.command(cls=Command)
 @takes_npu_options("check")
 @console.guarded
-@console.takes(how=Quantization, reports=Reports)
+@console.takes(reports=Reports)
 def check(
     context: typer.Context,
     model: ModelArgument,
@@ -382,7 +380,7 @@ def check(
         ),
     ] = False,
     io: InOut = None,
-    how: Quantization = UNCHANGED,
+    quantization: How = None,
     library: console.Library = None,
     reports: Reports = NOWHERE,
     no_cache: console.NoCache = False,
@@ -409,7 +407,7 @@ def check(
             loaded.module,
             loaded.examples,
             target,
-            quantization=how.value(io),
+            quantization=quantization_of(quantization, io),
             options=options,
         ).report
     reports.show(report)
@@ -540,8 +538,9 @@ def inspect(
         console.output().print(inspection_view(found))
 
 
-app.command(name="eval", cls=Command)(evaluate)
+app.command(cls=Command)(evaluate)
 app.command(cls=Command)(takes_npu_options("blame")(blame))
+app.command(cls=Command)(takes_npu_options("fix")(fix))
 app.command(cls=Command)(takes_npu_options("advise")(advise))
 app.command(cls=Command)(compare)
 app.command(cls=Command)(calibrate)

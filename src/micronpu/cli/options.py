@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import sys
 from collections.abc import Callable
 from dataclasses import Field, fields
 from types import FunctionType
@@ -16,6 +17,7 @@ from micronpu.base.errors import InternalError, OptionError
 from micronpu.base.extensions import COMMANDS, extensions, load
 from micronpu.cli.console import flag_of, guarded
 from micronpu.cli.help import Command
+from micronpu.cli.old_spellings import rewritten_command
 from micronpu.report.codec import attribute_texts
 
 if TYPE_CHECKING:
@@ -49,7 +51,10 @@ class Group(TyperGroup):
         return _command_of(cmd_name) if own is None and cmd_name in extensions(COMMANDS) else own
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
+        now, own, notice = rewritten_command(args[0], args[1:])
+        if notice and not ctx.resilient_parsing:
+            print(notice, file=sys.stderr)
+        name, command, rest = super().resolve_command(ctx, [now, *own])
         if name in _EXTENDED:
             command = _with_npu_options(name, _EXTENDED[name])
         return name, command, rest

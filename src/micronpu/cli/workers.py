@@ -27,7 +27,7 @@ class Task:
     Attributes:
         model: path/to/file.py:function or file.pt2.
         calibration: see `micronpu compile`, or None.
-        data, labels, metric: of `micronpu eval`; None for no score.
+        data, labels, metric: of `micronpu evaluate`; None for no score.
         libraries: Python files that register custom operators.
     """
 
@@ -72,7 +72,7 @@ class Worker:
                 self._model.examples,
                 target,
                 calibration=self._calibration,
-                quantization=check_activations(activations, "--activations"),
+                quantization=check_activations(activations, "--quantization"),
             )
             score = None
             if self._data is not None:

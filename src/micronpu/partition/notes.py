@@ -45,7 +45,7 @@ def _small_channels(graphs: Iterable[Graph]) -> tuple[str, ...]:
     return (
         f"All channels of a layer share one scale of the weights, and in {len(names)} layer"
         f"{'' if len(names) == 1 else 's'} a quarter of the channels or more has no weight above {_FEW_STEPS} of its "
-        f"steps: {listed}. Training does not mend that. One scale per channel (`per_channel=True`, no `--per-tensor`) "
+        f"steps: {listed}. Training does not mend that. One scale per channel (`per_channel=True`) "
         "costs no cycles.",
     )
 

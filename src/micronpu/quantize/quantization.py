@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import OptionError
@@ -16,6 +16,7 @@ from micronpu.quantize.settings_file import Settings, configure
 
 _SLOWDOWN = {"auto": 1.1, "accurate": 2.0}
 """Time that a chosen program may take, as a multiple of that of int8."""
+_TYPES = (*get_args(Activations), *_SLOWDOWN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +107,13 @@ class Quantization:
             return cls()
         if isinstance(given, Quantization):
             return given
-        if isinstance(given, str) and given in ("int8", "int16", *_SLOWDOWN):
+        if isinstance(given, str) and given in _TYPES:
             return cls(activations=given)  # type: ignore[arg-type]
+        if isinstance(given, str) and not given.endswith(".toml") and not os.path.exists(given):
+            raise OptionError(
+                f"`quantization` is {described(given)}, which is no type and no file.",
+                hint=f"{', '.join(_TYPES)}, or the path of a TOML file",
+            )
         if isinstance(given, StaticQuantizer):
             return cls(quantizer=given)
         if isinstance(given, Mapping | str | os.PathLike):

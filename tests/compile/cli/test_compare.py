@@ -31,7 +31,7 @@ def test_rows_are_kept_and_a_failure_is_one(tmp_path: Path, monkeypatch: pytest.
     folder = tmp_path / "rows"
     folder.mkdir()
     command = ["compare", f"{tmp_path / 'net.py'}:net", "-t", "cortex-m33", "-t", "ethos-u55-128", "--json"]
-    command += ["--activations", "int8", "--activations", "int16", "--folder", str(folder), "--jobs", "1"]
+    command += ["--quantization", "int8", "--quantization", "int16", "--folder", str(folder), "--jobs", "1"]
     first = CliRunner().invoke(app, command)
     assert first.exit_code == 0, first.output
     rows = {(c["target"], c["activations"]): c for c in json.loads(first.output)["candidates"]}
@@ -77,7 +77,7 @@ def test_programs_of_one_model_differ_by_their_bytes(tmp_path: Path) -> None:
     shown = run(app, ["diff", str(one), str(two)])
     assert shown.exit_code == 1 and "payloads with other bytes" in shown.output
     refused = run(app, ["diff", str(one), str(other)])
-    assert refused.exit_code == 1 and "programs of different models" in " ".join(refused.output.split())
+    assert refused.exit_code == 1 and "have different inputs or outputs" in " ".join(refused.output.split())
     (tmp_path / "a.json").write_text(program("neutron").report.to_json())
     refused = run(app, ["diff", str(one), str(tmp_path / "a.json")])
     assert "are a program and a report" in " ".join(refused.output.split())

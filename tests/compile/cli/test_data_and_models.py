@@ -96,10 +96,12 @@ def test_a_program_on_pictures_and_when_what_of_it_ran(folder: Path, monkeypatch
 
     (folder / "ops.py").write_text("open('registered', 'a').write('x')\n")
     call("compile", "model.py:net", "-t", "ethos-u55-128", "--images", "pictures", "-o", "out.pte")
-    shown = call("eval", "model.py:net", "out.pte", "--images", "pictures", "--library", "ops.py", "--json")
+    shown = call("evaluate", "model.py:net", "out.pte", "--images", "pictures", "--library", "ops.py", "--json")
     assert json.loads(shown[shown.index("{") :])["rows"] == 3 and (folder / "registered").read_text() == "x"
-    assert "There are no inputs" in fails("eval", "model.py:net", "out.pte")
-    assert "--images and --data" in fails("eval", "model.py:net", "out.pte", "--images", "pictures", "--data", "x.npy")
+    assert "There are no inputs" in fails("evaluate", "model.py:net", "out.pte")
+    assert "--images and --data" in fails(
+        "evaluate", "model.py:net", "out.pte", "--images", "pictures", "--data", "x.npy"
+    )
 
     np.save("x.npy", np.zeros((1, 3, 8, 12), np.float32))
     call("run", "out.pte", "-i", "x.npy", "--trace", "here.json", "--profile", "board.etdump")
@@ -126,7 +128,7 @@ def test_a_baseline_in_float(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     model, x = load_model("model.py:net").module, torch.randn(1, 3, 8, 12)
     with HostProgram(folder / "base.pte") as program, torch.no_grad():
         torch.testing.assert_close(program.run(x)[0], model(x))
-    for other in (["-t", "imxrt700"], ["--images", "pictures"], ["--activations", "int16"]):
+    for other in (["-t", "imxrt700"], ["--images", "pictures"], ["--quantization", "int16"]):
         done = CliRunner().invoke(app, ["compile", "model.py:net", "--float", "-o", "no.pte", *other])
         assert done.exit_code == 1 and "--float makes ExecuTorch's own program, for which --" in done.output
     assert not (folder / "no.pte").exists()

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ WORK: dict[str, tuple[str, ...]] = {
     "compare": COMPARE,
     "check": ("check", "net.py:net", "-t", "ethos-u55-128", "--report-html", "r.html"),
     "run": ("run", "net.pte", "-i", "x.npy", "--isolated", "-o", "."),
-    "eval": ("eval", "net.py:net", "net.pte", "--data", "x.npy", "--report-json", "r.json"),
+    "evaluate": ("evaluate", "net.py:net", "net.pte", "--data", "x.npy", "--report-json", "r.json"),
     "blame": ("blame", "net.py:net", "--data", "x.npy", "-t", "ethos-u55-128", "--report-json", "r.json"),
     "advise": ("advise", "net.py:net", "--calibration", "x.npy", "-t", "ethos-u55-128", "--report-json", "r.json"),
     "deploy": ("deploy", "net.pte", "-o", "firmware", "-t", "corstone300"),
@@ -116,7 +116,7 @@ def test_commands_with_work_are_all_of_them() -> None:
 
 
 def random_moments(place: Place, name: str, count: int, seed: int) -> Iterator[str]:
-    """What is wrong after a signal at moments between events, in processor seconds; nothing where all is well."""
+    """What is wrong after a signal at moments of the clock, which no event marks; nothing where all is well."""
     rng = random.Random(f"{name} {seed}")
     whole = place.ended(WORK[name])
     assert whole.code == 0, whole.errors
@@ -125,14 +125,13 @@ def random_moments(place: Place, name: str, count: int, seed: int) -> Iterator[s
         number = rng.choice(SIGNALS)
         with place.started(WORK[name], first, 0, stdout=subprocess.PIPE) as command:
             assert command.process.stdout is not None and command.process.stdout.readline() == b"now\n"
-            start = command.working()
-            moment = start + rng.random() * max(whole.working - start, 0.0)
-            while command.process.poll() is None and command.working() < moment:
-                time.sleep(0.02)
+            delay = rng.uniform(0, whole.working)
+            with suppress(subprocess.TimeoutExpired):
+                command.process.wait(delay)
             command.process.send_signal(number)
             left = command.left()
             if left.code and (found := left.wrong(number, whole.files)):  # 0: it was faster
-                yield f"{name}, {signal.Signals(number).name} after {moment:.2f} s: {found}"
+                yield f"{name}, {signal.Signals(number).name} after {delay:.2f} s: {found}"
 
 
 @pytest.mark.slow
@@ -157,6 +156,6 @@ def test_every_command_ends_at_every_moment(tmp_path: Path, name: str) -> None:
 
 if __name__ == "__main__":  # python -m tests.compile.cli.test_interrupts COUNT SEED
     count, start = (int(word) for word in sys.argv[1:3])
-    for command in ("compile", "compare", "check", "eval", "blame", "advise", "reproduce"):
+    for command in ("compile", "compare", "check", "evaluate", "blame", "advise", "reproduce"):
         with tempfile.TemporaryDirectory() as scratch:
             print(command, list(random_moments(Place(Path(scratch) / "a", files()), command, count, start)), flush=True)

@@ -36,7 +36,7 @@ def test_its_own_workflow_passes(target: str, tmp_path: Path, monkeypatch: pytes
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert Path("fresh.pte").stat().st_size > 0
-    over = CliRunner().invoke(app, [*words, "--max-flash", "1K"])
+    over = CliRunner().invoke(app, [*words, "--budget", "flash=1K"])
     assert over.exit_code == 3
 
 

@@ -192,6 +192,12 @@ def test_two_programs_told_apart(folder: Path) -> None:
     found = CliRunner().invoke(app, ["diff", "--why", "--json", "net.manifest.json", "more.manifest.json"])
     assert [cause["name"] for cause in json.loads(found.stdout)["causes"]] == ["data"]
     assert _run("diff", "--why", "more.json", "more.json")[0] == 0
+    arguments = ("compile", "net.py:network", "--calibration", "more.npy", "-t", "cortex-m55")
+    assert _run(*arguments, "-o", "floats.pte", "--manifest", "--quiet") == (0, "")
+    code, said = _run("diff", "--why", "floats.pte", "more.pte")
+    assert code == 1 and 'Options: quantization.io null -> "int8".' in said
+    code, said = _run("diff", "floats.pte", "more.pte")
+    assert code == 1 and "different inputs or outputs" in said and "or --why with the manifests" in said
     (folder / "net.manifest.json").unlink()
     code, said = _run("diff", "--why", "net.pte", "more.pte")
     assert code == 1 and "There is no net.manifest.json beside net.pte" in said

@@ -119,12 +119,14 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         done = CliRunner().invoke(app, list(words))
         return done.exit_code, " ".join(done.output.split())
 
-    code, text = run("compile", "own.py:net", "-t", "ethos-u85-256", "--activations", "int16", "--io", "int16")
+    code, text = run("compile", "own.py:net", "-t", "ethos-u85-256", "--quantization", "int16", "--io", "int16")
     assert code == 0, text
     assert "takes and gives integers" in text and "NPU: about " in text
     code, text = run("inspect", "net.pte")
     assert code == 0 and "Ethos-U85 with 256 MACs" in text and "int16" in text
-    code, text = run("check", "own.py:net", "-t", TARGET, "--activations", "int4")
-    assert code != 0
+    code, text = run("check", "own.py:net", "-t", TARGET, "--quantization", "int4")
+    assert code == 1 and "Try: int8, int16, auto, accurate, or the path of a TOML file" in text
+    code, text = run("check", "own.py:net", "-t", TARGET, "--quantization", "int8,equalise=1")
+    assert code == 1 and "There is no 'equalise' in [default] of `quantization`. Try: one of per_channel, " in text
     code, text = run("check", "own.py:net", "-t", TARGET, "--via", "tosa")
-    assert code == 0 and "4 of 4 operators on the NPU of ethos-u55-128" in text
+    assert code == 0 and "4 of 4 on the NPU of ethos-u55-128" in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import sys
 from pathlib import Path
 
@@ -13,10 +12,8 @@ import torch
 from torch import nn
 from torchao.quantization import pt2e as theirs
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-from typer.testing import CliRunner
 
 from micronpu.base.errors import ModelError, OptionError
-from micronpu.cli.main import app
 from micronpu.frontend.export import export
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import is_dequantize_channel, is_quantize
@@ -319,12 +316,9 @@ def test_an_observer_is_one_file(halved):
 
 
 def test_names_of_observers_are_told_where_they_are_asked_for():
-    text = " ".join(re.sub(r"[│╭╰─╮╯]", " ", CliRunner().invoke(app, ["compile", "--help"]).stdout).split())
     page = (Path(__file__).parents[3] / "docs" / "quantization.md").read_text(encoding="utf-8")
     for how, names in (("activation", observers.for_activations()), ("weight", observers.for_weights())):
-        told = text.partition(f"--{how}-observer")[2].partition("[default")[0]
-        assert names and set(names) <= set(re.findall(r"\w+", told)), told
-        assert all(name in page for name in names)
+        assert names and all(name in page for name in names)
         with pytest.raises(OptionError) as error:
             QuantizationConfig(**{f"{how}_observer": "other"})
         assert str(list(names)) in str(error.value)

@@ -13,8 +13,11 @@ import pytest
 import typer
 
 from micronpu import __version__
-from micronpu.cli.help import PANELS
+from micronpu.cli.budgets import ACCURACY, NAMES
+from micronpu.cli.help import MOST, PANELS, USUAL
 from micronpu.cli.main import app
+from micronpu.cli.old_spellings import OPTIONS, rewritten_command, rewritten_options
+from micronpu.report.budgets import Budgets
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.registry import FAMILIES, all_targets, find_target, target_examples
@@ -23,6 +26,7 @@ from micronpu.targets.registry import FAMILIES, all_targets, find_target, target
 LOADED = """
 import sys
 from micronpu.cli.main import app
+from micronpu.cli.old_spellings import OPTIONS, rewritten_command, rewritten_options
 try:
     app(prog_name="micronpu")
 finally:
@@ -70,7 +74,7 @@ def test_help_imports_little():
 
 @pytest.mark.parametrize("command", ["compile", "check"])
 def test_every_option_of_the_back_end_is_on_the_command_line(command):
-    done = micronpu(command, "--help")
+    done = micronpu(command, "--help-all")
     assert done.returncode == 0
     assert done.stderr == "['numpy']\n"
     options = (*dataclasses.fields(NeutronOptions), *dataclasses.fields(EthosUOptions))
@@ -132,7 +136,7 @@ def test_unknown_command_and_option():
 
 def test_no_option_is_cut_in_a_narrow_terminal():
     """The longest is 38 characters wide."""
-    done = micronpu("compile", "--help", COLUMNS="80")
+    done = micronpu("compile", "--help-all", COLUMNS="80")
     assert "…" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     options = (*dataclasses.fields(NeutronOptions), *dataclasses.fields(EthosUOptions))
@@ -159,16 +163,16 @@ def test_targets_and_chips_are_completed(command):
 
 
 def test_panels_name_options_that_there_are():
-    """Each name of the list is an option of some command, and stands in one panel."""
+    """Each name of the lists is an option of some command, and stands in one panel."""
     commands = typer.main.get_command(app).commands.values()
     there = {p.name for command in commands for p in command.params} | {"help"}
     named = [name for names in PANELS.values() for name in names]
-    assert len(named) == len(set(named)) and set(named) <= there
+    assert len(named) == len(set(named)) and set(named) <= there and set(USUAL) <= there
 
 
 def test_help_of_many_options_leaves_room_for_words():
     """At 80 columns the text of each panel has 24 letters to a line."""
-    panels = started("compile", "--help", COLUMNS="80").stdout.split("╭─ ")[1:]
+    panels = started("compile", "--help-all", COLUMNS="80").stdout.split("╭─ ")[1:]
     for panel in panels:
         title = panel.split(" ─")[0]
         if title == "Options" or title in PANELS:
@@ -180,3 +184,54 @@ def test_paragraphs_of_help_are_as_wide_as_the_terminal():
     """The source's line ends do not end lines of the help."""
     text = started("diff", "--help", COLUMNS="240").stdout
     assert "bytes, moved operators and changed NPU operations." in text
+
+
+def shown(*arguments: str) -> set[str]:
+    """The long options that the help of a command lists."""
+    return set(re.findall(r"^│[* ]+(--[a-z][a-z-]+)", started(*arguments, COLUMNS="240").stdout, re.MULTILINE))
+
+
+@pytest.mark.parametrize("command", sorted(typer.main.get_command(app).commands))
+def test_help_shows_the_usual_options(command):
+    usual = shown(command, "--help")
+    assert 0 < len(usual) <= MOST and "--help" in usual
+
+
+def test_help_with_a_target_shows_the_options_of_its_npu():
+    usual, ethosu, every = (shown("compile", *more) for more in (["--help"], ["--help", "-t", "imx93"], ["--help-all"]))
+    names = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(EthosUOptions)}
+    assert usual < ethosu < every and {"--memory-mode", "--max-sram-bytes"} <= ethosu - usual <= every
+    assert "--converter" not in ethosu and "--converter" in every and len(ethosu - usual) >= len(names) - 6
+    assert shown("compile", "--help", "-t", "no-such-chip") == usual
+
+
+def test_old_spellings_are_rewritten_with_one_line():
+    old = ["--max-ms=5", "--max-sram", "1K", "--activations", "int16", "--equalize", "-o", "x.pte"]
+    now, notice = rewritten_options(old, {"--budget", "--quantization", "-o"})
+    assert now == [
+        *("--budget", "ms=5", "--budget", "sram=1K", "--quantization", "int16", "--quantization", "equalize"),
+        *("-o", "x.pte"),
+    ]
+    assert (
+        notice.count("\n") == 0
+        and "--max-ms is now `--budget ms=5`; " in notice
+        and "Version 0.2 is the last" in notice
+    )
+    assert rewritten_options(old, {"--max-ms", "-o"}) == (old, "")
+    assert rewritten_options(["--", "--max-ms", "5"], {"--budget"}) == (["--", "--max-ms", "5"], "")
+    assert rewritten_command("eval", ["m", "p"])[:2] == ("evaluate", ["m", "p"])
+    assert rewritten_command("blame", ["m", "--fix", "-t", "x"])[:2] == ("fix", ["m", "-t", "x"])
+    assert rewritten_command("blame", ["m"]) == ("blame", ["m"], "")
+
+
+def test_every_old_spelling_has_an_option_of_today():
+    commands = typer.main.get_command(app).commands.values()
+    flags = {flag for command in commands for option in command.params for flag in option.opts}
+    assert {now.split(" ")[0] for now in OPTIONS.values()} <= flags | {"--quantization"}
+    assert not set(OPTIONS) & flags - {"--max-ms"}
+    done = started("eval", "m.py:net", "--max-cycles", "3")
+    assert "Note: eval is now `evaluate`." in done.stderr and "No such option: --max-cycles" in done.stderr
+
+
+def test_budgets_are_those_of_python():
+    assert [name for name in NAMES.values() if name != ACCURACY] == [f.name for f in dataclasses.fields(Budgets)]

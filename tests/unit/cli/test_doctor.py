@@ -167,7 +167,7 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 @pytest.mark.parametrize("name", [c.name or c.callback.__name__ for c in app.registered_commands if c.callback])
 def test_every_command_can_be_quiet_and_give_json(name: str) -> None:
     """As a script meets it: the options are there, and --json goes with --report-json where both are."""
-    done = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"})
+    done = CliRunner().invoke(app, [name, "--help-all"], env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
     options = set(re.findall(r"--[a-z][a-z-]*", done.stdout))
     assert {"--quiet", "--json", "--debug"} <= options
@@ -220,6 +220,8 @@ def test_a_quiet_command_still_says_what_is_wrong(tmp_path: Path) -> None:
     assert (tmp_path / "firmware" / "model.h").is_file()
     again = CliRunner().invoke(app, command)
     assert again.exit_code == 1 and again.stderr.startswith("Error: ")
-    twice = CliRunner().invoke(app, ["eval", "m.py:m", "p.pte", "--data", "x.npy", "--json", "--report-json", "r.json"])
+    twice = CliRunner().invoke(
+        app, ["evaluate", "m.py:m", "p.pte", "--data", "x.npy", "--json", "--report-json", "r.json"]
+    )
     assert twice.exit_code == 1 and "Try: one of them" in twice.stderr
     assert "imxrt700" in CliRunner().invoke(app, ["targets"]).stdout, "quiet is of one command"

@@ -326,7 +326,7 @@ COMMANDS = {
     "--memory-mode Dedicated_Sram_384KB": "has no memory mode 'Dedicated_Sram_384KB'. Try: one of Sram_Only, Shared",
     "--max-sram-bytes 100": "bytes of SRAM with the memory mode Shared_Sram; there are 100. Try: smaller pictures",
     "--io uint16": "`--io` is 'uint16'; inputs and outputs are int8, uint8, int16, or floats. Try:",
-    "--activations int4": "`--activations` is 'int4'; activations are int8 or int16.",
+    "--quantization int4": "`quantization` is 'int4', which is no type and no file. Try: int8, int16, auto, accurate, ",
     "--converter sdk": "The option --converter is for Neutron, but ethos-u55-128 is a target with Ethos-U. Try: leave",
     "--external-weights w -o no/n.pte": "no/n.pte cannot be written: the folder no does not exist.",
 }
@@ -350,4 +350,4 @@ def test_commands_with_other_models_and_chips(files):
     says = "The input `numbers` is int64; a program with integer inputs takes int8 or int16"
     assert says in failed("compile", "m.py:rows", "-t", TARGET, "--io", "int8", "--calibration", "m.py:numbers")
     assert "toy.toml has no `core`" in failed("compile", "m.py:net", "-t", "toy.toml")
-    assert "does not compute with int16" in failed("compile", "-t", "imxrt700", "m.py:net", "--activations", "int16")
+    assert "does not compute with int16" in failed("compile", "-t", "imxrt700", "m.py:net", "--quantization", "int16")
