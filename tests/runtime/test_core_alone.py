@@ -83,7 +83,7 @@ def test_the_report_speaks_of_a_core(program):
     assert (report.share, report.left_over, report.partitions, report.has_npu) == (1.0, (), 0, False)
     assert {v.core for v in report.verdicts} == {"Cortex-M55 (CMSIS-NN)"}
     text = str(report)
-    assert "NPU" not in text and "On the host" not in text, text
+    assert "NPU" not in text and "On the core" not in text, text
 
 
 def test_a_report_as_a_page_speaks_of_a_core(program):

@@ -243,7 +243,7 @@ def test_sram_that_is_not_there() -> None:
     program = compiled()
     needed = max(p.program.sram_bytes for p in program.partitions if isinstance(p, EthosUPartition))
     enough = compiled(max_sram_bytes=needed)
-    assert any(f"needs {needed:,} bytes of the {needed:,} (100%) of SRAM" in note for note in enough.report.notes)
+    assert any(f"needs {needed:,} bytes of the {needed:,} (100%) of SRAM" in note for note in enough.report.details)
     with pytest.raises(MicroNpuError, match=r"bytes of SRAM with the memory mode Shared_Sram; there are 1,024"):
         compiled(max_sram_bytes=1024)
     with pytest.raises(OptionError, match="`max_sram_bytes` is -1"):
@@ -252,14 +252,14 @@ def test_sram_that_is_not_there() -> None:
 
 def test_sram_of_the_chip() -> None:
     program = micronpu.compile(Net().eval(), inputs(), target="corstone300-ethosu", calibration=CALIBRATION)
-    assert any("of the 2,097,152" in note for note in program.report.notes)
+    assert any("of the 2,097,152" in note for note in program.report.details)
 
 
 @pytest.mark.parametrize(("target", "has_fast"), [("ethos-u55-128", False), ("ethos-u65-256", True)])
 def test_report_counts_what_the_firmware_sets_aside(target: str, has_fast: bool) -> None:
     program = compiled(target)
     programs = [p.program for p in program.partitions if isinstance(p, EthosUPartition)]
-    (note,) = [note for note in program.report.notes if "of SRAM at the peak" in note]
+    (note,) = [note for note in program.report.details if "of SRAM at the peak" in note]
     assert f"temporary pool holds {max(p.scratch_size for p in programs):,} bytes of scratch memory" in note
     fast = max(p.fast_scratch_size for p in programs)
     assert (fast > 0) == has_fast == (f"fast scratch memory {fast:,} bytes" in note)

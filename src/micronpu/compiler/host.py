@@ -155,6 +155,7 @@ def _report(
             *coarse_notes([part.graph for part in compiled]),
             *pattern_notes(device, partitioning.partitions, compiled),
         ),
+        details=device.details(compiled),
         missing=missing_figures(device, compiled, graphs, partitioning.report),
         latency=latency,
         bus=together(part.bus for part in (*compiled, *loops.every)),

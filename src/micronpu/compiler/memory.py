@@ -49,9 +49,8 @@ def memory_of(
     arenas = [arena_of(plan, i, board.sram) for i, size in enumerate(plan.memories, 1) if size]
     known = [part.npu_sram for part in parts if part.npu_sram is not None]
     inside = [graph_arena(f"inside partition {i}", p.graph) for i, p in enumerate(parts) if p.npu_sram is None]
-    least = max((arena.bound for arena in inside), default=0)
     return MemoryReport(
-        regions=board.regions(items, pools, [Item("inside of the NPU's partitions, at least", least)] if least else []),
+        regions=board.regions(items, pools),
         arenas=(*arenas, *inside),
         planned=pools.planned,
         method_pool=pools.method,
@@ -123,8 +122,9 @@ def partition_memory(name: str, part: CompiledPartition) -> PartitionMemory | No
     most = max(counted, key=lambda entry: entry[1])[0]
     made_by = zip(*_lives(part.graph, _steps(part.graph)), strict=True)
     alive = [Item(label, life.size) for label, life in made_by if life.first <= most <= life.last]
+    alive += [Item("prefetched weights", part.prefetched)] if part.prefetched else []
     alive.sort(key=lambda item: -item.bytes)
-    return PartitionMemory(name, tuple(names), tuple(size for _, size in counted), tuple(alive))
+    return PartitionMemory(name, tuple(names), tuple(size + part.prefetched for _, size in counted), tuple(alive))
 
 
 def _step(call: Call) -> str:

@@ -6,6 +6,7 @@ Field numbers are those of the LiteRT schema, version 3. A converter's output is
 from __future__ import annotations
 
 import functools
+import math
 import struct
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from micronpu.base.flatbuffer import CorruptFlatbufferError, Table
 _CUSTOM = 32
 UINT8 = 3
 """Code of the element type uint8."""
+_SIZES = {0: 4, 2: 4, 4: 8, 7: 2, 15: 4}
+"""Bytes of an element by the code of its type, where that is not one: float32, int32, int64, int16, uint32."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,24 @@ class ModelView:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     operators: tuple[OperatorView, ...]
+
+    def peak_bytes(self, alignment: int = 16) -> int:
+        """Return the largest sum of bytes of activations that are alive at once; no placement needs less."""
+        last = max(len(self.operators) - 1, 0)
+        used: dict[int, list[int]] = {index: [0] for index in self.inputs}
+        for step, operator in enumerate(self.operators):
+            for index in (*operator.inputs, *operator.outputs):
+                if index >= 0 and not self.tensors[index].data:
+                    used.setdefault(index, []).append(step)
+        for index in self.outputs:
+            used.setdefault(index, []).append(last)
+        alive = [0] * (last + 1)
+        for index, steps in used.items():
+            tensor = self.tensors[index]
+            size = math.prod(tensor.shape) * _SIZES.get(tensor.type, 1)
+            for step in range(min(steps), max(steps) + 1):
+                alive[step] += -(-size // alignment) * alignment
+        return max(alive)
 
 
 def read_model(data: bytes) -> ModelView:

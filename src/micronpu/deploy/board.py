@@ -108,12 +108,11 @@ class Board:
         memory = self.chip.memory_for(role) if self.chip is not None else None
         return memory.name if memory is not None else ""
 
-    def regions(self, program: int | Sequence[Item], pools: Pools, more: Sequence[Item] = ()) -> tuple[Region, ...]:
+    def regions(self, program: int | Sequence[Item], pools: Pools) -> tuple[Region, ...]:
         """What stands in each memory of the chip, without the firmware's own code.
 
         Args:
             program: bytes of the program's file, or what it consists of.
-            more: what else stands in the memory that tensors are computed in.
         """
         sizes = {m.name: m.bytes for m in self.chip.memories} if self.chip is not None else {}
         sram, far, flash = self.sram, self.far, self.flash
@@ -123,7 +122,9 @@ class Board:
         for number, size in enumerate(pools.planned, 1):
             place = self.hot if number in pools.hot else sram
             found.setdefault(place, []).append(Item(f"planned memory {number}", size))
-        found.setdefault(sram, []).extend((Item("pool of the method allocator", pools.method), *more))
+        found.setdefault(sram, []).append(Item("pool of the method allocator", pools.method))
+        if pools.inside:
+            found[sram].append(Item("inside of the NPU's partitions, at least", pools.inside))
         found.setdefault(far if dedicated else sram, []).append(
             Item("pool of the temporary allocator", pools.temporary)
         )

@@ -86,6 +86,7 @@ class Pools:
         alignment: that each pool begins at: a line of the data cache.
         hot: numbers of the planned memories that stand in a faster memory than the others, from 1 on.
         open: what is not known: a sentence each.
+        inside: that the tensors inside of the NPU's partitions take at least, where no pool holds them.
     """
 
     planned: tuple[int, ...]
@@ -95,6 +96,7 @@ class Pools:
     alignment: int = 32
     open: tuple[str, ...] = ()
     hot: tuple[int, ...] = ()
+    inside: int = 0
 
     @property
     def total(self) -> int:
@@ -107,7 +109,7 @@ def pools_of(plan: Plan, sizes: Sizes = ON_CORE) -> Pools:
     Raises:
         PayloadError: a delegate's payload cannot be read.
     """
-    scratch, unknown = [], []
+    scratch, unknown, inside = [], [], 0
     temporary = max((lookup_bytes(call.arguments, sizes) for call in plan.calls if call.operator), default=0)
     for delegate in plan.delegates:
         firmware = firmware_of(delegate.backend)
@@ -116,6 +118,7 @@ def pools_of(plan: Plan, sizes: Sizes = ON_CORE) -> Pools:
             continue
         need, sentence = firmware.temporary(delegate.payload)
         scratch.append(need)
+        inside = max(inside, firmware.inside(delegate.payload))
         temporary = max(temporary, need)
         unknown += [sentence] if sentence else []
     return Pools(
@@ -124,6 +127,7 @@ def pools_of(plan: Plan, sizes: Sizes = ON_CORE) -> Pools:
         temporary=temporary,
         scratch=tuple(scratch),
         open=tuple(dict.fromkeys(unknown)),
+        inside=inside,
     )
 
 
@@ -140,6 +144,7 @@ def pools_of_all(plans: Sequence[Plan], sizes: Sizes = ON_CORE) -> Pools:
         temporary=max(own.temporary for own in every),
         scratch=tuple(size for own in every for size in own.scratch),
         open=tuple(dict.fromkeys(line for own in every for line in own.open)),
+        inside=max(own.inside for own in every),
     )
 
 

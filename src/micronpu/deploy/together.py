@@ -169,6 +169,7 @@ class Together:
             scratch=tuple(size for methods in self.groups for size in methods[0].pools.scratch),
             alignment=max(LINE, *(facts.pools.alignment for facts in self.programs)),
             open=tuple(dict.fromkeys(line for facts in self.programs for line in facts.pools.open)),
+            inside=(sum if self.concurrent else max)(facts.pools.inside for facts in self.programs),
         )
 
     @property

@@ -79,7 +79,6 @@ class CompiledPartition:
         constant_bytes: weights and tables as the NPU reads them, 0 where that is not known.
         cycles: of the NPU for all of it, 0 where its compiler has no estimate.
         bus: what crosses the bus of the NPU, by port; empty where that is not known.
-        unproved: reason why the payload could not be verified against the graph, or "".
     """
 
     data: bytes | memoryview
@@ -92,7 +91,6 @@ class CompiledPartition:
     constant_bytes: int = 0
     cycles: int = 0
     bus: Mapping[str, BusTraffic] = field(default_factory=dict)
-    unproved: str = ""
 
     @property
     def payload(self) -> bytes:
@@ -129,6 +127,11 @@ class CompiledPartition:
     def npu_sram(self) -> int | None:
         """Peak use of the SRAM by the NPU; None where its compiler does not say."""
         return None
+
+    @property
+    def prefetched(self) -> int:
+        """Bytes of scratch memory that hold prefetched weights during the whole call."""
+        return 0
 
     @property
     def litert_operator(self) -> str:
@@ -339,6 +342,10 @@ class Device(ABC):
     @abstractmethod
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         """What the report says about the finished parts and the tools that made them."""
+
+    def details(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
+        """Return how the finished parts were made, for the full report."""
+        return ()
 
 
 def _border(partition: Partition) -> object:

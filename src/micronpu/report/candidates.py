@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -67,27 +68,26 @@ class Candidate:
         cls, target: str, activations: str, report: DelegationReport, score: float | None = None, what: str = ""
     ) -> Candidate:
         """What a report says about it."""
-        times = report.latency
-        memory = report.memory
+        head, memory = report.headline, report.memory
         left = list(dict.fromkeys(v.operator for v in report.left_over))
         known = [r.over == 0 for r in memory.regions if r.capacity is not None] if memory is not None else []
         return cls(
             target,
             activations,
-            sum(t.milliseconds for t in times) if times else None,
-            sum(t.band[0] for t in times) if times else None,
-            sum(t.band[1] for t in times) if times else None,
-            memory.sram if memory is not None else None,
-            memory.flash if memory is not None else None,
+            head.milliseconds,
+            head.low,
+            head.high,
+            head.sram,
+            head.flash,
             all(known) if known else None,
             report.share,
             report.partitions,
-            report.accuracy.sqnr if report.accuracy is not None else None,
+            head.sqnr,
             score,
             f"{plural(len(report.left_over), 'operator')}: {', '.join(left)}" if left else "",
             what=what,
             resident="" if report.resident is None else str(report.resident),
-            basis="; ".join(t.source for t in times),
+            basis="; ".join(t.source for t in report.latency),
             sram_share=_share(memory, "sram", "dram"),
             flash_share=_share(memory, "flash"),
         )
@@ -164,6 +164,12 @@ def _goods(candidate: Candidate) -> tuple[float, ...]:
     return (*(worst if n is None else -n for n in less), worst if more is None else more)
 
 
+_TOLERANCE = 0.01
+"""Relative difference below which two values count as equal: estimates and measured accuracy are no more exact."""
+
+
 def _beats(a: Candidate, b: Candidate) -> bool:
-    first, second = _goods(a), _goods(b)
-    return first != second and all(x >= y for x, y in zip(first, second, strict=True))
+    pairs = list(zip(_goods(a), _goods(b), strict=True))
+    close = [x == y or math.isclose(x, y, rel_tol=_TOLERANCE) for x, y in pairs]
+    better = [x > y and not near for (x, y), near in zip(pairs, close, strict=True)]
+    return any(better) and all(near or more for near, more in zip(close, better, strict=True))

@@ -21,6 +21,7 @@ from micronpu.report.blame import Blame
 from micronpu.report.budget_result import BudgetResult
 from micronpu.report.codec import DecodeError, decode, encode, flat, named
 from micronpu.report.estimate import Latency
+from micronpu.report.headline import Headline, next_steps
 from micronpu.report.memory import MemoryReport
 from micronpu.report.placement import ResidentPrice
 from micronpu.report.shown import rendered, short, shown
@@ -191,6 +192,7 @@ class DelegationReport:
         target: name of the target.
         verdicts: one per operator of the program, in execution order.
         notes: what else a user should know, such as the converter that was used.
+        details: how the program was made, for who looks deeper: plans and their cycles, formats, scratch memory.
         operations: the operations of the NPU programs in execution order; empty before compilation.
         core_operations: the kernels that the core runs in int8, in execution order; ``partition`` counts its parts.
         memory: what it takes of the chip's memories; None before compilation.
@@ -216,7 +218,9 @@ class DelegationReport:
             float model, with the operator that costs most, and what can be seen without running anything.
     """
 
-    ALSO: ClassVar[tuple[str, ...]] = ("operators", "delegated", "partitions", "macs", "delegated_macs")
+    ALSO: ClassVar[tuple[str, ...]] = (
+        *("operators", "delegated", "partitions", "macs", "delegated_macs", "headline", "next_steps"),
+    )
 
     target: str
     verdicts: tuple[Verdict, ...]
@@ -240,6 +244,17 @@ class DelegationReport:
     bus: Mapping[str, BusTraffic] = field(default_factory=dict)
     resident: ResidentPrice | None = None
     warnings: tuple[ReportWarning, ...] = ()
+    details: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> Headline:
+        """Time, flash, SRAM, accuracy and operators."""
+        return Headline.of(self)
+
+    @property
+    def next_steps(self) -> tuple[str, ...]:
+        """What to try, most valuable first."""
+        return next_steps(self)
 
     @property
     def operators(self) -> int:
@@ -300,6 +315,11 @@ class DelegationReport:
         return (*self.times, *moved, *(self.memory.lines if self.memory is not None else ()))
 
     @property
+    def all_remarks(self) -> tuple[str, ...]:
+        """As `remarks`, with how the program was made."""
+        return (*self.remarks, *self.details)
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """What a user should know, the accuracy and the comparison with the quantized model first."""
         said = [str(said) for said in (self.accuracy, self.agreement) if said is not None]
@@ -312,7 +332,8 @@ class DelegationReport:
 
     def to_dict(self) -> dict[str, Any]:
         """What `to_json` writes; docs/report.md says what it means."""
-        return {"format": FORMAT, "version": VERSION, **encode(self)}
+        first = {"format": FORMAT, "version": VERSION, "headline": None, "next_steps": None}
+        return {**first, **encode(self)}
 
     def to_json(self, indent: int | None = 2) -> str:
         """The report as JSON; docs/report.md says what it means."""
@@ -392,10 +413,10 @@ class DelegationReport:
         for core, operators in self._by_core().items():
             lines.append(f"On {core}, in int8: " + ", ".join(f"{n} x {o}" for o, n in operators.most_common()) + ".")
         if self.left_over:
-            lines.append("On the host:" if self.in_float else "Not on the NPU:")
+            lines.append("On the core, in float:" if self.in_float else "Not on the NPU:")
         lines += dict.fromkeys(f"  - {reason}" for verdict in self.host for reason in verdict.reasons)
         said = [f"{warning.level.capitalize()}: {warning}" for warning in self.warnings]
-        return "\n".join([*lines, *self.figures, *self.remarks, *said])
+        return "\n".join([*self.headline.lines[:-1], *lines, *self.figures, *self.all_remarks, *said])
 
     def _by_core(self) -> dict[str, Counter[str]]:
         """Operators that a core computes in int8, by the core's name."""

@@ -203,13 +203,19 @@ class MemoryReport:
     def lines(self) -> tuple[str, ...]:
         """A sentence for each region, arena and partition, and what to do where something is too small."""
         found = [f"{r.name}: {r.bytes:,} bytes{_of(r)}, {r.verdict}." for r in self.regions]
+        return (*found, *self.too_small, *(f"{part}." for part in (*self.arenas, *self.inside)))
+
+    @property
+    def too_small(self) -> tuple[str, ...]:
+        """A sentence for each memory that is too small, with what to try."""
+        found = []
         for region in (r for r in self.regions if r.over):
             largest = max(region.items, key=lambda item: item.bytes)
             found.append(
                 f"{region.name}: too small by {region.over:,} bytes; most of it is {largest.what}, "
                 f"{largest.bytes:,}. Try: {_REMEDIES[region.kind]}."
             )
-        return (*found, *(f"{part}." for part in (*self.arenas, *self.inside)))
+        return tuple(found)
 
 
 CODE, WEIGHTS, TABLES, REST = "NPU code", "weights and biases", "tables", "plan, headers and padding of the program"

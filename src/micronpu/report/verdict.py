@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from micronpu.ir.graph import Origin
 from micronpu.report.codec import flat
+from micronpu.report.texts import shape_text, short_source
+
+_PLACES = 8
+"""Source lines that a group names."""
 
 
 @dataclass(frozen=True)
@@ -120,3 +124,49 @@ class Verdict:
     def delegated(self) -> bool:
         """Whether the NPU computes the operator."""
         return self.partition is not None
+
+
+@dataclass(frozen=True)
+class HostGroup:
+    """Operators of one kind that stay on the core for the same reasons.
+
+    Attributes:
+        verdicts: one or more.
+    """
+
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def title(self) -> str:
+        """``silu.default x 7``."""
+        operator, count = self.verdicts[0].operator, len(self.verdicts)
+        return f"{operator} x {count}" if count > 1 else operator
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """Shape, node and module, as far as all operators have the same."""
+        shapes = {v.shape for v in self.verdicts}
+        first = self.verdicts[0]
+        own = (first.node, first.origin.module if first.origin.source else "") if len(self.verdicts) == 1 else ()
+        shape = shape_text(first.shape) if len(shapes) == 1 and first.shape else ""
+        return tuple(fact for fact in (shape, *own) if fact)
+
+    @property
+    def places(self) -> str:
+        """Source lines, or modules where there are none; a file is named once."""
+        found = list(dict.fromkeys(v.origin.source or v.origin.module for v in self.verdicts))
+        texts, last = [], ""
+        for place in (short_source(place) for place in found[:_PLACES] if place):
+            file, colon, line = place.rpartition(":")
+            texts.append(f":{line}" if colon and file == last else place)
+            last = file if colon else ""
+        return ", ".join([*texts, *([f"{len(found) - _PLACES} more"] if len(found) > _PLACES else [])])
+
+
+def host_groups(verdicts: Iterable[Verdict]) -> list[HostGroup]:
+    """Group operators by what they are, where they run and why."""
+    groups: dict[object, list[Verdict]] = {}
+    for verdict in verdicts:
+        why = tuple((r.rule, r.detail, r.hint) for r in verdict.reasons)
+        groups.setdefault((verdict.operator, verdict.core, why), []).append(verdict)
+    return [HostGroup(tuple(group)) for group in groups.values()]

@@ -122,6 +122,14 @@ class Firmware:
         """
         return 0, ""
 
+    def inside(self, payload: bytes) -> int:
+        """Return the bytes that the tensors inside a payload need at least, beyond `temporary`; 0 if that has them all.
+
+        Raises:
+            PayloadError: it cannot be read.
+        """
+        return 0
+
     def accelerator(self, payload: bytes, options: Mapping[str, str]) -> str:
         """Return the accelerator of a payload's commands, "" if the backend has only one kind of commands.
 

@@ -42,7 +42,7 @@ def test_graph_says_where_and_why(opened: Callable[[int], Browser]) -> None:
     )
     assert text(page, "#found") == "1 found"
     said = text(page, "#details")
-    assert "relu_3" in said and "on the host, in float" in said
+    assert "relu_3" in said and "on the core, in float" in said
     assert "Tensors have at most 7 axes." in said and f"9 axes {ODD}" in said
     assert page.execute_script("return document.querySelectorAll('main b, aside b').length") == 0
 
@@ -56,7 +56,7 @@ def test_an_operation_shows_its_cost(opened: Callable[[int], Browser]) -> None:
 
 def test_memory_is_drawn_and_what_is_over_said(opened: Callable[[int], Browser]) -> None:
     page = opened(6)
-    assert "over by 2 bytes" in text(page, ".tiles strong")
+    assert "2 more than" in text(page, ".tiles")
     assert page.execute_script("return document.querySelectorAll('[data-arena] .tensor').length") == 4
     tops = page.execute_script(
         "return [...document.querySelectorAll('[data-arena] .top title')].map(t => t.textContent)"

@@ -133,6 +133,16 @@ def test_a_chip_without_clocks_and_memories_gets_no_time(tmp_path, npu):
     jsonschema.validate(json.loads(report.to_json()), json.loads(PLACE.read_text()))
 
 
+def test_the_folder_takes_the_sram_that_the_report_says(tmp_path):
+    program = compiled("imxrt700")
+    regions = program.deploy(tmp_path / "folder").regions
+    memory = program.report.memory
+    assert sum(region.bytes for region in regions if region.kind == "sram") == memory.sram > 0
+    inside = max(arena.bound for arena in memory.arenas if not arena.region)
+    assert program.report.headline.sram == memory.sram
+    assert inside in {item.bytes for region in regions for item in region.items}
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_memory_is_that_of_the_file(target):
     program = compiled(target)

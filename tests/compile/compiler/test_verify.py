@@ -207,8 +207,8 @@ def test_a_missing_tool_makes_no_other_program(monkeypatch):
     assert unproved.buffer == usual.buffer
     assert unproved.report.warnings[0].rule == "not-verified"
     assert "There is no simulator on this machine" in str(unproved.report)
-    assert not any("very command stream" in note for note in unproved.report.notes)
-    assert any("very command stream" in note for note in usual.report.notes)
+    assert not any("command stream of the board" in note for note in unproved.report.details)
+    assert any("command stream of the board" in note for note in usual.report.details)
 
 
 class Largest(nn.Module):

@@ -22,9 +22,13 @@ from micronpu.ir import DType, GraphBuilder, Origin, QParams, TensorType
 from micronpu.ir.window import Activation
 from micronpu.ops.clamps import Relu
 from micronpu.ops.convolution import Conv2d
+from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.candidates import Candidates
 from micronpu.report.delegation import Cost, DelegationReport, Operation
 from micronpu.report.difference import Difference
+from micronpu.report.estimate import Latency
+from micronpu.report.memory import Item, MemoryReport, Region
+from micronpu.report.placement import ResidentPrice
 from micronpu.report.texts import short_source
 from micronpu.report.verdict import Reason, Verdict
 from micronpu.report.views.html import framed, page
@@ -213,7 +217,7 @@ def test_terminal_shows_groups_and_every_operation_on_demand():
     made = recurrent()
     text = printed(made)
     assert "60 steps of 11" in text and re.search(r"^  60 x a +1×8 +600", text, re.M)
-    assert "j_0 and 59 more  j.default" in text
+    assert "j.default x 60  1×8" in text
     assert len(text.splitlines()) <= 40
     every = printed(report_view(made, every=True))
     assert len(re.findall(r"^a +1×8 ", every, re.M)) == 60 and every.count("j.default") == 60
@@ -235,7 +239,7 @@ def test_page_folds_steps_and_keeps_every_row():
     assert text.count('<tr class="steps">') == 1 and text.count('<tr class="step">') == 11
     assert "Every NPU operation by itself, 662 lines" in text
     assert text.count('<td class="name" title="a&#10;') + text.count('<td class="name" title="a\n') == 61
-    assert "j_0 and 59 more" in text and text.count("<article>") == 1
+    assert "<h3>j.default x 60</h3>" in text and text.count("<article>") == 1
 
 
 def test_operation_is_read_off_the_graph():
@@ -266,7 +270,7 @@ def test_rows_are_operations_after_compilation_and_operators_before():
 
 def test_sentence_about_macs():
     assert macs_sentence(report()) == (
-        "4,000 multiply-accumulate operations on the NPU, 500 on the host, not counting 1 operator on the host"
+        "4,000 multiply-accumulate operations on the NPU, 500 on the core, not counting 1 operator on the core"
     )
     assert macs_sentence(replace(report(), verdicts=report().verdicts[:2])) == (
         "3,000 multiply-accumulate operations on the NPU"
@@ -286,17 +290,17 @@ def test_source_is_relative_below_the_present_folder():
 def test_terminal_shows_partitions_host_and_notes():
     lines = printed(compiled()).splitlines()
     text = "\n".join(line.rstrip() for line in lines)
-    assert text.startswith("3 of 5 operators on the NPU of chip-npu in 2 partitions.\n4,000 multiply-accumulate")
+    assert text.startswith("Operators: 3 of 5 on the NPU of chip-npu in 2 partitions\n4,000 multiply-accumulate")
     assert "Partition 0: 1 NPU operation, 3,000 MACs" in text
     assert re.search(r"^conv2d \+ relu +1×5×5×8 +3,000 +stem\.conv +net\.py:3$", text, re.MULTILINE)
     assert re.search(r"^fully_connected +1×12 +1,000 +fc +net\.py:9$", text, re.MULTILINE)
-    assert "On the host: 2 operators\n  sum  cumsum.default  1×8×5×5  net.py:7\n" in text
+    assert "On the core: 2 operators\n  cumsum.default  1×8×5×5  sum  net.py:7\n" in text
     assert (
         "    Rule:  Tensors have at most 7 axes.\n    Found: 9 axes.\n    Try:   join `a` and [b] by <reshape>." in text
     )
     assert "Found: No operator imports cumsum.\n" in text
     # Brackets are text, not markup.
-    assert "[red]<b>, net.py:8" in text
+    assert "[red]<b>  net.py:8" in text
     assert "Note: Made by <hand> & [bold]so[/bold]." in text
 
 
@@ -378,10 +382,10 @@ def test_page_says_what_the_report_says():
     reader = read(page(compiled()))
     text = " ".join(" ".join(reader.texts).split())
     assert "3 of 5 operators on the NPU of chip-npu in 2 partitions" in text
-    assert "4.0 KiB 4,096 bytes" in text
+    assert "Operators 3 of 5 on the NPU of chip-npu" in text
     assert "Partition 0 1 NPU operation, 3,000 MACs" in text
     assert "conv2d + relu 1×5×5×8 3,000" in text
-    assert "sum cumsum.default 1×8×5×5 · net.py:7" in text
+    assert "cumsum.default 1×8×5×5 · sum · net.py:7" in text
     assert "Rule Tensors have at most 7 axes. Found 9 axes." in text
     assert "<dt>Try</dt><dd>join <code>a</code> and [b] by &lt;reshape&gt;.</dd>" in page(compiled())
     assert "Made by <hand> & [bold]so[/bold]." in text
@@ -498,7 +502,60 @@ def test_what_takes_the_time_is_named_with_what_to_try() -> None:
         operations.append(Operation(0, "resize", "resize", (1, 8), 10, Origin(("up",), "net.py:9"), cost))
         report = DelegationReport("chip", verdicts, operations=tuple(operations))
         text = " ".join(printed(report_view(report)).split())
-        assert ("Slow: `resize` takes 82 % of the NPU's cycles, with 2 % of the" in text) is said
+        assert ("What to do next: 1. `resize` takes 82 % of the NPU's cycles, with 2 % of the" in text) is said
         assert ("micronpu advise" in text) is said
         shown = page(report, graph=True)
         assert "Where the time goes" in shown and shown.index(">resize<") < shown.index(">add<")
+
+
+def test_equal_reasons_are_one_entry_and_next_steps_are_sorted() -> None:
+    """Seven operators with one reason are one entry that names a file once; what saves most comes first."""
+    reason = Reason("rule", "In a table.", "silu", "silu", hint="Hardswish")
+    lines = (15, 16, 26, 27, 28, 29, 30)
+    left = [Verdict("silu.default", Origin((f"s{i}",), f"net.py:{i}"), None, (reason,), shape=(1, i)) for i in lines]
+    made = (*(Verdict("conv2d.default", Origin((f"c{i}",)), 0, macs=9) for i in range(7)), *left)
+    report = DelegationReport("chip", made, latency=(Latency("NPU", 1000, 1.0, 0.5, 2.0, "a model"),))
+    said = " ".join(printed(report).split())
+    assert "silu.default x 7 net.py:15, :16, :26, :27, :28, :29, :30 Rule:" in said and said.count("Rule:") == 1
+    step = "silu.default x 7 on the core (net.py:15, :16, :26, :27, :28, :29, :30). Try: Hardswish."
+    assert report.next_steps == (step,)
+    for time, places in ((0.3, (0, 1)), (0.7, (1, 0))):
+        priced = replace(report, resident=ResidentPrice(time, 84_000))
+        weights = f'Keep the weights in SRAM (--weights sram, `weights="sram"`): {100 * (1 - time):.0f} % less time'
+        assert priced.next_steps[places[1]] == step and priced.next_steps[places[0]].startswith(weights)
+    assert priced.to_dict()["next_steps"] == list(priced.next_steps)
+
+
+def test_the_first_lines_are_time_flash_sram_accuracy_and_operators() -> None:
+    """In the terminal, on the page and as the first keys of the JSON."""
+    regions = (
+        Region("mram", "flash", (Item("NPU code", 1_000), Item("weights and biases", 9_000)), 20_000),
+        Region("sram", "sram", (Item("planned memory 1", 3_000),), 2_000),
+    )
+    exact = Comparison(40, 30.0, 0.1, 0.1, 38, (28.0, 32.0))
+    report = replace(
+        compiled(),
+        memory=MemoryReport(regions, (), (3_000,), 0, 0),
+        accuracy=ProgramAccuracy(tuple(range(40)), 200, True, (OutputAccuracy(0, exact),)),
+        latency=tuple(Latency(name, ticks, 1.0, 0.5, 2.0, "a model") for name, ticks in (("NPU", 480), ("core", 990))),
+        missing={"time of the host": "1 operator in float", "energy": "not published"},
+    )
+    lines = (
+        "Time: 1.47 ms a call, estimated (0.73 to 2.94), without the time of the host: 1 operator in float",
+        "Flash: 10,000 bytes, 50.0 % of mram in use",
+        "SRAM: 3,000 bytes, 1,000 more than sram has",
+        "Accuracy: 30.0 dB (28.0 to 32.0) against float, top-1 agrees on 38 of 40, on 40 held-out samples (of 200)",
+        "Operators: 3 of 5 on the NPU of chip-npu in 2 partitions",
+    )
+    assert report.headline.lines == lines
+    shown = [line.rstrip() for line in printed(report).splitlines()]
+    assert tuple(shown[:5]) == lines
+    assert "What to do next:\n1. sram: too small by 1,000 bytes" in "\n".join(shown)
+    assert "Energy" not in printed(report) and "Energy: not published." in printed(report_view(report, every=True))
+    told = report.to_dict()
+    assert list(told)[:4] == ["format", "version", "headline", "next_steps"]
+    assert told["headline"]["milliseconds"] == pytest.approx(1.47) and told["headline"]["in_place"] == 3
+    text = " ".join(" ".join(read(page(report, graph=False)).texts).split())
+    assert "Time 1.47 ms a call, estimated (0.73 to 2.94)" in text and text.index("1.47 ms") < text.index(
+        "What to do next"
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from micronpu.report.advice import Advice, Hotspot, Idea, Price
+from micronpu.report.advice import Advice, Idea, Price
+from micronpu.report.hotspots import Hotspot
 from micronpu.report.shown import shows
 from micronpu.report.texts import NOTHING, file_name, plural
 from micronpu.report.views.tables import plain_table

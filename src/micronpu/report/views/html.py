@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 import os
+import re
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from micronpu.base.files import write_file
 from micronpu.report.accuracy import decibel_text
-from micronpu.report.advice import hotspots
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.estimate import Latency
-from micronpu.report.memory import Region
+from micronpu.report.hotspots import hotspots
 from micronpu.report.methods import MethodsReport
 from micronpu.report.shown import shows
 from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
-from micronpu.report.verdict import Reason, Verdict
+from micronpu.report.verdict import HostGroup, Reason, host_groups
 from micronpu.report.views.rows import (
     TOP,
-    TRY_ADVISE,
     WHOLE,
     Row,
     cost_share,
@@ -28,7 +27,6 @@ from micronpu.report.views.rows import (
     costliest,
     explained,
     folded,
-    host_groups,
     kind_of_rows,
     macs_text,
     partition_rows,
@@ -42,6 +40,8 @@ from micronpu.report.warnings import ReportWarning
 if TYPE_CHECKING:
     from micronpu.report.blame import Blame
 
+_VALUE = re.compile(r"(\w+ )?[\d,.]*\d( of [\d,]+)?( ms| bytes| dB)?")
+"""The number of a line of the headline, with its unit."""
 _CYCLES = '<th class="number">cycles</th><th class="number">µs</th>'
 
 
@@ -69,8 +69,8 @@ def page(report: DelegationReport, blame: Blame | None = None, *, graph: bool = 
         blame: see `write_html`.
         graph: with the network as a picture and tables that can be sorted; else the page has no script.
     """
-    # What stays on the host comes first: it is what a reader may want to change.
-    parts = [_head(report), _warnings(report), _tiles(report), _host(report)]
+    # What stays on the core comes first: it is what a reader may want to change.
+    parts = [_head(report), _tiles(report), _next(report), _host(report)]
     kind = kind_of_rows(report)
     rows = partition_rows(report)
     lines = {number: folded(members) for number, members in rows.items()}
@@ -147,51 +147,22 @@ def _split(report: DelegationReport) -> str:
     return f'<div class="split" role="img" aria-label="{label}"><span style="width:{share}%"></span></div>'
 
 
-def _npu_tiles(report: DelegationReport) -> list[tuple[str, str, str, str]]:
-    return [
-        (
-            "on the NPU",
-            f"{report.delegated:,} of {len(report.verdicts):,}",
-            f"operators, in {plural(report.partitions, 'partition')}",
-            "",
-        ),
-        ("MACs on the NPU", _short(report.delegated_macs), f"of {report.macs:,} known", f"{report.delegated_macs:,}"),
-        (
-            "on the host",
-            f"{len(report.host):,}",
-            f"{len(report.in_float):,} of them in float" if report.host else "nothing is left over",
-            "",
-        ),
-    ]
-
-
-def _core_tiles(report: DelegationReport) -> list[tuple[str, str, str, str]]:
-    """Of a core without an NPU."""
-    count = len(report.verdicts)
-    return [
-        ("in int8", f"{count - len(report.in_float):,}", f"of {plural(count, 'operator')}", ""),
-        ("in float", f"{len(report.in_float):,}", "" if report.in_float else "nothing is left over", ""),
-        ("MACs", _short(report.macs), f"{report.macs:,}", f"{report.macs:,}"),
-    ]
-
-
-def _time_tile(latency: Latency) -> tuple[str, str, str, str]:
-    low, high = latency.band
-    digits = latency.digits
-    value = f"{latency.milliseconds:.{digits}f} ms"
+def _tiles(report: DelegationReport) -> str:
+    """The headline as tiles: the value, and behind it what qualifies it."""
+    tiles = []
+    for line in report.headline.lines:
+        name, _, text = line.partition(": ")
+        value = found.group() if (found := _VALUE.match(text)) is not None else text.partition(" (")[0]
+        tiles.append((name, escape(value), escape(text[len(value) :].strip(" ,"))))
     return (
-        f"{escape(latency.processor)}, estimated",
-        value,
-        f"{low:.{digits}f} to {high:.{digits}f} ms",
-        escape(latency.source),
+        '<section class="tiles">\n'
+        + "\n".join(
+            f'<div class="tile"><p class="label">{label}</p>'
+            f'<p class="value">{value}</p><p class="more">{more}</p></div>'
+            for label, value, more in tiles
+        )
+        + "\n</section>"
     )
-
-
-def _memory_tile(region: Region) -> tuple[str, str, str, str]:
-    of = f"of {_size(region.capacity)}: " if region.capacity is not None else ""
-    items = "\n".join(f"{item.bytes:,} {item.what}" for item in region.items)
-    verdict = f"<strong>{region.verdict}</strong>" if region.over else region.verdict
-    return escape(region.name.upper()), _size(region.bytes), of + verdict, escape(items)
 
 
 def _memory(report: DelegationReport) -> str:
@@ -216,66 +187,37 @@ def _memory(report: DelegationReport) -> str:
 </section>"""
 
 
-def _tiles(report: DelegationReport) -> str:
-    tiles = [_time_tile(latency) for latency in report.latency]
-    tiles += [_memory_tile(region) for region in (report.memory.regions if report.memory is not None else ())]
-    tiles += _npu_tiles(report) if report.has_npu else _core_tiles(report)
-    if cycles := total_cycles(row for rows in partition_rows(report).values() for row in rows):
-        tiles.append(("cycles of the NPU", _short(cycles), "its compiler's estimate", f"{cycles:,}"))
-    if report.accuracy is not None and report.accuracy.sqnr is not None:
-        value = decibel_text(report.accuracy.sqnr)
-        kept = " kept back" if report.accuracy.held_out else ""
-        rows = f"on {plural(max(len(report.accuracy.rows), 1), 'row')}{kept}"
-        tiles.append(("SQNR against float", value, rows, report.accuracy.measured_on))
-    if report.program_bytes:
-        size = report.program_bytes
-        tiles.append((".pte", _size(size), f"{size:,} bytes", ""))
-    return (
-        '<section class="tiles">\n'
-        + "\n".join(
-            f'<div class="tile"{f""" title="{title}" """ if title else ""}><p class="label">{label}</p>'
-            f'<p class="value">{value}</p><p class="more">{more}</p></div>'
-            for label, value, more, title in tiles
-        )
-        + "\n</section>"
-    )
-
-
-def _size(count: int) -> str:
-    """``33.5 KiB``; from a mebibyte on ``3.82 MiB``."""
-    return f"{count / 2**20:.4g} MiB" if count >= 2**20 else f"{count / 1024:,.1f} KiB"
-
-
-def _short(count: int) -> str:
-    """``2.66 M`` for 2,656,768."""
-    for factor, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if count >= factor:
-            return f"{count / factor:.3g} {unit}"
-    return str(count)
-
-
 def _notes(report: DelegationReport, drawn: bool) -> str:
-    """What neither a tile nor a drawing says."""
+    """What neither a tile nor a drawing says; how the program was made is folded."""
     notes = [f"{n.processor}: the time is estimated at {n.clock_mhz:g} MHz by {n.source}." for n in report.latency]
-    notes += report.times[len(report.latency) :]
-    if report.memory is not None:
-        shown = (*(arena for arena in report.memory.arenas if arena.tensors), *report.memory.inside)
-        captions = {f"{part}." for part in shown} if drawn else set()
-        notes += [line for line in report.memory.lines[len(report.memory.regions) :] if line not in captions]
-    return "\n".join(f'<p class="note">{_marked(note)}</p>' for note in (*notes, *report.remarks))
+    details = list(report.figures[len(report.latency) :])
+    if drawn and report.memory is not None:
+        captions = {f"{part}." for part in (*report.memory.arenas, *report.memory.inside)}
+        details = [line for line in details if line not in captions]
+    more = _paragraphs((*details, *report.details))
+    folded = f'<details class="card"><summary><h2>Details</h2></summary>\n{more}\n</details>' if more else ""
+    return "\n".join((_paragraphs((*notes, *report.remarks)), folded))
 
 
-def _warnings(report: DelegationReport) -> str:
-    """Before everything else; a severe one is read out at once by what reads pages aloud."""
-    return "\n".join(_warning(warning) for warning in report.warnings)
+def _paragraphs(notes: Sequence[str]) -> str:
+    return "\n".join(f'<p class="note">{_marked(note)}</p>' for note in notes)
+
+
+def _next(report: DelegationReport) -> str:
+    """Severe warnings, which a screen reader reads at once, and what else to try as a list."""
+    severe = [warning for warning in report.warnings if warning.is_severe]
+    parts = [_warning(warning) for warning in severe]
+    if steps := report.next_steps[len(severe) :]:
+        items = "\n".join(f"<li>{_marked(step)}</li>" for step in steps)
+        parts.append(f'<section class="mild"><h2>What to do next</h2>\n<ol>\n{items}\n</ol>\n</section>')
+    return "\n".join(parts)
 
 
 def _warning(warning: ReportWarning) -> str:
-    kind = 'class="severe" role="alert"' if warning.is_severe else 'class="mild"'
     where = " · ".join(t for t in (escape(warning.module), _source(warning.source, short_source(warning.source))) if t)
     facts = f'<p class="facts">{where}</p>' if warning.source else ""
-    return f"""<section {kind}>
-<h2>{"Warning" if warning.is_severe else "Note"}</h2>
+    return f"""<section class="severe" role="alert">
+<h2>Warning</h2>
 <p>{_marked(warning.what)}</p>
 <p>Try: {_marked(sentence(warning.hint))}</p>{facts}
 </section>"""
@@ -306,7 +248,7 @@ def _hotspots(report: DelegationReport) -> str:
 {lines}
 </tbody>
 </table></div>
-<p class="about">Use: MAC utilisation. {_marked(TRY_ADVISE)}</p>
+<p class="about">Use: MAC utilisation.</p>
 </details>"""
 
 
@@ -371,25 +313,24 @@ def _source(source: str, shown: str) -> str:
 def _host(report: DelegationReport) -> str:
     if not report.host:
         return ""
-    entries = "\n".join(_verdict(*group) for group in host_groups(report))
+    entries = "\n".join(map(_group, host_groups(report.host)))
     return f"""<section class="card host">
-<h2>On the host</h2> <span class="about">{plural(len(report.host), "operator")} and the reasons</span>
+<h2>On the core</h2> <span class="about">{plural(len(report.host), "operator")} and the reasons</span>
 {entries}
 </section>"""
 
 
-def _verdict(verdict: Verdict, count: int) -> str:
-    where = verdict.origin
-    facts = [shape_text(verdict.shape)] if verdict.shape else []
-    facts += [f"{verdict.macs:,} MACs"] if verdict.macs else []
-    facts += [f"int8 on {escape(verdict.core)}"] if verdict.core else []
-    facts += [escape(where.module)] if where.module else []
-    facts += [_source(where.source, short_source(where.source))] if where.source else []
-    others = f" and {count - 1:,} more" if count > 1 else ""
+def _group(group: HostGroup) -> str:
+    first = group.verdicts[0]
+    macs = sum(verdict.macs for verdict in group.verdicts)
+    facts = [escape(fact) for fact in group.facts]
+    facts += [f"{macs:,} MACs"] if macs else []
+    facts += [f"int8 on {escape(first.core)}"] if first.core else []
+    facts += [f"<code>{escape(group.places)}</code>"] if group.places else []
     return f"""<article>
-<h3>{escape(verdict.node)}{others} <span class="operator">{escape(verdict.operator)}</span></h3>
+<h3>{escape(group.title)}</h3>
 <p class="facts">{" · ".join(facts)}</p>
-{"".join(_reason(reason) for reason in verdict.reasons)}
+{"".join(_reason(reason) for reason in first.reasons)}
 </article>"""
 
 

@@ -12,7 +12,14 @@ from micronpu.report.candidates import Candidates
 from micronpu.report.difference import Difference
 from micronpu.report.shown import shown
 from micronpu.report.texts import NOTHING, file_name
-from micronpu.report.views.tables import BEST, CANDIDATE_NUMBERS, candidate_columns, candidate_texts, figure_texts
+from micronpu.report.views.tables import (
+    BEST,
+    CANDIDATE_NUMBERS,
+    CANDIDATE_TEXTS,
+    candidate_columns,
+    candidate_texts,
+    figure_texts,
+)
 from micronpu.report.views.web import document, part
 
 
@@ -63,8 +70,10 @@ def write_candidates(candidates: Candidates, path: str | os.PathLike[str]) -> Pa
     ]
     numbers = {i for i, name in enumerate(columns) if name in (*CANDIDATE_NUMBERS, candidates.metric) and name}
     note = f'<p class="note">★ {BEST}: time, SRAM, flash, accuracy.</p>'
-    chart = f'<section class="card">\n<h2>Time and memory</h2>\n{shown(candidates, "plot")}</section>'
-    parts = (_head("one model, many targets", candidates.model), chart, _card("Targets", columns, rows, numbers), note)
+    drawn = f'<div class="scroll plot">{shown(candidates, "plot")}</div>'
+    chart = f'<section class="card">\n<h2>Time and memory</h2>\n{drawn}</section>'
+    table = _card("Targets", columns, rows, numbers, texts=len(CANDIDATE_TEXTS))
+    parts = (_head("one model, many targets", candidates.model), chart, table, note)
     body = "\n".join(parts)
     return write_file(path, document(candidates.model, body, _script()).encode())
 
@@ -77,19 +86,38 @@ def _head(kind: str, title: str) -> str:
     return f'<header>\n<p class="target">{kind}</p>\n<h1>{escape(title)}</h1>\n</header>'
 
 
+def _texts(names: Sequence[str], texts: Sequence[str], width: int) -> str:
+    said = " · ".join(f"{escape(name)}: {escape(text)}" for name, text in zip(names, texts, strict=True) if text)
+    return f'<tr class="texts"><td colspan="{width}">{said}</td></tr>' if said else ""
+
+
 def _card(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = frozenset()
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    numbers: Iterable[int] = frozenset(),
+    texts: int = 0,
 ) -> str:
-    right = set(numbers)
-    kind = [' class="number"' if i in right else "" for i in range(len(columns))]
-    head = "".join(f"<th{k}>{escape(name)}</th>" for k, name in zip(kind, columns, strict=True))
+    """A table that can be sorted.
+
+    Args:
+        numbers: columns that are aligned to the right.
+        texts: number of last columns, which stand in a line of their own below each row.
+    """
+    right, cells = set(numbers), len(columns) - texts
+    kind = [' class="number"' if i in right else "" for i in range(cells)]
+    head = "".join(f"<th{k}>{escape(name)}</th>" for k, name in zip(kind, columns, strict=False))
+    names = [f' data-name="{escape(name)}"' if texts else "" for name in columns]
     lines = "\n".join(
-        "<tr>" + "".join(f"<td{k}>{escape(cell)}</td>" for k, cell in zip(kind, row, strict=True)) + "</tr>"
+        "<tr>"
+        + "".join(f"<td{k}{n}>{escape(cell)}</td>" for k, n, cell in zip(kind, names, row, strict=False))
+        + "</tr>"
+        + _texts(columns[cells:], row[cells:], cells)
         for row in rows
     )
     return f"""<section class="card">
 <h2>{escape(title)}</h2>
-<div class="scroll"><table class="sortable">
+<div class="scroll"><table class="sortable{" stacked" if texts else ""}">
 <thead><tr>{head}</tr></thead>
 <tbody>
 {lines}

@@ -220,9 +220,6 @@ def totals(rows: Sequence[Row], kind: str) -> str:
     return ", ".join(parts)
 
 
-TRY_ADVISE = "`micronpu advise` compiles what could be written instead, and says what it saves."
-
-
 def explained(rows: Sequence[Row], columns: Collection[str] = ("bound by", "use")) -> str:
     """What the words of a table of these rows mean, as far as it has them and shows the column; "" for none."""
     found = []
@@ -240,18 +237,7 @@ def macs_sentence(report: DelegationReport) -> str:
     host = report.macs - report.delegated_macs
     unknown = sum(not v.macs for v in report.host)
     if host:
-        parts.append(f"{host:,} on the host" if parts else f"{host:,} multiply-accumulate operations on the host")
+        parts.append(f"{host:,} on the core" if parts else f"{host:,} multiply-accumulate operations on the core")
     if parts and unknown:
-        parts.append(f"not counting {plural(unknown, 'operator')} on the host")
+        parts.append(f"not counting {plural(unknown, 'operator')} on the core")
     return ", ".join(parts)
-
-
-def host_groups(report: DelegationReport) -> list[tuple[Verdict, int]]:
-    """What stays on the host, and how often: operators that differ in nothing but their node are one entry."""
-    groups: dict[object, list[Verdict]] = {}
-    for verdict in report.host:
-        where = verdict.origin
-        why = tuple((r.rule, r.detail, r.hint) for r in verdict.reasons)
-        key = (verdict.operator, verdict.shape, verdict.core, where.module, where.source, why)
-        groups.setdefault(key if where.source or where.module else id(verdict), []).append(verdict)
-    return [(replace(g[0], macs=sum(v.macs for v in g)), len(g)) for g in groups.values()]

@@ -151,9 +151,10 @@ def figure_texts(figure: Figure) -> tuple[str, ...]:
     return figure.name, *texts, f"{change:+,.{figure.digits}f}{share}"
 
 
+CANDIDATE_TEXTS = ("what it is", "weights in SRAM", "time by", "blocks")
 CANDIDATE_COLUMNS = (
     *("target", "acts", "fits", "time", "band", "SRAM", "flash", "on target", "calls", "SQNR", "score"),
-    *("what it is", "weights in SRAM", "time by", "blocks"),
+    *CANDIDATE_TEXTS,
 )
 _ON_FIRST_LINE = ("target", "time", "band", "SRAM", "flash")
 """The other ones are on the second line of a row in the terminal."""

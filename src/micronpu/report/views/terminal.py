@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.cells import cell_len
@@ -12,15 +12,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from micronpu.report.advice import idle_hotspot
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.methods import MethodsReport
 from micronpu.report.shown import shows
 from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
-from micronpu.report.verdict import Reason, Verdict
+from micronpu.report.verdict import HostGroup, Reason, host_groups
 from micronpu.report.views.rows import (
     TOP,
-    TRY_ADVISE,
     WHOLE,
     Row,
     cost_share,
@@ -28,7 +26,6 @@ from micronpu.report.views.rows import (
     costliest,
     explained,
     folded,
-    host_groups,
     kind_of_rows,
     macs_sentence,
     macs_text,
@@ -46,33 +43,32 @@ _LEAST_SAYING = ("use", "µs", "bound by", "module", "result")
 
 @shows(DelegationReport)
 def report_view(report: DelegationReport, top: int | None = None, every: bool = False) -> RenderableType:
-    """Summary, a table per partition, what stays on the host and why, and the notes.
+    """Headline, what to do next, a table per partition, what stays on the core and why, and the notes.
 
     Args:
         top: lines of each table that are shown, those of the highest cost; `TOP` of tables of more than `WHOLE` lines
             unless given.
-        every: each operation by itself, repeated steps too.
+        every: each operation by itself, repeated steps too, and how the program was made.
     """
-    parts: list[RenderableType] = [_summary(report)]
+    parts = [*_headline(report), *_next(report)]
     partitions = partition_rows(report)
     for number, rows in partitions.items():
         parts += ["", *_partition(number, rows, kind_of_rows(report), top, every)]
     tables = [part for part in parts if isinstance(part, _Partition)]
     parts.append(_Words([row for rows in partitions.values() for row in rows], tables))
-    if (spot := idle_hotspot(report)) is not None:
-        parts += ["", Text.assemble(("Slow: ", "bold yellow"), f"{spot}. ", ("Try: ", "dim"), TRY_ADVISE)]
     if report.host:
         style = "bold yellow" if report.left_over else "bold green"
-        parts += ["", Text(f"On the host: {plural(len(report.host), 'operator')}", style=style)]
-        parts += [_host(v, 1) for v in report.host] if every else [_host(*group) for group in host_groups(report)]
-    if report.figures:
+        parts += ["", Text(f"On the core: {plural(len(report.host), 'operator')}", style=style)]
+        groups = [HostGroup((v,)) for v in report.host] if every else host_groups(report.host)
+        parts += map(_host, groups)
+    figures, notes = (report.figures, report.all_remarks) if every else (_of_time(report.times), report.remarks)
+    if figures:
         parts.append("")
-        split = [sentence.partition(":") for sentence in report.figures]
-        parts += [Text.assemble((f"{name}:", "bold"), rest) for name, _, rest in split]
-    if report.remarks:
+        parts += [_named(text) for text in figures]
+    if notes:
         parts.append("")
-        parts += [Text.assemble(("Note: ", "bold"), note) for note in report.remarks]
-    return Group(*parts, *map(warning_view, report.warnings))
+        parts += [Text.assemble(("Note: ", "bold"), note) for note in notes]
+    return Group(*parts)
 
 
 @shows(MethodsReport)
@@ -84,10 +80,43 @@ def methods_view(report: MethodsReport) -> RenderableType:
     return Group(*parts)
 
 
+def _of_time(figures: Sequence[str]) -> list[str]:
+    """What is known of time, and what is not; energy and buses are for the full report."""
+    return [figure for figure in figures if not figure.startswith("Energy")]
+
+
+def _named(text: str) -> Text:
+    """A line "Name: text" with its name in bold."""
+    name, _, rest = text.partition(":")
+    return Text.assemble((f"{name}:", "bold"), rest)
+
+
+def _headline(report: DelegationReport) -> list[RenderableType]:
+    style = "bold green" if not report.left_over else "bold yellow" if report.share else "bold red"
+    lines = report.headline.lines
+    name, _, rest = lines[-1].partition(":")
+    parts: list[RenderableType] = [*map(_named, lines[:-1]), Text.assemble((f"{name}:", "bold"), (rest, style))]
+    if macs := macs_sentence(report):
+        parts.append(Text(f"{macs}.", style="dim"))
+    return parts
+
+
+def _next(report: DelegationReport) -> list[RenderableType]:
+    """Severe warnings in frames, and what else to try as a list."""
+    severe = [warning for warning in report.warnings if warning.is_severe]
+    parts: list[RenderableType] = [warning_view(warning) for warning in severe]
+    if steps := report.next_steps[len(severe) :]:
+        table = Table.grid(padding=(0, 1))
+        table.add_column(justify="right", style="bold yellow", no_wrap=True)
+        table.add_column(overflow="fold")
+        for number, step in enumerate(steps, 1):
+            table.add_row(f"{number}.", Text(step))
+        parts += ["", Text("What to do next:", style="bold yellow"), table]
+    return parts
+
+
 def warning_view(warning: ReportWarning) -> RenderableType:
-    """A severe one in a red frame, a note in yellow."""
-    if not warning.is_severe:
-        return Text.assemble("\n", ("Note: ", "bold yellow"), str(warning))
+    """A severe warning in a red frame."""
     text = Text.assemble((warning.what, "bold"), "\n", ("Try: ", "dim"), sentence(warning.hint))
     return Group("", Panel(text, title="Warning", title_align="left", border_style="bold red"))
 
@@ -95,22 +124,13 @@ def warning_view(warning: ReportWarning) -> RenderableType:
 def program_view(
     report: DelegationReport, seconds: Mapping[str, float], top: int | None = None, every: bool = False
 ) -> RenderableType:
-    """The report of a finished program, its size and where the time went.
+    """The report of a finished program, and where the time of its compilation went.
 
     Args:
         seconds: wall time by step of the compilation.
         top, every: see `report_view`.
     """
-    return Group(
-        report_view(report, top, every), "", Text(f".pte of {report.program_bytes:,} bytes"), _seconds(seconds)
-    )
-
-
-def _summary(report: DelegationReport) -> RenderableType:
-    style = "bold green" if not report.left_over else "bold yellow" if report.share else "bold red"
-    line = Text(f"{report.summary()}.", style=style)
-    macs = macs_sentence(report)
-    return Group(line, Text(f"{macs}.")) if macs else line
+    return Group(report_view(report, top, every), "", _seconds(seconds))
 
 
 def _partition(number: int, rows: list[Row], kind: str, top: int | None, every: bool) -> list[RenderableType]:
@@ -198,17 +218,13 @@ def _width(columns: dict[str, list[str]], gap: int) -> int:
     return sum(max(map(cell_len, (name, *cells))) for name, cells in columns.items()) + gap * (len(columns) - 1)
 
 
-def _host(verdict: Verdict, count: int) -> RenderableType:
-    where = ", ".join(t for t in (verdict.origin.module, short_source(verdict.origin.source)) if t)
-    line = Text.assemble(
-        (verdict.node, "bold"),
-        f" and {count - 1} more" if count > 1 else "",
-        f"  {verdict.operator}",
-        f"  {shape_text(verdict.shape)}" if verdict.shape else "",
-        (f"  {where}" if where else "", "dim"),
-        (f"  int8 on {verdict.core}" if verdict.core else "", "green"),
-    )
-    return Group(Padding(line, (0, 0, 0, 2)), *(Padding(_reason(r), (0, 0, 0, 4)) for r in verdict.reasons))
+def _host(group: HostGroup) -> RenderableType:
+    first = group.verdicts[0]
+    more = "".join(f"  {fact}" for fact in group.facts)
+    where = f"  {group.places}" if group.places else ""
+    core = f"  int8 on {first.core}" if first.core else ""
+    line = Text.assemble((group.title, "bold"), more, (where, "dim"), (core, "green"))
+    return Group(Padding(line, (0, 0, 0, 2)), *(Padding(_reason(r), (0, 0, 0, 4)) for r in first.reasons))
 
 
 def _reason(reason: Reason) -> RenderableType:

@@ -26,7 +26,6 @@ from micronpu.targets.ethosu.compile import (
     write_partition,
 )
 from micronpu.targets.ethosu.costs import npu_latency
-from micronpu.targets.ethosu.faster import LEAST_GAIN, resident
 from micronpu.targets.ethosu.options import WHERE_IT_PAYS, EthosUOptions
 from micronpu.targets.ethosu.placement import Placed, placed, resident_price
 from micronpu.targets.ethosu.plans import Planned
@@ -134,14 +133,14 @@ class EthosUDevice(Device):
 
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         own = [p for p in parts if isinstance(p, EthosUPartition)]
-        if not own:
-            return ()
-        arithmetic = " and ".join(dict.fromkeys(_ARITHMETIC[p.plan.format] for p in own))
-        made = f"which Vela made of a graph with the arithmetic of {arithmetic}"
         notes = [
-            f"On this machine the simulator runs the very command stream that the board would run, {made}."
-            if simulator_hash()
-            else f"There is no simulator on this machine: the command stream, {made}, is not proved."
+            "There is no simulator on this machine: the command stream is not proved, and weights are not prefetched."
+        ]
+        notes = [] if simulator_hash() or not own else notes
+        notes += [
+            f"The command stream of partition `{p.name}` could not be compared with its graph: {p.unproved}."
+            for p in own
+            if p.unproved
         ]
         notes += [
             f"In partition `{p.name}` Vela lets {plural(p.waiting, 'operation')} begin before what it reads is "
@@ -149,11 +148,22 @@ class EthosUDevice(Device):
             for p in own
             if p.waiting
         ]
-        notes += dict.fromkeys(_plan(p) for p in own if p.others)
-        notes += [note for p in own for note in (*_ahead(p), *_resident(p), *_searched(p))]
+        notes += [note for p in own for note in (*_objection(p), *_searched(p))]
         notes += [str(self.placed)] if self.placed is not None else []
-        notes.append(_memory_note([p.program for p in own], self.spec.max_sram_bytes))
         return tuple(notes)
+
+    def details(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
+        own = [p for p in parts if isinstance(p, EthosUPartition)]
+        if not own:
+            return ()
+        arithmetic = " and ".join(dict.fromkeys(_ARITHMETIC[p.plan.format] for p in own))
+        run = "the simulator here runs the command stream of the board" if simulator_hash() else "no simulator here"
+        return (
+            f"The command stream computes with the arithmetic of {arithmetic}; {run}.",
+            *dict.fromkeys(_plan(p) for p in own if p.others),
+            *(note for p in own for note in _ahead(p)),
+            _memory_note([p.program for p in own], self.spec.max_sram_bytes),
+        )
 
 
 def _entries(entries: Sequence[str]) -> str:
@@ -172,19 +182,16 @@ def _plan(part: EthosUPartition) -> str:
     )
     names = ", ".join(f"{count} x {name}" for name, count in part.rewrites.items())
     made = f" ({names})" if names else ""
-    return f"Partition `{part.name}`: {part.plan.name}{made}, {cycles:,} cycles. Other ways: {others}."
+    return (
+        f"Partition `{part.name}`: {part.plan.name}{made}, {cycles:,} cycles as Vela counts them. Other plans: "
+        f"{others}. The time above also counts the bytes on the bus."
+    )
 
 
 def _ahead(part: EthosUPartition) -> Iterator[str]:
     """Report note: gain and memory of prefetched weights."""
     ahead = part.ahead
-    if ahead is None:
-        return
-    if ahead.objection:
-        yield (
-            f"Partition `{part.name}` keeps Vela's schedule: with its weights brought ahead {ahead.objection}. Please "
-            "report it."
-        )
+    if ahead is None or ahead.objection:
         return
     cycles = part.program.cycles
     more = f" and {ahead.scratch:,} bytes more of scratch memory" if ahead.scratch else " and no more memory"
@@ -195,14 +202,12 @@ def _ahead(part: EthosUPartition) -> Iterator[str]:
     )
 
 
-def _resident(part: EthosUPartition) -> Iterator[str]:
-    """Report note: estimate with constants in SRAM, if that pays."""
-    priced = resident(part.program, part.spec, part.ahead.scratch if part.ahead is not None else 0)
-    cycles = part.program.cycles
-    if priced is not None and priced.cycles < (1 - LEAST_GAIN) * cycles:
+def _objection(part: EthosUPartition) -> Iterator[str]:
+    """Return why weights are not prefetched, if a check refused that."""
+    if part.ahead is not None and part.ahead.objection:
         yield (
-            f'With its weights in SRAM from the start (`weights="sram"`) partition `{part.name}` would take about '
-            f"{priced.cycles:,} cycles ({priced.cycles / cycles - 1:+.1%}), and at most {priced.sram:,} bytes of SRAM."
+            f"Partition `{part.name}` keeps Vela's schedule: with its weights prefetched {part.ahead.objection}. "
+            "Please report it."
         )
 
 

@@ -104,17 +104,23 @@ class NeutronDevice(Device):
                     + ", ".join(f"{name} {version}" for name, version in part.artifacts.versions.items())
                     + "; the firmware of the board must be of the same version."
                 )
-                notes.append(_graph_passes(self.options.excluded_graph_passes))
-            if part.artifacts.payload_version and part.artifacts.kernel_operators is None:
-                notes.append(
-                    f"The converter's log does not say what the kernels of `{part.name}` compute, so a profile of the "
-                    "board shows their numbers and no lines of the model."
-                )
             notes += [f"The converter warns: {w}" for w in part.artifacts.warnings]
+        return tuple(dict.fromkeys(notes))
+
+    def details(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
+        own = [p for p in parts if isinstance(p, NeutronPartition)]
+        silicon = any(part.artifacts.kind == "silicon" for part in own)
+        found = [_graph_passes(self.options.excluded_graph_passes)] if silicon else []
+        found += [
+            f"The converter's log does not say what the kernels of `{part.name}` compute, so a profile of the board "
+            "shows their numbers and no lines of the model."
+            for part in own
+            if part.artifacts.payload_version and part.artifacts.kernel_operators is None
+        ]
         cycles = [p.artifacts.cycles for p in own if p.artifacts.cycles is not None]
         if own and len(cycles) == len(own):
-            notes.append(f"The converter estimates {sum(cycles):,} cycles for the NPU alone.")
-        return tuple(dict.fromkeys(notes))
+            found.append(f"The converter estimates {sum(cycles):,} cycles for the NPU alone.")
+        return tuple(found)
 
 
 def _graph_passes(excluded: Sequence[str]) -> str:

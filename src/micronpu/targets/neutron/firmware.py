@@ -5,7 +5,10 @@ from __future__ import annotations
 import struct
 
 from micronpu.base.errors import PayloadError
+from micronpu.base.flatbuffer import CorruptFlatbufferError
+from micronpu.container.litert_view import read_model
 from micronpu.container.payload import SILICON_MAGIC, align, parse
+from micronpu.container.reference import read_container
 from micronpu.targets.firmware import Firmware
 
 _MCUXPRESSO = """
@@ -76,6 +79,16 @@ class NeutronFirmware(Firmware):
             "channels-last order, and the driver's context depends on its version."
         )
         return sum(map(align, [pointers, *sizes])), sentence
+
+    def inside(self, payload: bytes) -> int:
+        """Return the peak of a reference container's activations; the scratch of silicon holds its own."""
+        parsed = parse(payload)
+        if parsed.kind != "reference":
+            return 0
+        try:
+            return read_model(read_container(parsed.microcode, parsed.weights).model).peak_bytes()
+        except CorruptFlatbufferError as error:
+            raise PayloadError(f"The LiteRT model of the payload: {error}.", hint="compile the model again") from error
 
     def is_for_silicon(self, payload: bytes) -> bool:
         return parse(payload).kind != "reference"

@@ -28,7 +28,7 @@
   const cyclesOf = (node) =>
     (operationsOf.get(node) || []).reduce((sum, o) => sum + (o.first && o.operation.cost ? o.operation.cost.cycles : 0), 0);
   const place = (verdict) => (verdict.partition !== null ? "npu" : verdict.core ? "core" : "host");
-  const names = { npu: "on the NPU", core: "in int8 on the core", host: "on the host, in float", input: "input" };
+  const names = { npu: "on the NPU", core: "in int8 on the core", host: "on the core, in float", input: "input" };
   const short = (operator) => operator.replace(/^aten\./, "").replace(/\.(default|Tensor|int|Scalar|dim|self_int)$/, "");
 
   // ---- the panel of details -----------------------------------------------------------------------------------------

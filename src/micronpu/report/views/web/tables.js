@@ -3,7 +3,8 @@
 (() => {
   function sortable(table) {
     const body = table.tBodies[0];
-    const given = [...body.rows];
+    const given = [...body.rows].filter((row) => !row.classList.contains("texts"));
+    const texts = new Map(given.map((row) => [row, row.nextElementSibling]));
     [...table.tHead.rows[0].cells].forEach((cell, column) => {
       if (!cell.textContent) return;
       const button = document.createElement("button");
@@ -21,7 +22,7 @@
         const worth = (row) => (number ? parseFloat(value(row).replace(/[^0-9.e-]/g, "")) || 0 : value(row));
         const order = (a, b) => (number ? worth(a) - worth(b) : worth(a).localeCompare(worth(b)));
         const sorted = next === "none" ? given : [...given].sort((a, b) => (next === "ascending" ? order(a, b) : order(b, a)));
-        body.append(...sorted);
+        body.append(...sorted.flatMap((row) => (texts.get(row)?.classList.contains("texts") ? [row, texts.get(row)] : [row])));
         // The head of a group has nothing to say where its lines are scattered.
         for (const row of given) row.hidden = next !== "none" && row.classList.contains("steps");
       });

@@ -1,0 +1,129 @@
+"""Operations of a program that take the most time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from micronpu.ir.graph import Origin
+from micronpu.report.texts import file_name, plural
+
+_LARGE, _IDLE = 0.25, 0.15
+"""From this share of the cycles on, and below this use of the multipliers, operations of one name are worth a word."""
+
+
+@dataclass(frozen=True)
+class Hotspot:
+    """What all operations of one name take.
+
+    Attributes:
+        name: of the operation, such as "resize_bilinear".
+        count: how many of them.
+        processor: "NPU", or "core".
+        cycles: of its clock.
+        share: of the cycles of all operations on this processor, 0 to 1.
+        use: share of the multipliers' cycles that their MACs fill, 0 to 1; None where nothing is known of multipliers.
+        sources: lines of the model, or modules where torch wrote the line, the costliest first.
+    """
+
+    name: str
+    count: int
+    processor: str
+    cycles: int
+    share: float
+    use: float | None
+    sources: tuple[str, ...]
+
+    def __str__(self) -> str:
+        use = "" if self.use is None else f", with {100 * self.use:.0f} % of the multipliers in use"
+        times = f" ({plural(self.count, 'operation')})" if self.count > 1 else ""
+        where = f"; {file_name(self.sources[0])}" if self.sources else ""
+        return f"`{self.name}`{times} takes {100 * self.share:.0f} % of the {self.processor}'s cycles{use}{where}"
+
+
+class Cost(Protocol):
+    """What is known of an operation's cost."""
+
+    @property
+    def cycles(self) -> int: ...
+    @property
+    def utilisation(self) -> float: ...
+
+
+class Operation(Protocol):
+    """An operation of a report."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def macs(self) -> int: ...
+    @property
+    def origin(self) -> Origin: ...
+    @property
+    def cost(self) -> Cost | None: ...
+
+
+class HasOperations(Protocol):
+    """A `DelegationReport`, whose module imports this one."""
+
+    @property
+    def operations(self) -> Sequence[Operation]: ...
+    @property
+    def core_operations(self) -> Sequence[Operation]: ...
+
+
+def hotspots(report: HasOperations) -> tuple[Hotspot, ...]:
+    """What takes the time, by the name of the operation and the processor, the costliest first."""
+    found = [
+        *_grouped("NPU", report.operations, whole_array=True),
+        *_grouped("core", report.core_operations, whole_array=False),
+    ]
+    return tuple(sorted(found, key=lambda spot: (spot.processor != "NPU", -spot.cycles)))
+
+
+def idle_hotspot(report: HasOperations) -> Hotspot | None:
+    """The costliest operations that take much of the NPU's time and hardly use its multipliers; None for none."""
+    spots = (spot for spot in hotspots(report) if spot.processor == "NPU")
+    return next((s for s in spots if s.share >= _LARGE and s.use is not None and s.use < _IDLE), None)
+
+
+def _grouped(processor: str, operations: Iterable[Operation], *, whole_array: bool) -> list[Hotspot]:
+    groups: dict[str, list[Operation]] = {}
+    for operation in operations:
+        if operation.cost is not None:
+            groups.setdefault(operation.name.split(" + ")[0], []).append(operation)
+    total = sum(_cycles(group) for group in groups.values())
+    return [
+        Hotspot(
+            name=name,
+            count=len(group),
+            processor=processor,
+            cycles=_cycles(group),
+            share=_cycles(group) / total if total else 0.0,
+            use=_use(group) if whole_array else None,
+            sources=_sources(group),
+        )
+        for name, group in groups.items()
+    ]
+
+
+def _cycles(group: Iterable[Operation]) -> int:
+    return sum(o.cost.cycles for o in group if o.cost is not None)
+
+
+def _use(group: Sequence[Operation]) -> float | None:
+    """Of the multipliers, weighted by cycles; operations without a MAC have no use of them."""
+    cycles = _cycles(group)
+    if not cycles or not any(o.macs for o in group):
+        return None
+    return sum(o.cost.cycles * o.cost.utilisation for o in group if o.cost is not None) / cycles
+
+
+def _sources(group: Iterable[Operation]) -> tuple[str, ...]:
+    found: dict[str, int] = {}
+    for operation in group:
+        place = operation.origin.source or operation.origin.module
+        if place and operation.cost is not None:
+            found[place] = found.get(place, 0) + operation.cost.cycles
+    return tuple(sorted(found, key=lambda source: -found[source]))
