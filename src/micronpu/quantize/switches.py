@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Set
 from typing import Any, TypeVar
 
 from micronpu.base.arguments import strings
-from micronpu.base.errors import OptionError
+from micronpu.base.errors import OptionError, one_of
 from micronpu.ir.way import compositions
 
 _MODULES = ("transforms", "compose", "concat", "fills", "identities", "positions", "rows")
@@ -59,6 +59,6 @@ def check_rewrites(disabled: Iterable[str]) -> frozenset[str]:
         )
     names = frozenset(strings("disabled_rewrites", sorted(disabled) if isinstance(disabled, Set) else disabled))
     for name in sorted(names - set(float_rewrites())) if names else ():
-        hint = f"one of {', '.join(float_rewrites())}"
+        hint = one_of(float_rewrites(), name, "`micronpu passes`")
         raise OptionError(f"There is no rewrite {name!r} of the float program.", hint=hint)
     return names
