@@ -40,7 +40,7 @@ from micronpu.report.warnings import ReportWarning
 if TYPE_CHECKING:
     from micronpu.report.blame import Blame
 
-_VALUE = re.compile(r"(\w+ )?[\d,.]*\d( of [\d,]+)?( ms| bytes| dB)?")
+_VALUE = re.compile(r"(\w+ )?[\d,.]*\d( of [\d,]+)?( ms| dB)?")
 """The number of a line of the headline, with its unit."""
 _CYCLES = '<th class="number">cycles</th><th class="number">µs</th>'
 
