@@ -59,7 +59,7 @@ def advise(
 
     Args:
         model: a module in evaluation mode, or an exported program of one, without states; or a quantized one, such as
-            `read_model` gives, which is quantized anew with its example inputs for every idea.
+            `read_model` gives, which is quantized again with its example inputs for every idea.
         example_inputs: inputs that fix shapes and dtypes; one tensor is accepted instead of a tuple of one.
         target: see ``micronpu targets``.
         calibration: typical inputs, as for `micronpu.compile`; only the first eight are used. A quantized model needs
