@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -96,7 +97,7 @@ class Left:
         children: numbers of processes that are still there after all patience.
         seconds: from the signal, or the end, until it and its children were gone.
         events: what it did, in order, where no signal ended it.
-        working: seconds that it took.
+        working: processor seconds that it and its children took.
         errors: what it said.
     """
 
@@ -195,11 +196,15 @@ class Command:
             time.sleep(0.01)
         return self.process.poll() is None
 
+    def working(self) -> float:
+        """Processor seconds that it and its children have taken, which a busy machine does not change."""
+        return sum(map(_processor_seconds, marked(self.mark)))
+
     def left(self) -> Left:
         """What it leaves, once it has ended."""
-        begun = time.monotonic()
+        before = _reaped()
         errors = self.process.communicate()[1] or b""
-        working = time.monotonic() - begun
+        working = _reaped() - before
         start = time.monotonic()
         while (children := marked(self.mark)) and time.monotonic() < start + _PATIENCE_SECONDS:
             time.sleep(0.02)
@@ -217,6 +222,18 @@ def marked(mark: str) -> list[int]:
             if mark.encode() in (path / "environ").read_bytes() and (path / "stat").read_text().split()[2] != "Z":
                 found.append(int(path.name))
     return found
+
+
+def _processor_seconds(pid: int) -> float:
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # of it, and of its children that have ended
+    return 0.0
+
+
+def _reaped() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _files(folder: Path, without: Mapping[str, bytes] | None = None) -> dict[str, bytes]:

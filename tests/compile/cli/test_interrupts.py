@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -116,7 +116,7 @@ def test_commands_with_work_are_all_of_them() -> None:
 
 
 def random_moments(place: Place, name: str, count: int, seed: int) -> Iterator[str]:
-    """What is wrong after a signal at moments of the clock, which no event marks; nothing where all is well."""
+    """What is wrong after a signal at moments between events, in processor seconds; nothing where all is well."""
     rng = random.Random(f"{name} {seed}")
     whole = place.ended(WORK[name])
     assert whole.code == 0, whole.errors
@@ -125,13 +125,14 @@ def random_moments(place: Place, name: str, count: int, seed: int) -> Iterator[s
         number = rng.choice(SIGNALS)
         with place.started(WORK[name], first, 0, stdout=subprocess.PIPE) as command:
             assert command.process.stdout is not None and command.process.stdout.readline() == b"now\n"
-            delay = rng.uniform(0, whole.working)
-            with suppress(subprocess.TimeoutExpired):
-                command.process.wait(delay)
+            start = command.working()
+            moment = start + rng.random() * max(whole.working - start, 0.0)
+            while command.process.poll() is None and command.working() < moment:
+                time.sleep(0.02)
             command.process.send_signal(number)
             left = command.left()
             if left.code and (found := left.wrong(number, whole.files)):  # 0: it was faster
-                yield f"{name}, {signal.Signals(number).name} after {delay:.2f} s: {found}"
+                yield f"{name}, {signal.Signals(number).name} after {moment:.2f} s: {found}"
 
 
 @pytest.mark.slow
