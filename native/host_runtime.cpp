@@ -16,6 +16,7 @@
 #include <executorch/runtime/platform/runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -250,32 +251,28 @@ Error Host::output(size_t index, micronpu_host_tensor& found) {
   return Error::Ok;
 }
 
-// Catches every exception, which must not cross the C interface; only allocation fails here.
-template <typename Work>
-int32_t guarded(Work work) noexcept {
-  try {
-    logged().clear();
-    const Error error = work();
-    return static_cast<int32_t>(error == Error::Ok ? error : report(error));
-  } catch (...) {
-    return static_cast<int32_t>(micronpu::fail(Error::MemoryAllocationFailed, "there is not enough memory."));
-  }
-}
+// Whether this thread is in a call of this library, whose error message gets the first error that is logged.
+thread_local bool is_ours = false;
+// The log function of all other calls; null where there is none but this library's.
+std::atomic<pal_emit_log_message_method> others{nullptr};
 
 void keep_errors(
-    et_timestamp_t /*timestamp*/,
+    et_timestamp_t timestamp,
     et_pal_log_level_t level,
     const char* filename,
     const char* function,
     size_t line,
     const char* message,
-    size_t /*length*/) {
+    size_t length) {
   // ExecuTorch's Python interface, imported later, replaces this logging on purpose; the runtime reports that as an
   // error nevertheless.
   if (function != nullptr && std::string_view(function) == "register_pal") {
     return;
   }
-  if (level == et_pal_log_level_t::kFatal) { // the process ends
+  const auto other = others.load();
+  if (other != nullptr && (!is_ours || level == et_pal_log_level_t::kFatal)) {
+    other(timestamp, level, filename, function, line, message, length);
+  } else if (level == et_pal_log_level_t::kFatal) { // the process ends
     std::fprintf(stderr, "[%s:%zu] %s\n", filename, line, message);
     std::fflush(stderr);
   } else if (level == et_pal_log_level_t::kError && logged().empty()) {
@@ -286,10 +283,39 @@ void keep_errors(
   }
 }
 
+// A call of this library. The runtime has one log function per process; it stays the one of all other calls. It is
+// replaced in place, because `register_pal` logs an error itself.
+struct Call {
+  Call() {
+    auto* pal = const_cast<executorch::runtime::PalImpl*>(executorch::runtime::get_pal_impl());
+    if (pal->emit_log_message != keep_errors) {
+      others = pal->emit_log_message;
+      pal->emit_log_message = keep_errors;
+    }
+    is_ours = true;
+    logged().clear();
+  }
+  ~Call() {
+    is_ours = false;
+  }
+};
+
+// Catches every exception, which must not cross the C interface; only allocation fails here.
+template <typename Work>
+int32_t guarded(Work work) noexcept {
+  try {
+    const Call call;
+    const Error error = work();
+    return static_cast<int32_t>(error == Error::Ok ? error : report(error));
+  } catch (...) {
+    return static_cast<int32_t>(micronpu::fail(Error::MemoryAllocationFailed, "there is not enough memory."));
+  }
+}
+
 } // namespace
 
-// Suppresses the log output of ExecuTorch's libraries; the first error of a call becomes part of its message. For
-// processes without torch; ExecuTorch's Python interface replaces this logging when it is imported.
+// Suppresses the log output of ExecuTorch's libraries outside of calls, too. For processes without torch; ExecuTorch's
+// Python interface replaces this logging when it is imported.
 MICRONPU_EXPORT void micronpu_host_quiet() {
   executorch::runtime::runtime_init();
   executorch::runtime::register_pal(executorch::runtime::PalImpl::create(keep_errors, __FILE__));

@@ -473,6 +473,22 @@ def test_one_import_registers_with_the_runtime_of_executorch():
     assert done.returncode and "error: 0x:20" in done.stderr
 
 
+def test_the_runtime_logs_nothing_of_our_calls(capfd):
+    """Beside ExecuTorch's Python interface, which has logging of its own: that goes on for the calls of others."""
+    from executorch.runtime import Runtime
+
+    path = min((Path(__file__).parents[1] / "golden").glob("*.pte"))
+    data = path.read_bytes().replace(b"EthosUBackend", b"EthosUBackenX").replace(b"NeutronBackend", b"NeutronBackenX")
+    host = load_plugin(torch=True).host
+    capfd.readouterr()
+    for _ in range(2):
+        assert host.load(data, len(data), b"forward", None) is None
+        assert capfd.readouterr().err == ""
+        with pytest.raises(RuntimeError):
+            Runtime.get().load_program(data).load_method("forward")
+        assert "BackenX" in capfd.readouterr().err
+
+
 def test_a_second_copy_of_the_plugin_does_not_abort(tmp_path):
     """Another file is another library for the loader: its registration is refused with a sentence."""
     copy = tmp_path / "copy.so"
