@@ -187,7 +187,7 @@ def _form(error: MicroNpuError) -> str:
         return f"more than a line, or not printable: {text!r}"
     if type(error).__name__ == "InternalError":
         return f"an internal error: {text}"
-    if len(text) > 2500:  # some list all passes
+    if len(text) > 500:
         return f"{len(text)} characters: {text[:200]}"
     if error.what[-1:] not in (".", "?"):
         return f"no sentence: {text!r}"

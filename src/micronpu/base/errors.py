@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ENDLESS = re.compile(r"\S{301,}")
+_MOST_NAMES = 12
+"""In one message."""
 
 
 def _one_line(text: str) -> str:
@@ -38,6 +42,19 @@ def first_line(error: BaseException) -> str:
     """First line of a foreign exception's message without a full stop; "" if it is empty."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else ""
+
+
+def one_of(names: Iterable[str], given: str, where: str) -> str:
+    """The hint "one of ..." for a name that there is not: of many names those most like it.
+
+    Args:
+        where: what lists all of them.
+    """
+    known = list(dict.fromkeys(names))
+    if len(known) <= _MOST_NAMES:
+        return f"one of {', '.join(known)}"
+    near = difflib.get_close_matches(given, known, 5, 0.5) or known[:5]
+    return f"one of {len(known)}, such as {', '.join(near)}; {where} lists all"
 
 
 class ModelError(MicroNpuError, ValueError):

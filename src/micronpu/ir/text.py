@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.arguments import is_class
-from micronpu.base.errors import MicroNpuError, ModelError
+from micronpu.base.errors import MicroNpuError, ModelError, one_of
 from micronpu.ir.graph import Graph, Node, Origin, Tensor, names_of
 from micronpu.ir.op import Op
 from micronpu.ir.registry import OPERATORS
@@ -183,7 +183,7 @@ class _Parser:
     def _operator(self, name: str, attributes: str) -> Op:
         cls = OPERATORS.get(name)
         if cls is None:
-            self.fail(f"there is no operator `{name}`.", f"one of {', '.join(sorted(OPERATORS))}")
+            self.fail(f"there is no operator `{name}`.", one_of(sorted(OPERATORS), name, "`micronpu.ir.registry`"))
         hints = typing.get_type_hints(cls)
         known = {f.name: hints[f.name] for f in fields(cls)}  # type: ignore[arg-type]
         values: dict[str, Any] = {}

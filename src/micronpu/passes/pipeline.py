@@ -9,7 +9,7 @@ import numpy as np
 
 from micronpu.base import timing
 from micronpu.base.arguments import check_switch, described
-from micronpu.base.errors import InternalError, OptionError, PassError, first_line
+from micronpu.base.errors import InternalError, OptionError, PassError, first_line, one_of
 from micronpu.base.extensions import PASSES, extensions, load
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
@@ -179,7 +179,8 @@ class Pipeline:
 
     def _check_has(self, name: str) -> None:
         if name not in self.names:
-            raise OptionError(f"The pipeline has no pass {described(name)}.", hint=f"one of {', '.join(self.names)}")
+            hint = one_of(self.names, str(name), "`micronpu passes`")
+            raise OptionError(f"The pipeline has no pass {described(name)}.", hint=hint)
 
     def _own(self, passes: Sequence[Pass | str]) -> tuple[Pass, ...]:
         """User-defined passes after loading those of other packages, checked."""
@@ -356,4 +357,4 @@ def check_disabled(disabled: Sequence[str], others: Collection[str] = (), needed
             what = f"The rewrite {name!r} cannot be left out, because programs would compute something else without it."
         else:
             what = f"There is no pass {name!r} to leave out."
-        raise OptionError(what, hint=f"one of {', '.join(dict.fromkeys((*names, *others)))}")
+        raise OptionError(what, hint=one_of((*names, *others), name, "`micronpu passes`"))

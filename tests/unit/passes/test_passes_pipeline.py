@@ -197,7 +197,10 @@ def test_an_unknown_pass_is_refused(disabled):
     with pytest.raises(OptionError) as caught:
         run_passes(net.finish(net.sigmoid(net.input(2, 3))), disabled=disabled)
     wrong = "sink_transpose" if "sink_transpose" in disabled else ""
-    assert str(caught.value) == f"There is no pass {wrong!r} to leave out. Try: one of {', '.join(NAMES)}."
+    text = str(caught.value)
+    near = "sink_transposes" if wrong else NAMES[0]
+    assert text.startswith(f"There is no pass {wrong!r} to leave out. Try: one of {len(NAMES)}, such as ")
+    assert near in text and text.endswith("; `micronpu passes` lists all.") and len(text) < 300
 
 
 @pytest.mark.parametrize("name", [step.name for step in LEGALIZE])
