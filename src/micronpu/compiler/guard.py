@@ -31,7 +31,7 @@ from micronpu.upstream.torch import tree_leaves
 FAR, NEAR = 10.0, 20.0
 """dB against float: below the first a program is of no use as a rule, below the second a look is worth it."""
 _SURE = 30.0
-"""dB from which another answer is a matter of two scores that are almost equal."""
+"""dB from which a single other answer is a matter of two scores that are almost equal."""
 _WRONG, _FEW = 0.5, 0.125
 """Shares of rows with another answer, from which it is a warning, and above which it is a note."""
 _ROWS, _CALLS, _OWN = 4, 64, 16
@@ -183,15 +183,16 @@ def _far_part(output: OutputAccuracy, accuracy: ProgramAccuracy) -> ReportWarnin
 def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) -> ReportWarning | None:
     """Of an output that is near enough by its noise, where the largest score is another one all the same."""
     share = against.agreement
-    if share is None or against.sqnr >= _SURE or 1 - share <= _FEW:
-        return None
     wrong = against.rows - (against.agreeing or 0)
+    if share is None or 1 - share <= _FEW or (against.sqnr >= _SURE and wrong < 2):
+        return None
     return ReportWarning(
         WARNING if 1 - share >= _WRONG else NOTE,
         "other-answers",
         f"The largest score of output {number} is another one than in float in {wrong} of {against.rows} rows, "
         f"{accuracy.measured_on}, at {decibel_text(against.sqnr)}.",
-        "micronpu.evaluate on labelled rows, which tells whether answers get worse or only change; micronpu.fix",
+        "micronpu.evaluate on labelled rows, which tells whether answers get worse or only change; "
+        + ("scores that differ by more, as in front of a softmax" if against.sqnr >= _SURE else "micronpu.fix"),
         output=number,
         sqnr=against.sqnr,
         agreement=share,

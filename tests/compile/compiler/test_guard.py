@@ -161,6 +161,17 @@ def test_other_answers_count_where_the_output_is_integers():
         assert warning.rule == "other-answers" and warning.agreement == share
 
 
+def test_other_answers_count_at_any_noise():
+    class Uniform(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(super().forward(x) * 0.01, -1)
+
+    report = compiled(Uniform(), rows(1, 3, 8, 8)).report
+    (warning,) = report.warnings
+    assert report.accuracy.sqnr > guard._SURE and report.accuracy.agreement < 0.5
+    assert warning.rule == "other-answers" and "in front of a softmax" in warning.hint
+
+
 def test_a_budget_on_the_answers():
     program = compiled(Net(), rows(1, 3, 8, 8))
     share = program.report.accuracy.agreement
