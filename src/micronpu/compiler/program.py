@@ -16,6 +16,7 @@ import torch
 from micronpu.base.arguments import check_switch, check_type
 from micronpu.base.errors import ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name, write_file
+from micronpu.frontend.by_name import rows_in_order
 from micronpu.frontend.states import State, reset
 from micronpu.partition.device import CompiledPartition
 from micronpu.report.basis import Basis
@@ -346,7 +347,8 @@ class CompiledProgram:
         """Runs the program in the ExecuTorch runtime of this machine, the NPU's part in the simulator.
 
         Args:
-            inputs: tensors with shape and dtype of the example inputs.
+            inputs: tensors with shape and dtype of the example inputs; or one dictionary of them by the names of the
+                inputs, which are those of ``report.inputs``.
             fast: optimised kernels, which may differ by one step from the bit-exact ones.
             check: compare the command stream of an Ethos-U with its graph after every operation that both name, which
                 is slow; see `RunOptions`.
@@ -361,7 +363,10 @@ class CompiledProgram:
 
         Raises:
             PayloadError: with ``check``, where the first difference is.
+            ModelError: a dictionary has other names.
         """
+        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+            inputs = rows_in_order(inputs[0], [tensor.name for tensor in self.report.inputs])
         if on is not None:
             if fast or check or profile is not False:
                 raise OptionError("A board knows nothing of `fast`, `check` and `profile`.", hint="leave them out")

@@ -39,6 +39,8 @@ def called_by_name(model: Any, examples: Mapping[str, Any]) -> tuple[nn.Module, 
     def ordered(self: nn.Module, *given: Any) -> Any:
         return forward(self, **dict(zip(names, given, strict=True)))
 
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD  # torch.export names the inputs of the program by it
+    ordered.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in ("self", *names)])  # type: ignore[attr-defined]
     return with_forward(model, ordered), tuple(examples.values())
 
 
@@ -66,8 +68,8 @@ def rows_in_order(data: Any, names: Iterable[str]) -> Any:
             return value
         if set(value) != set(names):
             raise ModelError(
-                f"A call of the calibration data has the inputs {', '.join(map(repr, value)) or 'none'}, and the "
-                f"example inputs are {', '.join(map(repr, names))}.",
+                f"A call has the inputs {', '.join(map(repr, value)) or 'none'}, and the example inputs are "
+                f"{', '.join(map(repr, names))}.",
                 hint="the same names in each",
             )
         return tuple(value[name] for name in names)

@@ -7,8 +7,8 @@ from micronpu.ir.way import WAYS, Composition
 
 _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (
-        ("argsort", "kthvalue", "median", "mode", "msort", "nonzero", "sort", "topk", "unique"),
-        "return the scores and choose among them in the application",
+        ("argsort", "kthvalue", "median", "mode", "msort", "nonzero", "quantile", "sort", "topk", "unique"),
+        "return the scores and choose among them in the application; torch.minimum and torch.maximum sort a few values",
     ),
     (
         ("bucketize", "scatter", "scatter_add", "searchsorted", "take"),
@@ -19,6 +19,17 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         "micronpu.audio.LogMel for log-mel features; else products with constant matrices of sines and cosines, or the "
         "spectrum computed in the application",
     ),
+    (
+        ("max_unpool2d", "max_unpool3d"),
+        "a transposed convolution or an interpolation, since no target keeps the positions of the maxima",
+    ),
+    (("logaddexp",), "torch.maximum(x, y) + F.softplus(-(x - y).abs())"),
+    (("atan2", "angle"), "return both operands and compute the angle in the application"),
+    (
+        ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "grid_sample"),
+        "x.flatten(2) @ matrix if the grid is constant, or F.interpolate; otherwise resample in the application",
+    ),
+    (("embedding_bag",), "nn.Embedding, and the sum or mean of each bag, of a size that is known at export"),
     (("bernoulli", "multinomial", "normal", "rand", "randn", "rand_like", "randn_like"), "make the noise an input"),
 )
 

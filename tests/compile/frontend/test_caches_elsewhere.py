@@ -85,10 +85,13 @@ def test_a_cache_beside_the_model() -> None:
     # What is left is the model's own count, and casts of its inputs.
     assert {v.operator for v in program.report.host} <= {"to.dtype", "select.int", "add.Tensor"}
     assert len(program.report.host) <= 4 and program.report.partitions == 1
+    assert [tensor.name for tensor in program.report.inputs] == ["ids", "place"]
+    with pytest.raises(ModelError, match="A call has the inputs 'ids', and the example inputs are 'ids', 'place'"):
+        program.run({"ids": steps(9)[0]["ids"]})
     program.reset()
     with torch.no_grad():
         for row in steps(9):
-            wanted, found = exact(**row), program.run(*row.values())
+            wanted, found = exact(**row), program.run(row)
             assert (wanted - found).abs().max() < 0.02 * wanted.abs().max()
     with pytest.raises(ModelError, match=f"Input 1 of the program has {LENGTH}, and is a number from 0 to"):
         program.run(row["ids"], row["place"] + 1)

@@ -13,6 +13,12 @@ from micronpu.ops import ATEN_IMPORTS
     [
         ("topk.default", "in the application"),
         ("sort.stable", "in the application"),
+        ("quantile.default", "in the application"),
+        ("logaddexp.default", "F.softplus(-(x - y).abs())"),
+        ("atan2.default", "compute the angle in the application"),
+        ("grid_sampler_2d.default", "x.flatten(2) @ matrix"),
+        ("embedding_bag.padding_idx", "nn.Embedding"),
+        ("max_unpool2d.default", "transposed convolution"),
         ("take.default", "make them an input"),
         ("_fft_r2c.default", "sines and cosines"),
         ("randn_like.default", "make the noise an input"),
