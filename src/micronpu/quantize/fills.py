@@ -48,7 +48,7 @@ def function_before_fill(model: GraphModule, able: Capabilities) -> bool:
     """
     changed = False
     for node in list(model.graph.nodes):
-        changed |= _fill_behind(model, node, able)
+        changed |= _fill_behind(model, node, able) or _infinite_bound(model, node)
     if changed:
         model.graph.eliminate_dead_code()
         model.recompile()
@@ -72,6 +72,20 @@ def _fill_behind(model: GraphModule, node: Node, able: Capabilities) -> bool:
     node.replace_all_uses_with(made)
     model.graph.erase_node(node)
     return True
+
+
+def _infinite_bound(model: GraphModule, node: Node) -> bool:
+    """maximum(x, -inf) -> x, and the same of minimum(x, inf)"""
+    name = overload_name(node)
+    if name not in ("maximum.default", "max.other", "minimum.default", "min.other"):
+        return False
+    for x, bound in (node.args[:2], node.args[1::-1]):
+        has_effect = _number(model, bound) != (-math.inf if name.startswith("max") else math.inf)
+        if isinstance(x, Node) and not has_effect and value_of(x).shape == value_of(node).shape:
+            node.replace_all_uses_with(x)
+            model.graph.erase_node(node)
+            return True
+    return False
 
 
 def _is_function(node: Node) -> bool:

@@ -39,6 +39,7 @@ def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
     lifted: set[nn.Module] = set()
     _observe_scores(model, places, lifted)
     _observe_extrema(model, places, lifted)
+    _observe_pads(model, places)
 
 
 def _observe_scores(model: GraphModule, places: Mapping[Any, Any], lifted: set[nn.Module]) -> None:
@@ -79,6 +80,60 @@ def _observe_extrema(model: GraphModule, places: Mapping[Any, Any], lifted: set[
             lowest = overload_name(node) in MAXIMA
             observer.register_forward_pre_hook(functools.partial(_without_hidden, lowest=lowest))
             lifted.add(observer)
+
+
+def _observe_pads(model: GraphModule, places: Mapping[Any, Any]) -> None:
+    """Of what is padded for maxima or minima alone: the pads reach no farther than the others, which decide."""
+    for node in model.graph.nodes:
+        if overload_name(node) not in ("pad.default", "constant_pad_nd.default"):
+            continue
+        given = arguments(node)
+        lowest, cut = float(given["value"] or 0.0) <= 0, [-max(int(amount), 0) for amount in given["pad"]]
+        if given.get("mode", "constant") != "constant" or not _decides_nothing(node, cut, lowest=lowest):
+            continue
+        hook = functools.partial(_without_pads, shape=tuple(node.meta["val"].shape), cut=cut, lowest=lowest)
+        observers = {places[place] for place in (node, *((node, user) for user in node.users)) if place in places}
+        for observer in observers:
+            if is_observer(observer) and not is_fixed(observer):
+                observer.register_forward_pre_hook(hook)
+
+
+def _decides_nothing(pad: Node, cut: Sequence[int], *, lowest: bool) -> bool:
+    """Whether maxima (or minima) alone read a padded value, be it moved before, and each also of what is no pad."""
+    shape = [_size(size) for size in pad.meta["val"].shape]
+    inside = torch.nn.functional.pad(torch.ones(shape), cut)  # negative amounts cut off
+    waiting = [(pad, torch.nn.functional.pad(inside, [-amount for amount in cut]) * (1 if lowest else -1))]
+    while waiting:
+        value, marks = waiting.pop()
+        for user in value.users:
+            entry, name = known_import(user), overload_name(user)
+            is_extremum = name in (MAXIMA if lowest else MINIMA) and not name.startswith("arg")
+            if not is_extremum and (entry is None or not entry.moves_only):
+                return False
+            if user.all_input_nodes != [value] or not callable(user.target):
+                return False
+            seen = user.target(*(marks if a is value else a for a in user.args), **user.kwargs)
+            if not is_extremum:
+                waiting.append((user, seen))
+            elif not bool((seen[0] if isinstance(seen, tuple) else seen).all()):
+                return False
+    return bool(pad.users)
+
+
+def _without_pads(
+    observer: nn.Module, given: tuple[Any, ...], *, shape: tuple[Any, ...], cut: Sequence[int], lowest: bool
+) -> tuple[Any, ...]:
+    """A padded value of which the pads are like the lowest (or highest) of the others, if they are beyond these.
+
+    Args:
+        shape: of the padded value. The observer sees others, too, which are on the same grid.
+        cut: amounts that cut the pads off.
+    """
+    x, *others = given
+    inside = torch.nn.functional.pad(x.detach(), cut) if _is_of_shape(x, shape) else x[:0]
+    if not inside.numel():
+        return given
+    return x.clamp(min=float(inside.min())) if lowest else x.clamp(max=float(inside.max())), *others
 
 
 def give_grids_to_sums(model: GraphModule) -> None:

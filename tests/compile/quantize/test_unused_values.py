@@ -1,0 +1,64 @@
+"""Values that cannot reach a result take no part of a range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import micronpu
+
+
+class Net(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.function = nn.Conv2d(4, 6, 3), function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.conv(x))
+
+
+def accuracy(function: Callable[[torch.Tensor], torch.Tensor], target: str) -> Any:
+    rows = [torch.randn(1, 4, 12, 12, generator=torch.Generator().manual_seed(i)) for i in range(20)]
+    report = micronpu.compile(Net(function).eval(), rows[0], target, calibration=rows).report
+    assert report.delegated == report.operators
+    return report.accuracy.sqnr
+
+
+def pooled(value: float, kernel: int = 3) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=value), kernel, 2)
+
+
+@pytest.mark.parametrize("target", ["ethos-u55-128", "imxrt700"])
+@pytest.mark.parametrize("value", [-30.0, -1e9, -math.inf])
+def test_pads_of_a_max_pool(value: float, target: str) -> None:
+    assert accuracy(pooled(value), target) > 36
+
+
+def test_infinite_bounds() -> None:
+    assert (
+        accuracy(lambda x: torch.minimum(torch.maximum(x, torch.tensor(-math.inf)), torch.tensor(1e9)) * 2, "imxrt700")
+        > 33
+    )
+
+
+def test_pads_of_a_minimum_behind_a_move() -> None:
+    assert accuracy(lambda x: F.pad(x, (1, 1), value=1e9).transpose(2, 3).amin(2), "ethos-u55-128") > 36
+
+
+@pytest.mark.filterwarnings("ignore::micronpu.AccuracyWarning")
+def test_pads_that_are_results_count() -> None:
+    windows_of_pads_alone = pooled(-30.0, kernel=1)
+    read_by_others = Net(
+        lambda x: (y := F.pad(x, (1, 1), value=-30.0)).mean(3, keepdim=True) + F.max_pool2d(y, 3, 1, 1)
+    )
+    x = torch.randn(1, 4, 9, 9)
+    for model in (Net(windows_of_pads_alone), read_by_others):
+        program = micronpu.compile(model.eval(), x, "ethos-u55-128", calibration=[x])
+        assert float((program.run(x) - model(x)).abs().max()) < 0.5
