@@ -62,3 +62,12 @@ def test_pads_that_are_results_count() -> None:
     for model in (Net(windows_of_pads_alone), read_by_others):
         program = micronpu.compile(model.eval(), x, "ethos-u55-128", calibration=[x])
         assert float((program.run(x) - model(x)).abs().max()) < 0.5
+
+
+@pytest.mark.parametrize("activation", [nn.ELU(), nn.CELU(2.0), nn.SELU()])
+def test_exponential_rectifiers_of_large_values(activation: nn.Module) -> None:
+    torch.manual_seed(0)
+    rows = [torch.randn(1, 10) * 60 for _ in range(20)]
+    model = nn.Sequential(nn.Linear(10, 16), activation).eval()
+    report = micronpu.compile(model, rows[0], "imxrt700", calibration=rows).report
+    assert report.delegated == report.operators and report.partitions == 1 and report.accuracy.sqnr > 30

@@ -382,7 +382,8 @@ def _exponential_rectifier_composed(write: Writer) -> Float:
     """elu(x) -> relu(x) + alpha * (exp(min(x, 0)) - 1), scaled if the variant is"""
     alpha, scale, inner = _bend(write)
     x = write.given["self"]
-    below = write("exp.default", scaled(write, write("clamp.default", x, None, 0.0), inner))
+    # exp(-16) is 1.1e-7; a clamp with two bounds has its own qparams, so that exp does not read the range of x.
+    below = write("exp.default", scaled(write, write("clamp.default", x, -16.0 / inner, 0.0), inner))
     below = write("sub.Tensor", scaled(write, below, alpha * scale), write.constant(alpha * scale))
     return write("add.Tensor", scaled(write, write("relu.default", x), scale), below)
 
