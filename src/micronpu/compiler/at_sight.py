@@ -33,8 +33,8 @@ from micronpu.upstream.torch import tree_leaves
 
 Row = tuple[torch.Tensor, ...]
 
-_UNLIKE = 1e4
-"""Largest value of a feature over that of another, from which one grid has no steps for the smaller."""
+_INSIDE = 0.5
+"""LSBs of an input below which the standard deviation of a feature leaves next to nothing of it."""
 _FEATURES, _ENOUGH_ROWS = 256, 4
 """Along more of them they are samples in time; fewer rows may have a small value by chance."""
 _REPEATS = 4
@@ -66,7 +66,7 @@ _DIVISIONS = ("reciprocal", "rsqrt", "div")
 
 
 def of_data(
-    rows: Sequence[Row], names: Sequence[str], calibrating: int, distinct: int | None = None
+    rows: Sequence[Row], names: Sequence[str], calibrating: int, distinct: int | None = None, steps: int = 255
 ) -> tuple[ReportWarning, ...]:
     """What calibration rows show.
 
@@ -75,6 +75,7 @@ def of_data(
         names: of the inputs.
         calibrating: how many calls choose the ranges.
         distinct: how many of the samples or recordings differ from each other; None where that is not known.
+        steps: of the scale of an input.
     """
     found = list(_uninformative(rows, names, distinct))
     if not found and calibrating == 1 and all(value.dim() == 0 or value.shape[0] == 1 for value in rows[0]):
@@ -90,7 +91,7 @@ def of_data(
         found += [
             warning
             for name, values in zip(names, zip(*rows, strict=True), strict=True)
-            if (warning := _unlike_features(name, values)) is not None
+            if (warning := _unlike_features(name, values, steps)) is not None
         ]
     return tuple(found)
 
@@ -180,32 +181,30 @@ def _ends(values: Sequence[torch.Tensor]) -> tuple[float, float]:
     return min(ends), max(ends)
 
 
-def _unlike_features(name: str, values: Sequence[torch.Tensor]) -> ReportWarning | None:
+def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> ReportWarning | None:
     first = values[0]
     if not first.is_floating_point() or first.dim() < 2:
         return None
+    low, high = _ends(values)
+    step = (max(high, 0.0) - min(low, 0.0)) / steps
     for axis in {1} if first.dim() == 4 else {1, first.dim() - 1}:
         if not 2 <= first.shape[axis] <= _FEATURES:
             continue
-        peaks = _peaks(values, axis)
-        large, small = int(peaks.argmax()), int(torch.where(peaks > 0, peaks, torch.inf).argmin())
-        if peaks[small] > 0 and peaks[large] >= _UNLIKE * peaks[small]:
+        features = torch.cat([v.detach().double().movedim(axis, 0).flatten(1) for v in values], 1)
+        deviations, means = torch.std_mean(features, 1)
+        deviations = torch.where(deviations > 1e-6 * means.abs(), deviations, torch.inf)  # constants have none
+        small = int(deviations.argmin())
+        if float(deviations[small]) < _INSIDE * step:
             return ReportWarning(
                 NOTE,
                 "unlike-features",
-                f"Of the features of the input `{name}` (axis {axis}) number {large} reaches {float(peaks[large]):.3g} "
-                f"and number {small} only {float(peaks[small]):.3g}: on one grid the smaller has no steps.",
-                "features that are standardised in front of the model, or inputs of their own",
+                f"Feature {small} of the input `{name}` (axis {axis}) varies by {float(deviations[small]):.3g} around "
+                f"{float(means[small]):.3g}, in steps of {step:.3g}: next to nothing of it is left.",
+                "features standardised in front of the model or first in it, (x - mean) / deviation",
                 node=name,
                 operator="input",
             )
     return None
-
-
-def _peaks(values: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
-    """Largest magnitude by index along an axis."""
-    magnitudes = torch.stack([v.detach().abs().nan_to_num(posinf=0.0).movedim(axis, 0).flatten(1) for v in values])
-    return magnitudes.amax((0, 2))
 
 
 # ---------------------------------------------------------------- functions of small operands

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.frontend.exported import export_for_training, exported, inputs_not_negative
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, LOOPS_ALLOWED, NOT_NEGATIVE, WRITTEN_OUT
 from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states
+from micronpu.frontend.program import is_quantize
 from micronpu.frontend.states import State, states_of
 from micronpu.frontend.training import Train
 from micronpu.quantize.calibrate import forget, quantize
@@ -116,7 +117,8 @@ def quantized_module(
         rows, trial, sequences = data.rows[:MOST_ROWS], data.trial, data.sequences
         digests = replace(digests, data=data.digests)
         names = [n.name for n in given.module.graph.nodes if n.op == "placeholder"]
-        warnings = of_data(data.rows, names[: len(given.examples)], sum(map(len, sequences)), data.distinct)
+        count, steps = sum(map(len, sequences)), _steps(quantizer)
+        warnings = of_data(data.rows, names[: len(given.examples)], count, data.distinct, steps)
     report: SparsityReport | None = None
     notes = _import_notes(given.module)
     if sparsity is not None:
@@ -145,6 +147,7 @@ def quantized_module(
                 given.module, sequences, quantizer, lambda done: progress(done / calls), states=given.states
             )
             forget(given.module, module)
+        warnings = _of_quantized(warnings, module)
         if second is not None and allowed is not None:
             with clock.step("choose"):
                 found = chosen(second, given.states, sequences, trial, module, allowed)
@@ -155,3 +158,16 @@ def quantized_module(
     rows = tuple(map(borders.quantize, rows))
     examples = borders.quantize(given.examples)
     return Quantized(module, examples, rows, trial, borders, report, notes, warnings, digests, frontier)
+
+
+def _steps(quantizer: StaticQuantizer) -> int:
+    """Steps of the scale of an input."""
+    default = quantizer.settings.default
+    return 65535 if default is not None and default.activations == "int16" else 255
+
+
+def _of_quantized(warnings: Iterable[ReportWarning], module: GraphModule) -> tuple[ReportWarning, ...]:
+    """Warnings without those about the scale of an input that is standardised before it is quantized."""
+    inputs = (node for node in module.graph.nodes if node.op == "placeholder")
+    raw = {node.name for node in inputs if any(map(is_quantize, node.users))}
+    return tuple(w for w in warnings if w.rule != "unlike-features" or w.node in raw)

@@ -53,6 +53,8 @@ class Fact(Generic[Value]):
 # Of nodes of a float program.
 SETTING: Fact[tuple[Any, ...]] = Fact("micronpu_quantization", ())
 """The user's setting for the operator, or None for float, as a tuple of one."""
+IN_FLOAT: Fact[bool] = Fact("micronpu_in_float", False)
+"""Whether an operator standardises an input that would lose too much if it were quantized before."""
 GRID: Fact[tuple[str, Any]] = Fact("micronpu_grid", ("", None))
 """Of a value that has a grid of its own, whatever calibration sees of it: its name, and the rule with the grid."""
 KEPT_OR_ZERO: Fact[str] = Fact("micronpu_is_kept_or_zero", "")

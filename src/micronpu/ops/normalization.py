@@ -25,6 +25,8 @@ _WEIGHTED = (*CONVOLUTIONS, "conv3d.default", *TRANSPOSED, "linear.default")
 _LONGEST_MEAN = 1 << 15
 """Maximum elements of a mean as a product with 1/n: 2**15 * 127 * 255 < 2**30, half of the accumulator's range."""
 
+_COLUMNS = 4.0
+"""Factor by which a batch norm may make the columns of the weights behind it more uneven: two of their eight bits."""
 UNEQUAL = 1.7
 """Minimum ratio of the sizes of large and small rows at which an int8 norm equalizes rows first."""
 SMALLEST_ROW = 1.0 / 16
@@ -112,9 +114,18 @@ def _into_layer_behind(write: Writer, x: Float, scale: Row, shift: Row) -> Float
     if weight is None or (layer.given["bias"] is not None and bias is None) or is_trained:
         return None
     matrix = weight.astype(np.float64)
+    if _unevenness(matrix * scale) > _COLUMNS * _unevenness(matrix):
+        return None
     total = matrix @ shift if bias is None else matrix @ shift + bias.astype(np.float64)
     write.change(readers[0], input=x, weight=(matrix * scale).astype(np.float32), bias=total.astype(np.float32))
     return x
+
+
+def _unevenness(matrix: npt.NDArray[np.float64]) -> float:
+    """Ratio of the largest column to the smallest that is not zero; a row of weights has one scale for all of them."""
+    columns = np.abs(matrix).max(0)
+    columns = columns[columns > 0]
+    return float(columns.max() / columns.min()) if columns.size else 1.0
 
 
 def _as_depthwise(write: Writer, x: Float, scale: Row, shift: Row) -> Float:

@@ -24,6 +24,7 @@ from micronpu.quantize import post_training
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.double import runnable
+from micronpu.quantize.features import mark_standardisation
 from micronpu.quantize.joints import settle_joints
 from micronpu.quantize.kept import calibration_entry, pack_observers, unpack_observers
 from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops, unobserved
@@ -159,8 +160,11 @@ def observed(
         states: of the module, where it has lifted ones.
     """
     from micronpu.quantize.compose import fold_batch_norms
+    from micronpu.quantize.quantizer import StaticQuantizer
 
     with quiet(), torch.no_grad(), one_thread():
+        if isinstance(quantizer, StaticQuantizer) and quantizer.settings.io is None:
+            mark_standardisation(module, sequences, quantizer.settings.default)
         # Before torch folds batch norms itself, since it writes into weights that other layers may share.
         fold_batch_norms(module)
         if sequences:

@@ -34,6 +34,7 @@ from micronpu.quantize.config import (
 )
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.equalize import equalize
+from micronpu.quantize.features import leave_in_float
 from micronpu.quantize.grids import observe_operands
 from micronpu.quantize.hidden import reveal
 from micronpu.quantize.magnitudes import project_magnitudes
@@ -285,6 +286,7 @@ class StaticQuantizer:
         self.settings.check(model)
         stamp(model, self.settings)
         widen(model, self.settings.default, self.capabilities)
+        leave_in_float(model, self.settings.default)
         if self.settings.corrections.equalize:
             equalize(model)
         if self.settings.corrections.projections:
