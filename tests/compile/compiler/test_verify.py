@@ -81,7 +81,7 @@ def test_accuracy_is_measured_on_rows_that_were_kept_back(tmp_path):
     assert told["rows"] == [3] and told["held_out"] is True and told["sqnr"] == accuracy.sqnr
     assert "on 1 held-out sample (3 of 6), which is no verdict: " in str(program.report)
     program.report.to_html(tmp_path / "report.html")
-    assert "SQNR against float" in (tmp_path / "report.html").read_text()
+    assert f"{accuracy.sqnr:.1f} dB</p>" in (tmp_path / "report.html").read_text()
 
 
 def test_rows_that_are_kept_back():
