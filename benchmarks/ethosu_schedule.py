@@ -21,7 +21,6 @@ from benchmarks.peers.ethosu import TRAINED, network
 
 import micronpu
 from micronpu.targets.ethosu.compile import EthosUPartition
-from micronpu.targets.ethosu.faster import run
 from micronpu.targets.ethosu.schedule.operations import Timed
 from micronpu.targets.ethosu.schedule.prefetch import analysed
 from micronpu.targets.ethosu.schedule.stream import actions_of
@@ -87,8 +86,7 @@ def picture(name: str, target: str) -> str:
         memories = part.spec.memories
         if memories is None:
             raise SystemExit(f"{target} keeps constants and tensors in the same memory.")
-        accesses = run(part.program, part.spec).accesses
-        lanes.append((label, part, analysed(part.program, accesses, part.spec.accelerator.family, memories).before))
+        lanes.append((label, part, analysed(part.program, part.spec.accelerator.family, memories).before))
     longest = max(time.cycles for _, _, time in lanes)
     parts, y = [], 30
     for label, part, time in lanes:

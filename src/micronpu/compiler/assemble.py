@@ -31,7 +31,7 @@ from micronpu.program.strip import strip
 from micronpu.report.budgets import check_budgets, undecided
 from micronpu.report.delegation import DelegationReport, StateRow
 from micronpu.report.memory import MemoryReport
-from micronpu.report.warnings import AccuracyWarning, check_strict
+from micronpu.report.warnings import NOT_VERIFIED, WARNING, AccuracyWarning, ReportWarning, check_strict
 
 
 @dataclass(frozen=True)
@@ -156,6 +156,20 @@ def _untried(
     )
 
 
+def _unproved(program: CompiledProgram) -> tuple[ReportWarning, ...]:
+    """A warning for each payload that could not be verified against its graph."""
+    return tuple(
+        ReportWarning(
+            WARNING,
+            NOT_VERIFIED,
+            f"The command stream of partition `{part.name}` could not be compared with its graph: {part.unproved}.",
+            "`micronpu doctor` if a tool is missing, else a run on the board",
+        )
+        for part in program.partitions
+        if part.unproved
+    )
+
+
 def _judged(
     own: Staged, host: HostPart, program: CompiledProgram, checks: Verification, clock: Clock
 ) -> DelegationReport:
@@ -167,8 +181,9 @@ def _judged(
         report = replace(report, agreement=found.agreement, accuracy=found.accuracy, warnings=found.warnings)
     exact, known = quantized.trial.exact_rows, report.accuracy
     seen = (*quantized.warnings, *of_graph(own.whole, exact, may_choose=own.may_choose, accuracy=known))
+    unproved = () if any(w.rule == NOT_VERIFIED for w in report.warnings) else _unproved(program)
     searched = () if quantized.frontier is None else quantized.frontier.warnings
-    report = replace(report, warnings=(*of_placement(report), *searched, *report.warnings, *seen))
+    report = replace(report, warnings=(*of_placement(report), *unproved, *searched, *report.warnings, *seen))
     report = replace(report, tools=tool_versions())  # behind the run: it imports what reads packages
     if checks.budgets is not None:
         results = checks.budgets.results(report)

@@ -121,7 +121,7 @@ def verified(program: CompiledProgram, expected: Expected, reads: Sequence[Seque
         program.reset_states()
         results = [_floats(program.borders, program._results(*row)) for row in rows]
     except MicroNpuError as error:
-        what, reason = f"The program was not run, and may be another than where it can be: {error.what}", error.what
+        what, reason = f"The program was not run, so its results are not verified: {error.what}", error.what
         if not isinstance(error, RuntimeUnavailableError):
             what = f"This machine cannot run the program: {error.what}"
             reason = f"this machine does not run it. {error.what}"

@@ -79,6 +79,7 @@ class CompiledPartition:
         constant_bytes: weights and tables as the NPU reads them, 0 where that is not known.
         cycles: of the NPU for all of it, 0 where its compiler has no estimate.
         bus: what crosses the bus of the NPU, by port; empty where that is not known.
+        unproved: reason why the payload could not be verified against the graph, or "".
     """
 
     data: bytes | memoryview
@@ -91,6 +92,7 @@ class CompiledPartition:
     constant_bytes: int = 0
     cycles: int = 0
     bus: Mapping[str, BusTraffic] = field(default_factory=dict)
+    unproved: str = ""
 
     @property
     def payload(self) -> bytes:

@@ -63,7 +63,6 @@ class EthosUPartition(CompiledPartition):
             plan: the plan it was compiled with, and its cost.
             others: cost of the other plans.
             rewrites: number of operators by name of a cost-saving rewrite, see `micronpu.targets.ethosu.rewrites`.
-            unproved: reason why the stream could not be verified against the graph, or "".
             waiting: number of operations that Vela starts too early, and that were made to wait.
             trace: operators that the operations of the stream implement.
             ahead: result of prefetching weights, or None if nothing was prefetched.
@@ -79,7 +78,6 @@ class EthosUPartition(CompiledPartition):
     others: tuple[Plan, ...]
     rewrites: Mapping[str, int]
     trace: StreamTrace
-    unproved: str = ""
     waiting: int = 0
     ahead: Ahead | None = None
     searched: Searched | None = None
@@ -172,7 +170,7 @@ def _with_weights_ahead(best: Planned, spec: EthosUOptions, check: Check | None)
     if spec.memories is None:
         return best
     simulator = simulator_hash()
-    if not simulator or CACHE.folder is None:  # a result that cannot be verified now may be verified the next time
+    if not simulator or best.unproved or CACHE.folder is None:  # it may be verified the next time
         return _scheduled(best, spec, check)
     own = (best.plan.format, best.plan.options, hashlib.sha256(best.emitted.data).hexdigest())
     entry = entry_of("ahead", options_of(spec), simulator, check is not None, own, pack_program(best.program))
@@ -192,7 +190,7 @@ def _with_weights_ahead(best: Planned, spec: EthosUOptions, check: Check | None)
             return replace(made, waiting=told["waiting"])
     made = _scheduled(best, spec, check)
     told = None
-    if made.ahead is not None and not made.ahead.objection:
+    if made.ahead is not None and not made.ahead.objection and not made.ahead.unproved:
         split = hashlib.sha256(made.emitted.data).hexdigest() if made.graph is not best.graph else ""
         told = {"ahead": asdict(made.ahead), "split": split, "waiting": made.waiting}
     if made.ahead is None or told is not None:
@@ -211,7 +209,7 @@ def _scheduled(best: Planned, spec: EthosUOptions, check: Check | None) -> Plann
     if whole is None:
         return best
     program, ahead = whole.proved(spec)
-    return replace(best, program=program, ahead=ahead)
+    return replace(best, program=program, ahead=ahead, unproved=best.unproved or (ahead.unproved if check else ""))
 
 
 def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Check | None) -> Planned | None:
@@ -229,7 +227,7 @@ def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Che
         if check is not None:
             alike = proved_by(best.ran, checked.program, graph, spec)
             checked = check(graph, emitted, checked.program) if alike is None else replace(checked, ran=alike)
-        if checked.objection or checked.unproved:
+        if checked.objection:
             return None
     except UnsupportedError:  # keep the existing plan
         return None
@@ -251,6 +249,7 @@ def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Che
         program=program,
         rewrites={**best.rewrites, **used},
         waiting=checked.waiting,
+        unproved=checked.unproved or (ahead.unproved if check else ""),
         ahead=replace(ahead, cycles=best.program.cycles, scratch=program.scratch_size - best.program.scratch_size),
     )
 
@@ -306,10 +305,9 @@ def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPart
     external = external_blocks(program, spec)
     operators = tuple(traced(type(n.op).__name__, n.origin.source) for n in (graph.nodes[i] for i in model.nodes))
     trace = StreamTrace(operators, program.sources)
-    # The host cannot load a separate file, nor simulate what the simulator does not model, so the graph is included.
-    # Without a simulator the payload is the same as with one.
-    unknown = best.unproved and simulator_hash()
-    carried = _host_graph(graph, model) if spec.carry_graph or external or unknown else b""
+    # The host cannot load a separate file. Whether the simulator models the stream does not matter here: the payload
+    # must not depend on the installed tools.
+    carried = _host_graph(graph, model) if spec.carry_graph or external else b""
     payload, named = stored(program, external, trace, carried)
     # Omit the constants beside the payload if the payload contains them.
     constants = bytes(program.constants) if CONSTANTS in external else parse(payload).constants

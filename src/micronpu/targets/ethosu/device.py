@@ -134,15 +134,6 @@ class EthosUDevice(Device):
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         own = [p for p in parts if isinstance(p, EthosUPartition)]
         notes = [
-            "There is no simulator on this machine: the command stream is not proved, and weights are not prefetched."
-        ]
-        notes = [] if simulator_hash() or not own else notes
-        notes += [
-            f"The command stream of partition `{p.name}` could not be compared with its graph: {p.unproved}."
-            for p in own
-            if p.unproved
-        ]
-        notes += [
             f"In partition `{p.name}` Vela lets {plural(p.waiting, 'operation')} begin before what it reads is "
             "written; micronpu makes it wait."
             for p in own

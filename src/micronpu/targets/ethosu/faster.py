@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from micronpu.base.errors import MicroNpuError
+from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError
 from micronpu.ir.graph import Graph
 from micronpu.targets.ethosu.host.proof import Ran, is_large, random_integers
-from micronpu.targets.ethosu.host.simulator import WEIGHTS_OF_ONE_RUN, Array, EthosUSimulator, Footprint
+from micronpu.targets.ethosu.host.simulator import WEIGHTS_OF_ONE_RUN, Array, EthosUSimulator, NotModelledError
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum, content_of
+from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.hazards import missing_waits
-from micronpu.targets.ethosu.schedule.operations import CONSTANTS, for_any_data, tables_of
+from micronpu.targets.ethosu.schedule.operations import CONSTANTS, tables_of
 from micronpu.targets.ethosu.schedule.prefetch import (
     Analysed,
     Prefetched,
@@ -48,6 +49,7 @@ class Ahead:
         size: prefetched bytes.
         scratch: bytes of scratch memory in addition to Vela's.
         objection: reason why a faster schedule was not used, or "".
+        unproved: reason why the new stream could not be verified, or "".
     """
 
     cycles: int
@@ -56,6 +58,7 @@ class Ahead:
     size: int = 0
     scratch: int = 0
     objection: str = ""
+    unproved: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,12 @@ class Candidate:
 
     Attributes:
         old: the original program.
-        before: a run of it.
+        before: a run of it, or None.
         made: the new program.
     """
 
     old: VelaProgram
-    before: Ran
+    before: Ran | None
     made: Prefetched
 
     @property
@@ -78,14 +81,18 @@ class Candidate:
         return self.made.program.scratch_size - self.old.scratch_size
 
     def proved(self, spec: EthosUOptions) -> tuple[VelaProgram, Ahead]:
-        """Return the new program if its results are equal in every order that its waits allow; else the original.
+        """Return the new program; the original if the simulator refutes the new one, or if a wait is missing in it.
 
-        The new stream runs in the simulator on the inputs of the original's run.
+        The new stream runs in the simulator on the inputs of the original's run. If the simulator is not available, or
+        does not model the stream, the new program is returned, and `Ahead.unproved` gives the reason.
         """
         made = self.made
-        if objection := _objection(self.before, made.program, spec):
+        objection, unproved = compared(self.old, made.program, spec, before=self.before)
+        if objection := objection or _overlap(made.program, spec):
             return self.old, Ahead(self.old.cycles, objection=objection)
-        return made.program, Ahead(self.old.cycles, made.brought, made.with_weights, made.size, self.scratch)
+        return made.program, Ahead(
+            *(self.old.cycles, made.brought, made.with_weights, made.size, self.scratch), unproved=unproved
+        )
 
 
 def may_pay(program: VelaProgram, spec: EthosUOptions) -> bool:
@@ -116,12 +123,7 @@ def candidate(program: VelaProgram, spec: EthosUOptions, before: Ran | None = No
     memories = spec.memories
     if memories is None or not may_pay(program, spec):
         return None
-    if before is None:
-        try:
-            before = run(program, spec)
-        except MicroNpuError:  # the simulator cannot run it, which is reported elsewhere
-            return None
-    found = analysed(program, before.accesses, spec.accelerator.family, memories)
+    found = analysed(program, spec.accelerator.family, memories)
     made = _best(found, _limit(program, spec))
     return None if made is None else Candidate(program, before, made)
 
@@ -212,9 +214,7 @@ def run(program: VelaProgram, spec: EthosUOptions, inputs: list[Array] | None = 
         seed = checksum(program)
         borders = enumerate(content.inputs)
         inputs = [random_integers(b.shape, f"<i{b.element_size}", seed + i, near=bool(i % 2)) for i, b in borders]
-    simulator = EthosUSimulator(spec.silicon, weight_limit=WEIGHTS_OF_ONE_RUN)
-    footprints: list[Footprint] = []
-    return Ran(inputs, simulator.run(content, inputs, footprints=footprints), footprints)
+    return Ran(inputs, EthosUSimulator(spec.silicon, weight_limit=WEIGHTS_OF_ONE_RUN).run(content, inputs))
 
 
 def proved_by(before: Ran | None, program: VelaProgram, graph: Graph, spec: EthosUOptions) -> Ran | None:
@@ -229,11 +229,6 @@ def proved_by(before: Ran | None, program: VelaProgram, graph: Graph, spec: Etho
     """
     if before is None or not is_large(graph):
         return None
-    return same_as(before, program, spec)
-
-
-def same_as(before: Ran, program: VelaProgram, spec: EthosUOptions) -> Ran | None:
-    """Run a program on the inputs of another run; return None if the results differ."""
     try:
         ran = run(program, spec, before.inputs)
     except MicroNpuError:  # it may start too early, which the comparison with the graph corrects
@@ -242,17 +237,47 @@ def same_as(before: Ran, program: VelaProgram, spec: EthosUOptions) -> Ran | Non
     return ran if same else None
 
 
-def _objection(before: Ran, made: VelaProgram, spec: EthosUOptions) -> str:
-    """Reason why a stream must not replace another; "" if it may."""
+def compared(
+    old: VelaProgram,
+    made: VelaProgram,
+    spec: EthosUOptions,
+    rows: Sequence[list[Array] | None] = (None,),
+    before: Ran | None = None,
+) -> tuple[str, str]:
+    """Reason why a stream must not replace another, or ""; reason why that could not be verified, or "".
+
+    Args:
+        rows: inputs of both; None for random ones.
+        before: a run of the original, instead of others.
+    """
     try:
-        after = run(made, spec, before.inputs)
+        for row in rows:
+            if objection := _objection(before or run(old, spec, row), made, spec):
+                return objection, ""
+    except (RuntimeUnavailableError, NotModelledError) as error:
+        return "", error.what.rstrip(".")
     except MicroNpuError as error:
-        return error.what.rstrip(".")
+        return error.what.rstrip("."), ""
+    return "", ""
+
+
+def _objection(before: Ran, made: VelaProgram, spec: EthosUOptions) -> str:
+    """How the results of a stream differ from those of a run, or "".
+
+    Raises:
+        MicroNpuError: see `run`.
+    """
+    after = run(made, spec, before.inputs)
     for number, (old, new) in enumerate(zip(before.outputs, after.outputs, strict=True)):
         if wrong := int(np.count_nonzero(old != new)):
             return f"{wrong:,} of {old.size:,} values of output {number} differ"
+    return ""
+
+
+def _overlap(made: VelaProgram, spec: EthosUOptions) -> str:
+    """The operations of a stream that may overlap because a wait is missing, or ""."""
     actions = actions_of(made.commands)
-    accesses = [(access.reads, access.writes) for access in for_any_data(actions, after.accesses)]
+    accesses = [(a.reads, a.writes) for a in accesses_of(actions, spec.accelerator.family)]
     if missing := missing_waits(actions, accesses, spec.accelerator.family):
         return f"operation {missing[0][0]} may begin before one has ended that it must not overlap"
     return ""

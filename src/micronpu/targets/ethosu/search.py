@@ -162,7 +162,7 @@ class _Search:
                 checked = self._check(graph, emitted, program)
         except UnsupportedError:
             return None
-        if checked.objection or checked.unproved or not self._maker.fits(checked.program):
+        if checked.objection or not self._maker.fits(checked.program):
             return None
         program, ahead = checked.program, None
         if self._spec.prefetch and (found := candidate(program, self._spec, checked.ran)) is not None:
@@ -175,6 +175,7 @@ class _Search:
         others: Sequence[Plan] = self._usual.plans
         return Planned(
             *(graph, emitted, program, plan, (*others, plan), used),
+            unproved=checked.unproved or (ahead.unproved if ahead is not None and self._check is not None else ""),
             waiting=checked.waiting,
             ahead=ahead,
         )

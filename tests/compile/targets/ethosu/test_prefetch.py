@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,23 @@ from torch import nn
 
 import micronpu
 from micronpu.base.cache import FOLDER
-from micronpu.base.errors import OptionError
+from micronpu.base.errors import OptionError, RuntimeUnavailableError
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.board import board_of
 from micronpu.ethosu import EthosUOptions
 from micronpu.program.plan import read_plan
-from micronpu.targets.ethosu import faster
+from micronpu.targets.ethosu import faster, recall
 from micronpu.targets.ethosu.compile import EthosUPartition
+from micronpu.targets.ethosu.host import simulator
+from micronpu.targets.ethosu.payload import content_of
+from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.engines import Engines
 from micronpu.targets.ethosu.schedule.hazards import missing_waits
+from micronpu.targets.ethosu.schedule.operations import parts_of, region_of
 from micronpu.targets.ethosu.schedule.prefetch import analysed, arrangement_in, prefetched, space_of
+from micronpu.targets.ethosu.schedule.ranges import Ranges
 from micronpu.targets.ethosu.schedule.stream import TRANSFER_WAIT, actions_of, with_actions
+from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 _TARGETS = ("corstone300", "alif-e7", "alif-e8")
 """A U55 of 128 and one of 256 MACs, and a U85, all with weights in a slower memory than tensors."""
@@ -51,18 +58,69 @@ class Deep(nn.Module):
 
 
 @functools.cache
-def compiled(target: str, classes: int = 40, **options: Any) -> CompiledProgram:
+def compiled(target: str, classes: int = 40, verify: bool = False, **options: Any) -> CompiledProgram:
     generator = torch.Generator().manual_seed(1)
     batches = [torch.randn(1, 3, 20, 20, generator=generator) for _ in range(3)]
     chosen = replace(part_of(compiled(target, classes)).spec, **options) if options else None
     return micronpu.compile(
-        Deep(classes).eval(), batches[0], target, calibration=batches, quantization="int8", options=chosen, verify=False
+        *(Deep(classes).eval(), batches[0], target),
+        calibration=batches,
+        quantization="int8",
+        options=chosen,
+        verify=verify,
     )
 
 
 def part_of(program: CompiledProgram) -> EthosUPartition:
     (part,) = (p for p in program.partitions if isinstance(p, EthosUPartition))
     return part
+
+
+def check_accesses(program: VelaProgram, spec: EthosUOptions) -> None:
+    """What the registers say of a stream is what the simulator sees it read and write.
+
+    Of weights and scales the registers name whole blocks, the end of which an operation need not read.
+    """
+    content, seen = content_of(program), list[simulator.Operation]()
+    inputs = [np.zeros(b.shape, f"<i{b.element_size}") for b in content.inputs]
+    simulator.EthosUSimulator(spec.silicon).run(content, inputs, watch=seen.append, accesses=True)
+    family = spec.accelerator.family
+    operations = [action for action in actions_of(program.commands) if action.is_operation]
+    for action, known, one in zip(operations, accesses_of(operations, family), seen, strict=True):
+        blocks = Ranges(
+            (region_of(action, p.region), p.address, p.address + p.length) for p in parts_of(action, family)
+        )
+        reads, writes = (Ranges((b.region, b.address, b.address + b.size) for b in x) for x in (one.reads, one.writes))
+        assert not reads - known.reads and not known.reads - reads - blocks, one.name
+        assert not writes - known.writes and not known.writes - writes, one.name
+
+
+@pytest.fixture
+def no_simulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def missing(*args: object, **options: object) -> Path:
+        raise RuntimeUnavailableError("There is no C++ compiler.", hint="install one")
+
+    monkeypatch.setattr(simulator, "_library", None)
+    monkeypatch.setattr(simulator, "build_simulator", missing)
+    recall.simulator_hash.cache_clear()
+    yield
+    recall.simulator_hash.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("target", "classes", "options"), [("alif-e8", 40, {}), ("corstone300", 500, {"max_sram_bytes": 120_000})]
+)
+def test_without_a_simulator_the_program_is_the_same(
+    request: pytest.FixtureRequest, target: str, classes: int, options: dict[str, Any]
+) -> None:
+    usual = compiled(target, classes, True, **options)
+    request.getfixturevalue("no_simulator")
+    with micronpu.no_cache(), pytest.warns(micronpu.AccuracyWarning, match=r"There is no C\+\+ compiler"):
+        unproved = compiled.__wrapped__(target, classes, True, **options)
+    part = part_of(unproved)
+    assert part.ahead is not None and part.ahead.brought and part.ahead.unproved
+    assert unproved.report.warnings[0].rule == "not-verified"
+    assert unproved.buffer == usual.buffer
 
 
 @pytest.mark.parametrize("target", _TARGETS)
@@ -87,7 +145,7 @@ def test_vela_s_own_schedule_takes_what_vela_says(target: str) -> None:
     part = part_of(compiled(target, prefetch=False))
     memories = part.spec.memories
     assert memories is not None
-    found = analysed(part.program, faster.run(part.program, part.spec).accesses, part.spec.accelerator.family, memories)
+    found = analysed(part.program, part.spec.accelerator.family, memories)
     # Operations that read flash and transfers share its port, of which Vela's total knows nothing.
     assert 0.98 <= found.before.cycles / part.program.cycles <= 1.08
 
@@ -96,9 +154,8 @@ def test_vela_s_own_schedule_takes_what_vela_says(target: str) -> None:
 def test_each_wait_is_needed(target: str) -> None:
     """Whichever wait for a transfer is left out, two operations may touch the same bytes at once."""
     part = part_of(compiled(target))
-    ran = faster.run(part.program, part.spec)
-    accesses = [(a.reads, a.writes) for a in ran.accesses]
     family, actions = part.spec.accelerator.family, actions_of(part.program.commands)
+    accesses = [(a.reads, a.writes) for a in accesses_of(actions, family)]
     assert not missing_waits(actions, accesses, family)
     waits = [i for i, a in enumerate(actions) if a.code == TRANSFER_WAIT]
     assert len(waits) > 3
@@ -175,13 +232,14 @@ def test_any_room_gives_the_same_integers(target: str, room: int) -> None:
     memories, family = part.spec.memories, part.spec.accelerator.family
     assert memories is not None
     before = faster.run(part.program, part.spec)
-    found = analysed(part.program, before.accesses, family, memories)
+    found = analysed(part.program, family, memories)
     made = prefetched(found, arrangement_in(found, space_of(found, part.program.scratch_size + room)))
     assert made.brought > 5 and made.program.scratch_size <= part.program.scratch_size + room
     after = faster.run(made.program, part.spec, before.inputs)
     assert all(np.array_equal(a, b) for a, b in zip(before.outputs, after.outputs, strict=True))
-    accesses = [(a.reads, a.writes) for a in after.accesses]
-    assert not missing_waits(actions_of(made.program.commands), accesses, family)
+    actions = actions_of(made.program.commands)
+    assert not missing_waits(actions, [(a.reads, a.writes) for a in accesses_of(actions, family)], family)
+    check_accesses(made.program, part.spec)
 
 
 def test_large_operators_in_parts() -> None:

@@ -12,16 +12,10 @@ from tests.compile.docs.test_examples import example
 
 import micronpu
 from micronpu.compiler.program import CompiledProgram
-from micronpu.targets.ethosu import faster
 from micronpu.targets.ethosu.compile import EthosUPartition
+from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.hazards import missing_waits
-from micronpu.targets.ethosu.schedule.operations import (
-    Access,
-    for_any_data,
-    is_indexed,
-    tables_of,
-)
-from micronpu.targets.ethosu.schedule.ranges import Ranges
+from micronpu.targets.ethosu.schedule.operations import is_indexed, tables_of
 from micronpu.targets.ethosu.schedule.stream import TRANSFER, Action, actions_of, large, small
 
 ROWS, WIDTH, LENGTH = 64, 96, 128
@@ -63,7 +57,7 @@ def test_the_same_integers_along_a_text() -> None:
 def test_waits_hold_for_rows_that_no_run_has_read() -> None:
     part = part_of(compiled())
     actions, family = actions_of(part.program.commands), part.spec.accelerator.family
-    accesses = for_any_data(actions, faster.run(part.program, part.spec).accesses)
+    accesses = accesses_of(actions, family)
     assert not missing_waits(actions, [(a.reads, a.writes) for a in accesses], family)
     assert ROWS * WIDTH in [end - begin for begin, end in tables_of(actions).of(0)]
 
@@ -88,11 +82,10 @@ def _lookup(source: int, target: int, index: int, **more: int) -> Action:
 def test_a_table_is_read_or_written_as_a_whole(source: int, target: int) -> None:
     """A gather from what another operation writes, and a scatter into what another reads."""
     action = _lookup(source, target, 31)
-    seen = Access(64, Ranges([(1, 0x1000, 0x1010)]), Ranges([(1, 0x8000, 0x8010)]))
-    (found,) = for_any_data([action], [seen])
+    (found,) = accesses_of([action], "u85")
     whole = 32 * 16
     reads, writes = ((0x1000, whole), (0x8000, 16)) if source & 0x800 else ((0x1000, 16), (0x8000, whole))
     assert found.reads.of(1) == [(reads[0], reads[0] + reads[1])]
     assert found.writes.of(1) == [(writes[0], writes[0] + writes[1])]
-    plain = _lookup(1, 1, 31)
-    assert for_any_data([plain], [seen]) == [seen]
+    (plain,) = accesses_of([_lookup(1, 1, 31)], "u85")
+    assert plain.reads.of(1) == [(0x1000, 0x1010)] and plain.writes.of(1) == [(0x8000, 0x8010)]

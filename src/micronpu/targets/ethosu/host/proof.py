@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,11 @@ from micronpu.ir.graph import Graph
 from micronpu.targets.ethosu.host.simulator import (
     WEIGHTS_OF_ONE_RUN,
     EthosUSimulator,
-    Footprint,
     NotModelledError,
     SimulationError,
     TooEarlyError,
 )
 from micronpu.targets.ethosu.payload import EthosUPayload
-from micronpu.targets.ethosu.schedule.operations import Access
-from micronpu.targets.ethosu.schedule.ranges import Ranges
 
 Array = np.ndarray[Any, Any]
 
@@ -58,20 +54,10 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Ran:
-    """A stream's run on random integers.
-
-    Attributes:
-        footprints: of each operation, including transfers.
-    """
+    """A stream's run on random integers."""
 
     inputs: list[Array]
     outputs: list[Array]
-    footprints: list[Footprint]
-
-    @cached_property
-    def accesses(self) -> list[Access]:
-        """Bytes that each operation reads and writes, including transfers."""
-        return [Access(f.work, Ranges.in_order(f.reads), Ranges.in_order(f.writes)) for f in self.footprints]
 
 
 @dataclass(frozen=True)
@@ -148,7 +134,7 @@ def compare(
     most: int = MOST_ROWS,
     *,
     seed: int = 0,
-    footprints: bool = False,
+    keep: bool = False,
 ) -> Proof:
     """Run both on random integers, one after the other, so that their memory is not needed at the same time.
 
@@ -160,7 +146,7 @@ def compare(
         counts: range of each input that holds indices; default 1.
         most: maximum number of inputs, if the outputs of fewer are inconclusive.
         seed: of the inputs.
-        footprints: keep the first run with those of its operations.
+        keep: include the first run in the result.
     """
     numbered = counts or [1] * len(inputs)
     ran: list[Ran] = []
@@ -173,8 +159,7 @@ def compare(
             if row >= rows and telling.min(initial=_TELLING) >= _TELLING:
                 break
             given = integers_for(inputs, numbered, seed, row)
-            seen: list[Footprint] | None = [] if footprints and not row else None
-            ran.append(Ran(given, simulator.run(content, given, footprints=seen), seen or []))
+            ran.append(Ran(given, simulator.run(content, given)))
             telling += [_inside(array) for array in ran[-1].outputs]
         del simulator
         release()
@@ -192,7 +177,7 @@ def compare(
     if refused is not None:
         early = refused.offset if isinstance(refused, TooEarlyError) else None
         return Proof(Outcome.DIFFERENT, refused.what.rstrip("."), early)
-    return _against(graph, ran) or Proof(Outcome.EQUAL, ran=ran[0] if footprints else None)
+    return _against(graph, ran) or Proof(Outcome.EQUAL, ran=ran[0] if keep else None)
 
 
 def _against(graph: TosaProgram | LiteRtProgram, ran: Sequence[Ran]) -> Proof | None:

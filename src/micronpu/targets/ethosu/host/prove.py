@@ -70,13 +70,13 @@ def check_of(spec: EthosUOptions) -> Check:
         macs = macs_of(graph)
         rows, waiting = 1 if is_large(graph) else ROWS, 0
         most = min(MOST_ROWS, rows + _SMALL // max(macs, 1))
-        footprints = spec.prefetch and may_pay(program, spec)
+        keep = spec.prefetch and may_pay(program, spec)
         while True:
             seed = checksum(program)
             found = compare(
                 *(content_of(program), spec.silicon, emitted.data, inputs, rows, counts, most),
                 seed=seed,
-                footprints=footprints,
+                keep=keep,
             )
             later = made_to_wait(program.commands, found.early) if found.early is not None else None
             if later is None or waiting == _MOST_WAITING:

@@ -70,19 +70,6 @@ class TooEarlyError(SimulationError):
     """An operation may read data before the previous one has written it; the message names both."""
 
 
-class Footprint(NamedTuple):
-    """Memory accesses of an operation.
-
-    Attributes:
-        work: multiplications, and bytes moved.
-        reads, writes: int64 [ranges, 3]: region, first byte and number of bytes; sorted, not adjacent.
-    """
-
-    work: int
-    reads: npt.NDArray[np.int64]
-    writes: npt.NDArray[np.int64]
-
-
 class _Region(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_uint64), ("kind", ctypes.c_int32))
 
@@ -285,7 +272,6 @@ class EthosUSimulator:
         *,
         watch: Watcher | None = None,
         accesses: bool = False,
-        footprints: list[Footprint] | None = None,
     ) -> list[Array]:
         """Run a payload once.
 
@@ -293,7 +279,6 @@ class EthosUSimulator:
             inputs: one array per input of the payload, of its element size and count, in the order of its program.
             watch: called after every operation, with its output.
             accesses: operations include the bytes that they read and write.
-            footprints: list to append the footprint of each operation to, including transfers; excludes `watch`.
 
         Returns:
             One array per output, of the payload's shape (up to six sizes), as signed integers: the payload has only the
@@ -340,8 +325,7 @@ class EthosUSimulator:
         regions = (_Region * len(kinds))(
             *(_Region(m.ctypes.data, m.size, kind) for m, kind in zip(all_memories, kinds, strict=True))
         )
-        handle = _watching(watch, all_memories, accesses) if footprints is None else _collecting(footprints)
-        self._run(content.commands, regions, ranges, handle)
+        self._run(content.commands, regions, ranges, _watching(watch, all_memories, accesses))
         for i, border in enumerate(content.outputs):
             size = _place(border, memories, f"output {i}").size
             hole = self._library.ethosu_sim_unwritten(self._sim, border.region, border.address, size)
@@ -415,18 +399,6 @@ class EthosUSimulator:
 
 def _watching(watch: Watcher | None, memories: Sequence[Array], accesses: bool) -> Callable[[Any], None] | None:
     return None if watch is None else lambda operation: watch(_operation(operation, memories, accesses))
-
-
-def _collecting(found: list[Footprint]) -> Callable[[Any], None]:
-    def spans(first: Any, count: int) -> npt.NDArray[np.int64]:
-        if not count:
-            return np.zeros((0, 3), np.int64)
-        # Copied at once, since ctypes creates an object for every number that is read.
-        rows = np.frombuffer(ctypes.string_at(first, count * ctypes.sizeof(_Range)), np.int64).reshape(count, 3).copy()
-        rows[:, 0] &= 0xFFFFFFFF  # the region is a 32-bit field followed by padding
-        return rows
-
-    return lambda o: found.append(Footprint(o.work, spans(o.reads, o.num_reads), spans(o.writes, o.num_writes)))
 
 
 _ERRORS = {_NOT_MODELLED: NotModelledError, _TOO_MUCH_WORK: NotModelledError, _TOO_EARLY: TooEarlyError}

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.operations import (
     CONSTANTS,
     SCALE_REGION,
     SOURCE,
     SOURCE_REGION,
-    Access,
     Part,
     is_indexed,
     parts_of,
     region_of,
-    with_all_rows,
 )
 from micronpu.targets.ethosu.schedule.ranges import Ranges
 from micronpu.targets.ethosu.schedule.stream import CONVOLUTION, DEPTHWISE, Action, large, small
@@ -55,16 +54,12 @@ class Read:
     end: int
 
 
-def reads_of(actions: Sequence[Action], accesses: Sequence[Access], family: str) -> list[Read] | None:
-    """Return every address of constants in a stream; None if one cannot be determined.
-
-    Args:
-        accesses: of each operation, including transfers.
-    """
+def reads_of(actions: Sequence[Action], family: str) -> list[Read] | None:
+    """Return every address of constants in a stream; None if one cannot be determined."""
     found: list[Read] = []
     operations = [number for number, action in enumerate(actions) if action.is_operation]
-    for number, access in zip(operations, accesses, strict=True):
-        own = _reads(number, actions[number], with_all_rows(actions[number], access).reads, family)
+    for number, access in zip(operations, accesses_of(actions, family), strict=True):
+        own = _reads(number, actions[number], access.reads, family)
         if own is None:
             return None
         found += own

@@ -24,7 +24,8 @@ WEIGHT_REGION, SCALE_REGION = 0x128, 0x129
 _REGION = 7
 _INDEXED = 1 << 11
 """Flag in the region of a U85 transfer: an index table selects its rows."""
-_LARGEST_INDEX, _PLANES = 0x38, 0x133
+ROWS, PLANES = 0x132, 0x133
+_LARGEST_INDEX = 0x38
 _SOURCE_ROWS, _TARGET_ROWS = (SOURCE_REGION, SOURCE, 0x33, 0x34), (TARGET_REGION, TARGET, 0x35, 0x36)
 """Codes of the registers of region, address, and the strides of rows and planes in bytes."""
 _OF_IFM2 = 1
@@ -51,10 +52,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Access:
-    """Memory accesses of an operation in the simulator.
+    """Memory accesses of an operation.
 
     Attributes:
-        work: multiplications, and bytes moved.
+        work: multiplications; elements of an operation without any, bytes of a transfer.
         reads, writes: every byte, by region.
     """
 
@@ -106,16 +107,6 @@ def is_indexed(action: Action) -> bool:
     return action.is_transfer and bool((action.number(SOURCE_REGION) | action.number(TARGET_REGION)) & _INDEXED)
 
 
-def for_any_data(actions: Sequence[Action], accesses: Sequence[Access]) -> list[Access]:
-    """Bytes that the operations of a stream may read and write for any inputs.
-
-    Args:
-        accesses: of a run, including transfers.
-    """
-    operations = [action for action in actions if action.is_operation]
-    return [with_all_rows(action, access) for action, access in zip(operations, accesses, strict=True)]
-
-
 def tables_of(actions: Sequence[Action]) -> Ranges:
     """Tables of a stream's row lookups."""
     return Ranges(span for action in actions if is_indexed(action) for span in _rows(action, *_SOURCE_ROWS))
@@ -134,7 +125,7 @@ def _rows(action: Action, region: int, base: int, stride: int, plane: int) -> Ra
     number = action.number(region)
     if not number & _INDEXED:
         return Ranges()
-    planes = action.number(_PLANES) - 1 if number >> 9 & 3 == 2 else 0
+    planes = action.number(PLANES) - 1 if number >> 9 & 3 == 2 else 0
     size = action.address(_LARGEST_INDEX) * action.address(stride) + planes * action.address(plane)
     begin = action.address(base)
     return Ranges([(number & _REGION, begin, begin + size + action.address(LENGTH))])
@@ -210,8 +201,8 @@ def run(engines: Engines, action: Action, work: Work, memories: Memories, family
 def cycles_of(action: Action, memories: Memories) -> tuple[int, bool]:
     """Cycles of a transfer; True if it reads constants."""
     dimensions = (action.number(SOURCE_REGION) | action.number(TARGET_REGION)) >> 9 & 3
-    rows = max(action.number(0x132), 1) if dimensions else 1
-    rows *= max(action.number(_PLANES), 1) if dimensions == 2 else 1
+    rows = max(action.number(ROWS), 1) if dimensions else 1
+    rows *= max(action.number(PLANES), 1) if dimensions == 2 else 1
     size = action.address(LENGTH) * rows
     if region_of(action, SOURCE_REGION) == CONSTANTS:
         return memories.transfer(size), True

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from micronpu.targets.ethosu.border import Border
+from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.ahead import Arrangement, Piece, Slot, arranged
 from micronpu.targets.ethosu.schedule.engines import NOTHING, Memories, Work
 from micronpu.targets.ethosu.schedule.hazards import Order
@@ -28,7 +29,6 @@ from micronpu.targets.ethosu.schedule.operations import (
     TARGET_REGION,
     Access,
     Timed,
-    for_any_data,
     part_of,
     shares,
     timed,
@@ -70,14 +70,10 @@ class Analysed:
     before: Timed
 
 
-def analysed(program: VelaProgram, accesses: Sequence[Access], family: str, memories: Memories) -> Analysed:
-    """Split a program into its operations.
-
-    Args:
-        accesses: bytes that each operation of its stream reads and writes, including transfers.
-    """
+def analysed(program: VelaProgram, family: str, memories: Memories) -> Analysed:
+    """Split a program into its operations."""
     actions = actions_of(program.commands)
-    accesses = for_any_data(actions, accesses)
+    accesses = accesses_of(actions, family)
     share = shares(actions, program.places, accesses)
     works = {
         number: part_of(program.layers[place].work, part)

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 Span = tuple[int, int]
+_REGION_BIT = 48
+"""Position of the region in an integer with an address, which has 40 bits."""
 
 
 class Ranges:
@@ -36,15 +38,21 @@ class Ranges:
             self._spans[region] = merged
 
     @classmethod
-    def in_order(cls, rows: npt.NDArray[np.int64]) -> Ranges:
-        """Create from rows [ranges, 3] of region, first byte and number of bytes, sorted and without overlaps."""
+    def of_rows(cls, rows: npt.NDArray[np.int64]) -> Ranges:
+        """Create from rows [ranges, 3] of region, first byte and number of bytes, in any order."""
         made = cls()
-        regions, begins, ends = rows[:, 0], rows[:, 1], rows[:, 1] + rows[:, 2]
-        apart = (regions[1:] != regions[:-1]) | (begins[1:] > ends[:-1])
-        first = np.flatnonzero(np.concatenate(([True], apart))) if len(rows) else np.zeros(0, np.int64)
-        last = np.flatnonzero(np.concatenate((apart, [True]))) if len(rows) else first
+        begins = rows[:, 0] << _REGION_BIT | rows[:, 1]
+        order = np.argsort(begins, kind="stable")
+        begins, lengths = begins[order], rows[order, 2]
+        begins, lengths = begins[lengths > 0], lengths[lengths > 0]
+        if not len(begins):
+            return made
+        ends = np.maximum.accumulate(begins + lengths)
+        apart = np.flatnonzero(begins[1:] > ends[:-1])
+        first, last = begins[np.concatenate(([0], apart + 1))], ends[np.concatenate((apart, [len(ends) - 1]))]
+        inside = (1 << _REGION_BIT) - 1
         for region, begin, end in zip(
-            regions[first].tolist(), begins[first].tolist(), ends[last].tolist(), strict=True
+            (first >> _REGION_BIT).tolist(), (first & inside).tolist(), (last & inside).tolist(), strict=True
         ):
             made._spans.setdefault(region, []).append((begin, end))
         return made

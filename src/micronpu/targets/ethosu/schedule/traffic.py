@@ -9,7 +9,7 @@ columns, since an Ethos-U does not cache weights. All of it follows from the reg
     depthwise    those that its window covers        those of the block  those of its channels
     element-wise those of the block                  those of the block  none
 
-The simulator's `Operation.reads` has the distinct bytes that an operation accesses; this module counts bus traffic.
+`schedule.accesses` has the distinct bytes that an operation accesses; this module counts bus traffic.
 """
 
 from __future__ import annotations
@@ -28,14 +28,20 @@ from micronpu.targets.ethosu.schedule.operations import (
 )
 from micronpu.targets.ethosu.schedule.stream import CONVOLUTION, DEPTHWISE, Action
 
-_POOL, _ELEMENTWISE, _RESIZE = 0x005, 0x006, 0x007
+POOL, _ELEMENTWISE, _RESIZE = 0x005, 0x006, 0x007
 _TABLE_MEMORY = 0x100
 """Flag in the target of a transfer: a table inside the NPU, which the bus does not see."""
 _REDUCE_SUM = 2
 """Parameter of a pool that sums channels."""
+INPUT, OUTPUT, SECOND_INPUT = 0x00, 0x10, 0x80
+"""Offset of the registers of a feature map."""
+_PRECISIONS = {INPUT: 0x105, SECOND_INPUT: 0x185}
+_NO_POOL = 4
+"""Parameter of a U85 pool that reads only accumulators."""
+_ACCUMULATORS, _FROM_SECOND_INPUT = 0x124, 2
 _UNARY = {"u55": (5, 6, 7), "u65": (5, 6, 7), "u85": (5, 6, 7, 36)}
 """Parameters of element-wise operations with one input: leaky ReLU, absolute value, leading zeros, not."""
-_BRICK = 16
+BRICK = 16
 """Adjacent channels in the format NHCWB16."""
 _INSIDE = 2
 """U85: upper bits of a precision from this value on: the map stays inside the NPU, or is a scalar."""
@@ -109,7 +115,7 @@ def _moved(action: Action, family: str, port: int) -> Traffic:
     if action.is_transfer:
         return _transfer(action, port)
     counts: Counter[tuple[int, str]] = Counter()
-    result = _Result.of(action, family)
+    result = Result.of(action, family)
     for region, segments in _inputs(action, family, result):
         for count, size in segments:
             counts[region, "read"] += count * size
@@ -147,7 +153,7 @@ Segments = Iterator[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class _Result:
+class Result:
     """The blocks of an operation's result.
 
     Attributes:
@@ -165,7 +171,7 @@ class _Result:
     bricks: bool
 
     @classmethod
-    def of(cls, action: Action, family: str) -> _Result:
+    def of(cls, action: Action, family: str) -> Result:
         number = action.number
         precision = number(0x114)
         height, width, depth = (number(code) + 1 for code in (0x112, 0x111, 0x113))
@@ -184,6 +190,11 @@ class _Result:
     def depth(self) -> int:
         return self.channels[-1][1]
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, columns and channels."""
+        return self.rows[-1][1], self.columns[-1][1], self.depth
+
     def segments(self) -> Segments:
         """Pieces that are written."""
         height = self.rows[-1][1]
@@ -192,7 +203,7 @@ class _Result:
 
     def work(self, action: Action) -> int:
         made = self.rows[-1][1] * self.columns[-1][1] * self.depth
-        if action.code not in (CONVOLUTION, DEPTHWISE, _POOL):
+        if action.code not in (CONVOLUTION, DEPTHWISE, POOL):
             return made
         dilation = action.number(0x122) >> 3 & 1, action.number(0x122) >> 4 & 1  # registers hold the dilated window
         taps = math.prod(action.number(0x120 + i) // (d + 1) + 1 for i, d in enumerate(dilation))
@@ -209,8 +220,8 @@ def _pieces(
     """Contiguous pieces of an area: rows of bricks, whole pixels of a row, or the channels of one pixel."""
     for begin, end in channels:
         if bricks:
-            full, rest = divmod(end - begin, _BRICK)
-            yield rows * full, columns * _BRICK * element
+            full, rest = divmod(end - begin, BRICK)
+            yield rows * full, columns * BRICK * element
             if rest:
                 yield rows * columns, rest * element
         elif end - begin == depth:
@@ -219,12 +230,12 @@ def _pieces(
             yield rows * columns, (end - begin) * element
 
 
-def _inputs(action: Action, family: str, result: _Result) -> Iterator[tuple[int, Segments]]:
+def _inputs(action: Action, family: str, result: Result) -> Iterator[tuple[int, Segments]]:
     """Region and pieces of each map that is read."""
     first, second = action.number(0x105), action.number(0x185)
     region, other = (region_of(action, code) for code in (0x10F, 0x18F))
     in_memory = family != "u85" or first >> 14 < _INSIDE
-    if action.code in (CONVOLUTION, DEPTHWISE, _POOL):
+    if action.code in (CONVOLUTION, DEPTHWISE, POOL):
         if in_memory:
             yield region, _window(action, result, *_kind(first))
         if action.code == CONVOLUTION and not parts_of(action, family):  # its weights are the second map
@@ -243,12 +254,63 @@ def _inputs(action: Action, family: str, result: _Result) -> Iterator[tuple[int,
             yield other, _operand(result, spread, *_kind(second))
 
 
+@dataclass(frozen=True)
+class Map:
+    """The part of a feature map that an operation reads or writes.
+
+    Attributes:
+        base: offset of its registers.
+        height, width, depth: rows, columns and channels, from the first.
+        element_bytes: of an element.
+        bricks: True if it is stored as NHCWB16.
+    """
+
+    base: int
+    height: int
+    width: int
+    depth: int
+    element_bytes: int
+    bricks: bool
+
+
+def inputs_of(action: Action, family: str, result: Result) -> Iterator[Map]:
+    """The feature maps in memory that an operation reads."""
+    number, (height, width, depth) = action.number, result.shape
+    own = number(0x104) + 1
+    found: list[tuple[int, int, int, int]] = []
+    if action.code in (CONVOLUTION, DEPTHWISE, POOL):
+        if not (family == "u85" and action.code == POOL and action.parameter == _NO_POOL):
+            rows, columns = (
+                _covered([(0, size)], *axis)[0] for size, axis in zip((height, width), _axes(action), strict=True)
+            )
+            found.append((INPUT, rows, columns, own if _reads_all_channels(action) else depth))
+        if action.code == CONVOLUTION and not parts_of(action, family):  # its weights
+            found.append((SECOND_INPUT, 1, depth, own))
+        elif family == "u85" and number(_ACCUMULATORS) >> 4 & 3 == _FROM_SECOND_INPUT:
+            found.append((SECOND_INPUT, height, width, depth))
+    elif action.code == _RESIZE:
+        found.append((INPUT, number(0x10B) + 1, number(0x10A) + 1, own))
+    else:
+        spreads = {INPUT: number(0x108) if family == "u85" else 0, SECOND_INPUT: number(0x180)}
+        if action.parameter in _UNARY[family]:
+            del spreads[SECOND_INPUT]
+        along = _ALONG_ROWS, _ALONG_COLUMNS, _ALONG_CHANNELS
+        for base, spread in spreads.items():
+            if not spread & _SCALARS[family]:
+                rows, columns, channels = (1 if spread & a else n for a, n in zip(along, result.shape, strict=True))
+                found.append((base, rows, columns, channels))
+    for base, rows, columns, channels in found:
+        precision = number(_PRECISIONS[base])
+        if family != "u85" or precision >> 14 < _INSIDE:
+            yield Map(base, rows, columns, channels, *_kind(precision))
+
+
 def _kind(precision: int) -> tuple[int, bool]:
     """Bytes of an element of an input; True if it is stored as NHCWB16."""
     return 1 << (precision >> 2 & 3), bool(precision >> 6 & 3)
 
 
-def _operand(result: _Result, spread: int, element: int, bricks: bool) -> Segments:
+def _operand(result: Result, spread: int, element: int, bricks: bool) -> Segments:
     """Pieces of an operand; along a broadcast axis, each block reads one element."""
     rows = len(result.rows) if spread & _ALONG_ROWS else result.rows[-1][1]
     channels = [(0, 1)] * len(result.channels) if spread & _ALONG_CHANNELS else result.channels
@@ -257,25 +319,31 @@ def _operand(result: _Result, spread: int, element: int, bricks: bool) -> Segmen
         yield from _pieces(rows, 1 if spread & _ALONG_COLUMNS else end - begin, channels, depth, element, bricks)
 
 
-def _window(action: Action, result: _Result, element: int, bricks: bool) -> Segments:
+def _window(action: Action, result: Result, element: int, bricks: bool) -> Segments:
     """Pieces covered by the windows of all blocks."""
-    number = action.number
-    stride = number(0x122)
-    steps = (stride >> 1 & 1) + 1 + (stride >> 9 & 7) * 2, (stride & 1) + 1 + (stride >> 6 & 7) * 2
-    pads = [number(code) & 0x7F for code in (0x100, 0x101)], [number(code) & 0xFF for code in (0x103, 0x102)]
-    reach = number(0x121) + 1, number(0x120) + 1
-    upscaled = 2 if number(0x107) & 3 else 1
     covered = [
-        _covered(blocks, step, size, pad, after, upscaled)
-        for blocks, step, size, pad, after in zip((result.rows, result.columns), steps, reach, *pads, strict=True)
+        _covered(blocks, *axis) for blocks, axis in zip((result.rows, result.columns), _axes(action), strict=True)
     ]
-    whole = action.code == CONVOLUTION or (action.code == _POOL and action.parameter == _REDUCE_SUM)
-    depth = number(0x104) + 1 if whole else result.depth
+    whole = _reads_all_channels(action)
+    depth = action.number(0x104) + 1 if whole else result.depth
     channels = [(0, depth)] * len(result.channels) if whole else result.channels
     rows = sum(covered[0])
     for columns in covered[1]:
         if columns:
             yield from _pieces(rows, columns, channels, depth, element, bricks)
+
+
+def _reads_all_channels(action: Action) -> bool:
+    return action.code == CONVOLUTION or (action.code == POOL and action.parameter == _REDUCE_SUM)
+
+
+def _axes(action: Action) -> Iterator[tuple[int, int, int, int, int]]:
+    """For rows and columns: stride, size of the dilated window, padding before and after, upscaling."""
+    number, stride = action.number, action.number(0x122)
+    upscaled = 2 if number(0x107) & 3 else 1
+    for low, high, reach, before, after in ((1, 9, 0x121, 0x100, 0x103), (0, 6, 0x120, 0x101, 0x102)):
+        step = (stride >> low & 1) + 1 + (stride >> high & 7) * 2
+        yield step, number(reach) + 1, number(before) & 0x7F, number(after) & 0xFF, upscaled
 
 
 def _covered(
