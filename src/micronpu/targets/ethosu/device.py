@@ -133,7 +133,9 @@ class EthosUDevice(Device):
 
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         own = [p for p in parts if isinstance(p, EthosUPartition)]
-        notes = [
+        notes = ["There is no simulator on this machine: the command stream is not proved."]
+        notes = [] if simulator_hash() or not own else notes
+        notes += [
             f"In partition `{p.name}` Vela lets {plural(p.waiting, 'operation')} begin before what it reads is "
             "written; micronpu makes it wait."
             for p in own
