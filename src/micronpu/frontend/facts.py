@@ -91,6 +91,8 @@ WRITTEN_OUT: Fact[tuple[tuple[str, int, bool], ...]] = Fact("micronpu_written_ou
 """Of each `while_loop` that is written out: its name, its steps, and whether data may end it before that."""
 LOOPS_ALLOWED: Fact[bool] = Fact("micronpu_loops", False)
 """Whether recurrent layers may become one step in a loop."""
+FLOAT_PROGRAM: Fact[Any] = Fact("micronpu_float_program", None)
+"""The module as it was before any rewrite, between the rewrites and the annotation of torchao's `prepare_pt2e`."""
 LOOP_GRIDS: Fact[tuple[Any, ...]] = Fact("micronpu_grids", ())
 """Grids of what the step of a loop takes and gives."""
 SCOPES: Fact[dict[str, str] | None] = Fact("micronpu_scopes", None)

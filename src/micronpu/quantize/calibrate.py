@@ -32,10 +32,12 @@ from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.ranges import fit_ranges
+from micronpu.quantize.recorder import without_recorder
 from micronpu.quantize.running import run_sequence, seen_calls
 from micronpu.quantize.states import check_stateless
 from micronpu.quantize.weights import correct
 from micronpu.upstream.session import exclusive, one_thread
+from micronpu.upstream.torch import is_guard
 
 Progress = Callable[[int], None]
 
@@ -162,6 +164,9 @@ def observed(
     from micronpu.quantize.compose import fold_batch_norms
     from micronpu.quantize.quantizer import StaticQuantizer
 
+    for node in module.graph.find_nodes(op="call_module"):
+        if is_guard(module.get_submodule(str(node.target))):  # shapes are checked by us
+            module.graph.erase_node(node)
     with quiet(), torch.no_grad(), one_thread():
         if isinstance(quantizer, StaticQuantizer) and quantizer.settings.io is None:
             mark_standardisation(module, sequences, quantizer.settings.default)
@@ -182,16 +187,15 @@ def _first(states: States, sequences: Sequence[Sequence[tuple[torch.Tensor, ...]
 
 def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
     """The module with observers."""
-    from micronpu.quantize.quantizer import StaticQuantizer
-
-    if isinstance(quantizer, StaticQuantizer) and quantizer.is_ours() and post_training.takes(module):
+    is_ours = getattr(quantizer, "is_ours", None)  # torchao's own quantizers have none
+    if is_ours is not None and is_ours() and post_training.takes(module):
         quantizer.check_use(is_qat=False)
         names = post_training.scopes(module)
         annotated = quantizer.annotated(quantizer.rewritten(module))
         return post_training.prepared(annotated, names, quantizer.prepare_obs_or_fq_callback)
     from micronpu.quantize.pt2e import prepare_pt2e
 
-    return prepare_pt2e(module, quantizer)  # type: ignore[no-any-return]
+    return without_recorder(prepare_pt2e(module, quantizer))
 
 
 def _with_whole_joints(module: GraphModule, quantizer: Any) -> GraphModule:
@@ -313,4 +317,4 @@ def calibrate_and_quantize(
         return train_or_calibrate(module, batches, quantizer, train_fn)
     if lifted is not module:
         return held(quantize(lifted, calibration_sequences(calibration_inputs, examples), quantizer, states=states))
-    return quantize(module, [calibration_batches(calibration_inputs, examples)], quantizer)
+    return quantize(module, [[row] for row in calibration_batches(calibration_inputs, examples)], quantizer)

@@ -10,7 +10,7 @@ are added up, that happens in double precision, in one order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -147,6 +147,7 @@ class RangeObserver(nn.Module):
         super().__init__()
         self.dtype, self.quant_min, self.quant_max, self.qscheme = dtype, quant_min, quant_max, qscheme
         self.is_dynamic = False  # torchao asks
+        self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
         self.register_buffer("eps", torch.tensor([eps]))
         self.register_buffer("min_val", torch.tensor(torch.inf))
         self.register_buffer("max_val", torch.tensor(-torch.inf))
@@ -255,8 +256,25 @@ class RangeObserver(nn.Module):
                 return grid_of(low, high, *grid, wider, symmetric=symmetric)
         return scale, zero_point
 
+    def get_extra_state(self) -> torch.Tensor:
+        """What a checkpoint holds beside the buffers; a tensor, as users clone every value of a `state_dict`."""
+        return torch.tensor([self.calls, self.values, self.lowest, self.highest], dtype=torch.float64)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        """Restores what `get_extra_state` returned."""
+        calls, values, self.lowest, self.highest = state.tolist()
+        self.calls, self.values = int(calls), int(values)
+
     def extra_repr(self) -> str:
         return f"min_val={self.min_val}, max_val={self.max_val}"
+
+
+def _make_room(observer: nn.Module, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
+    """Resizes the buffers of weights with a scale per channel that were not seen yet to those of a checkpoint."""
+    for name, buffer in observer.named_buffers(recurse=False):
+        saved = state_dict.get(prefix + name)
+        if isinstance(saved, torch.Tensor) and not buffer.numel():
+            buffer.resize_(saved.shape)
 
 
 def grid_of(

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from micronpu.quantize.joints import joined_results
 from micronpu.quantize.observers import observer_for
 from micronpu.quantize.observing import FixedObserver, RangeObserver
+from micronpu.quantize.recorder import Recorder
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec, SharedQuantizationSpec, noted
 from micronpu.upstream import torchao as upstream
 
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 upstream.accept_as_observer(RangeObserver)
+upstream.accept_as_observer(Recorder)
 
 
 class _Maker:

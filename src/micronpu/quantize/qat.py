@@ -175,7 +175,7 @@ def train_or_calibrate(
         prepared = prepare_qat_pt2e(module, quantizer)
     if train is not None:
         with nullcontext() if around is None else around(float_program, prepared):
-            train_prepared(prepared, batches[0], train)
+            train_prepared(prepared, train)
     else:
         set_training(prepared, False)
         with torch.no_grad():
@@ -186,11 +186,8 @@ def train_or_calibrate(
     return finished(quantized, batches[0])
 
 
-def train_prepared(prepared: GraphModule, examples: tuple[torch.Tensor, ...], train: Train) -> None:
+def train_prepared(prepared: GraphModule, train: Train) -> None:
     """Trains what `prepare_qat_pt2e` returned, in place; it is then ready for `convert_pt2e`.
-
-    Args:
-        examples: inputs of the shapes that it was prepared with; their values do not matter.
 
     Raises:
         ModelError: after training there is NaN or infinity in the module, or it has never been run.
@@ -202,7 +199,6 @@ def train_prepared(prepared: GraphModule, examples: tuple[torch.Tensor, ...], tr
     _check_finite(prepared)
     _check_ranges(prepared)
     prepared.eval()
-    _observe_weights(prepared, examples)
 
 
 def allow_train_and_eval(model: GraphModule) -> GraphModule:
@@ -273,12 +269,3 @@ def _check_ranges(model: GraphModule) -> None:
             "training, so that its tensor has no range.",
             hint="a look for exponentials of large values and divisions by almost nothing; a smaller learning rate",
         )
-
-
-def _observe_weights(model: GraphModule, examples: tuple[torch.Tensor, ...]) -> None:
-    """Sets the grids of the weights after the last step of training; the module is in evaluation mode."""
-    for module in model.modules():
-        if isinstance(module, FakeQuantizeBase) and module not in _activations(model):
-            module.enable_observer()
-    with torch.no_grad():
-        model(*examples)

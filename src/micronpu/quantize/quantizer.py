@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +16,7 @@ from typing_extensions import Self
 from micronpu.base.arguments import check_type
 from micronpu.base.errors import OptionError
 from micronpu.frontend.branches import compute_both_branches
-from micronpu.frontend.facts import IN_TRAINING
+from micronpu.frontend.facts import FLOAT_PROGRAM, IN_TRAINING
 from micronpu.frontend.loops import write_out_loops
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.annotate import annotate
@@ -41,9 +43,11 @@ from micronpu.quantize.magnitudes import project_magnitudes
 from micronpu.quantize.masks import observe_what_counts
 from micronpu.quantize.norms import widen
 from micronpu.quantize.poles import observe_poles
+from micronpu.quantize.recorder import keep_float_program, record_calls, recorders
 from micronpu.quantize.states import check_lifted, join_grids
 from micronpu.quantize.switches import check_rewrites
 from micronpu.quantize.transforms import prepare_for_annotation
+from micronpu.upstream.torchao import accept_as_quantizer
 
 _ASKED = ("transform_for_annotation", "annotate", "validate", "prepare_obs_or_fq_callback", "rewritten", "annotated")
 
@@ -88,6 +92,7 @@ class StaticQuantizer:
         io: Borders | None = None,
     ) -> None:
         check_type("is_qat", is_qat, bool, type(None))
+        accept_as_quantizer(StaticQuantizer)
         self.capabilities = capabilities
         self.is_qat = bool(is_qat)
         self._open = False
@@ -274,6 +279,8 @@ class StaticQuantizer:
         from micronpu.quantize import shims
 
         shims.apply()
+        if not self.is_qat and not FLOAT_PROGRAM.is_said(model):  # the first of several quantizers
+            keep_float_program(model)
         for other in self._others:
             if callable(transform := getattr(other, "transform_for_annotation", None)):
                 model = transform(model)
@@ -300,13 +307,29 @@ class StaticQuantizer:
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotates what micronpu knows and the settings do not leave out; the rest stays float."""
+        from micronpu.quantize.calibrate import quantize
         from micronpu.quantize.pt2e import annotated_by_others, hand_over
 
+        is_alone = not annotated_by_others(model)
         for other in self._others:
             other.annotate(model)
         with self._leaving(annotated_by_others(model)):
             hand_over(self.annotated(model))
+        if is_alone:
+            record_calls(model, functools.partial(quantize, quantizer=self._as_it_is()))
+        if self.is_qat:
+            from micronpu.quantize.simulate import observe_last_weights
+
+            observe_last_weights(model)
         return model
+
+    def _as_it_is(self) -> Self:
+        """A copy for which settings that are made from now on do not hold."""
+        made = copy.copy(self)
+        made.settings = copy.copy(self.settings)
+        for name, value in vars(self.settings).items():
+            setattr(made.settings, name, copy.copy(value))
+        return made
 
     @contextmanager
     def _leaving(self, nodes: Collection[Node]) -> Iterator[None]:
@@ -352,6 +375,8 @@ class StaticQuantizer:
 
             share_ranges(edge_or_node_to_obs_or_fq)
         join_grids(model, edge_or_node_to_obs_or_fq)
+        for recorder in recorders(model):
+            recorder.watch(edge_or_node_to_obs_or_fq.values())
 
     def quantize_with_submodules(
         self, model: GraphModule, calibration_samples: Sequence[tuple[Any, ...]], is_qat: bool = False
@@ -366,7 +391,7 @@ class StaticQuantizer:
         Raises:
             OptionError: an argument is of another type, or for training.
         """
-        from micronpu.quantize.pt2e import convert_pt2e, prepare_pt2e
+        from micronpu.quantize.calibrate import calibrate_and_quantize
 
         check_type("model", model, GraphModule, hint="torch.export.export(model, inputs).module()")
         if is_qat is not False:
@@ -376,11 +401,7 @@ class StaticQuantizer:
             raise OptionError("`calibration_samples` is no list of tuples of tensors.", hint="[(x,), ...]")
         write_out_loops(model)
         compute_both_branches(model)
-        prepared = prepare_pt2e(model, self)
-        for sample in samples:
-            prepared(*sample)
-        converted: GraphModule = convert_pt2e(prepared)
-        return converted
+        return calibrate_and_quantize(model, samples, self)
 
     def check_use(self, is_qat: bool) -> None:
         """Refuses to prepare for QAT what is for post-training quantization, and the other way round.

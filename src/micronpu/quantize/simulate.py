@@ -23,10 +23,10 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import InternalError
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops import ATEN_IMPORTS
-from micronpu.quantize.attributes import attribute
+from micronpu.quantize.attributes import attribute, is_constant
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.hidden import hidden_batch_norm
-from micronpu.quantize.pt2e import ObserverBase
+from micronpu.quantize.pt2e import FakeQuantizeBase, ObserverBase
 
 aten = torch.ops.aten
 
@@ -142,6 +142,40 @@ class Settle(ObserverBase):
             _settle_weight(model, layer)
         node.replace_all_uses_with(value)
         model.graph.erase_node(node)
+
+
+class LastWeights(ObserverBase):
+    """Shows observers the weights after the last step of training; its node is the first that is converted.
+
+    They saw those of the last call, before the optimizer changed them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(torch.float32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def calculate_qparams(self, **options: Any) -> Any:
+        raise InternalError("Weights have qparams, each by its own observer.")
+
+    def convert(self, model: GraphModule, node: Node) -> None:
+        for other in model.graph.find_nodes(op="call_module"):
+            module = model.get_submodule(str(other.target))
+            is_of_weights = isinstance(module, FakeQuantizeBase) and module.qscheme != torch.per_tensor_affine
+            if is_of_weights and is_constant(other.args[0]):
+                module.activation_post_process(evaluate(model, other.args[0]))
+        model.graph.erase_node(node)
+
+
+def observe_last_weights(model: GraphModule) -> None:
+    """Adds the node of `LastWeights` to an annotated model, in place."""
+    first, x = next(iter(model.graph.nodes)), next((n for n in model.graph.nodes if n.op == "placeholder"), None)
+    if x is not None:
+        if x is not first:
+            first.prepend(x)
+        with model.graph.inserting_after(x):
+            _submodule(model, LastWeights(), (x,))
 
 
 def _settle_weight(model: GraphModule, layer: Node) -> None:

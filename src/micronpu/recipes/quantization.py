@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,14 +13,11 @@ from micronpu.base.errors import ModelError
 from micronpu.frontend.exported import finished
 from micronpu.frontend.program import overload_name, static_shape
 from micronpu.frontend.training import Train, is_in_training
-from micronpu.quantize.calibrate import finite_values
 from micronpu.quantize.compose import fold_batch_norms
 from micronpu.quantize.data import calibration_batches
-from micronpu.quantize.double import runnable
 from micronpu.quantize.qat import train_prepared
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.recipes.lowering import layout_of
-from micronpu.upstream.session import one_thread
 
 Inputs = tuple[torch.Tensor, ...]
 
@@ -41,7 +37,6 @@ def post_training(quantizer: StaticQuantizer, calibration: Any) -> QuantizationR
         calibration_inputs_fn=None if calibration is None else data.batches,
         pre_prepare_passes=[data.before],
         post_prepare_passes=[data.watch],
-        pre_convert_passes=[data.done],
     )
 
 
@@ -51,8 +46,6 @@ class _Calibration:
     def __init__(self, calibration: Any) -> None:
         self._calibration = calibration
         self._examples: Inputs = ()
-        self._watching = contextlib.ExitStack()
-        self._runs = 0
         self._in_training = ""
 
     def before(self, module: GraphModule) -> GraphModule:
@@ -67,43 +60,16 @@ class _Calibration:
         return calibration_batches(given, self._examples)
 
     def watch(self, prepared: GraphModule) -> GraphModule:
-        """Refuses values that are not finite, and computes as `micronpu.compile` does: with one thread, in float64."""
-        self._runs = 0
-        self._watching.close()
-        self._watching.enter_context(finite_values(prepared, lambda: self._runs))
-        run = contextlib.ExitStack()
+        """Refuses a model in training mode when it is called: ExecuTorch reworks what a pass raises."""
 
-        def start(*_: Any) -> None:
-            # Not earlier: what a pass raises, ExecuTorch puts into a sentence of its own.
-            if self._in_training:
-                raise ModelError(
-                    f"The model is in training mode, in which `{self._in_training}` changes results.",
-                    hint="model.eval() before the export",
-                )
-            run.enter_context(one_thread())
+        def refuse(*_: Any) -> None:
+            raise ModelError(
+                f"The model is in training mode, in which `{self._in_training}` changes results.",
+                hint="model.eval() before the export",
+            )
 
-        def end(*_: Any) -> None:
-            run.close()
-            self._runs += 1
-
-        wide: list[GraphModule] = []
-
-        def forward(*inputs: Any) -> Any:
-            if not wide:
-                wide.append(runnable(prepared, [inputs]))
-            return type(wide[0]).forward(wide[0], *inputs)
-
-        prepared.forward = forward
-        self._watching.callback(vars(prepared).pop, "forward", None)
-        for handle in (
-            prepared.register_forward_pre_hook(start, prepend=True),
-            prepared.register_forward_hook(end, always_call=True),
-        ):
-            self._watching.callback(handle.remove)
-        return prepared
-
-    def done(self, prepared: GraphModule) -> GraphModule:
-        self._watching.close()
+        if self._in_training:
+            prepared.register_forward_pre_hook(refuse)
         return prepared
 
 
@@ -123,7 +89,7 @@ def aware_training(quantizer: StaticQuantizer, train: Train) -> QuantizationReci
     return QuantizationRecipe(
         quantizers=[quantizer],
         is_qat=True,
-        train_fn=lambda prepared: train_prepared(prepared, examples[0], train),
+        train_fn=lambda prepared: train_prepared(prepared, train),
         pre_prepare_passes=[before],
         post_convert_passes=[lambda quantized: finished(quantized, examples[0])],
     )

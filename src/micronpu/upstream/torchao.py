@@ -6,6 +6,7 @@ Imports no torchao by itself, which takes as long as a small network to compile.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -113,6 +114,13 @@ def accept_as_observer(kind: type) -> type:
     base: Any = importlib.import_module(_PT2E).ObserverBase
     base.register(kind)
     return kind
+
+
+def accept_as_quantizer(kind: type) -> None:
+    """Makes a class a virtual subclass of torchao's `Quantizer`, if torchao is imported."""
+    home = sys.modules.get(f"{_PT2E}.quantizer.quantizer")
+    if home is not None:
+        home.Quantizer.register(kind)
 
 
 @through(_ANNOTATED)
