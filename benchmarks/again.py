@@ -48,7 +48,7 @@ def measure_here(name: str, target: str, run: str, what: str) -> Row:
         micronpu.check(module, example, target=target)
         size = 0
     else:
-        size = len(micronpu.compile(module, example, target=target, calibration=calibration).buffer)
+        size = len(micronpu.compile(module, example, target, calibration=calibration, quantization="int8").buffer)
     VELA.end()
     seconds = processor_seconds() - before
     return {"run": run, "cpu_seconds": round(seconds, 3), "bytes": size, "hits": CACHE.hits, "misses": CACHE.misses}

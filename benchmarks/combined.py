@@ -215,7 +215,12 @@ def evaluate(name: str, variant: Variant, limit: int | None = None) -> Result:
     )
     options = variant.options()
     program = micronpu.compile(
-        network.module, network.example_inputs, TARGET, calibration=network.calibration[:100], options=options
+        network.module,
+        network.example_inputs,
+        TARGET,
+        calibration=network.calibration[:100],
+        quantization="int8",
+        options=options,
     )
     program.run(network.inputs[:1])
     start = time.perf_counter()

@@ -57,7 +57,7 @@ def compile_here(name: str, target: str, samples: int) -> Row:
     torch.export.export(torch.nn.ReLU(), (torch.zeros(1),))  # imports a compiler, as importing the peer does
     module, example, calibration = network(name, samples)
     wall, cpu = time.perf_counter(), processor_seconds()
-    program = micronpu.compile(module, example, target=target, calibration=calibration)
+    program = micronpu.compile(module, example, target, calibration=calibration, quantization="int8")
     wall, vela_mib = time.perf_counter() - wall, peak_mib(VELA.pid)
     VELA.end()  # the time of a child counts once it has ended
     cpu = processor_seconds() - cpu

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +24,24 @@ os.environ["MICRONPU_CACHE"] = "off"
 gc.disable()  # while modules are imported and rows are made, nearly all of which stay
 
 
+def set_precision(name: Literal["int8", "auto"]) -> None:
+    """Set the precision of compilations that say nothing of it: of few random samples, a search tells nothing."""
+    from micronpu.quantize import quantization
+
+    quantization.UNSET = name
+
+
+@pytest.fixture(autouse=True)
+def _precision_of_users(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compile as users do in tests that are marked `chooses`."""
+    if request.node.get_closest_marker("chooses") is None:
+        yield
+        return
+    set_precision("auto")
+    yield
+    set_precision("int8")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A row that a joined program has anyway runs alone only where somebody names it."""
     named = config.getoption("keyword") or "alone" in config.getoption("markexpr") or any("[" in a for a in config.args)
@@ -33,6 +53,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Processes that import torch to test exports, of which there are hundreds, spend half of their time elsewhere."""
+    if "torch" in sys.modules:
+        set_precision("int8")
     if "executorch.exir" in sys.modules:
         from tests.quicker import keep_what_is_there, quicker
 

@@ -10,6 +10,7 @@ STEPS = {
     "export": "Exporting",
     "sparsify": "Choosing weights and training without labels",
     "quantize": "Calibrating and quantizing",
+    "choose": "Choosing the precision",
     "partition": "Deciding what runs where",
     "compile": "Compiling for the NPU",
     "lower": "Lowering the host's part",

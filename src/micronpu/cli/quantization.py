@@ -18,7 +18,7 @@ How = Annotated[
         "Type of activations (weights are always int8), or a settings file as `micronpu fix` writes it. auto: int8 if "
         "near float, otherwise the most accurate program in 1.1 times its time. Single settings may follow: "
         "int16,equalize,activation_observer=mse; see docs/quantization.md.",
-        default="int8",
+        default="auto to compile without settings, otherwise int8",
     ),
 ]
 
@@ -40,7 +40,7 @@ def quantization_of(given: Sequence[str] | None, io: str | None = None) -> micro
     parts = [(word, micronpu.Quantization.of(word)) for word in words if word not in switches]
     types = [word for word, part in parts if part.settings is None]
     files = [word for word, part in parts if part.settings is not None]
-    activations = only_one("--quantization", types, "one type") or "int8"
+    activations = only_one("--quantization", types, "one type")
     file = only_one("--quantization", files, "one file")
     own: dict[str, Any] = {} if io is None else {"io": check_borders(io, "--io")}
     default: dict[str, Any] = {}

@@ -42,36 +42,27 @@ class Staged:
         name: of the method, where the program has several; "" for the only one.
         expected: what it is to give; None where it is not to be run.
         whole: the quantized module with its states as buffers, for the user.
-        may_choose: whether the user might have left the precision to the compiler, and has not.
     """
 
     quantized: Quantized
     host: HostPart
     expected: Expected | None
     whole: GraphModule
-    may_choose: bool
     name: str = ""
 
     @classmethod
-    def of(
-        cls,
-        quantized: Quantized,
-        device: Device,
-        clock: Clock,
-        checks: Verification,
-        *,
-        may_choose: bool,
-        name: str = "",
-    ) -> Staged:
+    def of(cls, quantized: Quantized, device: Device, clock: Clock, checks: Verification, *, name: str = "") -> Staged:
         """Runs the quantized module where the program is to be compared, and compiles the NPU's parts."""
         expected: Expected | None = None
         if checks.run:
             with clock.early("verify"):
-                expected = Expected.of(quantized.module, quantized.trial, quantized.borders, may_choose=may_choose)
+                expected = Expected.of(
+                    quantized.module, quantized.trial, quantized.borders, quantized.results, proposal=quantized.proposal
+                )
         host = host_part(quantized.module, device, clock, quantized.borders, name)
         whole = held(quantized.module)
         hold(host.module, states_of(quantized.module))
-        return cls(quantized, host, expected, whole, may_choose, name)
+        return cls(quantized, host, expected, whole, name)
 
 
 def programs_of(staged: Sequence[Staged], target: str, checks: Verification, clock: Clock) -> list[CompiledProgram]:
@@ -180,7 +171,7 @@ def _judged(
             found = verified(program, own.expected, host.reads)
         report = replace(report, agreement=found.agreement, accuracy=found.accuracy, warnings=found.warnings)
     exact, known = quantized.trial.exact_rows, report.accuracy
-    seen = (*quantized.warnings, *of_graph(own.whole, exact, may_choose=own.may_choose, accuracy=known))
+    seen = (*quantized.warnings, *of_graph(own.whole, exact, proposal=quantized.proposal, accuracy=known))
     unproved = () if any(w.rule == NOT_VERIFIED for w in report.warnings) else _unproved(program)
     searched = () if quantized.frontier is None else quantized.frontier.warnings
     report = replace(report, warnings=(*of_placement(report), *unproved, *searched, *report.warnings, *seen))

@@ -97,19 +97,19 @@ def of_data(
 
 
 def of_graph(
-    module: GraphModule, exact: Sequence[Row], *, may_choose: bool, accuracy: ProgramAccuracy | None = None
+    module: GraphModule, exact: Sequence[Row], *, proposal: str, accuracy: ProgramAccuracy | None = None
 ) -> tuple[ReportWarning, ...]:
     """What a quantized module shows.
 
     Args:
         exact: what the float model gives for some rows.
-        may_choose: whether `quantization="auto"` could have been asked for, and was not.
+        proposal: what to try for more precision than int8; "" where there is nothing.
         accuracy: of the program where it has been run: what may cost accuracy is nothing to tell of where it did not.
     """
     view = ProgramView(module)
     lost: list[ReportWarning] = []
     if accuracy is None or not accuracy.held_out or (accuracy.sqnr or -math.inf) < _SURE:
-        lost = [w for node in module.graph.nodes if (w := _small_operands(view, node, may_choose)) is not None]
+        lost = [w for node in module.graph.nodes if (w := _small_operands(view, node, proposal)) is not None]
     results = [n for n in tree_leaves(module.graph.output_node().args[0]) if isinstance(n, Node)]
     parts: list[ReportWarning] = []
     sources = sources_of(module) if accuracy is None else []
@@ -248,7 +248,7 @@ def _int8_edges(view: ProgramView, operand: Node, reader: Node) -> tuple[Edge, E
     return given, made
 
 
-def _small_operands(view: ProgramView, node: Node, may_choose: bool) -> ReportWarning | None:
+def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarning | None:
     """Of a function that makes much of small operands, where int8 has rounded these to the same value."""
     if not is_compute(node):
         return None
@@ -284,7 +284,7 @@ def _small_operands(view: ProgramView, node: Node, may_choose: bool) -> ReportWa
         "int8-power",
         f"{what} reads int8 in steps of {step:.3g}, and values down to {least:.3g} count: the first step is "
         f"{min(jump, 1.0):.0%} of the range of its result.",
-        ('quantization="auto", or ' if may_choose else "") + f"{hint}, or that part in front of the model",
+        (f"{proposal}, or " if proposal else "") + f"{hint}, or that part in front of the model",
         node=node.name,
         operator=written,
         module=where.module,

@@ -76,4 +76,4 @@ class Clock:
         start = time.perf_counter()
         with self._explained(name):
             yield
-        self._early[name] = time.perf_counter() - start
+        self._early[name] = self._early.get(name, 0.0) + time.perf_counter() - start

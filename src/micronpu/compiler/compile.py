@@ -109,7 +109,7 @@ def compile_model(
             with each; see docs/streaming.md.
         train: trains the module that it is given, in place: quantization-aware training of a float model, which takes
             the place of calibration.
-        quantization: a `Quantization`; or in short "int8" (the default), "int16", "auto" or "accurate", the path of a
+        quantization: a `Quantization`; or in short "auto" (the default), "accurate", "int8" or "int16", the path of a
             TOML file or a dictionary of its form, such as ``{"equalize": True}``, or a quantizer of your own.
         options: further options of the family: `NeutronOptions`, `EthosUOptions` or `CortexMOptions`.
         verify: a `Verification`; or in short False not to run the program, or `Budgets`.
@@ -155,7 +155,8 @@ def compile_model(
     if not checks.run:
         device = device.unverified()
     how = Quantization.of(quantization)
-    chosen = how.quantizer_for(device.quantizer, train is not None, chooses=True)
+    fewer = wanted.on(device)  # whose weights a search would not keep
+    chosen = how.quantizer_for(device.quantizer, train is not None, chooses=fewer is None)
     quantized = quantized_module(
         network,
         inputs,
@@ -164,12 +165,13 @@ def compile_model(
         train=train,
         clock=clock,
         held_out=checks.judging,
-        sparsity=wanted.on(device),
+        sparsity=fewer,
         float_too=checks.run,
-        allowed=None if train is not None else allowed_by(how, device),
+        allowed=None if train is not None or fewer is not None else allowed_by(how, device),
     )
-    may_choose = how.may_choose and train is None
-    staged = Staged.of(quantized, device, clock, checks, may_choose=may_choose)
+    if train is None and not quantized.proposal:
+        quantized = replace(quantized, proposal=how.proposal)
+    staged = Staged.of(quantized, device, clock, checks)
     (program,) = programs_of([staged], target, checks, clock)
     asked = Wanted(target, how, options, wanted, checks, train)
     return program.made_of(basis_of(asked, {"": quantized.digests}))
@@ -208,7 +210,7 @@ def check_model(
     separate_clamps(quantized.module, device.excludes)
     made = device.partition(ProgramView(quantized.module))
     known = quantized.warnings if calibration is not None else ()
-    seen = (*known, *of_graph(quantized.module, quantized.trial.exact_rows, may_choose=how.may_choose))
+    seen = (*known, *of_graph(quantized.module, quantized.trial.exact_rows, proposal=how.proposal))
     if made.report.in_float:
         from micronpu.compiler.foresight import of_host
 

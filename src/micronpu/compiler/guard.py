@@ -64,14 +64,14 @@ class Ran:
         module: the quantized module; its states are its last inputs and outputs.
         trial: what it was judged on.
         results: what it gives for each call of each recording, as floats.
-        may_choose: whether `quantization="auto"` could have been asked for, and was not.
+        proposal: what to try for more precision than int8; "" where there is nothing.
         in_float: whether its inputs and outputs are floats.
     """
 
     module: GraphModule
     trial: Trial
     results: Sequence[Sequence[Row]]
-    may_choose: bool
+    proposal: str
     in_float: bool
 
     @cached_property
@@ -481,14 +481,14 @@ def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
             "what operators are written as."
         )
         tries = 'one scale per channel, weights of 8 bits, weight_observer="mse", quantization-aware training'
-        chosen = 'quantization="auto", ' if ran.may_choose else ""
+        chosen = f"{ran.proposal}, " if ran.proposal else ""
         return what, f"{chosen}{tries}; `micronpu passes` lists what may be left out"
     if cause.layer is None:
         return "No operator costs much of it by itself.", ", ".join(look)
     where = origin_of(cause.layer.first)
     name = f"`{cause.layer.first.name}`{f' ({where.source})' if where.source else ''}"
     dtype = str(arguments(cause.layer.quantize)["dtype"]).removeprefix("torch.")
-    auto = ['quantization="auto"'] * (ran.may_choose and dtype == "int8")
+    auto = [ran.proposal] if ran.proposal and dtype == "int8" else []
     if cause.share < _MOST:
         what = f"No operator costs much of it by itself; most costs {name}, {decibel_text(cause.alone)} with all else"
         return f"{what} in float.", ", ".join([*auto, *look])

@@ -51,23 +51,28 @@ class Judgement:
     accuracy: ProgramAccuracy | None
 
 
-def judge(module: GraphModule, trial: Trial, borders: IntegerBorders | None = None) -> Judgement:
+def judge(
+    module: GraphModule,
+    trial: Trial,
+    borders: IntegerBorders | None = None,
+    known: Sequence[Sequence[Row]] | None = None,
+) -> Judgement:
     """Run a quantized module on all samples of a trial, and compare it with the float model.
 
     Args:
         module: as quantizing makes it: its states, if it has any, are its last inputs and outputs.
         trial: the samples with what the float model gives for them.
         borders: what the module's inputs and outputs mean where they are integers.
+        known: what the module gives, where it has been run.
 
     Returns:
         Figures that are the same each time on the same machine: time plays no part in them.
     """
-    recordings = trial.recordings
     if borders is not None:
-        recordings = tuple([borders.quantize(row) for row in recording] for recording in recordings)
-    results = run_recordings(module, recordings)
-    if borders is not None:
-        results = [[borders.dequantize(row) for row in own] for own in results]
+        recordings = tuple([borders.quantize(row) for row in recording] for recording in trial.recordings)
+        results = [[borders.dequantize(row) for row in own] for own in run_recordings(module, recordings)]
+    else:
+        results = run_recordings(module, trial.recordings) if known is None else list(map(list, known))
     return Judgement(results, compared(results, trial, sources_of(module)) if trial.exact else None)
 
 

@@ -12,62 +12,81 @@ A network that int8 serves keeps its int8 program, byte for byte.
 from __future__ import annotations
 
 import copy
+import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from micronpu.base.errors import MicroNpuError
 from micronpu.base.quiet import quiet
+from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import host_part
 from micronpu.compiler.judge import compared
-from micronpu.compiler.sensitivity import MOST_ORDERED, Fidelity, Sensitivity, Value, names_of
-from micronpu.frontend.program import overload_name
+from micronpu.compiler.sensitivity import MOST_ORDERED, Fidelity, Path, Sensitivity, names_of, uneven_factors
 from micronpu.frontend.states import States
 from micronpu.frontend.work import work_of
 from micronpu.partition.device import Device
-from micronpu.quantize.attributes import attribute
-from micronpu.quantize.calibrate import forget, quantize
-from micronpu.quantize.config import QuantizationConfig
-from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.calibrate import calibrated, finished
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.magnitudes import has_magnitudes
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.running import Row
+from micronpu.quantize.settings_file import merged, read_quantization
 from micronpu.quantize.trial import Trial
 from micronpu.quantize.unrounded import float_leaves
+from micronpu.report.accuracy import LEAST
+from micronpu.report.delegation import DelegationReport
 from micronpu.report.precision import Frontier, Point
 from micronpu.report.texts import plural
 from micronpu.upstream.session import one_thread
 
 NEAR, FAR = 26.0, 20.0
-"""dB from which int8 is left as it is, and below which NPU time may be spent."""
+"""dB from which int8 serves, and from which it does where no decision changes.
+
+Of the networks that were measured, all those from 26 dB on are as good as float in int8, none below 20 dB is, and
+between them those whose decisions change on held-out samples are not.  See docs/accuracy.md.
+"""
 _FREE_GAIN, _PAID_GAIN = 0.5, 1.0
 """dB on held-out samples that a correction has to bring, and a program that takes more time."""
 _FEWEST_HELD_OUT, _FEWEST_CALLS = 2, 64
 """Held-out calls, and calls that also calibrated, below which nothing is chosen."""
+_MORE_SAMPLES = f"{LEAST} calibration samples or recordings, to choose the precision by"
+_TRIALS = 9
+"""Programs that a search tries, about."""
 _ORDER_SAMPLES, _CALLS = 8, 64
 """Samples, and calls of a recording, that order the values."""
 _ORDER_WORK, _FIT_WORK = 12_000_000_000, 4_000_000_000
 """MACs that the ordering of values and the search for ranges may take."""
 _ORDER_NODES = 400_000
 """Operators that the ordering of values may run."""
-_DOWN, _UP = 3.2, 1.03
-"""NPU cycles that the conversion of a number from int16 to int8 takes, and that from int8 to int16 (Vela's figures)."""
 _CLOSE, _CORE_GAIN = 40.0, 3.0
 """dB up to which operators are computed on the core, and dB that they have to bring."""
+_CORRECTED = {"adaptive_rounding": True, "bias_correction": True}
+_PROJECTIONS: Cures = ((("projections", {"projections": True}),),)
+CURES: Cures = (
+    (("adaptive rounding and bias correction", _CORRECTED),),
+    (("ranges by results", {"fit_ranges": True}),),
+)
+"""Settings that cost nothing on the chip; of those in one group at most one is kept."""
+_AFTER = frozenset({"adaptive_rounding", "bias_correction", "fit_ranges"})
+"""Corrections of a model that is calibrated."""
 _CORE_CYCLES, _CORE_ROOM, _MOST_ON_CORE = 30.0, 20_000.0, 12
 """Cycles of the core for a number that an operator computes in float; cycles and operators that this may take."""
 _METRIC, _LOST = 1e-3, 1e-2
 """Difference of the user's metric from which it decides between two programs, and loss that is none."""
-_UNEVEN = 0.03
-"""Relative error of a constant factor from which it is left to the core."""
+_MOST_TYPED = 4
+"""Operators whose settings the report shows."""
 _STOPS = (0.2, 0.5, 1.0)
 """Parts of the time that may be added at which a set of operators is simulated."""
+Settings: TypeAlias = dict[str, Any]
+"""Of the form that `micronpu.quantize.settings_file` reads."""
+Cures: TypeAlias = tuple[tuple[tuple[str, Settings], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -78,11 +97,24 @@ class Price:
         cycles: of the NPU and the core.
         milliseconds: None where the clock is not known.
         operators: cycles by the name of a node of the quantized module.
+        bytes: of the file; 0 where it has not been written.
     """
 
     cycles: float
     milliseconds: float | None
     operators: Mapping[str, float]
+    bytes: int = 0
+
+    @classmethod
+    def of(cls, report: DelegationReport, size: int = 0) -> Price:
+        """From the report of a program, or of what the NPU and the core do of it."""
+        operators: dict[str, float] = {}
+        for operation in (*report.operations, *report.core_operations):
+            if operation.cost is not None and operation.origin.nodes:
+                name = operation.origin.nodes[0]
+                operators[name] = operators.get(name, 0.0) + operation.cost.cycles
+        cycles = float(sum(t.cycles for t in report.latency) or sum(operators.values()))
+        return cls(cycles, sum(t.milliseconds for t in report.latency) or None, operators, size)
 
 
 @dataclass(frozen=True)
@@ -90,38 +122,62 @@ class Allowed:
     """What a search may do.
 
     Attributes:
-        quantizer: makes the quantizer for "int8" or "int16" activations.
-        price: compiles a quantized module.
-        slowdown: time that a program may take, as a multiple of that of int8; None for no change of precision.
+        quantizer: makes the quantizer for "int8" or "int16" activations, with some settings.
+        price: compiles a quantized module, which is kept as it is.
+        slowdown: time that a program may take, as a multiple of that of int8; inf to measure all that helps.
         activations: of the program that the search starts with.
+        cures: to try, group by group, beside projections.
+        helps: whether a second program is nearer to float than a first one by more than chance.
+        has_time: whether there is time for one more program; called with its name.
+        is_accurate: whether the user wants `NEAR`, whether decisions change or not.
     """
 
-    quantizer: Callable[[str], StaticQuantizer]
+    quantizer: Callable[[str, Settings], StaticQuantizer]
     price: Callable[[GraphModule], Price]
-    slowdown: float | None
+    slowdown: float
     activations: str = "int8"
+    cures: Cures = CURES
+    helps: Callable[[Fidelity, Fidelity], bool] | None = None
+    has_time: Callable[[str], bool] = lambda name: True
+    is_accurate: bool = False
+
+    @property
+    def everything(self) -> bool:
+        return math.isinf(self.slowdown)
 
 
 @dataclass(frozen=True, eq=False)
-class _Tried:
+class Tried:
     """A program that has been judged.
 
     Attributes:
-        name: of its precision, for the report.
-        quantizer: that made it.
-        hint: what the user types for it; "" where there is no short form.
+        activations: of most operators.
+        module: quantized.
+        settings: beside the activations.
+        names: of the cures among them.
+        more: which operators have another precision, for the report.
+        calibrated: the float model with its observers, if more corrections may be made; used up by them.
         lost: what the user's metric is worse than that of the float model; 0 without a metric.
+        decides_alike: whether no decision differs from the float model's, where that has been looked at.
     """
 
-    name: str
+    activations: str
     module: GraphModule
-    quantizer: StaticQuantizer
+    settings: Settings
     fidelity: Fidelity
-    hint: str = ""
+    names: tuple[str, ...] = ()
+    more: str = ""
+    calibrated: GraphModule | None = None
     price: Price | None = None
     lost: float = 0.0
+    decides_alike: bool = False
 
-    def gains_on(self, other: _Tried) -> float:
+    @property
+    def name(self) -> str:
+        """Return what the report calls it."""
+        return self.activations + self.more
+
+    def gains_on(self, other: Tried) -> float:
         """Return dB by which this program is nearer to float; one for each percent of the user's metric."""
         if abs(self.lost - other.lost) > _METRIC:
             return 100 * (other.lost - self.lost)
@@ -130,7 +186,12 @@ class _Tried:
     @property
     def is_near(self) -> bool:
         """Return whether it is near float by the outputs, and as good by the user's metric."""
-        return self.fidelity.score >= NEAR and self.lost < _LOST
+        return self.lost < _LOST and self.fidelity.score >= NEAR
+
+    @property
+    def serves(self) -> bool:
+        """Return whether it is as good as float by all that is known, so that nothing nearer is looked for."""
+        return self.is_near or (self.lost < _LOST and self.decides_alike)
 
     @property
     def cycles(self) -> float:
@@ -144,36 +205,32 @@ class Chosen:
     Attributes:
         module: its states are inputs and outputs.
         frontier: what was measured; None where int8 serves.
+        results: of the module for each call of the trial; None where that is not known.
+        proposal: what makes a choice possible; "" where one was made.
     """
 
     module: GraphModule
     frontier: Frontier | None = None
+    results: list[list[Row]] | None = None
+    proposal: str = ""
 
 
 def allowed_by(how: Quantization, device: Device) -> Allowed | None:
     """Return what a search may do for a user's request; None where the user decides everything."""
-    if not how.is_auto:
+    if not how.is_auto or how.slowdown is None:
         return None
+    own = {} if how.settings is None else read_quantization(how.settings)
 
-    def quantizer(activations: str) -> StaticQuantizer:
-        return replace(how, activations=activations, max_slowdown=None).quantizer_for(device.quantizer)  # type: ignore[arg-type]
+    def quantizer(activations: str, settings: Settings) -> StaticQuantizer:
+        nodes = {name: part for name, part in settings.get("nodes", {}).items() if name not in own.get("nodes", {})}
+        every = merged(settings | {"nodes": nodes}, own)
+        wanted = replace(how, activations=activations, max_slowdown=None, settings=every)  # type: ignore[arg-type]
+        return wanted.quantizer_for(device.quantizer)
 
     def price(module: GraphModule) -> Price:
-        return _price(module, device)
+        return Price.of(host_part(copy.deepcopy(module), device).report)
 
-    return Allowed(quantizer, price, how.slowdown, how.base)
-
-
-def _price(module: GraphModule, device: Device) -> Price:
-    """Compile a quantized module, which is kept as it is, for what it takes."""
-    report = host_part(copy.deepcopy(module), device).report
-    operators: dict[str, float] = {}
-    for operation in (*report.operations, *report.core_operations):
-        if operation.cost is not None and operation.origin.nodes:
-            name = operation.origin.nodes[0]
-            operators[name] = operators.get(name, 0.0) + operation.cost.cycles
-    cycles = float(sum(t.cycles for t in report.latency) or sum(operators.values()))
-    return Price(cycles, sum(t.milliseconds for t in report.latency) or None, operators)
+    return Allowed(quantizer, price, how.slowdown, how.base, is_accurate=how.activations == "accurate")
 
 
 def chosen(
@@ -183,6 +240,7 @@ def chosen(
     trial: Trial,
     plain: GraphModule,
     allowed: Allowed,
+    clock: Clock,
 ) -> Chosen:
     """Return the best module within the time that is allowed.
 
@@ -191,16 +249,36 @@ def chosen(
         states: of the float model.
         sequences: calibration data.
         trial: samples or recordings that are judged, and what the float model gives for them.
-        plain: the model quantized by `allowed.quantizer(allowed.activations)`.
+        plain: the model quantized by `allowed.quantizer(allowed.activations, {})`.
     """
     fewest = _FEWEST_HELD_OUT if trial.held_out else _FEWEST_CALLS
     if not trial.exact or sum(map(len, trial.recordings)) < fewest:
-        return Chosen(plain)
+        return Chosen(plain, proposal=_MORE_SAMPLES if trial.exact else "")
     with torch.no_grad(), quiet(), one_thread():
-        return _Search(module, states, sequences, trial, allowed).run(plain)
+        search = Search(module, states, sequences, trial, allowed)
+        with clock.early("verify"):
+            results = run_recordings(plain, trial.recordings)
+            start = search.rated(allowed.activations, plain, {}, results=results)
+        if start.serves:
+            return Chosen(plain, results=results)
+        with clock.step("choose") as search.progress:
+            return search.chosen(search.priced(start))
 
 
-class _Search:
+class Search:
+    """Makes programs of a float model, and judges them.
+
+    Args:
+        module: the float model; kept as it is.
+        states: of the float model.
+        sequences: calibration data.
+        trial: samples or recordings that are judged, and what the float model gives for them.
+
+    Attributes:
+        attempts: name of each cure that was tried, with the programs before and after it.
+        progress: called with the part that is done.
+    """
+
     def __init__(
         self,
         module: GraphModule,
@@ -212,104 +290,196 @@ class _Search:
         self.module, self.states, self.sequences, self.trial = module, states, sequences, trial
         self.allowed = allowed
         self.work = work_of(module)
-        self.sizes = {n.name: n.meta["val"].numel() for n in module.graph.nodes if _is_tensor(n)}
+        values = {n.name: n.meta.get("val") for n in module.graph.nodes if n.op == "call_function"}
+        self.sizes = {name: value.numel() for name, value in values.items() if isinstance(value, torch.Tensor)}
         self.exact = _floats(trial.exact)
+        self.has_int16 = allowed.quantizer(allowed.activations, {}).capabilities.has_int16
+        self.attempts: list[tuple[str, Tried, Tried]] = []
+        self.progress: Callable[[float], None] = lambda part: None
+        self.trials = 0
 
-    def run(self, plain: GraphModule) -> Chosen:
-        allowed = self.allowed
-        start = self.rated(allowed.activations, plain, allowed.quantizer(allowed.activations))
-        if start.is_near:
-            return Chosen(plain)
-        if allowed.slowdown is None:
-            best = self.corrected(start)
-            return Chosen(best.module, self.frontier([best], best, start))
-        start = self.priced(start)
-        tried = [start]
-        most = allowed.slowdown * start.cycles
-        wide = self.everywhere() if start.quantizer.capabilities.has_int16 and start.price is not None else None
-        if wide is not None:
-            tried.append(wide)
-        if wide is None or wide.cycles > most or not wide.is_near:
-            narrow = self.corrected(start)
-            tried[0] = narrow
-            if wide is not None and wide.cycles > most and not self.serves(narrow):
-                tried += self.mixed(narrow, wide, most)
-        best = self.best(tried, start)
-        best = self.on_core(best, most)
+    def chosen(self, start: Tried) -> Chosen:
+        """Return the best program within the time."""
+        tried = self.explored(start)
+        most = self.allowed.slowdown * start.cycles
+        best = self.best(tried, most)
+        if not best.is_near:
+            best = self.on_core(best, most)
         return Chosen(best.module, self.frontier(tried, best, start))
 
-    def serves(self, narrow: _Tried) -> bool:
-        """Return whether int8 is good enough for no NPU time to be spent."""
-        accurate = self.allowed.slowdown is not None and self.allowed.slowdown >= 2
-        return narrow.is_near or (not accurate and narrow.fidelity.score >= FAR and narrow.lost < _LOST)
+    def explored(self, start: Tried) -> list[Tried]:
+        """Return programs at several prices, the first one first.
 
-    def everywhere(self) -> _Tried | None:
-        """Return the program with int16 everywhere; None where there is none."""
-        wide = self.quantized("int16", self.allowed.quantizer("int16"))
-        return None if wide is None else self.corrected(self.priced(wide))
+        Args:
+            start: with its price.
+        """
+        most, everything = self.allowed.slowdown * start.cycles, self.allowed.everything
+        uneven = self.fitting(uneven_factors(self.module, torch.iinfo(getattr(torch, start.activations)).max))
+        first = self.corrected(start, _PROJECTIONS)
+        if uneven and not first.is_near:
+            first = self.left_to_core(first, uneven, most)
+        tried = [start] if first.settings == start.settings else [start, first]
+        wide = None
+        if self.has_int16 and start.price is not None and not everything:
+            wide = self.everywhere(first)
+        if wide is None or wide.cycles > most or not wide.is_near:
+            narrow = self.corrected(first, self.allowed.cures)
+            narrow = self.priced(narrow) if everything else narrow
+            tried = [*(tried if everything else tried[:-1]), narrow]
+            if everything and self.has_int16 and start.price is not None:
+                wide = self.everywhere(narrow)
+            if (wide is not None and wide.cycles > most and not narrow.is_near) or everything:
+                tried += self.mixed(narrow, wide, most)
+        return tried if wide is None else [*tried, wide]
+
+    def everywhere(self, first: Tried) -> Tried | None:
+        """Return the program with int16 everywhere but for operators on the core; None where there is none."""
+        cured = merged(first.settings, _CORRECTED | ({"projections": True} if has_magnitudes(self.module) else {}))
+        own = [name for group in (*_PROJECTIONS, *CURES) for name, cure in group if cure.items() <= cured.items()]
+        names = tuple(dict.fromkeys([*first.names, *own, "int16 everywhere"]))
+        wide = self.quantized("int16", cured, names, first.more)
+        self.attempts += [] if wide is None else [("int16 everywhere", first, wide)]
+        if wide is None or not (wide.is_near or self.allowed.everything):  # one of the corrections may do harm
+            wide = self.quantized("int16", first.settings, first.names, first.more)
+            return None if wide is None else self.corrected(self.priced(wide), (*_PROJECTIONS, *self.allowed.cures))
+        return self.priced(wide)
 
     # ---------------------------------------------------------------- one program
 
-    def rated(self, name: str, module: GraphModule, quantizer: StaticQuantizer, hint: str = "") -> _Tried:
-        results = run_recordings(module, self.trial.recordings)
-        accuracy = compared(results, self.trial) if self.trial.metric is not None else None
+    def rated(
+        self,
+        activations: str,
+        module: GraphModule,
+        settings: Settings,
+        names: tuple[str, ...] = (),
+        more: str = "",
+        results: list[list[Row]] | None = None,
+    ) -> Tried:
+        results = run_recordings(module, self.trial.recordings) if results is None else results
+        fidelity = self.fidelity_of(self.trial, results)
+        between = not self.allowed.is_accurate and FAR <= fidelity.score < NEAR
+        accuracy = compared(results, self.trial) if self.trial.metric is not None or between else None
         metric = accuracy.metric if accuracy is not None else None
-        lost = (
-            0.0 if metric is None else (metric.float_model - metric.quantized) * (1 if metric.larger_is_better else -1)
-        )
-        lengths = [len(recording) for recording in self.trial.recordings]
-        fidelity = Fidelity.of(self.exact, _floats(results), lengths)
-        return _Tried(name, module, quantizer, fidelity, hint, lost=lost)
+        lost = 0.0
+        if metric is not None:
+            lost = (metric.float_model - metric.quantized) * (1 if metric.larger_is_better else -1)
+        alike = between and accuracy is not None and accuracy.agreement in (None, 1.0)
+        return Tried(activations, module, settings, fidelity, names, more, lost=lost, decides_alike=alike)
 
-    def quantized(self, name: str, quantizer: StaticQuantizer, hint: str = "") -> _Tried | None:
-        """Return a program that is made anew; None where the model cannot be quantized so."""
-        second = copy.deepcopy(self.module)
-        try:
-            made = quantize(second, self.sequences, quantizer, states=self.states)
-        except MicroNpuError:  # such as an operator without derivatives, or a state with two types
+    @staticmethod
+    def fidelity_of(trial: Trial, results: Sequence[Sequence[Row]]) -> Fidelity:
+        """Return how far results of all calls of a trial are from the float model's."""
+        return Fidelity.of(_floats(trial.exact), _floats(results), [len(recording) for recording in trial.recordings])
+
+    def quantized(
+        self,
+        activations: str,
+        settings: Settings,
+        names: tuple[str, ...] = (),
+        more: str = "",
+        known: GraphModule | None = None,
+    ) -> Tried | None:
+        """Return a program that is made anew; None where the model cannot be quantized so, or there is no time."""
+        if not self.allowed.has_time((names or (activations,))[-1] + more):
             return None
-        forget(second, made)
-        return self.rated(name, made, quantizer, hint)
+        self.progress(min(self.trials / _TRIALS, 1.0))
+        self.trials += 1
+        try:
+            return self.made(activations, settings, names, more, known)
+        except MicroNpuError:  # such as an operator without derivatives, or a metric that is not a number
+            return None
 
-    def priced(self, tried: _Tried) -> _Tried:
+    def made(
+        self,
+        activations: str,
+        settings: Settings,
+        names: tuple[str, ...] = (),
+        more: str = "",
+        known: GraphModule | None = None,
+    ) -> Tried:
+        """Return a program that is made anew.
+
+        Args:
+            known: the float model as it is calibrated for these settings; kept.
+
+        Raises:
+            MicroNpuError: the model cannot be quantized so.
+        """
+        quantizer = self.allowed.quantizer(activations, settings)
+        if known is None:
+            known = calibrated(copy.deepcopy(self.module), self.sequences, quantizer, states=self.states)
+        module = finished(copy.deepcopy(known), self.sequences, quantizer, self.states)
+        return replace(self.rated(activations, module, settings, names, more), calibrated=known)
+
+    def priced(self, tried: Tried) -> Tried:
         try:
             return replace(tried, price=self.allowed.price(tried.module))
         except MicroNpuError:
             return tried
 
-    def corrected(self, tried: _Tried) -> _Tried:
-        """Return the program with those corrections that bring it nearer to float on the judged samples."""
-        cures = [Corrections(adaptive_rounding=True, bias_correction=True)]
-        if has_magnitudes(self.module):
-            cures.insert(0, Corrections(projections=True))
-        rows = sum(map(len, self.sequences))
-        if tried.name == "int8" and sum(self.work.values()) * min(rows, 100) <= _FIT_WORK:
-            cures.append(Corrections(fit_ranges=True))
-        for cure in cures:
-            if cure.fit_ranges and tried.is_near:
-                continue
-            found = self.quantized(tried.name, _with(tried.quantizer, cure), tried.hint)
-            if found is not None and found.gains_on(tried) >= _FREE_GAIN:
-                tried = self.priced(found) if cure.projections else replace(found, price=tried.price)
-        return tried
+    def corrected(self, tried: Tried, cures: Cures) -> Tried:
+        """Return the program with those cures that bring it nearer to float on the judged samples."""
+        known = tried.calibrated
+        for group in cures:
+            found: list[tuple[Tried, bool]] = []
+            for name, cure in group:
+                settings = merged(tried.settings, cure)
+                if self.is_idle(tried, cure, settings):
+                    continue
+                same, names = set(cure) <= _AFTER, (*tried.names, name)
+                made = self.quantized(tried.activations, settings, names, tried.more, known if same else None)
+                if made is None:
+                    continue
+                self.attempts.append((name, tried, made))
+                known = made.calibrated if same else known
+                found += [(made, same)] if self.helps(tried, made) else []
+            if found:
+                best, same = max(found, key=lambda made: made[0].gains_on(tried))
+                tried, known = (replace(best, price=tried.price) if same else self.priced(best)), best.calibrated
+        return replace(tried, calibrated=known)
+
+    def helps(self, before: Tried, after: Tried) -> bool:
+        """Return whether a cure brings a program nearer to float."""
+        if self.allowed.helps is not None:
+            return self.allowed.helps(before.fidelity, after.fidelity)
+        return after.gains_on(before) >= _FREE_GAIN
+
+    def is_idle(self, tried: Tried, cure: Settings, settings: Settings) -> bool:
+        """Return whether a cure changes nothing, or is not needed."""
+        before, after = (self.allowed.quantizer(tried.activations, s).settings for s in (tried.settings, settings))
+        if (before.default, before.corrections) == (after.default, after.corrections):
+            return True
+        if "projections" in cure:
+            return not has_magnitudes(self.module)
+        if "fit_ranges" in cure:
+            rows = min(sum(map(len, self.sequences)), 100)
+            costs = sum(self.work.values()) * rows
+            return tried.activations != "int8" or (not self.allowed.everything and (tried.is_near or costs > _FIT_WORK))
+        observers = {"activation_observer", "input_observer"} & set(cure.get("default", {}))
+        return bool(observers) and "fit_ranges" in tried.settings
 
     # ---------------------------------------------------------------- int16 for some operators
 
-    def mixed(self, narrow: _Tried, wide: _Tried, most: float) -> list[_Tried]:
-        """Return the best set of operators in int16 within the time, compiled; [] where there is none."""
-        if has_loops(narrow.module) or narrow.price is None or wide.price is None:
+    def mixed(self, narrow: Tried, wide: Tried | None, most: float) -> list[Tried]:
+        """Return the best set of operators in int16 within the time, compiled, or all sets; [] where there is none."""
+        if wide is None or has_loops(narrow.module) or narrow.price is None or wide.price is None:
             return []
+        most = min(most, wide.cycles)
         sensitivity = Sensitivity(narrow.module, self.work, self.for_order(narrow.module)[0], wide=True)
-        path = _Path(sensitivity, self._by_name(narrow), self._by_name(wide))
+        path = Path(sensitivity, self._by_name(narrow), self._by_name(wide))
         sets = [path.within(part * (most - narrow.cycles)) for part in _STOPS]
         sets = sorted((s for s in {frozenset(s) for s in sets} if s), key=sensitivity.without)
-        for parts in sets[:2]:
-            name = f"int8 with {plural(len(parts), 'operator')} in int16"
-            made = self.quantized(name, _wider(narrow.quantizer, parts))
+        found: list[Tried] = []
+        for parts in sets if self.allowed.everything else sets[:2]:
+            more = f"{narrow.more} with {plural(len(parts), 'operator')} in int16"
+            settings = merged(narrow.settings, {"nodes": {name: {"activations": "int16"} for name in sorted(parts)}})
+            made = self.quantized("int8", settings, narrow.names, more)
             made = self.priced(made) if made is not None else None
             if made is not None and made.cycles <= most:
-                return [made]
-        return []
+                found.append(made)
+                if not self.allowed.everything:
+                    break
+        return found
 
     def for_order(self, module: GraphModule) -> tuple[list[Sequence[Row]], list[list[torch.Tensor]]]:
         """Return samples, or first calls of recordings, by which values are ordered, and the float model's results."""
@@ -324,7 +494,7 @@ class _Search:
             picked, calls = range(min(2, len(recordings))), max(2, min(_CALLS, runs // 2))
         return [recordings[i][:calls] for i in picked], _floats([self.trial.exact[i][:calls] for i in picked])
 
-    def _by_name(self, tried: _Tried) -> dict[str, float]:
+    def _by_name(self, tried: Tried) -> dict[str, float]:
         """Return the cycles of a program by operator of the exported program."""
         assert tried.price is not None
         names = frozenset(self.work)
@@ -337,15 +507,10 @@ class _Search:
 
     # ---------------------------------------------------------------- float on the core
 
-    def on_core(self, best: _Tried, most: float) -> _Tried:
+    def on_core(self, best: Tried, most: float) -> Tried:
         """Return the program with small operators in float on the core, where that removes much noise."""
         if best.fidelity.score >= _CLOSE or has_loops(best.module):
             return best
-        default = best.quantizer.settings.default
-        largest = torch.iinfo(torch.int8 if default is None else default.dtype).max
-        uneven = self.fitting(uneven_factors(self.module, largest))
-        if uneven and (made := self.left_to_core(best, uneven, most)) is not best:
-            return made
         sensitivity = Sensitivity(best.module, self.work, self.for_order(best.module)[0], wide=False)
         parts = path = frozenset[str]()
         first = left = sensitivity.without(parts)
@@ -369,10 +534,11 @@ class _Search:
         fits = cycles <= _CORE_ROOM and len(parts) <= _MOST_ON_CORE and all(self.work[n] <= small for n in parts)
         return parts if fits else frozenset()
 
-    def left_to_core(self, best: _Tried, parts: frozenset[str], most: float) -> _Tried:
+    def left_to_core(self, best: Tried, parts: frozenset[str], most: float) -> Tried:
         """Return the program with some operators in float on the core, if that is nearer to float in the time."""
-        name = f"{best.name} with {plural(len(parts), 'operator')} in float on the core"
-        made = self.quantized(name, _wider(best.quantizer, parts, in_float=True))
+        settings = merged(best.settings, {"nodes": {name: {"float": True} for name in sorted(parts)}})
+        more = f"{best.more} with {plural(len(parts), 'operator')} in float on the core"
+        made = self.quantized(best.activations, settings, best.names, more)
         if made is None or made.gains_on(best) < _CORE_GAIN:
             return best
         made = self.priced(made)
@@ -380,27 +546,27 @@ class _Search:
 
     # ---------------------------------------------------------------- the choice
 
-    def best(self, tried: Sequence[_Tried], start: _Tried) -> _Tried:
+    def best(self, tried: Sequence[Tried], most: float) -> Tried:
         """Return the nearest program within the time, the fastest of those that are as near."""
-        assert self.allowed.slowdown is not None
-        most = start.cycles * (1.0 if self.serves(start) else self.allowed.slowdown)
         best = tried[0]
         for other in sorted(tried[1:], key=lambda t: t.cycles):
             if other.cycles <= most and other.gains_on(best) >= _PAID_GAIN:
                 best = other
         return best
 
-    def frontier(self, tried: Sequence[_Tried], best: _Tried, start: _Tried) -> Frontier:
+    def frontier(self, tried: Sequence[Tried], best: Tried, start: Tried) -> Frontier:
         """Return what was measured, for the report."""
         every = tried if any(t is best for t in tried) else [*tried, best]
         points = tuple(
-            Point(t.name, t.fidelity.worst, t.price.milliseconds if t.price else None, t is best, _typed(t, best))
+            Point(
+                t.name, t.fidelity.worst, t.price.milliseconds if t.price else None, t is best, _typed(t, best, start)
+            )
             for t in every
         )
         weights, activations = self._limits(best)
         return Frontier(points, len(self.exact), weights, activations, best.is_near)
 
-    def _limits(self, best: _Tried) -> tuple[float, float]:
+    def _limits(self, best: Tried) -> tuple[float, float]:
         """Return dB of the worst output with float activations, and with float weights."""
         if has_loops(best.module):
             return math.inf, math.inf
@@ -413,124 +579,21 @@ def has_loops(module: GraphModule) -> bool:
     return next(iter(loops_of(module)), None) is not None
 
 
-def _is_tensor(node: Node) -> bool:
-    return node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor)
-
-
-def uneven_factors(model: GraphModule, largest: int) -> frozenset[str]:
-    """Return the products with a constant whose small elements an integer does not hold, and what leads to them.
-
-    One scale for factors of 0.14 and 530 makes the small ones 0 in int8, and 6 % wrong in int16.
-
-    Args:
-        largest: integer.
-    """
-    found: set[Node] = set()
-    for node in model.graph.nodes:
-        name = overload_name(node).split(".")[0]
-        if name not in ("mul", "div"):
-            continue
-        known = [v for n in node.all_input_nodes if (v := attribute(model, n)) is not None and v.is_floating_point()]
-        factors = known[0].detach().double().flatten() if len(known) == 1 else torch.zeros(0)
-        factors = factors[factors != 0]
-        if name == "div":
-            factors = 1 / factors
-        if factors.numel() < 2:
-            continue
-        scale = factors.abs().max() / largest
-        if float(((factors / scale).round() * scale / factors - 1).abs().max()) > _UNEVEN:
-            found.add(node)
-    waiting = list(found)
-    while waiting:
-        node = waiting.pop()
-        near = {n for n in node.all_input_nodes if n.op == "call_function"} - found
-        found |= near
-        waiting += near
-    return frozenset(node.name for node in found)
-
-
-def _typed(tried: _Tried, best: _Tried) -> str:
-    """Return what the user types for a program that was not chosen."""
-    if tried is best or tried.name != "int16":
+def _typed(tried: Tried, best: Tried, start: Tried) -> str:
+    """Return what the user types for a program that was not chosen; "" where it is not nearer to float."""
+    if tried is best or tried.gains_on(best) <= 0:
         return ""
-    kept = [name for name, on in vars(tried.quantizer.settings.corrections).items() if on]
-    if not kept:
-        return 'quantization="int16"'
-    settings = ", ".join(f'"{name}": True' for name in kept)
-    return f'quantization=Quantization(activations="int16", settings={{{settings}}})'
+    if len(tried.settings.get("nodes", ())) > _MOST_TYPED:
+        if tried.price is None or start.price is None:
+            return ""
+        factor = math.ceil(10 * tried.cycles / start.cycles) / 10
+        return f'quantization=Quantization(activations="auto", max_slowdown={factor:g})'
+    if not tried.settings:
+        return f'quantization="{tried.activations}"'
+    settings = json.dumps(tried.settings).replace("true", "True")
+    return f'quantization=Quantization(activations="{tried.activations}", settings={settings})'
 
 
 def _floats(results: Sequence[Sequence[Row]]) -> list[list[torch.Tensor]]:
     """Return the float outputs of each call."""
     return [float_leaves(row) for recording in results for row in recording]
-
-
-def _with(quantizer: StaticQuantizer, cure: Corrections) -> StaticQuantizer:
-    """Return a quantizer with further corrections."""
-    made = copy.copy(quantizer)
-    known = quantizer.settings.corrections
-    every = {name: getattr(known, name) or getattr(cure, name) for name in vars(known)}
-    made.settings = replace(quantizer.settings, corrections=Corrections(**every))
-    return made
-
-
-def _wider(quantizer: StaticQuantizer, parts: Collection[str], *, in_float: bool = False) -> StaticQuantizer:
-    """Return a quantizer with int16 or float for some operators, unless the user has settings for them."""
-    wanted, default = frozenset(parts), quantizer.settings.default
-    setting: QuantizationConfig | None = None if in_float or default is None else default.widened()
-
-    def found(model: GraphModule) -> list[Node]:
-        return [node for node in model.graph.nodes if not wanted.isdisjoint(names_of(node))]
-
-    made = copy.copy(quantizer)
-    made.settings = replace(quantizer.settings, finders=[(found, setting), *quantizer.settings.finders])
-    return made
-
-
-class _Path:
-    """Operators in the order in which they become int16: by noise removed per added cycle.
-
-    A value is int16 when all operators in its `parts` are.
-    """
-
-    def __init__(self, sensitivity: Sensitivity, narrow: Mapping[str, float], wide: Mapping[str, float]) -> None:
-        self.steps: list[tuple[frozenset[str], float]] = []
-        names = {name for value in sensitivity.values for name in value.parts}
-        added = {name: wide.get(name, 0.0) - narrow.get(name, 0.0) for name in names}
-        near: dict[str, list[Value]] = {name: [] for name in names}
-        for value in sensitivity.values:
-            for name in value.parts:
-                near[name].append(value)
-        waiting = {value: sensitivity.alone(value) for value in sensitivity.ordered()}
-        done: set[str] = set()
-        total = 0.0
-        while waiting:
-            best: tuple[float, frozenset[str], float] | None = None
-            for value in waiting:
-                parts = frozenset(value.parts - done)
-                after = done | parts
-                touched = list(dict.fromkeys(v for name in parts for v in near[name]))
-                price = sum(added[name] for name in parts)
-                price += sum(_conversion(v, after) - _conversion(v, done) for v in touched)
-                removed = sum(waiting.get(v, 0.0) for v in touched if v.parts <= after)
-                rank = removed / price if price > 0 else math.inf
-                if best is None or rank > best[0]:
-                    best = rank, parts, price
-            assert best is not None
-            done |= best[1]
-            total += best[2]
-            self.steps.append((frozenset(done), total))
-            waiting = {value: noise for value, noise in waiting.items() if not value.parts <= done}
-
-    def within(self, cycles: float) -> frozenset[str]:
-        """Return the longest start of the path that adds so many cycles at most."""
-        return max((s for s, price in self.steps if price <= cycles), key=len, default=frozenset())
-
-
-def _conversion(value: Value, wide: Collection[str]) -> float:
-    """Return the cycles of a value's conversion between int8 and int16 when some operators are int16."""
-    if not value.producer:
-        return 0.0
-    if value.producer in wide:
-        return 0.0 if value.readers <= frozenset(wide) else _DOWN * value.elements
-    return _UP * value.elements if not value.readers.isdisjoint(wide) else 0.0

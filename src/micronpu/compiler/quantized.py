@@ -27,6 +27,7 @@ from micronpu.frontend.training import Train
 from micronpu.quantize.calibrate import forget, quantize
 from micronpu.quantize.digests import Digests, of_model
 from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.running import Row
 from micronpu.quantize.states import check_stateless
 from micronpu.quantize.trial import CalibrationData, HeldOut, Trial
 from micronpu.report.precision import Frontier
@@ -51,6 +52,8 @@ class Quantized:
         warnings: about the calibration data.
         digests: of what the user gave.
         frontier: what a search for precision has measured; None where there was none, or int8 serves.
+        results: what the module gives for all calls of the trial; None where that is not known.
+        proposal: what to try for more precision than int8; "" where there is nothing.
     """
 
     module: GraphModule
@@ -63,6 +66,8 @@ class Quantized:
     warnings: tuple[ReportWarning, ...] = ()
     digests: Digests = Digests()  # noqa: RUF009 (a frozen value)
     frontier: Frontier | None = None
+    results: list[list[Row]] | None = None
+    proposal: str = ""
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -110,7 +115,7 @@ def quantized_module(
             what = "trained" if train is not None else "made sparse"
             raise ModelError(f"The model is quantized already and cannot be {what}.", hint="the float model")
         return Quantized(integer_states(given.module), given.examples, rows, Trial((rows,)), digests=digests)
-    trial, sequences, frontier = Trial((rows,)), [], None
+    trial, sequences, found = Trial((rows,)), [], None
     warnings: tuple[ReportWarning, ...] = ()
     if train is None or sparsity is not None:
         data = CalibrationData.of(given, calibration, held_out, float_too=float_too)
@@ -149,15 +154,16 @@ def quantized_module(
             forget(given.module, module)
         warnings = _of_quantized(warnings, module)
         if second is not None and allowed is not None:
-            with clock.step("choose"):
-                found = chosen(second, given.states, sequences, trial, module, allowed)
-            module, frontier = found.module, found.frontier
+            found = chosen(second, given.states, sequences, trial, module, allowed, clock)
+            module = found.module
+    made = Quantized(module, given.examples, rows, trial, None, report, notes, warnings, digests)
+    if found is not None:
+        made = replace(made, frontier=found.frontier, results=found.results, proposal=found.proposal)
     if (io := quantizer.settings.io) is None:
-        return Quantized(module, given.examples, rows, trial, None, report, notes, warnings, digests, frontier)
+        return made
     borders = integer_borders(module, as_bytes=io.as_bytes)
-    rows = tuple(map(borders.quantize, rows))
-    examples = borders.quantize(given.examples)
-    return Quantized(module, examples, rows, trial, borders, report, notes, warnings, digests, frontier)
+    rows, examples = tuple(map(borders.quantize, rows)), borders.quantize(given.examples)
+    return replace(made, borders=borders, rows=rows, examples=examples)
 
 
 def _steps(quantizer: StaticQuantizer) -> int:

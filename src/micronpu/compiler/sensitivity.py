@@ -15,8 +15,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.importer import known_import
-from micronpu.frontend.program import is_compute
+from micronpu.frontend.program import is_compute, overload_name
 from micronpu.frontend.states import states_of
+from micronpu.quantize.attributes import attribute
 from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.running import Row
 from micronpu.quantize.unrounded import Layer, Unrounded, float_leaves, grid_limits
@@ -25,6 +26,10 @@ _SATURATED = 6.5
 """Where the sigmoid of a value is 0 or 1 to within half an LSB of int8."""
 MOST_ORDERED = 64
 """Values that are measured alone, at most: those with most noise of their own."""
+_UNEVEN = 0.03
+"""Relative error of a constant factor from which it is left to the core."""
+_DOWN, _UP = 3.2, 1.03
+"""NPU cycles that the conversion of a number from int16 to int8 takes, and that from int8 to int16 (Vela's figures)."""
 
 
 @dataclass(frozen=True)
@@ -271,3 +276,84 @@ def _source(layer: Layer) -> Node:
 def _moves(node: Node) -> bool:
     entry = known_import(node)
     return entry is not None and entry.moves_only and len(node.all_input_nodes) == 1
+
+
+def uneven_factors(model: GraphModule, largest: int) -> frozenset[str]:
+    """Return the products with a constant whose small elements an integer does not hold, and what leads to them.
+
+    One scale for factors of 0.14 and 530 makes the small ones 0 in int8, and 6 % wrong in int16.
+
+    Args:
+        largest: integer.
+    """
+    found: set[Node] = set()
+    for node in model.graph.nodes:
+        name = overload_name(node).split(".")[0]
+        if name not in ("mul", "div"):
+            continue
+        known = [v for n in node.all_input_nodes if (v := attribute(model, n)) is not None and v.is_floating_point()]
+        factors = known[0].detach().double().flatten() if len(known) == 1 else torch.zeros(0)
+        factors = factors[factors != 0]
+        if name == "div":
+            factors = 1 / factors
+        if factors.numel() < 2:
+            continue
+        scale = factors.abs().max() / largest
+        if float(((factors / scale).round() * scale / factors - 1).abs().max()) > _UNEVEN:
+            found.add(node)
+    waiting = list(found)
+    while waiting:
+        node = waiting.pop()
+        near = {n for n in node.all_input_nodes if n.op == "call_function"} - found
+        found |= near
+        waiting += near
+    return frozenset(node.name for node in found)
+
+
+class Path:
+    """Operators in the order in which they become int16: by noise removed per added cycle.
+
+    A value is int16 when all operators in its `parts` are.
+    """
+
+    def __init__(self, sensitivity: Sensitivity, narrow: Mapping[str, float], wide: Mapping[str, float]) -> None:
+        self.steps: list[tuple[frozenset[str], float]] = []
+        names = {name for value in sensitivity.values for name in value.parts}
+        added = {name: wide.get(name, 0.0) - narrow.get(name, 0.0) for name in names}
+        near: dict[str, list[Value]] = {name: [] for name in names}
+        for value in sensitivity.values:
+            for name in value.parts:
+                near[name].append(value)
+        waiting = {value: sensitivity.alone(value) for value in sensitivity.ordered()}
+        done: set[str] = set()
+        total = 0.0
+        while waiting:
+            best: tuple[float, frozenset[str], float] | None = None
+            for value in waiting:
+                parts = frozenset(value.parts - done)
+                after = done | parts
+                touched = list(dict.fromkeys(v for name in parts for v in near[name]))
+                price = sum(added[name] for name in parts)
+                price += sum(_conversion(v, after) - _conversion(v, done) for v in touched)
+                removed = sum(waiting.get(v, 0.0) for v in touched if v.parts <= after)
+                rank = removed / price if price > 0 else math.inf
+                if best is None or rank > best[0]:
+                    best = rank, parts, price
+            assert best is not None
+            done |= best[1]
+            total += best[2]
+            self.steps.append((frozenset(done), total))
+            waiting = {value: noise for value, noise in waiting.items() if not value.parts <= done}
+
+    def within(self, cycles: float) -> frozenset[str]:
+        """Return the longest start of the path that adds so many cycles at most."""
+        return max((s for s, price in self.steps if price <= cycles), key=len, default=frozenset())
+
+
+def _conversion(value: Value, wide: Collection[str]) -> float:
+    """Return the cycles of a value's conversion between int8 and int16 when some operators are int16."""
+    if not value.producer:
+        return 0.0
+    if value.producer in wide:
+        return 0.0 if value.readers <= frozenset(wide) else _DOWN * value.elements
+    return _UP * value.elements if not value.readers.isdisjoint(wide) else 0.0

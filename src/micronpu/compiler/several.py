@@ -99,7 +99,7 @@ def compile_methods(
         name: replace(one, digests=replace(one.digests, model=models[name])) for name, one in quantized.items()
     }
     staged = [
-        Staged.of(one, device, clock, checks, may_choose=False, name=name)
+        Staged.of(one, device, clock, checks, name=name)
         for name, one in sorted(quantized.items())  # the order of methods in the file
     ]
     with clock.step("compile"):

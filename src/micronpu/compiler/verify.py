@@ -32,6 +32,7 @@ from micronpu.ir.types import QParams
 from micronpu.quantize.eager import Eager
 from micronpu.quantize.loops import Loop
 from micronpu.quantize.recordings import tensors_of
+from micronpu.quantize.running import Row
 from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.agreement import Agreement
@@ -65,19 +66,26 @@ class Expected:
 
     @classmethod
     def of(
-        cls, quantized: GraphModule, trial: Trial, borders: IntegerBorders | None, *, may_choose: bool = False
+        cls,
+        quantized: GraphModule,
+        trial: Trial,
+        borders: IntegerBorders | None,
+        known: Sequence[Sequence[Row]] | None = None,
+        *,
+        proposal: str = "",
     ) -> Expected:
         """By the quantized model in eager mode, which takes as much memory as compiling it: not at the same time.
 
         Args:
             quantized: its states are inputs and outputs.
-            may_choose: whether `quantization="auto"` could have been asked for, and was not.
+            known: what it gives for all calls of the trial; None where it has not been run.
+            proposal: what to try for more precision than int8; "" where there is nothing.
         """
         slow = any(isinstance(part, Loop) for part in quantized.modules())  # eager mode calls step by step
         rows = trial.rows[: 1 if slow else None]
         if borders is not None:
             rows = tuple(map(borders.quantize, rows))
-        judgement = judge(quantized, trial, borders)
+        judgement = judge(quantized, trial, borders, known)
         eager = Eager(held(quantized))
         with torch.no_grad(), quiet(), one_thread():
             results = tuple(_floats(borders, tensors_of(eager.run(*row))) for row in rows)
@@ -85,7 +93,7 @@ class Expected:
             module=quantized,
             trial=trial,
             results=judgement.results,
-            may_choose=may_choose,
+            proposal=proposal,
             in_float=borders is None,
         )
         return cls(trial, rows, results, judgement, warnings_of(judgement.accuracy, ran))

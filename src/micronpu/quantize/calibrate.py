@@ -244,7 +244,16 @@ def quantize(
     states: States = NO_STATES,
 ) -> GraphModule:
     """Observers, calibration, corrections and conversion; the arguments are those of `calibrated`."""
-    prepared = calibrated(module, sequences, quantizer, progress, states)
+    return finished(calibrated(module, sequences, quantizer, progress, states), sequences, quantizer, states)
+
+
+def finished(
+    prepared: GraphModule,
+    sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]],
+    quantizer: Any,
+    states: States = NO_STATES,
+) -> GraphModule:
+    """Corrections and conversion of what `calibrated` gives, which is used up."""
     settings = getattr(quantizer, "settings", None)  # torchao's own quantizers have none
     corrections = settings.corrections if settings is not None else None
     rows = [row for sequence in sequences for row in sequence]

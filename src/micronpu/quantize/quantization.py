@@ -17,6 +17,8 @@ from micronpu.quantize.settings_file import Settings, configure
 _SLOWDOWN = {"auto": 1.1, "accurate": 2.0}
 """Time that a chosen program may take, as a multiple of that of int8."""
 _TYPES = (*get_args(Activations), *_SLOWDOWN)
+UNSET: Literal["int8", "auto"] = "auto"
+"""The activations of `micronpu.compile` where the user says nothing of them, and gives no settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,8 @@ class Quantization:
         activations: "int8", or "int16" where the NPU computes with it; weights are int8 in any case.  "auto", of
             `micronpu.compile`: int8 where that is near float, and otherwise the nearest program that takes at most 10 %
             more time than int8, with int16, or float on the core, for some operators.  "accurate" allows twice the
-            time.  See docs/quantization.md.
+            time.  None is "auto" in `micronpu.compile` without ``settings`` and ``train``, and otherwise "int8".  See
+            docs/quantization.md.
         max_slowdown: for "auto" and "accurate", the time that a program may take, as a multiple of that of int8.
         io: "int8", "uint8" or "int16" for a program that takes and gives integers, see ``program.borders``; None for
             floats.  Bytes mean what the int8 numbers mean that are 128 less.
@@ -43,7 +46,7 @@ class Quantization:
     """
 
     per_channel: bool = True
-    activations: Activations | Literal["auto", "accurate"] = "int8"
+    activations: Activations | Literal["auto", "accurate"] | None = None
     max_slowdown: float | None = None
     io: Borders | None = None
     settings: Settings | None = None
@@ -51,7 +54,7 @@ class Quantization:
 
     def __post_init__(self) -> None:
         check_switch("per_channel", self.per_channel)
-        if not self.is_auto:
+        if self.activations is not None and self.activations not in _SLOWDOWN:
             check_activations(self.activations)
         self._check_slowdown()
         if self.io is not None:
@@ -72,7 +75,7 @@ class Quantization:
                 "`quantizer` and `settings` are both given, and each says how parts are quantized.",
                 hint="micronpu.quantize.settings_file.configure(quantizer, settings)",
             )
-        if not self.per_channel or self.activations != "int8" or self.io is not None:
+        if not self.per_channel or self.activations not in (None, "int8") or self.io is not None:
             raise OptionError(
                 "`quantizer` is given together with `per_channel`, `activations` or `io`, which it decides.",
                 hint="set them on the quantizer",
@@ -134,9 +137,9 @@ class Quantization:
         Raises:
             OptionError: a field that is not among ``names`` is set.
         """
-        plain = Quantization()
+        plain = Quantization(), Quantization(activations="int8")
         for field in fields(self):
-            if field.name not in names and getattr(self, field.name) != getattr(plain, field.name):
+            if field.name not in names and getattr(self, field.name) not in [getattr(p, field.name) for p in plain]:
                 raise OptionError(
                     f"`{where}` chooses `{field.name}` of the quantization itself.", hint=f"leave {field.name} out"
                 )
@@ -144,14 +147,16 @@ class Quantization:
     @property
     def is_auto(self) -> bool:
         """Whether the compiler chooses the precision."""
-        return isinstance(self.activations, str) and self.activations in _SLOWDOWN
+        if self.activations is None:
+            return UNSET in _SLOWDOWN and self.settings is None and self.quantizer is None
+        return self.activations in _SLOWDOWN
 
     @property
     def slowdown(self) -> float | None:
         """The time that a program may take, as a multiple of that of int8; None where the precision is fixed."""
         if not self.is_auto or self.max_slowdown is not None:
             return self.max_slowdown
-        return _SLOWDOWN[self.activations]
+        return _SLOWDOWN[self.activations or UNSET]
 
     @property
     def base(self) -> Activations:
@@ -159,9 +164,9 @@ class Quantization:
         return "int16" if self.activations == "int16" else "int8"
 
     @property
-    def may_choose(self) -> bool:
-        """Whether the user might have left the precision to the compiler, and has not."""
-        return self.base == "int8" and not self.is_auto and self.quantizer is None
+    def proposal(self) -> str:
+        """What to try for more precision than int8; "" where that is not known."""
+        return 'quantization="auto"' if self.base == "int8" and not self.is_auto and self.quantizer is None else ""
 
     def quantizer_for(
         self, make: Callable[..., StaticQuantizer], is_qat: bool = False, *, chooses: bool = False
@@ -179,7 +184,7 @@ class Quantization:
             raise OptionError(
                 f'activations="{self.activations}" is chosen by `micronpu.compile` with calibration data, and by '
                 "nothing else.",
-                hint="int8 or int16, or `calibration` in the place of `train`",
+                hint="int8 or int16, or `calibration` in the place of `train` and of sparse weights",
             )
         if self.quantizer is None:
             made = make(per_channel=self.per_channel, is_qat=is_qat, activations=self.base, io=self.io)

@@ -67,6 +67,14 @@ def read_quantization(given: Settings) -> dict[str, Any]:
         ) from error
 
 
+def merged(settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with others on top, table by table."""
+    found = {name: dict(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
+    for name, value in more.items():
+        found[name] = merged(found.get(name, {}), value) if isinstance(value, Mapping) else value
+    return found
+
+
 def configure(quantizer: StaticQuantizer, given: Settings) -> StaticQuantizer:
     """Applies a file or a dictionary to a quantizer, whose own configuration stays where nothing is said.
 

@@ -10,10 +10,10 @@ from torch import nn
 from typer.testing import CliRunner
 
 import micronpu
-from micronpu.accuracy.fix import _merged, shaken
+from micronpu.accuracy.fix import shaken
 from micronpu.base.errors import MicroNpuError
 from micronpu.cli.main import app
-from micronpu.quantize.settings_file import read_quantization, to_toml
+from micronpu.quantize.settings_file import merged, read_quantization, to_toml
 from micronpu.report.fixes import Gain
 
 TARGET = "ethos-u55-128"
@@ -109,7 +109,7 @@ def test_a_choice_is_what_compile_makes_of_it(fixes, tmp_path):
 def test_settings_are_merged_table_by_table():
     one = {"equalize": True, "default": {"per_channel": False}, "nodes": {"a": {"activations": "int16"}}}
     more = {"default": {"activation_observer": "mse"}, "nodes": {"b": {"activations": "int16"}}}
-    assert _merged(one, more) == {
+    assert merged(one, more) == {
         "equalize": True,
         "default": {"per_channel": False, "activation_observer": "mse"},
         "nodes": {"a": {"activations": "int16"}, "b": {"activations": "int16"}},

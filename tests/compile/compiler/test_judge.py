@@ -197,6 +197,7 @@ def unsteady(outputs: np.ndarray, labels: np.ndarray) -> float:
     return float(len(CALLS))
 
 
+@pytest.mark.chooses
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -104,7 +104,8 @@ class Even(nn.Module):
 
 
 def test_what_int8_cannot_do_in_the_time_is_said_with_what_can():
-    auto = compiled(Even(), rows(1, 8, 12, 12), "corstone300", quantization="auto")
+    how = micronpu.Quantization(activations="accurate", max_slowdown=1.1)
+    auto = compiled(Even(), rows(1, 8, 12, 12), "corstone300", quantization=how)
     (first, *_) = auto.report.warnings
     assert first.rule == "precision" and " (this program)" in first.what
     name = re.search(r"int16 ([\d.]+) dB, ([\d.]+) ms: quantization=", first.what)
@@ -137,12 +138,6 @@ def test_corrections_that_help_are_kept_and_the_same_bytes_come_again():
     assert first.report.accuracy.sqnr > plain.report.accuracy.sqnr + 3
 
 
-def test_few_samples_choose_nothing():
-    data = rows(1, 64, count=3)
-    auto, int8 = (compiled(LogPower(), data, "imxrt700", quantization=how) for how in ("auto", "int8"))
-    assert auto.buffer == int8.buffer
-
-
 @pytest.mark.parametrize("most", [0.9, math.inf, math.nan, True, "2"])
 def test_a_slowdown_is_one_or_more(most):
     with pytest.raises(OptionError, match="`max_slowdown` is "):
@@ -151,11 +146,38 @@ def test_a_slowdown_is_one_or_more(most):
         micronpu.Quantization(activations="int8", max_slowdown=1.5)
 
 
+@pytest.mark.chooses
 @pytest.mark.parametrize("target", ["ethos-u55-128", "imxrt700", "cortex-m55"])
-def test_what_is_near_in_int8_stays_byte_for_byte(target):
+def test_what_int8_serves_stays_byte_for_byte_without_a_search(target):
     data = rows(1, 3, 8, 8)
-    int8, auto = (compiled(Plain(), data, target, quantization=how) for how in ("int8", "auto"))
-    assert int8.buffer == auto.buffer
+    steps: list[str] = []
+    int8 = compiled(Plain(), data, target, quantization="int8")
+    auto = compiled(Plain(), data, target, listener=lambda step, part: steps.append(step))
+    assert int8.buffer == auto.buffer and int8.report.accuracy == auto.report.accuracy
+    assert "choose" not in steps and auto.report.warnings == int8.report.warnings
+
+
+@pytest.mark.chooses
+def test_the_default_is_auto_and_says_how_far_it_is():
+    data = rows(1, 64)
+    told: list[tuple[str, float]] = []
+    unset = compiled(Magnitude(), data, "imxrt700", listener=lambda *step: told.append(step))
+    assert unset.buffer == compiled(Magnitude(), data, "imxrt700", quantization="auto").buffer
+    parts = [part for step, part in told if step == "choose"]
+    assert parts == sorted(parts) and len({*parts}) >= 3
+    for how in (micronpu.Quantization(settings={"equalize": True}), "int8"):
+        told.clear()
+        compiled(Magnitude(), data, "imxrt700", quantization=how, listener=lambda *step: told.append(step))
+        assert "choose" not in [step for step, _ in told]
+
+
+@pytest.mark.chooses
+def test_few_samples_choose_nothing_and_the_report_asks_for_more():
+    data = rows(1, 64, count=3)
+    auto, int8 = compiled(Magnitude(), data, "imxrt700"), compiled(Magnitude(), data, "imxrt700", quantization="int8")
+    assert auto.buffer == int8.buffer
+    hints = [" ".join(w.hint for w in program.report.warnings) for program in (auto, int8)]
+    assert "16 calibration samples or recordings" in hints[0] and 'quantization="auto"' in hints[1]
 
 
 def test_what_a_user_sets_for_a_part_is_kept():
