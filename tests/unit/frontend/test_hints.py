@@ -26,7 +26,7 @@ from micronpu.ops import ATEN_IMPORTS
         ("softmax.Dimname", "`softmax.int`"),
         ("something_entirely_else.default", "support-table.md"),
         ("", "support-table.md"),
-        ("einsum.default", "product of matrices"),
+        ("einsum.default", "matrix product"),
         ("polygamma.default", "support-table.md"),
         ("lgamma.default", "support-table.md"),
     ],
