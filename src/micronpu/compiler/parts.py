@@ -37,7 +37,8 @@ class Sources:
     """What the elements of an output are joined of.
 
     Attributes:
-        number: of the source and its channel, for each element, in the shape of the output.
+        number: index into `names` for each element, in the shape of the output; negative for an element that an
+            operator fills in.
         names: of the sources: the operator, and the channel, or None where it has none.
     """
 
@@ -61,8 +62,8 @@ def _sources(node: Node) -> Sources | None:
         number = _numbered(node, names)
     except Exception:  # a copy that does not take integers: the output is judged as a whole
         return None
-    # A cast moves numbers, too, and leaves them floats.
-    return Sources(number.long().numpy(), tuple(names)) if number is not None and len(names) > 1 else None
+    # A cast leaves numbers as floats. Elements that an operator fills in, with 0 or less, have no source.
+    return Sources(number.long().numpy() - 1, tuple(names)) if number is not None and len(names) > 1 else None
 
 
 def _numbered(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor | None:
@@ -82,7 +83,7 @@ def _numbered(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor |
         return None
     axis = 1 if value.dim() in (2, 4) else value.dim() - 1
     count = value.shape[axis] if value.dim() > 1 else 0
-    first, shape = len(names), tuple(value.shape)
+    first, shape = len(names) + 1, tuple(value.shape)
     if not 2 <= count <= _CHANNELS:
         names.append((node.name, None))
         return torch.full(shape, first)
@@ -101,15 +102,17 @@ def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: Sour
     Args:
         found, wanted: of each sample, in the shape of the sources.
     """
-    place, count = sources.number.ravel(), len(sources.names)
+    count = len(sources.names)
+    known = (sources.number >= 0) & (sources.number < count)
+    place = sources.number[known]
     signal, noise = np.zeros(count), np.zeros(count)
     low, high = np.inf, -np.inf
     for y, x in zip(found, wanted, strict=True):
         if not np.isfinite(x).all():
             return ()
         low, high = min(low, float(x.min(initial=np.inf))), max(high, float(x.max(initial=-np.inf)))
-        signal += np.bincount(place, np.square(x).ravel(), count)
-        noise += np.bincount(place, np.square(y - x).ravel(), count)
+        signal += np.bincount(place, np.square(x[known]), count)
+        noise += np.bincount(place, np.square(y - x)[known], count)
     if low >= 0.0 and high <= 1.0:  # shares, whose errors compare as they are
         return ()
     sizes = np.sqrt(signal / np.maximum(np.bincount(place, minlength=count) * len(wanted), 1))

@@ -19,7 +19,7 @@ class _Count:
 
     Attributes:
         place: memory and offset of the state, the same in all methods that share it.
-            size: see `micronpu.frontend.positions.Count`, also for the other fields.
+        name, size, counts, step: see `micronpu.frontend.positions.Count`.
     """
 
     place: tuple[int, int]
