@@ -161,7 +161,7 @@ class LastWeights(ObserverBase):
 
     def convert(self, model: GraphModule, node: Node) -> None:
         for other in model.graph.find_nodes(op="call_module"):
-            module = model.get_submodule(str(other.target))
+            module: Any = model.get_submodule(str(other.target))
             is_of_weights = isinstance(module, FakeQuantizeBase) and module.qscheme != torch.per_tensor_affine
             if is_of_weights and is_constant(other.args[0]):
                 module.activation_post_process(evaluate(model, other.args[0]))
