@@ -87,8 +87,8 @@ class NeutronFirmware(Firmware):
             return 0
         try:
             return read_model(read_container(parsed.microcode, parsed.weights).model).peak_bytes()
-        except CorruptFlatbufferError as error:
-            raise PayloadError(f"The LiteRT model of the payload: {error}.", hint="compile the model again") from error
+        except (CorruptFlatbufferError, PayloadError):
+            return 0  # a damaged container is refused where the program is checked, with that message
 
     def is_for_silicon(self, payload: bytes) -> bool:
         return parse(payload).kind != "reference"
