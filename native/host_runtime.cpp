@@ -251,7 +251,7 @@ Error Host::output(size_t index, micronpu_host_tensor& found) {
   return Error::Ok;
 }
 
-// Whether this thread is in a call of this library, whose error message gets the first error that is logged.
+// True while this thread is in a call of this library; the first error logged then becomes part of its error message.
 thread_local bool is_ours = false;
 // The log function of all other calls; null where there is none but this library's.
 std::atomic<pal_emit_log_message_method> others{nullptr};

@@ -1,7 +1,7 @@
-"""`micronpu.fix`: the search of `micronpu.compiler.precision` with seconds as its budget, and more cures.
+"""`micronpu.fix`: the search of `micronpu.compiler.precision`, limited by time and with more changes to try.
 
-The rows are split: some calibrate, some choose what is kept, and others judge it.  Every program is compiled, for its
-cycles and bytes.
+The samples are split: some calibrate, some select the changes, and held-out ones measure the final gain. Every program
+is compiled to get its cycles and bytes.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from micronpu.upstream.session import exclusive
 from micronpu.upstream.torch import tree_leaves
 
 BUDGET = 60.0
-"""Seconds."""
+"""Default limit of the search in seconds."""
 _FEWEST = 4
-"""Rows to choose by, and to judge by: fewer say nothing."""
+"""Minimum number of samples to select, and to measure, below which the result is not significant."""
 _MOST = 200
-"""Rows to choose by, and to judge by, at most."""
+"""Maximum number of samples to select, and to measure."""
 _LEAST_RESULTS = 8
-"""Values that a row's error is the mean of: of one or two the mean is hardly known, and no gain is told from chance."""
+"""Minimum number of values that a sample's error is averaged over: one or two cannot tell a gain from chance."""
 _MOST_RUNS = 200
-"""Of the network for the sake of that, at most."""
+"""Maximum number of runs of the network for that purpose."""
 _CURES: Cures = (
     (("one scale per channel", {"default": {"per_channel": True}}),),
     (
@@ -68,7 +68,7 @@ _CURES: Cures = (
     (("equalization", {"equalize": True}),),
     (("weight observer mse", {"default": {"weight_observer": "mse"}}),),
 )
-"""What costs nothing on the chip; of those in one group at most one is kept."""
+"""Changes without cost on the chip; at most one of each group is kept."""
 
 
 @moved(per_channel=QUANTIZATION_NOW["per_channel"])
@@ -86,24 +86,24 @@ def fix(
     budget: float = BUDGET,
     listener: Listener | None = None,
 ) -> Fixes:
-    """Tries cures of what quantization costs, within a time, and prices those that help.
+    """Try changes that reduce quantization error, within a time limit, and price those that help.
 
     Args:
         model: a float module in evaluation mode, or an exported program of one.
-        data: inputs, as for `micronpu.blame`: half of them choose, the others judge. Without ``calibration`` half of
-            them calibrate first.
+        data: inputs, as for `micronpu.blame`: half of them select changes, the others measure the result. Without
+            ``calibration`` half of them calibrate first.
         target: see ``micronpu targets``.
         calibration: inputs that choose the ranges.
-        example_inputs: the first of ``data`` unless given.
+        example_inputs: default: the first of ``data``.
         quantization: to start from, as for `micronpu.compile`: settings, and ``per_channel``.
         options: as for `micronpu.compile`.
-        budget: seconds on the clock within which the search should end. What is not expected to be done by then, by
-            what the like of it took before, is not begun, and is told as not tried; what is under way is finished.
-        listener: hears about progress.
+        budget: wall-clock seconds within which the search should end. A program that is not expected to finish in time,
+            judging by previous ones, is not started and is reported as not tried; a running one is finished.
+        listener: progress callback.
 
     Raises:
         ModelError: there is no data, too little of it, or it does not fit the model.
-        OptionError: an option does not fit, or the budget is no positive number.
+        OptionError: an option is invalid, or the budget is not a positive number.
     """
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
         raise OptionError(f"`budget` is {budget!r}; it is a number of seconds.", hint="budget=60")
@@ -121,7 +121,7 @@ def fix(
 
 
 class _Fix:
-    """Rows that choose and rows that judge, and the search between them.
+    """The samples that select and those that measure, and the search between them.
 
     Args:
         base: settings to start from.
@@ -156,7 +156,7 @@ class _Fix:
         self.tell = listener or (lambda name, part: None)
 
     def trial_of(self, rows: Sequence[Row]) -> Trial:
-        """Return rows, each with its moved copies, and what the float model gives for them."""
+        """Return the samples, each with its perturbed copies, and the float model's results for them."""
         moved = shaken(rows, self.copies)
         recordings = tuple(moved[i : i + self.copies] for i in range(0, len(moved), self.copies))
         return Trial(recordings, held_out=True, exact=run_recordings(self.subject.module, recordings))
@@ -187,7 +187,7 @@ class _Fix:
         )
 
     def has_time(self, name: str) -> bool:
-        """Return whether one more program like those before it, and its price, are done within the budget."""
+        """True if another program like the previous ones, with its price, is expected to finish within the budget."""
         now = time.perf_counter()
         self.longest = max(self.longest, now - self.begun)
         self.tell("fix", min((now - self.start) / self.budget, 1.0))
@@ -216,7 +216,7 @@ class _Fix:
         return Price.of(program.report, len(program.buffer))
 
     def choice(self, one: Tried, default: Tried) -> Choice:
-        """Return a program with what it gives on the rows that judge."""
+        """Return a program with its results on the samples that measure."""
         assert one.price is not None
         own, before = (
             Search.fidelity_of(self.judging, run_recordings(tried.module, self.judging.recordings))
@@ -230,9 +230,9 @@ class _Fix:
 
 
 def shaken(rows: Sequence[Row], copies: int) -> list[Row]:
-    """Each row so many times, all but once moved by less than half a step of int8, as its own rounding moves it.
+    """Return copies of each sample; all but the first are perturbed by less than half an LSB of int8.
 
-    The results hardly change, and every rounding on the way falls otherwise: the error of a row is known better.
+    The results hardly change, but all roundings in the network do, so the error of a sample is estimated better.
     """
     if copies == 1:
         return list(rows)
@@ -262,7 +262,7 @@ def _helps(before: Fidelity, after: Fidelity) -> bool:
 
 
 def _gain(before: Fidelity, after: Fidelity) -> Gain:
-    """Row by row, so that what rows have in common does not blur what differs."""
+    """Compute the gain sample by sample, so that variation between samples cancels."""
     old, new = np.array(before.shares), np.array(after.shares)
     ratios = 10 * np.log10(np.maximum(old, 1e-30) / np.maximum(new, 1e-30))
     mean = float(np.mean(ratios))
@@ -271,7 +271,7 @@ def _gain(before: Fidelity, after: Fidelity) -> Gain:
 
 
 def _beats(other: Choice, choice: Choice) -> bool:
-    """Whether another choice is as good in everything and better in something."""
+    """True if another choice is at least as good in everything and better in something."""
     mine = (choice.sqnr, -(choice.cycles or 0), -choice.bytes)
     theirs = (other.sqnr, -(other.cycles or 0), -other.bytes)
     return all(t >= m for t, m in zip(theirs, mine, strict=True)) and theirs != mine
