@@ -162,14 +162,14 @@ def observed(
         states: of the module, where it has lifted ones.
     """
     from micronpu.quantize.compose import fold_batch_norms
-    from micronpu.quantize.quantizer import StaticQuantizer
 
+    settings = getattr(quantizer, "settings", None)  # torchao's own quantizers have none
     for node in module.graph.find_nodes(op="call_module"):
         if is_guard(module.get_submodule(str(node.target))):  # shapes are checked by us
             module.graph.erase_node(node)
     with quiet(), torch.no_grad(), one_thread():
-        if isinstance(quantizer, StaticQuantizer) and quantizer.settings.io is None:
-            mark_standardisation(module, sequences, quantizer.settings.default)
+        if settings is not None and settings.io is None:
+            mark_standardisation(module, sequences, settings.default)
         # Before torch folds batch norms itself, since it writes into weights that other layers may share.
         fold_batch_norms(module)
         if sequences:

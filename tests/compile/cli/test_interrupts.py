@@ -26,6 +26,7 @@ WORK: dict[str, tuple[str, ...]] = {
     "run": ("run", "net.pte", "-i", "x.npy", "--isolated", "-o", "."),
     "evaluate": ("evaluate", "net.py:net", "net.pte", "--data", "x.npy", "--report-json", "r.json"),
     "blame": ("blame", "net.py:net", "--data", "x.npy", "-t", "ethos-u55-128", "--report-json", "r.json"),
+    "fix": ("fix", "net.py:net", "--data", "x.npy", "-t", "ethos-u55-128", "--report-json", "r.json", "--budget", "1"),
     "advise": ("advise", "net.py:net", "--calibration", "x.npy", "-t", "ethos-u55-128", "--report-json", "r.json"),
     "deploy": ("deploy", "net.pte", "-o", "firmware", "-t", "corstone300"),
     "image": ("image", "net.pte", "-o", "net.img", "--version", "1.0.0"),
