@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
+import textwrap
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ class _Failure:
     packed: bool
 
 
+_MOST_OF_TORCH = 160
+"""Characters of torch's own message that are quoted beside the construct."""
 _DEPENDS_ON_VALUES = "GuardOnDataDependentSymNode"
 _KNOWN: tuple[tuple[Callable[[_Failure], bool], str, str], ...] = (
     (
@@ -101,7 +104,8 @@ def explain(error: BaseException) -> tuple[str, str]:
     failure = _Failure(type(error).__name__, str(error), packed)
     for matches, construct, advice in _KNOWN:
         if matches(failure):
-            what, hint = construct if failure.kind == _DEPENDS_ON_VALUES else f"{construct} ({what})", advice
+            said = textwrap.shorten(what, _MOST_OF_TORCH, placeholder=" ...")
+            what, hint = construct if failure.kind == _DEPENDS_ON_VALUES else f"{construct} ({said})", advice
             break
     own = [f"{frame.f_code.co_filename}:{line}" for frame, line in frames if _is_of_user(frame.f_code.co_filename)]
     return f"{what}{f', at {own[-1]}' if own else ''}", hint

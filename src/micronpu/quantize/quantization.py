@@ -54,7 +54,7 @@ class Quantization:
 
     def __post_init__(self) -> None:
         check_switch("per_channel", self.per_channel)
-        if self.activations is not None and self.activations not in _SLOWDOWN:
+        if self.activations is not None and not (isinstance(self.activations, str) and self.activations in _SLOWDOWN):
             check_activations(self.activations)
         self._check_slowdown()
         if self.io is not None:

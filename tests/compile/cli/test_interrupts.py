@@ -26,7 +26,18 @@ WORK: dict[str, tuple[str, ...]] = {
     "run": ("run", "net.pte", "-i", "x.npy", "--isolated", "-o", "."),
     "evaluate": ("evaluate", "net.py:net", "net.pte", "--data", "x.npy", "--report-json", "r.json"),
     "blame": ("blame", "net.py:net", "--data", "x.npy", "-t", "ethos-u55-128", "--report-json", "r.json"),
-    "fix": ("fix", "net.py:net", "--data", "x.npy", "-t", "ethos-u55-128", "--report-json", "r.json", "--budget", "1"),
+    "fix": (
+        "fix",
+        "net.py:net",
+        "--data",
+        "many.npy",
+        "-t",
+        "ethos-u55-128",
+        "--report-json",
+        "r.json",
+        "--budget",
+        "1",
+    ),
     "advise": ("advise", "net.py:net", "--calibration", "x.npy", "-t", "ethos-u55-128", "--report-json", "r.json"),
     "deploy": ("deploy", "net.pte", "-o", "firmware", "-t", "corstone300"),
     "image": ("image", "net.pte", "-o", "net.img", "--version", "1.0.0"),
@@ -56,8 +67,9 @@ def files() -> dict[str, bytes]:
     exec(MODEL, model)
     module, examples = model["net"]()  # type: ignore[operator]  # then the data, as the command asks for them
     program = micronpu.compile(module, examples, "ethos-u55-128", calibration=model["calibration"]())  # type: ignore[operator]
-    memory = io.BytesIO()
+    memory, many = io.BytesIO(), io.BytesIO()
     np.save(memory, np.zeros((1, 3, 12, 12), np.float32))
+    np.save(many, np.random.default_rng(0).normal(size=(32, 3, 12, 12)).astype(np.float32))
     with tempfile.TemporaryDirectory() as folder:
         program.save(Path(folder) / "net.pte", manifest=True)
         manifest = (Path(folder) / "net.manifest.json").read_bytes()
@@ -65,6 +77,7 @@ def files() -> dict[str, bytes]:
     return {
         "net.pte": program.buffer,
         "x.npy": memory.getvalue(),
+        "many.npy": many.getvalue(),
         "net.manifest.json": manifest,
         "mychip.toml": chip.replace('name = "ra8p1"', 'name = "mychip"').encode(),
         "board.log": board_logs.own().encode(),

@@ -337,7 +337,7 @@ class Leftover(nn.Module):
 @pytest.mark.parametrize(
     ("function", "operator", "text"),
     [
-        (lambda x, y: torch.div(x, y + 9, rounding_mode="floor"), "div.Tensor_mode", "a table that rounds"),
+        (lambda x, y: torch.div(x, y + 9, rounding_mode="floor"), "div.Tensor_mode", "a table for rounding"),
         (lambda x, y: (x * 1e4 + 3) - (x * 1e4 + 3), "sub.Tensor", "times finer than its operands'"),
         (lambda x, y: F.hardswish(x * 1e3 - 9e4), "hardswish.default", "times finer than its operand's"),
     ],

@@ -59,7 +59,7 @@ def test_what_is_refused(chip):
 
 
 def test_its_options_on_the_command_line(chip):
-    text = CliRunner().invoke(app, ["compile", "--help"]).stdout
+    text = CliRunner().invoke(app, ["compile", "--help-all"]).stdout
     assert "--bounces" in text and "--silicon" not in text  # the target decides that one
     done = CliRunner().invoke(app, ["check", "m.py:f", "-t", "imxrt700", "--bounces", "3"])
     assert done.exit_code and "The option --bounces is for Toy, but" in " ".join(done.stderr.split())

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from micronpu.base.errors import ModelError
+from micronpu.base.arguments import described
+from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import read_file
 from micronpu.frontend.by_name import called_by_name, rows_in_order
 from micronpu.frontend.export import as_inputs, export
@@ -54,8 +55,10 @@ def read_model(path: str | os.PathLike[str], shapes: Shapes = ()) -> FileModel:
     Raises:
         FileError: it cannot be read.
         ModelError, UnsupportedError: it is damaged, or has an operator that is not read; the message names it.
+        OptionError: `shapes` has no shapes.
     """
     name = Path(path)
+    _check_shapes(shapes)
     if name.suffix.lower() not in SUFFIXES:
         raise ModelError(f"{name} is no model file.", hint=f"a file that ends in {' or '.join(SUFFIXES)}")
     data = read_file(name, "The model")
@@ -75,6 +78,15 @@ def read_model(path: str | os.PathLike[str], shapes: Shapes = ()) -> FileModel:
     if file.is_quantized and file.has_integer_io:
         examples = integer_borders(module, as_bytes=file.bytes).quantize(examples)
     return FileModel(module, examples, network.input_names)
+
+
+def _check_shapes(shapes: Any) -> None:
+    rows = list(shapes.values()) if isinstance(shapes, Mapping) else shapes
+    plain = isinstance(rows, (list, tuple)) and all(isinstance(row, (list, tuple)) for row in rows)
+    if not plain or not all(isinstance(size, int) and size > 0 for row in rows for size in row):
+        raise OptionError(
+            f"`shapes` is {described(shapes)}.", hint='[(1, 3, 48, 192)], or by name {"input": (1, 3, 48, 192)}'
+        )
 
 
 def opened(model: Any, example_inputs: Any, calibration: Any) -> tuple[Any, Any, Any]:
