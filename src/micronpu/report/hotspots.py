@@ -42,7 +42,7 @@ class Hotspot:
         return f"`{self.name}`{times} takes {100 * self.share:.0f} % of the {self.processor}'s cycles{use}{where}"
 
 
-class Cost(Protocol):
+class _Cost(Protocol):
     """What is known of an operation's cost."""
 
     @property
@@ -51,7 +51,7 @@ class Cost(Protocol):
     def utilisation(self) -> float: ...
 
 
-class Operation(Protocol):
+class _Operation(Protocol):
     """An operation of a report."""
 
     @property
@@ -61,16 +61,16 @@ class Operation(Protocol):
     @property
     def origin(self) -> Origin: ...
     @property
-    def cost(self) -> Cost | None: ...
+    def cost(self) -> _Cost | None: ...
 
 
 class HasOperations(Protocol):
     """A `DelegationReport`, whose module imports this one."""
 
     @property
-    def operations(self) -> Sequence[Operation]: ...
+    def operations(self) -> Sequence[_Operation]: ...
     @property
-    def core_operations(self) -> Sequence[Operation]: ...
+    def core_operations(self) -> Sequence[_Operation]: ...
 
 
 def hotspots(report: HasOperations) -> tuple[Hotspot, ...]:
@@ -88,8 +88,8 @@ def idle_hotspot(report: HasOperations) -> Hotspot | None:
     return next((s for s in spots if s.share >= _LARGE and s.use is not None and s.use < _IDLE), None)
 
 
-def _grouped(processor: str, operations: Iterable[Operation], *, whole_array: bool) -> list[Hotspot]:
-    groups: dict[str, list[Operation]] = {}
+def _grouped(processor: str, operations: Iterable[_Operation], *, whole_array: bool) -> list[Hotspot]:
+    groups: dict[str, list[_Operation]] = {}
     for operation in operations:
         if operation.cost is not None:
             groups.setdefault(operation.name.split(" + ")[0], []).append(operation)
@@ -108,11 +108,11 @@ def _grouped(processor: str, operations: Iterable[Operation], *, whole_array: bo
     ]
 
 
-def _cycles(group: Iterable[Operation]) -> int:
+def _cycles(group: Iterable[_Operation]) -> int:
     return sum(o.cost.cycles for o in group if o.cost is not None)
 
 
-def _use(group: Sequence[Operation]) -> float | None:
+def _use(group: Sequence[_Operation]) -> float | None:
     """Of the multipliers, weighted by cycles; operations without a MAC have no use of them."""
     cycles = _cycles(group)
     if not cycles or not any(o.macs for o in group):
@@ -120,7 +120,7 @@ def _use(group: Sequence[Operation]) -> float | None:
     return sum(o.cost.cycles * o.cost.utilisation for o in group if o.cost is not None) / cycles
 
 
-def _sources(group: Iterable[Operation]) -> tuple[str, ...]:
+def _sources(group: Iterable[_Operation]) -> tuple[str, ...]:
     found: dict[str, int] = {}
     for operation in group:
         place = operation.origin.source or operation.origin.module
