@@ -234,10 +234,13 @@ class _Writer:
             self._frame.begin(tensor, 0)
             method.inputs.append(self._place(tensor))
             self._now += 1
-        held = {id(_root(t)): _root(t) for step in block.steps for t in tensors_of(step) if _root(t).state}
+        held = {_root(t).state: _root(t) for step in block.steps for t in tensors_of(step) if _root(t).state}
+        # In the order of the module, by which the names and scales of the states are recorded.
+        held = {name: held[name] for name, _ in part.module.named_buffers(remove_duplicate=False) if name in held}
         for state in held.values():
             if self._shared.memory == _OWN:
                 self._frame.begin(state, 0)
+            self._place(state)
             self._now += 1
         self._steps(block)
         outputs = tree_leaves(block.outputs)
