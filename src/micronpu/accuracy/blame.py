@@ -58,7 +58,7 @@ def blame(
         example_inputs: default: the first of ``data``.
         quantization, options: as for `micronpu.compile`.
         sort: worst first by "output" (the layer's contribution to the output's error), "own" or "total".
-            listener: progress callback.
+        listener: progress callback.
 
     Raises:
         ModelError: there is no data, it does not fit the model, or the model is already quantized.

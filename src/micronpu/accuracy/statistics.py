@@ -44,7 +44,7 @@ def bootstrap(score: Callable[[Array], tuple[float, ...]], rows: int, *, seed: i
 
     Args:
         score: returns scores of several programs on the samples with these indices.
-            rows: number of samples to draw from, with replacement.
+        rows: number of samples to draw from, with replacement.
     """
     random = np.random.default_rng(seed)
     found: list[tuple[float, ...]] = []

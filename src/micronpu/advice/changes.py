@@ -31,8 +31,8 @@ class Change:
 
     Attributes:
         name: new and old form.
-            how: what to write in PyTorch.
-            results: effect on the network's results, as in `report.advice.Idea`.
+        how: what to write in PyTorch.
+        results: effect on the network's results, as in `report.advice.Idea`.
         edit: makes the change.
     """
 

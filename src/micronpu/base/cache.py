@@ -53,7 +53,7 @@ class Usage(NamedTuple):
 
     Attributes:
         folder: None if there is no cache.
-            why: reason why there is none, as a clause; "" if there is one.
+        why: reason why there is none, as a clause; "" if there is one.
     """
 
     folder: Path | None
@@ -85,7 +85,7 @@ class Cache:
 
     Args:
         folder: default: the one that the environment names, or the user's.
-            most_bytes, most_entries: limits at which the least recently used entries are deleted.
+        most_bytes, most_entries: limits at which the least recently used entries are deleted.
 
     Attributes:
         tell: called once with a message for each kind of problem; default: a `CacheWarning`.
@@ -132,9 +132,9 @@ class Cache:
 
         Args:
             kind: of result.
-                tools: packages that affect it; the key includes their versions, and those of Python and micronpu.
-                inputs: everything else that determines it: numbers, texts, bytes, arrays, enumerations, data classes,
-                    and tuples, lists, sets and mappings of them. Any other type disables caching of this entry.
+            tools: packages that affect it; the key includes their versions, and those of Python and micronpu.
+            inputs: everything else that determines it: numbers, texts, bytes, arrays, enumerations, data classes,
+                and tuples, lists, sets and mappings of them. Any other type disables caching of this entry.
         """
         folder = self.folder
         if folder is None or not self._is_own(folder):
@@ -272,7 +272,7 @@ class Entry(NamedTuple):
 
     Attributes:
         folder: None if caching is disabled.
-            name: hash of everything that determines the result.
+        name: hash of everything that determines the result.
     """
 
     cache: Cache

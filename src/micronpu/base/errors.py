@@ -26,7 +26,7 @@ class MicroNpuError(Exception):
 
     Args:
         what: one sentence with what is wrong, where, and why.
-            hint: what to try, as a clause without a full stop; printed after "Try:".
+        hint: what to try, as a clause without a full stop; printed after "Try:".
     """
 
     exit_code = 1

@@ -17,9 +17,9 @@ class Part:
 
     Attributes:
         step: of the compilation.
-            name: of the part; "" for the step as a whole.
-            calls: number of calls.
-            seconds: total.
+        name: of the part; "" for the step as a whole.
+        calls: number of calls.
+        seconds: total.
     """
 
     step: str

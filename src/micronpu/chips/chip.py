@@ -31,11 +31,11 @@ class Npu:
 
     Attributes:
         family: backend, such as "neutron" or "ethos-u".
-            variant: the vendor's name of the size.
-            clock_mhz: clock in MHz; None if unknown, which disables time estimates.
-            note: other remarks, or "".
-            assumed: values without a published source, one clause each; reports name them.
-            own: the whole table; the backend reads its specific fields from it.
+        variant: the vendor's name of the size.
+        clock_mhz: clock in MHz; None if unknown, which disables time estimates.
+        note: other remarks, or "".
+        assumed: values without a published source, one clause each; reports name them.
+        own: the whole table; the backend reads its specific fields from it.
     """
 
     family: str
@@ -78,9 +78,9 @@ class Memory:
         name: such as "sram".
         bytes: size.
         bandwidth: read bandwidth of the NPU in bytes per second; None if unknown.
-            role: `ACTIVATIONS`, `WEIGHTS`, or "" for the default of its name: see `Chip.memory_for`.
-            address: on the core's bus; None if unknown.
-            npu_address: on the NPU's bus, if different.
+        role: `ACTIVATIONS`, `WEIGHTS`, or "" for the default of its name: see `Chip.memory_for`.
+        address: on the core's bus; None if unknown.
+        npu_address: on the NPU's bus, if different.
     """
 
     name: str
@@ -103,9 +103,9 @@ class TargetEntry:
     Attributes:
         name: of the target.
         title: description for people.
-            aliases: other names.
-            leftovers: execution of non-delegated operators: `CMSIS_NN` in int8 on the core, or "" for portable float
-                kernels.
+        aliases: other names.
+        leftovers: execution of non-delegated operators: `CMSIS_NN` in int8 on the core, or "" for portable float
+            kernels.
     """
 
     name: str
@@ -120,7 +120,7 @@ class EmulatedBoard:
 
     Attributes:
         machine: QEMU's name.
-            note: memories of the chip that the machine has and lacks.
+        note: memories of the chip that the machine has and lacks.
     """
 
     machine: str
@@ -133,13 +133,13 @@ class Chip:
 
     Attributes:
         core_clock_mhz: of the core; None if unknown.
-            core_instructions: instruction set for CMSIS-NN if the core lacks an optional extension; "" for the default.
-            npu: its accelerator; None if it has only a core.
-            file: path of the user's file that defines it; "" for a chip of the package.
-            external_flash: True if its flash is a separate device whose size depends on the board.
-            same_core_as: name of the chip file whose core drives this NPU as well; "" for none.
-            board: the machine that emulates it; None if there is none.
-            boards: product names of boards with this chip.
+        core_instructions: instruction set for CMSIS-NN if the core lacks an optional extension; "" for the default.
+        npu: its accelerator; None if it has only a core.
+        file: path of the user's file that defines it; "" for a chip of the package.
+        external_flash: True if its flash is a separate device whose size depends on the board.
+        same_core_as: name of the chip file whose core drives this NPU as well; "" for none.
+        board: the machine that emulates it; None if there is none.
+        boards: product names of boards with this chip.
     """
 
     name: str

@@ -25,7 +25,7 @@ class Core:
         name: as chip files spell it, such as "cortex-m33".
         instructions: those that CMSIS-NN uses. They decide scratch sizes and additional inputs of matrix products, so a
             program is for one of the three.
-            clock_mhz: in its chip; None if unknown.
+        clock_mhz: in its chip; None if unknown.
     """
 
     name: str

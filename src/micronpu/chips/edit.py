@@ -20,7 +20,7 @@ def with_numbers(text: str, changes: Mapping[Place, float | Sequence[float]], wh
 
     Args:
         changes: new values; a missing field is inserted after the head of its table.
-            why: comment to add to each line.
+        why: comment to add to each line.
 
     Raises:
         OptionError: the file has no such table.

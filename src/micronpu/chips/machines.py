@@ -12,8 +12,8 @@ class Machine:
     Attributes:
         name: QEMU's.
         core: one that CMSIS-NN supports, such as "cortex-m33".
-            board: the one of `micronpu board` that runs on it.
-            code, model, data: first address and size of the code, of programs, and of writable data.
+        board: the one of `micronpu board` that runs on it.
+        code, model, data: first address and size of the code, of programs, and of writable data.
     """
 
     name: str

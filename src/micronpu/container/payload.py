@@ -149,15 +149,15 @@ class Artifacts:
         microcode, weights, kernels: raw sections, without padding.
         kind: "silicon" or "reference".
         versions: name and version of the tools. Those of silicon programs are stored in the payload.
-            inputs: index of the LiteRT model's input for each input of the NPU program; None if the order is the same.
-            outputs: the same for outputs; each output of the model occurs exactly once.
-            payload_version: 0, or 1 if the program has a profile and a debug buffer.
-            cycles: the converter's own estimate for the NPU alone, or None.
-            warnings: the converter's warnings, verbatim.
-            kernel_operators: for each kernel of a profiled silicon program, the LiteRT operators that it computes; None
-                if unknown, or if the board does not number kernels.
-            kernel_selection: C code that names the kernels in use; "" unless requested and supported.
-            log: the converter's entire output.
+        inputs: index of the LiteRT model's input for each input of the NPU program; None if the order is the same.
+        outputs: the same for outputs; each output of the model occurs exactly once.
+        payload_version: 0, or 1 if the program has a profile and a debug buffer.
+        cycles: the converter's own estimate for the NPU alone, or None.
+        warnings: the converter's warnings, verbatim.
+        kernel_operators: for each kernel of a profiled silicon program, the LiteRT operators that it computes; None
+            if unknown, or if the board does not number kernels.
+        kernel_selection: C code that names the kernels in use; "" unless requested and supported.
+        log: the converter's entire output.
     """
 
     microcode: bytes

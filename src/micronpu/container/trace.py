@@ -44,7 +44,7 @@ class StreamTrace:
 
     Attributes:
         operators: input of the compiler, in order.
-            sources: operator index of each operation of the stream in order, transfers included, or -1.
+        sources: operator index of each operation of the stream in order, transfers included, or -1.
     """
 
     operators: tuple[TracedOperator, ...]

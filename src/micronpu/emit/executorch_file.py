@@ -31,7 +31,7 @@ class TensorValue:
         memory: the planned memory that holds it; 0 for a constant.
         offset: bytes from the start of this memory.
         data: number, from 1, of a constant in `Program.constants` or of a state in `Program.states`; 0 for neither.
-            is_bounded: True if its shape changes at run time, up to this one.
+        is_bounded: True if its shape changes at run time, up to this one.
     """
 
     scalar_type: int
@@ -126,7 +126,7 @@ class Program:
     Attributes:
         constants: the data of constant tensors.
         states: initial values of tensors that persist across calls.
-            named_data: data by key, stored beside payloads.
+        named_data: data by key, stored beside payloads.
     """
 
     methods: list[Method] = field(default_factory=list)

@@ -37,11 +37,11 @@ class Preferences:
 
     Attributes:
         longest_stride: of windows with padding; for longer strides the padding is a separate operator.
-            longest_dilation: of a kernel; larger dilations become zeros between the weights.
-            largest_kernel: maximum height of a convolution's kernel; its maximum area is the square.
-            products_per_copy: multiplications that cost as much as copying an element.
-            most_inputs: maximum input channels of a convolution.
-            enlarging: factors by which images grow without copies, if equal for height and width.
+        longest_dilation: of a kernel; larger dilations become zeros between the weights.
+        largest_kernel: maximum height of a convolution's kernel; its maximum area is the square.
+        products_per_copy: multiplications that cost as much as copying an element.
+        most_inputs: maximum input channels of a convolution.
+        enlarging: factors by which images grow without copies, if equal for height and width.
     """
 
     longest_stride: int
@@ -387,9 +387,9 @@ class TosaEmitter:
         Args:
             multipliers, shifts: one, or one per channel; shifts to the right, as in TOSA. 48-bit numbers use the
                 highest 15 bits of the multipliers.
-                rounding: "SINGLE_ROUND" to nearest with ties up, or "DOUBLE_ROUND", which equals
-                    `multiply_by_quantized_multiplier` bit for bit.
-                unsigned: True if x, and if the result, is unsigned.
+            rounding: "SINGLE_ROUND" to nearest with ties up, or "DOUBLE_ROUND", which equals
+                `multiply_by_quantized_multiplier` bit for bit.
+            unsigned: True if x, and if the result, is unsigned.
         """
         wide = x.dtype != "INT48"
         if not wide:

@@ -57,7 +57,7 @@ class TosaTensor:
 
     Attributes:
         shape: sizes; of a shape operand, its length.
-            dtype: TOSA's name of the element type; "SHAPE" marks an operand that is not a tensor.
+        dtype: TOSA's name of the element type; "SHAPE" marks an operand that is not a tensor.
         data: the value of a constant.
     """
 
@@ -77,7 +77,7 @@ class TosaOperator:
 
     Attributes:
         arguments: fields of its attribute in the schema's order: truth values, integers, lists of them, modes, bytes.
-            node: the graph's node that the operator implements.
+        node: the graph's node that the operator implements.
     """
 
     name: str

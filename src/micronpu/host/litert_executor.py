@@ -152,7 +152,7 @@ class LiteRtProgram:
     Args:
         model: LiteRT flatbuffer with one subgraph.
         mode: which kernels to use.
-            num_inputs, num_outputs: counts from the payload's header; checked.
+        num_inputs, num_outputs: counts from the payload's header; checked.
 
     Raises:
         PayloadError: LiteRT does not load the model, or its inputs and outputs do not match.

@@ -34,7 +34,7 @@ class Proof(Protocol):
     Attributes:
         reference: what to compare with; None until the graph that the program carries is loaded.
         equal: steps of the last run whose result equals the graph's, element by element.
-            steps: those that the payload names.
+        steps: those that the payload names.
     """
 
     reference: Reference | None
@@ -60,7 +60,7 @@ class GraphReference:
 
     Attributes:
         graph: the compiler's input.
-            nodes: index of the graph's node for each operator of the written program.
+        nodes: index of the graph's node for each operator of the written program.
     """
 
     graph: Graph

@@ -64,7 +64,7 @@ class CheckedTosa:
         inputs, outputs: by name, in order; an output may occur twice.
         num_operators: constants included.
         constants: by name.
-            steps: all other operators, in order.
+        steps: all other operators, in order.
     """
 
     inputs: tuple[tuple[str, TosaBorder], ...]

@@ -50,7 +50,7 @@ class TosaProgram:
     Args:
         model: TOSA flatbuffer with one block.
         mode: ignored; there is only one set of kernels.
-            num_inputs, num_outputs: counts from the payload's header; checked.
+        num_inputs, num_outputs: counts from the payload's header; checked.
 
     Raises:
         PayloadError: the model cannot be read, or its inputs and outputs do not match.

@@ -33,7 +33,7 @@ class Operand:
 
     Attributes:
         shape: of a list of sizes: its length.
-            data: of a constant, as stored in the file.
+        data: of a constant, as stored in the file.
     """
 
     dtype: str

@@ -23,9 +23,9 @@ class Choice:
 
     Attributes:
         nodes: in execution order; the node itself if nothing is rewritten.
-            rewrites: their names, in order of application.
-            cost: of the nodes, in the unit of the estimate; 0 if nothing had to be estimated.
-            offer: index of the first rewrite's offer.
+        rewrites: their names, in order of application.
+        cost: of the nodes, in the unit of the estimate; 0 if nothing had to be estimated.
+        offer: index of the first rewrite's offer.
     """
 
     nodes: tuple[Node, ...]

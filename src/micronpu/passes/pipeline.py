@@ -113,9 +113,9 @@ class Pipeline:
 
     Attributes:
         phases: passes that run together.
-            verify_each: check the graph after every pass, and compare its results before and after each user-defined
-                pass on random inputs, in NumPy, which takes minutes for a large network. Without it graphs are checked
-                after user-defined passes, and at the end.
+        verify_each: check the graph after every pass, and compare its results before and after each user-defined
+            pass on random inputs, in NumPy, which takes minutes for a large network. Without it graphs are checked
+            after user-defined passes, and at the end.
     """
 
     phases: tuple[Phase, ...] = PHASES

@@ -20,7 +20,7 @@ class _Block:
 
     Attributes:
         before: axes of the operand larger than 1; none for leading axes of size 1 of the result.
-            after: axes of the result; axes of size 1 belong to the group before them.
+        after: axes of the result; axes of size 1 belong to the group before them.
     """
 
     before: tuple[int, ...]

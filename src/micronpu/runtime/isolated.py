@@ -151,7 +151,7 @@ class IsolatedProgram:
     Args:
         data: the program.
         name: what to call it in messages.
-            options: how to run; their `time_limit` applies to each request, including loading.
+        options: how to run; their `time_limit` applies to each request, including loading.
 
     Attributes:
         fences: restrictions that this machine's kernel enforces on the process; see `micronpu.base.fence`.

@@ -38,9 +38,9 @@ class NativeMethod:
 
     Args:
         plugin: with the delegates' mode set.
-            data: the program, with a checked plan.
-            summary: of the method.
-            beside: another method of the same bytes, with which it shares states.
+        data: the program, with a checked plan.
+        summary: of the method.
+        beside: another method of the same bytes, with which it shares states.
 
     Raises:
         NativeError: the runtime cannot load it.

@@ -57,8 +57,8 @@ class HostProgram:
         source: path of a `.pte`, or its bytes.
         options: how to run.
         method: which of the program's methods to load, together with those that share a state with it.
-            name: what to call the program in messages; default: its path.
-            references: for each payload, what to compare its runs with instead of the graph that the program carries.
+        name: what to call the program in messages; default: its path.
+        references: for each payload, what to compare its runs with instead of the graph that the program carries.
 
     Attributes:
         checks: results of the comparisons of the last run, by payload, if they run in this process.
@@ -307,7 +307,7 @@ class HostProgram:
 
         Args:
             etdump: path of the ETDump file.
-                debug_buffer: path for the recorded values; None to omit them.
+            debug_buffer: path for the recorded values; None to omit them.
 
         Raises:
             OptionError: the program was loaded without `profile`, or without recording of values.

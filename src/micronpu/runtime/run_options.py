@@ -19,20 +19,20 @@ class RunOptions:
     Attributes:
         fast: use LiteRT's fast kernels. They round a few results of int8 convolutions differently; the default is
             bit-exact to micronpu's arithmetic.
-            graph: run the integer graph that an Ethos-U program carries (`carry_graph=True`) instead of its command
-                stream. Both compute the same; the graph is Vela's input.
-            check: compare every run of an Ethos-U command stream with the integer graph it was compiled from, after
-                each operation that both name; a difference is an error that names the first one. A program from a file
-                needs its graph for that (`carry_graph=True`); `CompiledProgram.run(check=True)` has it.
-            profile: record an ETDump with one event and the output of each NPU operation, for
-                `executorch.devtools.Inspector`. NPU programs then run operator by operator, which is slower.
-            debug_buffer_size: bytes reserved for recorded values, with `profile`; 0 records times only. A run that may
-                not fit is refused: the ExecuTorch runtime would end the process.
-            isolated: run in a separate process, so that a crash is harmless. None: a program from a file is isolated
-                unless it has the digest that `micronpu.compile` writes. True: also run a program that does not match
-                its digest.
-            time_limit: wall-clock seconds after which loading or running an isolated program is stopped; None for no
-                limit. Programs in this process cannot be stopped.
+        graph: run the integer graph that an Ethos-U program carries (`carry_graph=True`) instead of its command
+            stream. Both compute the same; the graph is Vela's input.
+        check: compare every run of an Ethos-U command stream with the integer graph it was compiled from, after
+            each operation that both name; a difference is an error that names the first one. A program from a file
+            needs its graph for that (`carry_graph=True`); `CompiledProgram.run(check=True)` has it.
+        profile: record an ETDump with one event and the output of each NPU operation, for
+            `executorch.devtools.Inspector`. NPU programs then run operator by operator, which is slower.
+        debug_buffer_size: bytes reserved for recorded values, with `profile`; 0 records times only. A run that may
+            not fit is refused: the ExecuTorch runtime would end the process.
+        isolated: run in a separate process, so that a crash is harmless. None: a program from a file is isolated
+            unless it has the digest that `micronpu.compile` writes. True: also run a program that does not match
+            its digest.
+        time_limit: wall-clock seconds after which loading or running an isolated program is stopped; None for no
+            limit. Programs in this process cannot be stopped.
 
     Raises:
         OptionError: a value of the wrong type.

@@ -34,13 +34,13 @@ class KernelLibrary:
 
     Attributes:
         name: of the library; if a backend provides it, also the namespace of its operators.
-            target: of ExecuTorch's CMake.
-            folder: of the files with the kernels, one for each.
-            category: of the components of ExecuTorch's CMSIS pack.
-            build_option: for CMake; "" if it is always built.
-            helpers: further files that all kernels need.
-            packs, components: lines of `model.clayer.yml` for the functions that the kernels call.
-            files: by the operator's name, if a file is not named after its operator.
+        target: of ExecuTorch's CMake.
+        folder: of the files with the kernels, one for each.
+        category: of the components of ExecuTorch's CMSIS pack.
+        build_option: for CMake; "" if it is always built.
+        helpers: further files that all kernels need.
+        packs, components: lines of `model.clayer.yml` for the functions that the kernels call.
+        files: by the operator's name, if a file is not named after its operator.
     """
 
     name: str

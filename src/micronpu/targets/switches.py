@@ -13,8 +13,8 @@ class Switches:
 
     Attributes:
         disabled_passes: names of passes and rewrites to skip.
-            switchable_rewrites: optional rewrites of single operators of a graph.
-            needed_rewrites: required ones.
+        switchable_rewrites: optional rewrites of single operators of a graph.
+        needed_rewrites: required ones.
     """
 
     disabled_passes: tuple[str, ...]

@@ -74,7 +74,7 @@ class CortexMQuantizer(StaticQuantizer):
 
     Args:
         per_tensor_config: quantization of operators; default int8.
-            use_explicit_layout: ignored; accepted for compatibility with existing scripts.
+        use_explicit_layout: ignored; accepted for compatibility with existing scripts.
 
     Raises:
         OptionError: an argument has another type, or activations are not int8.

@@ -45,9 +45,9 @@ class Rates:
 
     Attributes:
         product: of a multiply-accumulate in a window over pixels, which share loaded values.
-            single: of a multiply-accumulate in a matrix product with a single row, where nothing is shared.
-            result: of an output element of products: its requantization, and work done once per window.
-            moved: of an input or output element of any other kernel.
+        single: of a multiply-accumulate in a matrix product with a single row, where nothing is shared.
+        result: of an output element of products: its requantization, and work done once per window.
+        moved: of an input or output element of any other kernel.
     """
 
     product: float

@@ -22,7 +22,7 @@ class CortexMDevice(Device):
     Args:
         options: the core.
         target: name in reports; default: the core's.
-            core: with the clock of its chip; default: the options' core without a clock.
+        core: with the clock of its chip; default: the options' core without a clock.
     """
 
     def __init__(self, options: CortexMOptions, target: str = "", core: Core | None = None) -> None:

@@ -57,18 +57,18 @@ class EthosUPartition(CompiledPartition):
 
     Attributes:
         spec: what it was compiled for.
-            nodes: index of the graph's node for each operator of Vela's input. These operators are the identifiers of
-                the debug handles.
-            program: Vela's result, with its estimates.
-            plan: the plan it was compiled with, and its cost.
-            others: cost of the other plans.
-            rewrites: number of operators by name of a cost-saving rewrite, see `micronpu.targets.ethosu.rewrites`.
-            waiting: number of operations that Vela starts too early, and that were made to wait.
-            trace: operators that the operations of the stream implement.
-            ahead: result of prefetching weights, or None if nothing was prefetched.
-            searched: result of the search for a faster program, or None if it was not requested.
-            shares: True if several methods share its constants.
-            beside: bytes of constants in the program outside of the payload, as far as they count for this partition.
+        nodes: index of the graph's node for each operator of Vela's input. These operators are the identifiers of
+            the debug handles.
+        program: Vela's result, with its estimates.
+        plan: the plan it was compiled with, and its cost.
+        others: cost of the other plans.
+        rewrites: number of operators by name of a cost-saving rewrite, see `micronpu.targets.ethosu.rewrites`.
+        waiting: number of operations that Vela starts too early, and that were made to wait.
+        trace: operators that the operations of the stream implement.
+        ahead: result of prefetching weights, or None if nothing was prefetched.
+        searched: result of the search for a faster program, or None if it was not requested.
+        shares: True if several methods share its constants.
+        beside: bytes of constants in the program outside of the payload, as far as they count for this partition.
     """
 
     spec: EthosUOptions

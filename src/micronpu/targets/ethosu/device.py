@@ -46,8 +46,8 @@ class EthosUDevice(Device):
     Args:
         spec: accelerator and options.
         target: name in reports; default: the accelerator's.
-            additional_checks: user-defined; operators that one of them refuses are not delegated.
-            core: computes unsupported operators in int8.
+        additional_checks: user-defined; operators that one of them refuses are not delegated.
+        core: computes unsupported operators in int8.
 
         Attributes:
             placed: decision on weights in SRAM for ``weights="auto"``, once it is made.

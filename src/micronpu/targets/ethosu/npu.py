@@ -16,7 +16,7 @@ class EthosUNpu:
     Attributes:
         accelerator: Vela's name, such as "ethos-u55-128".
         system_config, memory_mode: sections of the Vela configuration for the chip; "" for the accelerator's defaults.
-            base, interrupt: address of its registers and number of its interrupt on the core; None if unknown.
+        base, interrupt: address of its registers and number of its interrupt on the core; None if unknown.
     """
 
     accelerator: str

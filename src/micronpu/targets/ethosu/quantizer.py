@@ -26,8 +26,8 @@ class EthosUQuantizer(StaticQuantizer):
         use_composable_quantizer: ignored; accepted for compatibility with existing scripts.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
         is_qat: for quantization-aware training; default: decided by the first configuration that is set.
-            activations: "int8" or "int16", for parts without settings.
-            io: "int8", "uint8" or "int16" for a program with integer inputs and outputs, see `StaticQuantizer.set_io`.
+        activations: "int8" or "int16", for parts without settings.
+        io: "int8", "uint8" or "int16" for a program with integer inputs and outputs, see `StaticQuantizer.set_io`.
 
     Raises:
         OptionError: an argument has another type.

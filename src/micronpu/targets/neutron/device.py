@@ -41,9 +41,9 @@ class NeutronDevice(Device):
     Args:
         options: chip, rule set, converter and more.
         target: name in reports; default: derived from the chip.
-            delegation: delegation policy; default: defensive.
-            core: computes unsupported operators in int8.
-            check: user-defined; an operator for which it returns False is not delegated.
+        delegation: delegation policy; default: defensive.
+        core: computes unsupported operators in int8.
+        check: user-defined; an operator for which it returns False is not delegated.
     """
 
     backend = BACKEND

@@ -73,7 +73,7 @@ def merge_kernel_selections(
     Args:
         files: kernel selections, all of the same kind.
         output: the file to write; replaced only when the new one is complete.
-            timeout: limit in seconds of the SDK.
+        timeout: limit in seconds of the SDK.
 
     Raises:
         FileError: a file cannot be read or written.

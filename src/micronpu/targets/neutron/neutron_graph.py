@@ -34,7 +34,7 @@ class NeutronProgram:
     Attributes:
         microcode, weights, kernels: the sections, without padding.
         inputs: index of the original model's input for every input of the operator.
-            outputs: index of the original model's output for every output.
+        outputs: index of the original model's output for every output.
         payload_version: 0, or 1 with profile and debug buffers.
     """
 

@@ -20,8 +20,8 @@ class NeutronQuantizer(StaticQuantizer):
         is_qat: for quantization-aware training.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
         disabled_rewrites: names of rewrites of the float program to skip; `micronpu passes` lists them.
-            activations: "int8", the only type that Neutron supports.
-            io: "int8" or "uint8" for a program with integer inputs and outputs, see `StaticQuantizer.set_io`.
+        activations: "int8", the only type that Neutron supports.
+        io: "int8" or "uint8" for a program with integer inputs and outputs, see `StaticQuantizer.set_io`.
 
     Raises:
         OptionError: an argument has another type, there is no such rewrite, or activations are not int8.

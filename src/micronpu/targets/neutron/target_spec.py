@@ -30,16 +30,16 @@ class NeutronNpu:
     Attributes:
         variant: the vendor's name of the size.
         clock_mhz: clock in MHz; None if unknown.
-            kind: class: "C" is driven by the core, "S" has a controller.
-            pipelines: dot-product units that run in parallel.
-            macs: multiplications per unit and cycle; input channels are padded to a multiple of it.
-            converter: the vendor converter's name for programs for ExecuTorch's runtime on this NPU, or "" if only the
-                open reference converter supports it.
-            weight_bandwidth: bytes per second of copying weights from flash to memory that the NPU can read; None if it
-                reads them in place, or if unknown.
-            fitted: True if the cost model is fitted to published latencies of this Neutron; if not, reports give no
-                time.
-            assumed: assumptions without a published source, one clause each.
+        kind: class: "C" is driven by the core, "S" has a controller.
+        pipelines: dot-product units that run in parallel.
+        macs: multiplications per unit and cycle; input channels are padded to a multiple of it.
+        converter: the vendor converter's name for programs for ExecuTorch's runtime on this NPU, or "" if only the
+            open reference converter supports it.
+        weight_bandwidth: bytes per second of copying weights from flash to memory that the NPU can read; None if it
+            reads them in place, or if unknown.
+        fitted: True if the cost model is fitted to published latencies of this Neutron; if not, reports give no
+            time.
+        assumed: assumptions without a published source, one clause each.
     """
 
     variant: str

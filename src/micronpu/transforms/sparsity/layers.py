@@ -35,8 +35,8 @@ class Matrix:
         attribute: name of the tensor in the module.
         shape: of that tensor.
         channels: number of adjacent input channels.
-            order: for each column, its index in the tensor's row, if it differs from the order of the stream, such as
-                after a flattened image; None if they are equal.
+        order: for each column, its index in the tensor's row, if it differs from the order of the stream, such as
+            after a flattened image; None if they are equal.
     """
 
     attribute: str
@@ -80,11 +80,11 @@ class Layer:
 
     Attributes:
         name: of its node, or of the first one that reads the weights.
-            title: path of the submodule if this is its only layer, else the node's name.
-            module: path of the submodule, or "".
-            source: ``file:line`` of the user's model, or "".
-            nodes: names of the nodes that read the weights.
-            matrices: one, or several for a recurrent layer.
+        title: path of the submodule if this is its only layer, else the node's name.
+        module: path of the submodule, or "".
+        source: ``file:line`` of the user's model, or "".
+        nodes: names of the nodes that read the weights.
+        matrices: one, or several for a recurrent layer.
     """
 
     name: str

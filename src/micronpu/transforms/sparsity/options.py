@@ -21,22 +21,22 @@ class SparsityOptions:
         pattern: "2:4", two zeros in every four weights along the input channels.
         max_loss: maximum loss, 0 to 1: the fraction of held-out samples whose top-1 result differs from that of the
             float network; default: no limit. With a user-defined score, in its units.
-            max_cycles: maximum NPU cycles of the network; up to 1.0 relative to the dense network. If both limits are
-                given, the fewest cycles within ``max_loss`` are chosen, and the report states whether they meet this
-                limit.
-            points: steps from the dense to the sparsest network, each with more sparse layers than the one before.
-            steps: of training without labels, for all points in total; 0 for none.
-            rate: learning rate, relative to the magnitude of the trained values.
-            batch: samples per step.
-            held_back: fraction of the calibration inputs that are held out to evaluate the points.
-            damping: fraction of the mean second moment added to each, for robustness with few inputs.
-            least_samples: minimum number of inputs of a layer, relative to its columns; with fewer, the second order is
-                unreliable and the layer stays dense.
-            least_gain: minimum fraction of its cycles that a layer must save to become sparse.
-            dense: layers to keep dense, by path of the submodule or name of the operator.
-            corrections: also quantize every point with corrections (ranges by results and biases), and keep the result
-                nearest to the float network; ignored if the quantizer has corrections.
-            seed: of the training; equal seeds give equal weights on machines with the same number of threads.
+        max_cycles: maximum NPU cycles of the network; up to 1.0 relative to the dense network. If both limits are
+            given, the fewest cycles within ``max_loss`` are chosen, and the report states whether they meet this
+            limit.
+        points: steps from the dense to the sparsest network, each with more sparse layers than the one before.
+        steps: of training without labels, for all points in total; 0 for none.
+        rate: learning rate, relative to the magnitude of the trained values.
+        batch: samples per step.
+        held_back: fraction of the calibration inputs that are held out to evaluate the points.
+        damping: fraction of the mean second moment added to each, for robustness with few inputs.
+        least_samples: minimum number of inputs of a layer, relative to its columns; with fewer, the second order is
+            unreliable and the layer stays dense.
+        least_gain: minimum fraction of its cycles that a layer must save to become sparse.
+        dense: layers to keep dense, by path of the submodule or name of the operator.
+        corrections: also quantize every point with corrections (ranges by results and biases), and keep the result
+            nearest to the float network; ignored if the quantizer has corrections.
+        seed: of the training; equal seeds give equal weights on machines with the same number of threads.
 
     Raises:
         OptionError: a value is invalid.

@@ -28,9 +28,9 @@ class StreamCheck:
 
     Attributes:
         trace: the operator of each operation of the stream.
-            reference: graph to compare with; None until the carried graph is loaded.
-            equal: steps of the last run whose result equals the graph's, element by element.
-            steps: those that the stream names.
+        reference: graph to compare with; None until the carried graph is loaded.
+        equal: steps of the last run whose result equals the graph's, element by element.
+        steps: those that the stream names.
     """
 
     trace: StreamTrace

@@ -81,11 +81,11 @@ class Disassembly:
 
     Attributes:
         accelerator: that it was compiled for.
-            steps: operations in order.
-            rest: commands after the last operation.
-            stopped: reason why the simulator did not finish, or "".
-            memory: the scratch regions over time, without operations that the simulator did not reach.
-            results: the operations that compute each output, as in `Step.after`; empty if the simulator did not finish.
+        steps: operations in order.
+        rest: commands after the last operation.
+        stopped: reason why the simulator did not finish, or "".
+        memory: the scratch regions over time, without operations that the simulator did not reach.
+        results: the operations that compute each output, as in `Step.after`; empty if the simulator did not finish.
     """
 
     accelerator: str

@@ -39,10 +39,10 @@ class StreamProgram:
 
     Args:
         payload: of the delegate, including all blocks.
-            mode: fast mode has no effect; the simulator has one implementation.
-            num_inputs, num_outputs: of the delegate call; checked.
-            graph: makes the executor of the carried integer graph; None if there is none.
-            check: compares every run with the graph, operation by operation.
+        mode: fast mode has no effect; the simulator has one implementation.
+        num_inputs, num_outputs: of the delegate call; checked.
+        graph: makes the executor of the carried integer graph; None if there is none.
+        check: compares every run with the graph, operation by operation.
 
     Raises:
         PayloadError: the payload cannot be read, is for no known accelerator, or its inputs and outputs do not match.

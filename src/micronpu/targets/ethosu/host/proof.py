@@ -66,8 +66,8 @@ class Proof:
 
     Attributes:
         detail: the difference, as one clause; "" if all elements are equal.
-            early: byte offset of an operation that reads data before it is written; None if that is not the error.
-            ran: the first run of the stream, if requested and if all elements are equal.
+        early: byte offset of an operation that reads data before it is written; None if that is not the error.
+        ran: the first run of the stream, if requested and if all elements are equal.
     """
 
     outcome: Outcome

@@ -136,7 +136,7 @@ class Operation:
         address: of the output in its region.
         shape: height, width and depth of the output; empty for a transfer.
         value: the output as stored in memory, of `shape`; None for a transfer or if it stays inside the NPU.
-            reads, writes: every byte read and written, sorted, if the run has `accesses`.
+        reads, writes: every byte read and written, sorted, if the run has `accesses`.
     """
 
     index: int
@@ -220,8 +220,8 @@ class EthosUSimulator:
     Args:
         accelerator: such as "ethos-u55-128".
         fast_scratch_bytes: size of the NPU's own SRAM, for memory modes with dedicated SRAM.
-            work_limit: maximum multiplications plus bytes moved of a run; 0: no limit.
-            weight_limit: maximum bytes of cached decoded weights; a single run needs no cache.
+        work_limit: maximum multiplications plus bytes moved of a run; 0: no limit.
+        weight_limit: maximum bytes of cached decoded weights; a single run needs no cache.
 
     Raises:
         OptionError: there is no such accelerator.

@@ -35,12 +35,12 @@ class LayerEstimate:
 
     Attributes:
         source: index of the operator in Vela's input, or -1.
-            cycles: of the whole operation, the maximum of the following.
-            macs: multiply-accumulate operations.
-            npu_cycles: of the arithmetic.
-            memory_cycles: of reading and writing, per memory.
-            staging_bytes: working memory in use.
-            work: cost without the transfers of its weights.
+        cycles: of the whole operation, the maximum of the following.
+        macs: multiply-accumulate operations.
+        npu_cycles: of the arithmetic.
+        memory_cycles: of reading and writing, per memory.
+        staging_bytes: working memory in use.
+        work: cost without the transfers of its weights.
     """
 
     name: str
@@ -61,14 +61,14 @@ class VelaProgram:
     Attributes:
         commands: register command stream with its driver actions.
         constants: encoded weights and tables; a view of a payload if there is one.
-            scratch_size: bytes of memory for inputs, outputs and intermediate values.
+        scratch_size: bytes of memory for inputs, outputs and intermediate values.
         fast_scratch_size: bytes of the second scratch memory of Dedicated_Sram modes.
         cycles: Vela's estimate for the whole.
         memory: peak use in bytes per memory.
         layers: estimate per operation.
         clock_hz: clock of the cycles.
-            sources: index of the operator in Vela's input for each operation of the stream, transfers included, or -1.
-            places: number of the layer of each operation of the command stream, or -1.
+        sources: index of the operator in Vela's input for each operation of the stream, transfers included, or -1.
+        places: number of the layer of each operation of the command stream, or -1.
     """
 
     commands: bytes
