@@ -302,8 +302,9 @@ def _convolve_transposed(call: Call, operands: Sequence[Array]) -> Array:
     for i, j in np.ndindex(*weight.shape[1:3]):
         spot = made[:, i :: stride[0], j :: stride[1]][:, : x.shape[1], : x.shape[2]]
         spot += x @ weight[:, i, j].T
-    inside = tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(sides, pads, strict=True))
-    cut = made[(slice(None), *inside)].astype(np.int64)
+    inside = (slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(sides, pads, strict=True))
+    kept = (slice(None), *inside)  # not in the brackets: mypy takes that for syntax of Python 3.11
+    cut = made[kept].astype(np.int64)
     return _padded(cut, [max(side, 0) for pad in pads for side in pad]) + operands[2]
 
 
