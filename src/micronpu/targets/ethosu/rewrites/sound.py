@@ -36,6 +36,10 @@ class LinearAsConvolution(Rewrite):
     convolutions only: Vela's command stream for either operator rounds twice. As a convolution, the layer has the same
     arithmetic in the graph, on the host and on the chip. Not exact: a sum whose scaled value is within a relative
     2**-30 of a tie changes by one LSB, to the chip's result.
+
+    More inputs than an image has channels become a column of pixels, of which the kernel covers all:
+
+    x [1, 2 * 51200] -> fully_connected -> y        x -> reshape [1, 2, 1, 51200] -> conv2d{2x1} -> reshape -> y
     """
 
     name = "linear_as_convolution"
@@ -48,11 +52,19 @@ class LinearAsConvolution(Rewrite):
         outputs, inputs = weight.shape
         assert weight.data is not None
         chain = Chain(self.name, node)
-        shape = (outputs, 1, 1, inputs)
+        rows, pixels = x.type.size // inputs, _pixels(inputs)
+        depth = inputs // pixels
+        shape = (outputs, pixels, 1, depth)
         kernel = Tensor(weight.name, weight.type.with_shape(shape), weight.data.reshape(shape))
-        rows = chain.reshape(x, 1, 1, x.type.size // inputs, inputs)
-        op = Conv2d(activation=node.op.activation)
-        return chain.result(chain.add(op, rows, kernel, bias, qparams=node.output.type.qparams), node.output)
+        image = chain.reshape(x, *((1, 1, rows, depth) if pixels == 1 else (1, rows * pixels, 1, depth)))
+        op = Conv2d(stride=(pixels if rows > 1 else 1, 1), activation=node.op.activation)
+        return chain.result(chain.add(op, image, kernel, bias, qparams=node.output.type.qparams), node.output)
+
+
+def _pixels(inputs: int) -> int:
+    """The fewest pixels into which the inputs of a layer are divided so that each has at most Vela's most channels."""
+    fits = (n for n in range(1, VELA.largest_kernel + 1) if inputs % n == 0 and inputs // n <= VELA.most_inputs)
+    return next(fits, 1)
 
 
 class ExtremesAsPools(Rewrite):
