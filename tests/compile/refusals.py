@@ -33,19 +33,14 @@ def refused(call: Callable[[], Any], kind: type[MicroNpuError], *parts: str) -> 
     assert re.search(".*".join(map(re.escape, parts)), text), text
 
 
-def left() -> set[Path]:
-    """The files of the working folder, without Python's cache of the user's modules, which every import may write."""
-    return set(Path().iterdir()) - {Path("__pycache__")}
-
-
 def failed(*arguments: object) -> str:
     """The one sentence on stderr of a command that ends with code 1, prints nothing else and leaves no file."""
-    before = left()
+    before = set(Path().iterdir())
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == 1, result.output
     assert result.stdout == ""
     assert result.stderr.startswith("Error: ")
     assert result.stderr.count("\n") == 1
     assert result.stderr.endswith(".\n")
-    assert left() == before
+    assert set(Path().iterdir()) == before
     return result.stderr

@@ -13,9 +13,9 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
 from micronpu.base import timing
@@ -52,6 +52,13 @@ class Model:
     file: UserFile | None
 
 
+class _Uncached(SourceFileLoader):
+    """Compiles the source each time: a cache would lie beside the user's file, and misses a change within a second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 class UserFile:
     """A Python file of the user, imported with its own folder on `sys.path`.
 
@@ -73,13 +80,15 @@ class UserFile:
         name = self.path.stem
         if not name.isidentifier() or name in sys.modules or name in sys.stdlib_module_names or _is_installed(name):
             name = f"_micronpu_{name}"
-        spec = importlib.util.spec_from_file_location(name, self.path)
-        if spec is None or spec.loader is None:
+        if self.path.suffix != ".py":
             raise ModelError(f"{self.path} is no Python file.", hint=MODEL_FORMS)
+        loader = _Uncached(name, str(self.path))
+        spec = importlib.util.spec_from_file_location(name, self.path, loader=loader)
+        assert spec is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         try:
-            spec.loader.exec_module(module)
+            loader.exec_module(module)
         except BaseException:
             del sys.modules[name]
             raise
