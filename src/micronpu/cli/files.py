@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.generic]
 
+_REBUILD = (
+    "a function in net.py that builds the module and loads its weights, model.load_state_dict(torch.load(FILE, "
+    "weights_only=True)), or of TorchScript torch.jit.load(FILE).state_dict(); it returns (model.eval(), inputs): "
+    "net.py:FUNCTION"
+)
 MODEL_FORMS = "path/to/file.py:function, a file .tflite, .onnx or .pt2, or timm:NAME or torchvision:NAME"
 
 
@@ -202,6 +207,8 @@ def load_model(text: str) -> Model:
     path, colon, function = text.rpartition(":")
     if not colon or not path or not function.isidentifier():
         hint = f"{text}:FUNCTION" if text.endswith(".py") else MODEL_FORMS
+        if text.endswith((".pt", ".pth", ".ckpt")):
+            raise ModelError(f"{text!r} is a pickle or TorchScript, which is not loaded.", hint=_REBUILD)
         raise ModelError(f"{text!r} names no model.", hint=hint)
     file = UserFile(Path(path))
     return Model(*_pair(file.call(function), f"`{function}` of {path}"), function, file)

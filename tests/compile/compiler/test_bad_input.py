@@ -372,6 +372,7 @@ COMMANDS = {
     "compile m.py": "'m.py' names no model. Try: m.py:FUNCTION.",
     "compile m.py:": "'m.py:' names no model. Try: path/to/file.py:function, a file .tflite, .onnx or .pt2",
     "compile net": "'net' names no model.",
+    "compile net.pth": "'net.pth' is a pickle or TorchScript, which is not loaded. Try: a function in net.py",
     "compile m.py:nett": "m.py has no function 'nett'. Try: one of net, training, alone, triple,",
     "compile m.py:fails": f"`fails` of m.py raised an error in line 15: RuntimeError: no such. {DEBUG}",
     "compile m.py:leaves": f"`leaves` of m.py raised an error in line 16: SystemExit: 3. {DEBUG}",
