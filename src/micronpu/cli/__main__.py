@@ -1,4 +1,4 @@
-"""The command as a process of its own: the script `micronpu`, or ``python -m micronpu.cli`` where there is none."""
+"""Entry point of the command: the script `micronpu` and ``python -m micronpu.cli``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from micronpu.base.quiet import own_process
 
 _STANDARD_ERROR = 2
 _FEW_COLLECTIONS = 100_000, 50, 100
-"""Looking through all of torch for garbage takes a seventh of the time of its import, and of a compilation's."""
+"""Thresholds of the garbage collector. At Python's defaults, scanning torch's objects takes a seventh of its import
+time and of a compilation.
+"""
 
 
 def main() -> NoReturn:
-    """Runs the command line of the process, and ends the process with the command's exit code."""
+    """Run the command line, and end the process with the command's exit code."""
     _open_standard_streams()
     leave_on_signals()
     own_process()
@@ -33,9 +35,9 @@ def main() -> NoReturn:
 
 
 def _open_standard_streams() -> None:
-    """Gives a process that was started without one of them (``>&-``) one that leads nowhere.
+    """Open /dev/null for each standard stream that the process was started without (``>&-``).
 
-    Or the next file that is opened takes its place, and what a library prints ends up in it.
+    Otherwise the next file that is opened gets its descriptor, and output of libraries is written to that file.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_ERROR:
         os.set_inheritable(number, True)
@@ -46,9 +48,9 @@ def _open_standard_streams() -> None:
 
 
 def _leave(code: object) -> NoReturn:
-    """Ends the process as `sys.exit` does, without taking apart what the system takes back as a whole.
+    """End the process as `sys.exit` does, but without destroying Python's objects.
 
-    With torch in it that would take as long as a small network's compilation.
+    With torch loaded, destroying them takes as long as compiling a small network.
     """
     if code is not None and not isinstance(code, int):
         print(code, file=sys.stderr)
@@ -56,7 +58,7 @@ def _leave(code: object) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):  # nobody reads it any more, or a model's file has closed it
+        except (OSError, ValueError):  # the reader is gone, or the model's file has closed the stream
             code = code or 1
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 

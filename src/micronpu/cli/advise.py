@@ -1,4 +1,4 @@
-"""`micronpu advise`: where the time goes, and what could be written instead."""
+"""`micronpu advise`: hotspots, and changes of the model that would save time."""
 
 from __future__ import annotations
 

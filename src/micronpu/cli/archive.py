@@ -1,10 +1,10 @@
-"""Reads a saved program, `file.pt2`, without running what somebody may have hidden in it.
+"""Read a saved program, `file.pt2`, without running code from it.
 
 torch's own loader runs code out of the file in several ways: names become Python source, a pickle that does not load
 with ``weights_only=True`` is loaded without it, native libraries in the archive are loaded, operators are looked up by
-any dotted name, and sizes and guards are evaluated as Python.  None of this is needed for a model of tensors, so that
-an archive with any of it is refused before the loader sees it.  What is read is one copy in memory, through torch's
-own reader of archives.
+any dotted name, and sizes and guards are evaluated as Python.  A model of tensors needs none of this, so an archive
+that has any of it is refused before the loader reads it.  The file is read into memory once and parsed with torch's
+own archive reader.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SAVE_AGAIN = "save it again with torch.export.save, with the torch of this environment"
 _SAVE_TENSORS = "a program of tensors, saved with torch.export.save; what is more belongs into path/to/file.py:function"
-_MODEL = "model"  # what torch.export.save calls the one program that it writes
+_MODEL = "model"  # name that torch.export.save gives to its program
 _RECORDS = re.compile(
     r"archive_format|archive_version|byteorder|\.data/(version|serialization_id)|version"
     r"|models/model\.json|data/sample_inputs/model\.pt|extra/[\w.\-/]{1,200}"
@@ -37,16 +37,16 @@ _RECORDS = re.compile(
     r"|data/constants/(tensor_\d{1,9}|model\.pt|model_constants_config\.json)"
 )
 _EXPANDED = 64 << 20
-"""Bytes up to which a tensor may be larger than what is stored of it, as one that `expand` made is."""
+"""Bytes by which a tensor may exceed its storage, as the result of `expand` does."""
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 def load_archive(path: Path) -> ExportedProgram:
-    """The program of a `.pt2`.
+    """Return the program of a `.pt2`.
 
     Raises:
         FileError: the file cannot be read.
-        ModelError: it is none, is damaged, or holds what would run code while it is loaded.
+        ModelError: it is no saved program, is damaged, or would run code while it is loaded.
     """
     data = read_file(path)
     from micronpu.upstream.torch import archive_reader, read_archive
@@ -72,7 +72,7 @@ def load_archive(path: Path) -> ExportedProgram:
 
 @contextlib.contextmanager
 def _tensors_only() -> Iterator[None]:
-    """torch.load reads nothing but tensors and numbers, also where its caller asks for more."""
+    """Make torch.load read only tensors and numbers, even if its caller passes ``weights_only=False``."""
     before = os.environ.get(_FORCE)
     os.environ[_FORCE] = "1"
     try:
@@ -84,10 +84,10 @@ def _tensors_only() -> Iterator[None]:
 
 
 def _check(reader: Any, size: int) -> None:
-    """Refuses an archive of which loading runs code, or takes more memory than the file has bytes.
+    """Refuse an archive that runs code when it is loaded, or needs more memory than the file has bytes.
 
     Raises:
-        RefusedError: with what was found.
+        RefusedError: with the reason.
     """
     from torch.export.pt2_archive import constants as at
 
@@ -125,7 +125,7 @@ def _json(reader: Any, name: str) -> Any:
 
 
 def _check_zip(file: Any, names: list[str], size: int) -> None:
-    """Refuses what is larger unpacked than as a file: torch writes records as they are, without compression."""
+    """Refuse records that are larger unpacked than stored: torch writes records uncompressed."""
     if len({name.lower() for name in names}) != len(names):
         raise RefusedError("a record twice")
     if sum(file.get_record_size(name) for name in names) > size:
@@ -133,7 +133,7 @@ def _check_zip(file: Any, names: list[str], size: int) -> None:
 
 
 def _payloads(reader: Any, config: Any, folder: str) -> Iterator[str]:
-    """Checks that tensors are no larger than what is stored of them; names of the records that would be unpickled."""
+    """Check that tensors are no larger than their storage. Yield names of the records that torch would unpickle."""
     from micronpu.upstream.torch import element_type
 
     for name, payload in config["config"].items():
@@ -157,7 +157,7 @@ def _check_pickle(data: bytes, name: str) -> None:
     if not data:
         return
     try:
-        reader = pickle_reader(io.BytesIO(data))  # nothing but the form that torch.save writes
+        reader = pickle_reader(io.BytesIO(data))  # accepts only the form that torch.save writes
         _check_zip(reader, reader.get_all_records(), len(data))
         torch.load(io.BytesIO(data), weights_only=True, map_location="meta")
     except RefusedError:
@@ -169,7 +169,7 @@ def _check_pickle(data: bytes, name: str) -> None:
 
 
 def _check_sizes(program: ExportedProgram) -> None:
-    """Refuses tensors that are much larger than their memory, which copies of them would not be."""
+    """Refuse tensors that are much larger than their storage: copies of them would allocate the full size."""
     import torch
 
     named = {**program.state_dict, **program.constants}

@@ -1,9 +1,9 @@
-"""What a saved program may call, and with which operands.
+"""Operators that a saved program may call, and checks of their operands.
 
-torch computes a saved program in this process: constants are folded, and calibration runs it.  ATen checks little: some
-kernels read and write wherever an index says, others rely on sizes that only a shape function checks.  So operators are
-admitted by name, and before anything is computed the whole program is computed on tensors without data, beginning with
-the shapes of the tensors that the file really holds.
+torch executes a saved program in this process: it folds constants, and calibration runs the program.  ATen checks
+little: some kernels read and write at any index, others rely on sizes that only a shape function checks.  So operators
+are admitted by name, and before anything is computed the whole program runs on tensors without data, starting with the
+shapes of the tensors that the file holds.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
 MOST_ELEMENTS = 1 << 27
-"""Of one value of a program."""
+"""Maximum number of elements of one value."""
 MOST_TOGETHER = 1 << 31
-"""Of all values of a program, which are in memory at once where all of them are constants."""
+"""Maximum number of elements of all values: if all are constants, all are in memory at once."""
 
-# Packets that torch writes as operators that are admitted for their own sake; those in place follow from the others.
+# Packets that torch writes as operators and that are admitted themselves; in-place forms follow from the others.
 _WRITTEN = frozenset(
     re.findall(
         r"\w+",
@@ -51,22 +51,22 @@ _WRITTEN = frozenset(
     """,
     )
 )
-_GRADIENT = re.compile(r"backward")  # ATen believes what the forward of a gradient is said to have given
+_GRADIENT = re.compile(r"backward")  # a backward kernel trusts that its operands come from the forward
 _FLOW = frozenset(("cond", "while_loop", "scan", "map_impl", "wrap_with_set_grad_enabled", "wrap_with_autocast"))
 _TARGET = re.compile(r"torch\.ops\.(\w+)\.(\w+?)(?:\.(\w+))?", re.ASCII)
 
 
 class RefusedError(Exception):
-    """What the archive holds, as the end of a sentence."""
+    """Content of the archive that is refused, as the end of a sentence."""
 
 
 def shown(text: str) -> str:
-    """A text as it stands in a sentence: in quotation marks, its beginning only."""
+    """Return the text in quotation marks, cut after 80 characters."""
     return repr(text if len(text) <= 80 else text[:80] + "...")
 
 
 def check_operator(text: str) -> None:
-    """Refuses a call by the name of what is called, as torch writes it: ``torch.ops.aten.relu.default``."""
+    """Refuse an operator by its name as torch writes it: ``torch.ops.aten.relu.default``."""
     found = _TARGET.fullmatch(text)
     if text != "_operator.getitem" and (found is None or not _is_admitted(found[1], found[2], found[3] or "default")):
         raise RefusedError(f"a call of {shown(text)}, which is none of the operators that a saved program may call")
@@ -75,7 +75,7 @@ def check_operator(text: str) -> None:
 def _is_admitted(space: str, packet: str, overload: str) -> bool:
     if space == "higher_order":
         return packet in _FLOW
-    if space == "torchao":  # written in Python, out of operators that check what they are given
+    if space == "torchao":  # written in Python, with operators that check their operands
         return packet in ("choose_qparams_affine", "dequantize_affine", "quantize_affine")
     return space in ("aten", "quantized_decomposed") and f"{packet}.{overload}" in admitted(space)
 
@@ -85,11 +85,13 @@ _QUANTIZATION = ("quantize_", "dequantize_", "choose_qparams")
 
 @functools.cache
 def admitted(space: str = "aten") -> frozenset[str]:
-    """The overloads of a namespace that a saved program may call, such as ``add.Tensor``.
+    """Return the overloads of a namespace that a saved program may call, such as ``add.Tensor``.
 
-    These are what the importers know, what ExecuTorch has a kernel for, what torch writes as such operators, and each
-    of them in place.  No overload is among them that writes into an operand besides the first, computes a gradient,
-    or gives another thing than tensors.
+    These are the operators of the importers, those with a kernel in ExecuTorch, those of `_WRITTEN`, and the in-place
+    form
+    of each. Excluded are overloads that write into an operand other than the first, compute a gradient, or return
+    anything
+    but tensors.
     """
     import torch
 
@@ -100,7 +102,7 @@ def admitted(space: str = "aten") -> frozenset[str]:
     packets = {_plain(name.partition("::")[2].partition(".")[0]) for name in listed_kernels(space)}
     if space == "aten":
         packets |= _WRITTEN
-    else:  # others exist only once a library of ExecuTorch's kernels has been loaded
+    else:  # operators that exist only once a library of ExecuTorch's kernels is loaded
         packets = {packet for packet in packets if packet.startswith(_QUANTIZATION)}
     found = set(WAYS) if space == "aten" else set()
     for packet in sorted(packets):
@@ -112,7 +114,7 @@ def admitted(space: str = "aten") -> frozenset[str]:
 
 
 def _plain(packet: str) -> str:
-    """The packet without what says how its result is stored."""
+    """Return the packet without the suffixes "_" and "_copy"."""
     return packet if packet.startswith("__") else packet.rstrip("_").removesuffix("_copy")
 
 
@@ -129,11 +131,12 @@ def _is_plain(overload: Any) -> bool:
 
 
 def check_calls(program: ExportedProgram) -> None:
-    """Computes a program on tensors without data.
+    """Compute a program on tensors without data.
 
     Raises:
-        RefusedError: an operator does not take its operands, a value is not of the shape and type that the file gives
-            for it, or larger than any of a microcontroller.
+        RefusedError: an operator does not accept its operands, a value differs in shape or type from what the file
+            states,
+            or is too large for any microcontroller.
     """
     import torch
 
@@ -145,7 +148,7 @@ def check_calls(program: ExportedProgram) -> None:
 
 
 def _inputs(program: ExportedProgram) -> Iterator[Any]:
-    """What a program is called with, without data: the tensors that the file holds, and its example inputs."""
+    """Yield the program's inputs without data: the tensors that the file holds, and its example inputs."""
     import torch
     from torch.export.graph_signature import InputKind
 
@@ -159,7 +162,7 @@ def _inputs(program: ExportedProgram) -> Iterator[Any]:
 
 
 def without_data(value: Any) -> Any:
-    """A new tensor with the shape, strides and type of one; anything else as it is."""
+    """Return a new tensor with the same shape, strides and dtype; any other value unchanged."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -168,13 +171,13 @@ def without_data(value: Any) -> Any:
 
 
 class _Sizes:
-    """Computes graphs on tensors without data, and compares each value with what the file says of it."""
+    """Computes graphs on tensors without data, and compares each value with the shape and type that the file states."""
 
     def __init__(self) -> None:
         self._elements = 0
 
     def results(self, module: GraphModule, inputs: list[Any]) -> Any:
-        """What a graph returns for some inputs."""
+        """Return the outputs of a graph for some inputs."""
         from torch.fx.node import map_arg
 
         values: dict[Node, Any] = {}
@@ -208,7 +211,7 @@ class _Sizes:
             ) from error
 
     def _flow(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """What control flow gives; each of its graphs is looked at once."""
+        """Return the result of a control flow operator; each of its graphs is checked once."""
         import torch
 
         if kwargs:
@@ -267,10 +270,10 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of an operator on tensors without data.
+    """Return the result of an operator on tensors without data.
 
     Raises:
-        RefusedError: an operand is of another kind than the operator's schema says.
+        RefusedError: an operand is of another type than the operator's schema states.
     """
     from micronpu.frontend.export import by_shape
     from micronpu.upstream.torch import OpOverload, schema_of
@@ -287,7 +290,7 @@ def call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _check_kinds(target: str, operands: Iterable[tuple[str, Any]]) -> None:
-    """Kernels believe the number of an enumeration, and a layout decides which kernels are called."""
+    """Check enumerations: kernels do not validate their numbers, and a layout decides which kernels run."""
     import torch
 
     kinds = {"ScalarType": torch.dtype, "Layout": torch.layout, "MemoryFormat": torch.memory_format}

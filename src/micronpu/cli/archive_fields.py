@@ -1,8 +1,8 @@
-"""What each field of a saved program may hold.
+"""Rules for each text field of a saved program.
 
 torch.fx writes the names of a graph into Python source and runs it, sizes and guards are evaluated, and calls and types
-are looked up by their names.  So every text of an archive has a rule here that says what it may be, by the field of
-torch's schema that it stands in.  A text without a rule is refused, and so is a field that the schema does not have.
+are looked up by name.  So each text field of torch's schema has a rule here for its content.  A text without a rule and
+a field that the schema does not have are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from micronpu.base.arguments import is_class
 from micronpu.cli.archive_calls import RefusedError, check_operator, shown
 
-# Names of modules and parameters: in the source that torch.fx writes they stand between quotation marks.
+# Names of modules and parameters: torch.fx writes them in quotation marks.
 _PATH = re.compile(r"[\w\-. +/:@]*")
 _LONGEST = 4000
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029\u2066-\u2069\ud800-\udfff]")
@@ -31,20 +31,20 @@ _LARGEST = 1 << 63
 
 
 def check_fields(kind: type, value: Any) -> None:
-    """Compares a record of an archive with torch's schema, and every text in it with its rule.
+    """Compare a record of an archive with torch's schema, and each text in it with its rule.
 
     Args:
         kind: a class of `torch._export.serde.schema`.
-        value: what JSON gave.
+        value: the parsed JSON.
 
     Raises:
-        RefusedError: with what was found.
+        RefusedError: with the reason.
     """
     _walk(kind, value, kind.__name__, "")
 
 
 def _walk(kind: Any, value: Any, owner: str, field: str) -> None:
-    """Checks a value; the owner and the field are those of the schema that it, or what holds it, stands in."""
+    """Check a value; ``owner`` and ``field`` are the schema's class and field that contain it."""
     origin = typing.get_origin(kind)
     if origin is typing.Annotated:
         _walk(kind.__origin__, value, owner, field)
@@ -115,7 +115,7 @@ def _identifier(text: str) -> None:
 
 
 def _argument(text: str) -> None:
-    """The name of an operator's argument, which may be a word of Python's, as `from`."""
+    """The name of an operator's argument, which may be a keyword of Python, such as `from`."""
     if text and not text.isidentifier():
         raise RefusedError(f"the argument {shown(text)}, which is no identifier")
 
@@ -132,7 +132,7 @@ def _words(text: str) -> None:
 
 
 def _note(text: str) -> None:
-    """What is kept beside a node for messages, of several lines."""
+    """A text of several lines that a node holds for messages."""
     if _CONTROL.search(text):
         raise RefusedError(f"the text {shown(text)}, which has characters that no message has")
 
@@ -164,7 +164,7 @@ def _no_symbol(text: str) -> None:
 
 
 def _inputs(text: str) -> None:
-    """Positional inputs, and a dictionary of the others, whose names become those of a function's arguments."""
+    """Positional inputs, and a dictionary of keyword inputs, whose names become arguments of a function."""
     spec = _spec(text)
     children = spec.get("children_spec") if isinstance(spec, dict) else None
     if isinstance(children, list) and len(children) == 2 and isinstance(children[1], dict):
@@ -177,10 +177,10 @@ def _outputs(text: str) -> None:
 
 
 def _spec(text: str) -> Any:
-    """Inputs and outputs are tuples, lists and dictionaries; other types name a module that would be imported.
+    """Check the structure of inputs or outputs: tuples, lists and dictionaries; other types would import a module.
 
     Returns:
-        the specification, None where there is none.
+        the specification, or None.
     """
     if not text:
         return None
@@ -206,7 +206,7 @@ def _spec(text: str) -> Any:
 
 
 def _keys(spec: dict[str, Any]) -> list[Any]:
-    """Those of a dictionary among the inputs or outputs; other containers have none."""
+    """Return the keys of a dictionary among the inputs or outputs; other containers have none."""
     context = spec.get("context")
     found = json.loads(context) if isinstance(context, str) else context
     if found is None:
@@ -219,7 +219,7 @@ REFUSED = {
     "InputToCustomObjSpec": "an object that is no tensor",
     "SymExpr": "a size that depends on its inputs (dynamic_shapes), which torch would evaluate",
 }
-"""Parts of the schema that torch.export writes for models that have no place on a microcontroller."""
+"""Parts of the schema that torch.export writes only for models that cannot run on a microcontroller."""
 
 RULES: dict[tuple[str, str], Callable[[str], None]] = {
     **{
@@ -279,7 +279,7 @@ RULES: dict[tuple[str, str], Callable[[str], None]] = {
     ("ExportedProgram", "guards_code"): _no_guard,
     ("PayloadMeta", "path_name"): _matches(r"(weight|tensor)_\d{1,9}"),
 }
-"""What a text may be, by the class of torch's schema and the field that it stands in, or is a key of.
+"""Rule of each text, by the class and the field of torch's schema; a text may also be a key of the field.
 
-Each raises `RefusedError`.
+Each rule raises `RefusedError`.
 """

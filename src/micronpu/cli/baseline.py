@@ -1,4 +1,4 @@
-"""ExecuTorch's own program of a float model, which a program for an NPU is compared with."""
+"""ExecuTorch's float program of a model, as the baseline for a program for an NPU."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def write_baseline(model: Model, path: Path) -> str:
-    """Writes a program of portable float kernels: nothing is quantized, and no NPU takes part.
+    """Write a program with portable float kernels: no quantization, no NPU.
 
     Returns:
-        What there is to say of it.
+        A sentence about the program.
 
     Raises:
         ModelError: it is quantized, cannot be exported, or ExecuTorch cannot lower it.

@@ -1,4 +1,4 @@
-"""`micronpu blame`: which layer costs the accuracy."""
+"""`micronpu blame`: accuracy loss by layer."""
 
 from __future__ import annotations
 

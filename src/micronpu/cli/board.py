@@ -166,7 +166,7 @@ def _run_model(
             f"--vectors are for one method, and {file} has {', '.join(names)}.", hint=f"--method {names[0]}"
         )
     outcomes = []
-    for name in names:  # a board of its own for each: Arm's runner loads one method
+    for name in names:  # a new board for each method: Arm's runner loads one method
         model = read_model(data, str(file) if len(names) == 1 else f"{file}, method {name}", method=name)
         outcome = check_on_board(
             model,
@@ -213,7 +213,7 @@ def _run_in_nsys(board: NsysBoard, vectors: str | None, reference: Path | None, 
 
 
 def _show(outcomes: Sequence[Outcome], *, json: bool, seconds: float | None = None) -> None:
-    """Prints what each method has shown."""
+    """Print the outcome of each method."""
     if json:
         told = outcomes[0].to_dict() if len(outcomes) == 1 else {"methods": [one.to_dict() for one in outcomes]}
         console.print_json(told | ({} if seconds is None else {"seconds": round(seconds, 3)}))
@@ -262,7 +262,7 @@ def _run_firmware(
 
 
 def _place(text: str, whole: str, size: str = "0") -> tuple[Path, int, int]:
-    """FILE@ADDRESS, and the bytes of FILE@ADDRESS,SIZE."""
+    """Parse FILE@ADDRESS, and the size of FILE@ADDRESS,SIZE, in bytes."""
     name, _, address = text.rpartition("@")
     try:
         place, count = int(address, 0), int(size, 0)
@@ -274,7 +274,7 @@ def _place(text: str, whole: str, size: str = "0") -> tuple[Path, int, int]:
 
 
 def _print_bytes(data: bytes) -> None:
-    """What the firmware prints, as it comes; Arm's ends with a character that no terminal shows."""
+    """Write the firmware's output as it arrives, without the end-of-transmission character of Arm's firmware."""
     sys.stdout.write(data.replace(b"\x04", b"").replace(b"\r", b"").decode(errors="replace"))
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Budgets on the command line, and the user's own data to judge a program on."""
+"""Budgets on the command line, and labelled data to evaluate a program on."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ flag_of = _FLAGS.__getitem__
 
 
 def bytes_of(flag: str, text: str) -> int:
-    """Bytes of ``262144``, ``256K`` or ``1.5M``.
+    """Parse ``262144``, ``256K`` or ``1.5M`` into bytes.
 
     Raises:
-        OptionError: it is none of these.
+        OptionError: it has another form.
     """
     match = _SIZE.fullmatch(text.strip())
     size = float(match[1]) * _UNITS[match[2].lower()] if match is not None else 0.5
@@ -48,7 +48,7 @@ def bytes_of(flag: str, text: str) -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """Options of a command about budgets, one for each field."""
+    """Options about budgets, one for each field."""
 
     budget: Annotated[
         list[str] | None,
@@ -73,7 +73,7 @@ class Limits:
     ] = None
 
     def _limits(self) -> dict[str, float]:
-        """Limits by the fields of `Budgets`, and the accuracy.
+        """Return limits by the fields of `Budgets`, and the accuracy.
 
         Raises:
             OptionError: a limit is no number, or there is no such budget.
@@ -94,10 +94,10 @@ class Limits:
         return found
 
     def budgets(self) -> Budgets:
-        """All but that of the accuracy, for which the program has to run.
+        """Return all budgets but the accuracy, which needs a run of the program.
 
         Raises:
-            OptionError: an option does not fit, or one is given that says nothing without another.
+            OptionError: an option is invalid, or has no effect without another.
         """
         from micronpu.report.budgets import Budgets
 
@@ -109,7 +109,7 @@ class Limits:
         return Budgets(**given)  # type: ignore[arg-type]
 
     def verification(self, loaded: Model, *, run: bool, held_out: int | None, missing: bool) -> Verification:
-        """How the program is tried, with the samples and the metric that judge it.
+        """Return how to verify the program, with the evaluation samples and the metric.
 
         Raises:
             OptionError: two options exclude each other.
@@ -133,7 +133,7 @@ class Limits:
         """Return the program's value of the metric on the labelled data beside its budget, if there is one.
 
         Raises:
-            OptionError: less is better of that metric.
+            OptionError: smaller values of that metric are better.
             ModelError: data or labels do not fit.
         """
         limit = self._limits().get(ACCURACY)
@@ -156,4 +156,4 @@ class Limits:
 
 
 UNLIMITED = Limits()
-"""Where no option is given."""
+"""Limits when no option is given."""

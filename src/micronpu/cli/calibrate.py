@@ -1,4 +1,4 @@
-"""`micronpu calibrate`: what a board measured makes its chip file right."""
+"""`micronpu calibrate`: update a chip file with measurements of a board."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def calibrate(
     calibration, changes = calibrated(found, logs, runs, plan)
     names = ", ".join(path.name for path in log)
     text = with_numbers(chip.read_text(encoding="utf-8"), changes, f"micronpu calibrate, {names}")
-    parse_chip(text, str(target))  # what is written can be read
+    parse_chip(text, str(target))  # raises if the new file is invalid
     console.words(report_json).print(calibration_view(calibration))
     write_json(report_json, calibration.to_json())
     if not dry_run:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _NAME = "comparison.json"
 FAILED = 1
-"""Exit code where no target took the model."""
+"""Exit code if every target fails."""
 
 
 @console.guarded
@@ -96,7 +96,7 @@ def compare(
     for path in (report_html, chart):
         if path is not None:
             check_writable(path)
-    # A target keeps the name that it was given; under two of them it is one.
+    # A target keeps the name that was given; given under two names, it is compiled once.
     targets = {find_target(name).name: name for name in reversed(target or every_chip())}
     wanted = [(t, a) for t in reversed(targets.values()) for a in dict.fromkeys(quantization or ["int8"])]
     task = Task(model, calibration, data, labels, metric, tuple(library or ()))
@@ -132,7 +132,7 @@ def compare(
 
 
 def every_chip() -> list[str]:
-    """A target for each chip that comes along, the first of its targets, by the name that people call it."""
+    """Return one target of each shipped chip: its first target, by its first alias if it has one."""
     from micronpu.chips import shipped_chips
 
     entries = [(chip.name, chip.targets[0]) for chip in shipped_chips().values()]
@@ -140,7 +140,7 @@ def every_chip() -> list[str]:
 
 
 def _key(task: Task) -> str:
-    """What rows depend on beside their target; files that the model's file imports are not looked at."""
+    """Return a digest of all that the rows depend on besides the target, except files that the model's file imports."""
     digest = hashlib.sha256(repr((task, VERSION)).encode())
     for text in (task.model, task.calibration, task.data, task.labels, task.metric):
         path = Path(text.partition(":")[0]) if text else None
@@ -150,10 +150,10 @@ def _key(task: Task) -> str:
 
 
 def _read(folder: Path, key: str) -> dict[Job, Candidate]:
-    """The rows of an earlier run of the same command; a failed one is tried again.
+    """Read the rows of an earlier run of the same command; failed ones are tried again.
 
     Raises:
-        FileError: the folder or its file is of something else.
+        FileError: the folder or its file belongs to something else.
     """
     from micronpu.report.candidates import Candidate
     from micronpu.report.codec import DecodeError, decode

@@ -1,14 +1,13 @@
-"""The process of `micronpu compare` that compiles for one target after the other.
+"""Process of `micronpu compare` that compiles for one target after the other.
 
-``python -I compare_worker.py FOLDER...``: where its parent finds modules.  Standard input is a socket.  On it come,
-pickled, a task and then jobs, each answered with its row.  With the socket the process ends, also in the middle of a
-job.
+``python -I compare_worker.py FOLDER...`` takes the parent's module search path. Standard input is a socket. It receives
+a pickled task and then jobs, and returns a row for each. The process ends when the socket closes, even during a job.
 """
 
 import sys
 
 if __name__ == "__main__":
-    sys.path[:] = sys.argv[1:]  # before anything is looked for
+    sys.path[:] = sys.argv[1:]  # before any import
 
 import contextlib
 import os
@@ -20,12 +19,12 @@ from typing import Any
 
 
 def main() -> None:
-    """Answers jobs until the parent is gone."""
+    """Process jobs until the parent is gone."""
     from micronpu.base.errors import MicroNpuError
     from micronpu.base.leaving import leave_on_signals
     from micronpu.cli.workers import Worker, failed
 
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a parent that ignores it hands that on
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a parent that ignores the signal passes that on
     leave_on_signals()
     parent = Connection(os.dup(0))
     with open(os.devnull, "rb") as nothing:
@@ -41,7 +40,7 @@ def main() -> None:
     while True:
         job = asked.get()
         row = worker.run(job) if worker is not None else failed(job, failure)
-        with contextlib.suppress(OSError):  # the parent is gone, as the other thread sees too
+        with contextlib.suppress(OSError):  # the parent is gone; the other thread notices as well
             parent.send(row)
 
 

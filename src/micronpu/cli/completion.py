@@ -1,4 +1,4 @@
-"""The option for the target, and names of targets and chips that the shell completes. Nothing here imports torch."""
+"""Option for the target, and shell completion of targets and chips. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from micronpu.cli import console
 
 
 def complete_target(incomplete: str) -> list[tuple[str, str]]:
-    """Targets and their other names that begin as the word on the command line does, each with the chip's title."""
+    """Return targets and aliases that start with ``incomplete``, each with the chip's title."""
     from micronpu.targets.registry import FAMILIES, all_targets
 
     try:
         targets = sorted(all_targets().items())
     except MicroNpuError:
-        return []  # there is no place for a sentence while the user types
+        return []  # a message would disturb the line that is being typed
     found = []
     for name, target in targets:
         title = target.chip.title if target.chip is not None else FAMILIES[target.family].title
@@ -33,4 +33,4 @@ Target = Annotated[
         complete=complete_target,
     ),
 ]
-"""Required, but "" by default: `find_target` answers that with an example of each kind of target."""
+"""Required, but "" by default: `find_target` rejects "" with an example of each kind of target."""

@@ -1,4 +1,4 @@
-"""Output of the command: consoles, progress on long steps, and errors as one sentence."""
+"""Output of the command: consoles, progress bars, and error messages."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ DIFFERENT = 1
 """Exit code of a comparison that finds a difference."""
 
 PLAIN_WIDTH = 120
-"""Columns where the output is no terminal, so that tables are whole in a file or a log."""
+"""Columns if the output is no terminal, so that tables are not cut in a file or a log."""
 
 Listener = Callable[[str, float], None]
 Arguments = ParamSpec("Arguments")
 
 
 def flag_of(name: str) -> str:
-    """The flag of an option that is called so in Python: ``--held-out``."""
+    """Return the flag of an option's Python name: ``held_out`` is ``--held-out``."""
     return "--" + name.replace("_", "-")
 
 
@@ -50,10 +50,10 @@ def option(metavar: str, help: str, *flags: str, default: str = "", complete: An
     """An option with a value.
 
     Args:
-        metavar: what the value is called.
-        flags: "--name" and shorter ones; that of the parameter unless given.
-        default: what is done without the option, in words; "" to say nothing.
-        complete: gives the values that the shell offers.
+        metavar: name of the value in the help.
+        flags: "--name" and shorter ones; derived from the parameter's name by default.
+        default: behaviour without the option, in words; "" to show none.
+        complete: returns the values that the shell offers.
     """
     return typer.Option(
         *flags,
@@ -65,12 +65,12 @@ def option(metavar: str, help: str, *flags: str, default: str = "", complete: An
 
 
 def argument(metavar: str, help: str) -> Any:
-    """What has to be given, without a flag."""
+    """A required positional argument."""
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 
 def takes(**made: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command of whose parameters some are made of an option for each field of a dataclass.
+    """Decorate a command: replace some parameters by one option for each field of a dataclass.
 
     Args:
         made: parameter = dataclass; its fields are annotated as parameters of a command are.
@@ -120,38 +120,38 @@ NoCache = Annotated[
     typer.Option("--no-cache", help="Do not use the compilation cache. Results are identical."),
 ]
 _quiet = False
-"""Whether the command under way prints no words."""
+"""True if the current command was given ``--quiet``."""
 
 
 def output() -> Console:
-    """Standard output, as it is at the time of the call, for words; with ``--quiet`` they go nowhere."""
+    """Return the console of the current standard output; with ``--quiet`` it prints nothing."""
     return _console(stderr=False, quiet=_quiet)
 
 
 def words(report_json: Path | None) -> Console:
-    """Where a command says what it has done: not where a program reads JSON."""
+    """Return the console for messages about the work: standard error if standard output gets JSON."""
     return _console(stderr=report_json == STANDARD_OUTPUT, quiet=_quiet)
 
 
 def errors() -> Console:
-    """Standard error, as it is at the time of the call."""
+    """Return the console of the current standard error."""
     return _console(stderr=True, quiet=False)
 
 
 def warn(warnings: Iterable[ReportWarning]) -> None:
-    """Severe warnings on standard error, where no report was printed that shows them."""
+    """Print severe warnings on standard error, if no report has shown them."""
     for warning in warnings:
         if warning.is_severe:
             errors().print(Text(f"Warning: {warning}", style="bold yellow"), soft_wrap=True)
 
 
 def print_json(told: Any) -> None:
-    """JSON on standard output, with ``--quiet``, too."""
+    """Print JSON on standard output, even with ``--quiet``."""
     typer.echo(json.dumps(told, indent=2))
 
 
 def json_path(json: bool, report_json: Path | None) -> Path | None:
-    """Where ``--json`` and ``--report-json PATH`` want the report.
+    """Return the path for JSON that ``--json`` or ``--report-json PATH`` selects.
 
     Raises:
         OptionError: both are given.
@@ -165,11 +165,11 @@ def json_path(json: bool, report_json: Path | None) -> Path | None:
 
 
 def checked_json_path(json: bool, report_json: Path | None) -> Path | None:
-    """As `json_path`, before the work is done.
+    """Return `json_path`, and check that the file can be written.
 
     Raises:
         OptionError: both are given.
-        FileError: nothing can be written there.
+        FileError: the file cannot be written.
     """
     path = json_path(json, report_json)
     if path not in (None, STANDARD_OUTPUT):
@@ -178,12 +178,12 @@ def checked_json_path(json: bool, report_json: Path | None) -> Path | None:
 
 
 _FOR_TERMINALS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Characters that terminals obey instead of showing them: controls, and those that turn the direction of a line."""
+"""Characters that control a terminal: control characters, and those that change the writing direction."""
 
 
 class _Console(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Shows what a terminal would obey: names come from models and programs, which somebody else may have made."""
+        """Escape control characters: names come from models and programs, which may be untrusted."""
         for segment in super().render(renderable, options):
             if segment.control is None and _FOR_TERMINALS.search(segment.text):
                 text = _FOR_TERMINALS.sub(lambda found: ascii(found.group())[1:-1], segment.text)
@@ -191,17 +191,17 @@ class _Console(Console):
             yield segment
 
     def show_cursor(self, show: bool = True) -> bool:
-        """Leaves it as it is: whoever ends the command in the middle of its progress would be left without."""
+        """Do nothing: a command that is interrupted during its progress bar would leave the cursor hidden."""
         return False
 
     def on_broken_pipe(self) -> None:
-        """Goes on in silence: who read the output has seen enough (`| head`), and files are still to be written."""
+        """Discard further output (`| head` has closed the pipe), because files are still to be written."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _console(*, stderr: bool, quiet: bool) -> Console:
-    # The bytes of a file's name may be no UTF-8; Python has them as characters that no stream takes.
+    # The bytes of a file name may be invalid UTF-8; Python represents them by characters that streams reject.
     stream = sys.stderr if stderr else sys.stdout
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
@@ -216,7 +216,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 @contextmanager
 def at_work(name: str) -> Iterator[None]:
-    """Shows on a terminal that a step is under way, and for how long."""
+    """Show a step and its duration on a terminal."""
     with progress() as listener:
         listener(name, 0.0)
         yield
@@ -224,7 +224,7 @@ def at_work(name: str) -> Iterator[None]:
 
 @contextmanager
 def progress() -> Iterator[Listener]:
-    """A listener that shows the steps on a terminal, and nothing where there is none, or with ``--quiet``."""
+    """Return a progress callback that shows steps on a terminal; without one, or with ``--quiet``, it shows nothing."""
     console = errors()
     if _quiet or not console.is_terminal:
         yield lambda name, part: None
@@ -244,10 +244,10 @@ def progress() -> Iterator[Listener]:
 
 
 def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    """A command that ends with a sentence and the exit code of the error where something is wrong.
+    """Decorate a command: errors become a message and an exit code.
 
-    The command has a parameter ``debug``; where it is true the traceback is printed as well. Where it has one called
-    ``no_cache`` that is true, nothing is read from the cache and nothing is kept. It gets the option ``--quiet``.
+    The command has a parameter ``debug``; if it is true, the traceback is printed as well. If it has a parameter
+    ``no_cache`` that is true, the cache is neither read nor written. The command gets the option ``--quiet``.
     """
 
     @functools.wraps(command)
@@ -262,8 +262,8 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
         except MicroNpuError as error:
             _fail(str(error), bool(kwargs.get("debug")), error.exit_code)
         except (BrokenPipeError, typer.Exit, typer.Abort, KeyboardInterrupt):
-            raise  # typer's own ways to end
-        except BaseException as error:  # a model may raise one of its own, or call sys.exit
+            raise  # typer's own exceptions
+        except BaseException as error:  # a model may raise any exception, or call sys.exit
             if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
                 _fail(
                     f"The output cannot be written: {error.strerror}. Try: another place for it, or make room.", False
@@ -285,9 +285,10 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
 
 
 def _check_current_folder() -> None:
-    """
+    """Check that the current folder exists.
+
     Raises:
-        FileError: nobody can say what a path means, nor where files go.
+        FileError: it does not, so that relative paths have no meaning.
     """
     try:
         os.getcwd()

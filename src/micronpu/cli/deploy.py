@@ -1,4 +1,4 @@
-"""`micronpu deploy`: what the firmware needs beside the program."""
+"""`micronpu deploy`: sources, data and build files for the firmware."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def deploy(
 
 
 def _names(programs: list[Path], given: str | None) -> list[str]:
-    """The name of each program in C."""
+    """Return the name of each program in C."""
     if given is None:
         return ["model"] if len(programs) == 1 else [re.sub(r"\W", "_", path.stem, flags=re.ASCII) for path in programs]
     names = given.split(",")
@@ -129,10 +129,10 @@ def _names(programs: list[Path], given: str | None) -> list[str]:
 
 
 def check_folder_free(folder: Path) -> None:
-    """Refuses a folder that holds files.
+    """Refuse a folder that holds files.
 
     Raises:
-        FileError: it does, or cannot be made.
+        FileError: it holds files, or cannot be made.
     """
     from micronpu.deploy.folder import check_target
 
@@ -140,7 +140,7 @@ def check_folder_free(folder: Path) -> None:
 
 
 def _beside(program: Path) -> dict[str, bytes]:
-    """Data files that the compiler wrote beside a program."""
+    """Return the data files (.ptd) that the compiler wrote beside a program."""
     return {path.name: read_file(path) for path in sorted(program.parent.glob("*.ptd"))} if program.is_file() else {}
 
 
@@ -163,7 +163,7 @@ def _told(done: Deployment) -> dict[str, object]:
 
 
 def show_deployment(done: Deployment, out: Console) -> None:
-    """Prints sizes, verdicts and notes."""
+    """Print sizes, verdicts and notes."""
     from rich import box
     from rich.table import Table
 

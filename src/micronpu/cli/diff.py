@@ -1,4 +1,4 @@
-"""`micronpu diff`: what changed between two reports, or two programs."""
+"""`micronpu diff`: differences between two reports, or two programs."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def _causes(before: Path, after: Path) -> tuple[Cause, ...]:
 
 
 def _basis(path: Path) -> Basis:
-    """What the bytes rest on, of a manifest, a report, or a program with a manifest beside it.
+    """Return the inputs of a compilation, from a manifest, a report, or the manifest beside a program.
 
     Raises:
         FileError: there is none, or it is that of another program.
-        ModelError: the report is from before reports had it.
+        ModelError: the report has none, because an earlier version wrote it.
     """
     from micronpu.report.basis import Basis
     from micronpu.report.delegation import DelegationReport
@@ -94,7 +94,7 @@ def _basis(path: Path) -> Basis:
         place = Manifest.beside(path)
         if not place.is_file():
             raise FileError(
-                f"There is no {place.name} beside {path}, so that nobody knows what the program was made of.",
+                f"There is no {place.name} beside {path}, which records what the program was made of.",
                 hint="micronpu compile --manifest",
             )
         manifest = Manifest.load(place)
@@ -120,13 +120,13 @@ def _of_manifests(before: Path, after: Path) -> tuple[Figure, ...]:
 
 
 def _of_programs(before: Path, after: Path, *, why: bool) -> Difference:
-    """What the bytes of two programs tell.
+    """Compare two programs by their files.
 
     Args:
-        why: the causes come from manifests: other inputs and outputs may be those of another option.
+        why: causes come from manifests: inputs and outputs may differ because of an option.
 
     Raises:
-        ModelError: they take or give other tensors, so that they are not of one model.
+        ModelError: inputs or outputs differ, so that the programs are not of one model.
     """
     from micronpu.program.pte import PteSummary, read_pte
     from micronpu.report.difference import Difference, Figure

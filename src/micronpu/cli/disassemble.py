@@ -65,7 +65,7 @@ def disassemble(
 
 
 def _streams(path: Path) -> list[Disassembly]:
-    """The command streams of a program in order.
+    """Return the command streams of a program in order.
 
     Raises:
         OptionError: it has none.

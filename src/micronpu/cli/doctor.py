@@ -1,4 +1,4 @@
-"""`micronpu doctor`: what is installed, what is missing, and how to get it."""
+"""`micronpu doctor`: installed and missing dependencies, and how to install them."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from micronpu.upstream.door import NOT_THERE, SEEN, all_doors, installed, is_see
 
 _REQUIREMENT = re.compile(r"([\w.-]+?)\s*((?:[<>=!~]=?[^;]*)?)(?:;(.*))?$")
 _TESTED = "Linux on x86-64, Python 3.11"
-"""Where the whole test suite has been run."""
+"""Environment in which the whole test suite runs."""
 _ELSEWHERE = {
     ("Linux", "aarch64"): "programs for NPUs and microcontrollers were run in an emulator, compiling was not",
     ("Darwin", "arm64"): "the native code was compiled once, nothing was run",
     ("Windows", ""): "nothing was run; programs compile and do not run here: use WSL",
 }
-"""What was tested on other systems and processors; "" is any."""
+"""Tests that ran on other systems, by system and processor; "" is any processor."""
 _EXTRA = "extra =="
-"""Marks what an extra brings, which no program needs."""
+"""Marks requirements of an extra, which no program needs."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that micronpu needs, or can use.
+    """A dependency of micronpu.
 
     Attributes:
-        name: of it.
-        found: what is there; "" for nothing.
-        good: whether it will do.
-        remedy: what to do where it will not.
-        needed: whether micronpu cannot do without.
+        name: of the dependency.
+        found: installed version or place; "" if missing.
+        good: True if it can be used.
+        remedy: what to do if it cannot be used.
+        needed: True if micronpu does not work without it.
     """
 
     name: str
@@ -80,9 +80,9 @@ def doctor(
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
-    """Say what is installed, what is missing and how to get it.
+    """Show what is installed, what is missing and how to get it.
 
-    Exit code 1 where something is missing that micronpu cannot do without. With --clear-cache nothing is examined.
+    Exit code 1 if something required is missing. With --clear-cache nothing is examined.
     """
     if clear_cache:
         _clear(json)
@@ -104,7 +104,7 @@ def doctor(
 
 
 def tested_here() -> str:
-    """What was tested on this system and processor and with this Python, as a clause; "" where it is all of it."""
+    """Return what was tested on this system, processor and Python, as a clause; "" if the whole test suite ran."""
     system, processor = platform.system(), platform.machine()
     for (name, own), told in _ELSEWHERE.items():
         if system == name and own in ("", processor):
@@ -116,7 +116,7 @@ def tested_here() -> str:
 
 
 def _clear(json: bool) -> None:
-    """Deletes the answers of earlier compilations."""
+    """Delete the compilation cache."""
     usage = CACHE.clear()
     if json:
         console.print_json({"folder": str(usage.folder or ""), "entries": usage.entries, "bytes": usage.bytes})
@@ -131,7 +131,7 @@ def _held(usage: Usage) -> str:
 
 
 def _examine_cache() -> Finding:
-    """Answers of earlier compilations."""
+    """Examine the compilation cache."""
     usage = CACHE.usage()
     if usage.folder is not None:
         try:
@@ -147,7 +147,7 @@ def _print(findings: Sequence[Finding], here: str) -> None:
     out.print(
         f"Tested on {_TESTED}; here: {here}.{f' Of it: {tested_here()}.' if tested_here() else ''}", soft_wrap=True
     )
-    width = max(len(f.name) for f in findings if ":" not in f.name)  # not of others' private names, which are long
+    width = max(len(f.name) for f in findings if ":" not in f.name)  # not private names, which are long
     for finding in findings:
         mark = "ok" if finding.good else "missing" if finding.needed else "absent"
         line = f"{mark:8} {finding.name:{width}}  {finding.found or 'not there'}"
@@ -157,7 +157,7 @@ def _print(findings: Sequence[Finding], here: str) -> None:
 
 
 def examine() -> Iterator[Finding]:
-    """All findings; imports none of what it looks for, and tries what an NPU's vendor has, where it is installed."""
+    """Yield all findings without importing the dependencies; vendors' compilers are run if installed."""
     wanted = python_versions()
     version = platform.python_version()
     yield Finding("Python", version, satisfies(version, wanted), f"Python {wanted}")
@@ -182,12 +182,12 @@ def examine() -> Iterator[Finding]:
 
 
 def examine_upstream(*, every: bool) -> Iterator[Finding]:
-    """Private and deprecated names of torch, torchao and ExecuTorch that do not fit.
+    """Yield private and deprecated names of torch, torchao and ExecuTorch that do not fit.
 
-    Looked at, and therefore imported, where a version is another than they were seen in.
+    They are examined, and therefore imported, only if a version differs from the tested one.
 
     Args:
-        every: those that fit, too, whatever the versions.
+        every: examine them at any version, and yield those that fit, too.
     """
     other = [package for package in SEEN if installed(package) != NOT_THERE and not is_seen(package)]
     for package in other:
@@ -210,13 +210,13 @@ def examine_upstream(*, every: bool) -> Iterator[Finding]:
 
 
 def _examine_boards() -> Iterator[Finding]:
-    """What emulated boards need: QEMU and Arm's runners."""
+    """Yield the dependencies of emulated boards: QEMU and Arm's runners."""
     try:
         from micronpu.board.gdb import BoardError
         from micronpu.board.qemu import QEMU, find_qemu, how_to_install
         from micronpu.board.runners import INSTALL, package
     except ImportError:
-        return  # NumPy, which is missing above
+        return  # NumPy is missing, see above
     for_boards = "for emulated boards"
     try:
         path, version = find_qemu()
@@ -231,18 +231,18 @@ def _examine_boards() -> Iterator[Finding]:
 
 
 def _examine_simulator() -> Iterator[Finding]:
-    """What programs for silicon need to run in their vendor's simulator."""
+    """Yield the dependencies of the vendor's simulator for programs for silicon."""
     try:
         from micronpu.board.nsys_tools import chips, examine
     except ImportError:
-        return  # NumPy, which is missing above
+        return  # NumPy is missing, see above
     for found in examine(next(iter(chips()))):
         remedy = f"{found.remedy}, for programs of the SDK without a board"
         yield Finding(found.name, str(found.path or ""), found.path is not None, remedy, needed=False)
 
 
 def _examine_vendors() -> Iterator[Finding]:
-    """Packages of the NPUs' vendors, which are tried in a process of their own where they are installed."""
+    """Yield packages of the NPUs' vendors; installed ones are tried in a separate process."""
     for family in FAMILIES.values():
         for package, remedy in family.vendor().items():
             if importlib.util.find_spec(package) is None:
@@ -251,13 +251,15 @@ def _examine_vendors() -> Iterator[Finding]:
             try:
                 yield Finding(package, family.try_vendor(package), True, needed=False)
             except ImportError:
-                return  # NumPy, which is missing above
+                return  # NumPy is missing, see above
             except MicroNpuError as error:
                 yield Finding(package, error.what, False, error.hint, needed=False)
 
 
 def _examine_networks() -> Iterator[Finding]:
-    """torchvision, whose compiled operators are for one build of torch; tried in a process of its own if installed."""
+    """Yield torchvision, if installed: a separate process imports it, as its compiled operators need one build of
+    torch.
+    """
     if importlib.util.find_spec("torchvision") is None:
         return
     command = [sys.executable, "-c", "import torchvision; print(torchvision.__version__)"]
@@ -268,7 +270,7 @@ def _examine_networks() -> Iterator[Finding]:
 
 
 def _examine_extensions() -> Iterator[Finding]:
-    """Backends, commands and passes of other packages; backends have been loaded, and say what is wrong."""
+    """Yield backends, commands and passes of other packages; backends have been loaded, and report their errors."""
     for group in GROUPS:
         for name, point in extensions(group).items():
             broken = BROKEN.get(name) if group == BACKENDS else None
@@ -280,7 +282,7 @@ def _examine_plugin() -> Iterator[Finding]:
     try:
         from micronpu.host.build import cache_directory, check_cache, find_compiler, has_prebuilt
     except ImportError:
-        return  # NumPy, which is missing above
+        return  # NumPy is missing, see above
     if has_prebuilt():
         yield Finding("plug-in", "compiled, in the package", True)
         return
@@ -301,7 +303,7 @@ def _examine_plugin() -> Iterator[Finding]:
 
 
 def satisfies(version: str, limits: str) -> bool:
-    """Whether a version keeps limits such as ">=2.0,<3" or "==1.5.*"; what it has beyond its numbers does not count."""
+    """Return True if a version satisfies limits such as ">=2.0,<3" or "==1.5.*"; only its numbers are compared."""
     have = _numbers(version)
     for limit in filter(None, map(str.strip, limits.split(","))):
         sign, text = re.match(r"([<>=!~]+)\s*(.*)", limit).groups()  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""`micronpu evaluate`: the float model and the finished program on the same rows."""
+"""`micronpu evaluate`: accuracy of the float model and of the program on the same samples."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def evaluate(
 
 
 def write_json(path: Path | None, text: str) -> None:
-    """Writes JSON to a file, or to standard output where the path is "-"."""
+    """Write JSON to a file, or to standard output if the path is "-"."""
     if path == console.STANDARD_OUTPUT:
         typer.echo(text)
     elif path is not None:
@@ -94,7 +94,7 @@ def write_json(path: Path | None, text: str) -> None:
 
 
 def load_labels(text: str) -> Any:
-    """The one array that ``text`` names.
+    """Return the one array that ``text`` names.
 
     Raises:
         ModelError: the file holds several.
@@ -112,7 +112,7 @@ def load_labels(text: str) -> Any:
 
 
 def load_metric(text: str) -> str | Callable[..., Any]:
-    """The name of a metric, or the function that ``file.py:function`` names.
+    """Return the name of a metric, or the function that ``file.py:function`` names.
 
     Raises:
         ModelError: there is no such file or function.

@@ -1,4 +1,4 @@
-"""`micronpu run`: arrays in, arrays out."""
+"""`micronpu run`: run a program on arrays."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _NOTES = {
     "missing": "Note: {} carries no digest, so that it ran in a process of its own.",
     "wrong": "Note: {} is damaged: its contents do not have the digest that it carries. It ran all the same.",
 }
-"""By the value of a `Digest`."""
+"""Notes by the value of a `Digest`."""
 _SHOWN = 100
-"""Elements of an output that are printed; a longer one is shortened in the middle."""
+"""Maximum number of elements of an output that are printed; a longer one is shortened in the middle."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a run has given.
+    """Result of a run.
 
     Attributes:
-        results: arrays; numbers and nothing as the program returns them.
-        notes: what the user should know.
+        results: arrays; numbers and None as the program returns them.
+        notes: notes for the user.
         wrote: a line for each file.
     """
 
@@ -49,7 +49,7 @@ class Done:
     wrote: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """Each result's type, shape and values, a large one's shortened."""
+        """Return each result's type, shape and values; a large one is shortened."""
         import numpy as np
 
         lines = []
@@ -57,12 +57,12 @@ class Done:
             if isinstance(result, np.ndarray):
                 lines.append(f"output {number}: {result.dtype}[{', '.join(map(str, result.shape))}]")
                 lines.append(np.array2string(result, threshold=_SHOWN, precision=6, max_line_width=100))
-            else:  # a number or nothing, which a program returns as it is
+            else:  # a number or None
                 lines.append(f"output {number}: {result}")
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """All values, as JSON has them: what is no finite number is a text, "nan", "inf" or "-inf"."""
+        """Return all values for JSON; numbers that are not finite become the texts "nan", "inf" and "-inf"."""
         import numpy as np
 
         def told(value: Any) -> Any:
@@ -82,12 +82,12 @@ class Done:
 
 @dataclass(frozen=True)
 class Records:
-    """What is written of a run besides its results.
+    """Files that a run writes besides its results.
 
     Attributes:
-        profile: where an ETDump goes, and the recorded values beside it.
-        trace: where a trace of the run goes.
-        recorded: an ETDump of a board, of which the trace is made in the place of a run.
+        profile: path of an ETDump; the recorded values are written beside it.
+        trace: path of a trace of the run.
+        recorded: ETDump of a board, from which the trace is made instead of a run.
     """
 
     profile: Path | None = None
@@ -108,15 +108,15 @@ def run_program(
     records: Records,
     listener: Listener,
 ) -> Done:
-    """Runs a program on arrays from files.
+    """Run a program on arrays from files.
 
     Args:
         inputs: files, see `load_arrays`.
-        folder: where the outputs go as ``output_0.npy`` and so on; None to leave them out.
-        rows: whether the inputs hold a row for each of many runs.
+        folder: for the outputs ``output_0.npy`` and so on; None to write none.
+        rows: True if the inputs hold one sample per row, for one run each.
         check, isolated: see `RunOptions`.
-        time_limit: the same; 0 for no limit, None for the usual one.
-        records: what is written of the run itself.
+        time_limit: see `RunOptions`; 0 for no limit, None for the default.
+        records: files about the run itself.
 
     Raises:
         MicroNpuError: a file cannot be read or written, or does not fit the program.
@@ -183,7 +183,7 @@ def run_program(
 
 
 def _profiled(path: Path, options: RunOptions, arrays: Sequence[Array], etdump: Path) -> list[Any]:
-    """One recorded run; outputs as arrays."""
+    """Run once with an ETDump; return the outputs as arrays."""
     import torch
 
     from micronpu.runtime import HostProgram
@@ -194,7 +194,7 @@ def _profiled(path: Path, options: RunOptions, arrays: Sequence[Array], etdump: 
 
 
 def _check_recording(option: str, place: Path | None, rows: bool) -> None:
-    """Refuses a record of many runs, and one that cannot be written."""
+    """Refuse to record many runs, or to a file that cannot be written."""
     if place is None:
         return
     if rows:
@@ -203,7 +203,7 @@ def _check_recording(option: str, place: Path | None, rows: bool) -> None:
 
 
 def _traced(path: Path, options: RunOptions, arrays: Sequence[Array], trace: Path) -> list[Any]:
-    """One run whose times are written; outputs as arrays."""
+    """Run once and write its times; return the outputs as arrays."""
     import torch
 
     from micronpu.report.views.chrome import recorded_trace
@@ -217,7 +217,7 @@ def _traced(path: Path, options: RunOptions, arrays: Sequence[Array], trace: Pat
 
 
 def _recorded(path: Path, etdump: Path, trace: Path | None) -> Done:
-    """Makes a trace of what a board has recorded."""
+    """Make a trace of a board's ETDump."""
     if trace is None:
         raise OptionError("--recorded is about a trace, and none is asked for.", hint="--trace out.json as well")
     from micronpu.report.views.chrome import recorded_trace
@@ -229,14 +229,14 @@ def _recorded(path: Path, etdump: Path, trace: Path | None) -> Done:
 
 
 def _check_program(path: Path) -> None:
-    """Refuses what is no program, before torch is loaded."""
+    """Refuse a file that is no program, before torch is loaded."""
     from micronpu.runtime import read_pte
 
     read_pte(read_file(path), name=str(path))
 
 
 def _check_type(name: str, array: Array) -> None:
-    """Refuses what is neither numbers nor truth values."""
+    """Refuse arrays of anything but numbers and booleans."""
     if array.dtype.kind not in "biufc":
         raise ModelError(
             f"The array {name} has dtype {array.dtype}, which no program takes.", hint="array.astype(numpy.float32)"
@@ -255,7 +255,7 @@ def _check_single(arrays: Sequence[tuple[str, Array]], inputs: Sequence[TensorSi
 
 
 def _run_rows(program: ArrayProgram, arrays: Sequence[Array], listener: Listener) -> list[Any]:
-    """One run per row; arrays joined along their first axis, other outputs as a list."""
+    """Run once per row; join arrays along their first axis, and return other outputs as a list."""
     import numpy as np
 
     counts = {a.shape[0] if a.ndim else 0 for a in arrays}

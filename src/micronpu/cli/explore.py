@@ -19,7 +19,7 @@ from micronpu.cli import console
 _EXTENSION = "micronpu.cli.explorer"
 _HOST = "localhost"
 _ANY_FREE = 8080
-"""The port for which Model Explorer takes another where it is in use."""
+"""Port that Model Explorer replaces by another if it is in use."""
 
 
 @console.guarded
@@ -50,7 +50,7 @@ def explore(
     from micronpu.cli.explorer.node_data import check_same_program, node_data, read_blame
     from micronpu.report.delegation import DelegationReport
 
-    explorer = None if json else load_explorer()  # first of all: what is not installed costs no waiting
+    explorer = None if json else load_explorer()  # before anything slow: the package may be missing
     if blame is not None and report is None:
         raise OptionError("--blame is given without --report, which says what became of the layers.", hint="both")
     if port != _ANY_FREE:
@@ -84,7 +84,7 @@ def explore(
 
 
 def load_explorer() -> Any:
-    """Google's package.
+    """Import Google's package.
 
     Raises:
         RuntimeUnavailableError: it is not installed.
@@ -98,7 +98,7 @@ def load_explorer() -> Any:
 
 
 def has_browser() -> bool:
-    """Whether Python knows a browser to open."""
+    """Return True if Python finds a browser."""
     try:
         webbrowser.get()
     except webbrowser.Error:
@@ -107,9 +107,10 @@ def has_browser() -> bool:
 
 
 def _check_free(port: int) -> None:
-    """
+    """Check that a port is free.
+
     Raises:
-        OptionError: something else answers there.
+        OptionError: something answers on it.
     """
     with socket.socket() as own:
         if own.connect_ex((_HOST, port)) == 0:

@@ -1,4 +1,4 @@
-"""What the command reads: models and calibration data from the user's Python files, programs, and arrays."""
+"""Input files of the command: models and calibration data from Python files, saved programs, and arrays."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ MODEL_FORMS = "path/to/file.py:function, a file .tflite, .onnx or .pt2, or timm:
 
 @dataclass(frozen=True)
 class Model:
-    """A model as the command line names it.
+    """A model given on the command line.
 
     Attributes:
         module: `torch.nn.Module` or `torch.export.ExportedProgram`.
         examples: its example inputs.
-        name: what to call the output file after.
-        file: the Python file that it comes from, None for a saved program.
+        name: name that the output file is derived from.
+        file: Python file of the model; None for a saved program.
     """
 
     module: Any
@@ -65,7 +65,7 @@ class _Uncached(SourceFileLoader):
 
 
 class UserFile:
-    """A Python file of the user, imported with its own folder on `sys.path`.
+    """A Python file of the user, imported with its folder on `sys.path`.
 
     Raises:
         ModelError: it does not exist, or raises while it is imported.
@@ -73,7 +73,7 @@ class UserFile:
 
     def __init__(self, path: Path) -> None:
         self.path = check_name(path)
-        self._place = path.resolve()  # now: the user's code may delete the folder that the command is in
+        self._place = path.resolve()  # resolved now, because the user's code may delete the current folder
         if not path.is_file():
             hint = "check the path" if not path.exists() else f"a file in it, {path / 'model.py'}:function"
             raise ModelError(f"There is no file {path}." if not path.exists() else f"{path} is a folder.", hint=hint)
@@ -81,7 +81,8 @@ class UserFile:
             self.module = self._load()
 
     def _load(self) -> ModuleType:
-        # Under its own name, so that helpers of the user that import it get the same module, unless a library has it.
+        # Import it under its own name, so that the user's helpers that import it get the same module; not if a library
+        # has it.
         name = self.path.stem
         if not name.isidentifier() or name in sys.modules or name in sys.stdlib_module_names or _is_installed(name):
             name = f"_micronpu_{name}"
@@ -100,14 +101,14 @@ class UserFile:
         return module
 
     def is_at(self, path: Path) -> bool:
-        """Whether a path leads to this file."""
+        """Return True if a path leads to this file."""
         return path.resolve() == self._place
 
     def has(self, name: str) -> bool:
         return callable(getattr(self.module, name, None))
 
     def call(self, name: str) -> Any:
-        """The result of a function of the file, or the value where the name is no function.
+        """Return the result of a function of the file, or the value if the name is no function.
 
         Raises:
             ModelError: there is no such name, the function needs arguments, or it raises.
@@ -127,7 +128,7 @@ class UserFile:
                 hint="a function without arguments, or with defaults for all of them",
             ) from error
         except ValueError:
-            pass  # a builtin that does not tell its signature
+            pass  # a builtin without a signature
         with self.guard(f"`{name}` of {self.path} raised an error"):
             return value()
 
@@ -136,7 +137,9 @@ class UserFile:
 
     @contextmanager
     def guard(self, what: str) -> Iterator[None]:
-        """Lets the user's code find its neighbours, and turns its errors into a sentence that begins with ``what``."""
+        """Let the user's code import modules of its folder, and turn its errors into a message that starts with
+        ``what``.
+        """
         folder = str(self._place.parent)
         sys.path.insert(0, folder)
         try:
@@ -144,7 +147,7 @@ class UserFile:
             self._check_surroundings()
         except (MicroNpuError, KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # one of the user's own, too
+        except BaseException as error:  # including exceptions of the user's classes
             said = ": ".join(filter(None, (type(error).__name__, first_line(error))))
             hint = OTHER_TORCH if OF_TORCHVISION in said else "--debug, which shows the traceback"
             raise ModelError(f"{what}{self._line(error)}: {said}.", hint=hint) from error
@@ -153,9 +156,10 @@ class UserFile:
                 sys.path.remove(folder)
 
     def _check_surroundings(self) -> None:
-        """
+        """Check that the user's code has not closed or deleted what the command needs.
+
         Raises:
-            ModelError: the file has taken away what the command needs to go on.
+            ModelError: it has.
         """
         for stream, number in (("stdout", 1), ("stderr", 2)):
             try:
@@ -174,7 +178,7 @@ class UserFile:
             ) from error
 
     def _line(self, error: BaseException) -> str:
-        """Where in the file the error is, as the end of a clause."""
+        """Return the place of an error in the file, as the end of a clause."""
         here = self._place
         if isinstance(error, SyntaxError) and error.filename and Path(error.filename).resolve() == here:
             return f" in line {error.lineno}"
@@ -183,17 +187,17 @@ class UserFile:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether a package of this name is installed, which may not have been imported yet."""
+    """Return True if a package of this name is installed, even if it is not imported yet."""
     folders = [f for f in sys.path if Path(f).name in ("site-packages", "dist-packages")]
     return PathFinder.find_spec(name, folders) is not None
 
 
 @timing.step("load")
 def load_model(text: str) -> Model:
-    """The model that ``text`` names.
+    """Return the model that ``text`` names.
 
     Raises:
-        ModelError: there is none, or what is there is no model with example inputs.
+        ModelError: there is none, or it is no model with example inputs.
     """
     if text.endswith(".pt2"):
         return _load_program(Path(text))
@@ -215,10 +219,13 @@ def load_model(text: str) -> Model:
 
 
 def model_file(text: str) -> tuple[Path, dict[str, list[int]]] | None:
-    """The file that ``text`` names, as PATH or PATH:INPUT=1x3x48x192,..., and shapes of its inputs; None for no file.
+    """Return the file that ``text`` names, and shapes of its inputs; None if it names no model file.
+
+    Args:
+        text: PATH or PATH:INPUT=1x3x48x192,...
 
     Raises:
-        ModelError: a shape is none.
+        ModelError: a shape is invalid.
     """
     path, found, sizes = text, re.search(r"\.(?:tflite|onnx)(?=:|$)", text, re.IGNORECASE), ""
     if found is None:
@@ -234,7 +241,7 @@ def model_file(text: str) -> tuple[Path, dict[str, list[int]]] | None:
 
 
 def check_libraries(libraries: Sequence[str] | None) -> None:
-    """Refuses what cannot be imported, without importing it.
+    """Refuse libraries that cannot be imported, without importing them.
 
     Raises:
         ModelError: one does not exist, or is no Python file.
@@ -247,7 +254,7 @@ def check_libraries(libraries: Sequence[str] | None) -> None:
 
 
 def register(libraries: Sequence[str] | None) -> None:
-    """Imports files of the user that register custom operators.
+    """Import files of the user that register custom operators.
 
     Raises:
         ModelError: one does not exist, or raises.
@@ -291,16 +298,16 @@ def _load_program(path: Path) -> Model:
 
 
 class Calibration:
-    """Calibration data that is loaded when it is first needed; a model that is quantized already needs none.
+    """Calibration data, loaded on first use; a model that is quantized already needs none.
 
     Args:
-        source: what to call it in messages.
-        load: gives the inputs.
-        guard: makes the context in which the user's code runs, which turns its errors into sentences.
+        source: name in messages.
+        load: returns the inputs.
+        guard: makes the context for running the user's code, which turns its errors into messages.
 
     Attributes:
-        used: how many inputs were taken from it, None before.
-        name: what names it on the command line; "" for what stands in no option.
+        used: number of inputs taken from it; None before.
+        name: its text on the command line; "" if no option names it.
     """
 
     def __init__(
@@ -318,7 +325,7 @@ class Calibration:
         self._kept: list[Any] | None = None
 
     def keep(self) -> Calibration:
-        """The same data, read once however often they are used."""
+        """Read the data once, even if they are used several times, and return them."""
         self._keeps = True
         return self
 
@@ -356,10 +363,10 @@ def _from_function(file: UserFile, name: str) -> Calibration:
 
 
 def load_calibration(text: str | None, model: Model) -> Calibration:
-    """The calibration data that ``text`` names, or that of the model's file.
+    """Return the calibration data that ``text`` names, or those of the model's file.
 
     Raises:
-        ModelError: ``text`` names none; where there is none at all, only once it is needed.
+        ModelError: ``text`` names none. If there are none at all, the first use raises it.
     """
     file = model.file
     if text is None and file is not None and file.has("calibration"):
@@ -393,7 +400,7 @@ def _no_calibration(model: Model) -> Any:
 
 
 def _items(arrays: dict[str, Array], text: str, model: Model) -> list[tuple[Array, ...]]:
-    """Arrays with a row per input, one array for each input of the model, as input tuples.
+    """Return arrays with a row per input, one array for each input of the model, as input tuples.
 
     Rows are joined to the batch size of the example inputs.
     """
@@ -428,7 +435,7 @@ def _items(arrays: dict[str, Array], text: str, model: Model) -> list[tuple[Arra
 
 
 def load_arrays(text: str) -> dict[str, Array]:
-    """The arrays of a ``.npy`` or ``.npz`` file by name, in the order of the file.
+    """Return the arrays of a ``.npy`` or ``.npz`` file by name, in the order of the file.
 
     ``file.npz:b,a`` picks some of them, in this order.
 
@@ -462,15 +469,15 @@ def load_arrays(text: str) -> dict[str, Array]:
 
 
 _UNPACKED = 1 << 30
-"""Bytes of arrays that a file may hold whatever its own size; beyond, they may be as many times its size as below."""
+"""Bytes of arrays that any file may hold; beyond this, the ratio below limits them."""
 _TIMES = 32
 
 
 def _check_sizes(path: Path, wanted: list[str] | None) -> None:
-    """Reads the headers of arrays alone: nothing is unpacked that is larger than its array, or by far than its file.
+    """Check the sizes of arrays from their headers, so that no small file unpacks to much more memory.
 
     Raises:
-        FileError: something is.
+        FileError: an array is larger than its header says, or all of them are too large for the file.
     """
     size = path.stat().st_size
     if not zipfile.is_zipfile(path):
@@ -491,13 +498,13 @@ def _check_sizes(path: Path, wanted: list[str] | None) -> None:
 
 
 def _check_header(file: IO[bytes], size: int, what: str) -> None:
-    """Compares the size of an array with that of what holds it."""
+    """Compare the size of an array with the size of its record."""
     from numpy.lib import format as npy
 
     readers: dict[Any, Any] = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     read = readers.get(npy.read_magic(file))  # type: ignore[no-untyped-call]
     if read is None:
-        return  # of structures, which are refused later
+        return  # an array of structures, which is refused later
     shape, _, dtype = read(file)
     expected = file.tell() + math.prod(shape) * dtype.itemsize
     if size != expected and not dtype.hasobject:
@@ -508,5 +515,5 @@ def _check_header(file: IO[bytes], size: int, what: str) -> None:
 
 
 def _native(array: Array) -> Array:
-    """The array in this machine's byte order, which torch demands."""
+    """Return the array in this machine's byte order, which torch requires."""
     return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -1,4 +1,4 @@
-"""The text of ``--help``: options by what they are about, and no name cut, however narrow the terminal is."""
+"""Text of ``--help``: options grouped by topic, with uncut names at any terminal width."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ USUAL = (
     *("output", "target", "calibration", "images", "quantization", "io", "budget", "sparse", "deploy_to", "strict"),
     *("require_full", "report_html", "json", "data", "labels", "metric", "folder", "chart"),
 )
-"""Options that --help shows first of a command with more than it shows."""
+"""Options that --help shows first if a command has more than it shows."""
 MOST = 14
 """Options that --help shows; those of the target's NPU come on top."""
 _ALL = "--help-all"
@@ -97,7 +97,7 @@ def _rare(options: list[Any], own: list[Any], target: str) -> list[Any]:
     try:
         family = FAMILIES[find_target(target).family].title if target else ""
     except MicroNpuError:
-        family = ""  # the command itself names the targets that there are
+        family = ""  # the command itself lists the valid targets
     order = ["help", *USUAL, *(option.name for option in own)]
     usual = sorted(own, key=lambda option: order.index(option.name))[:MOST]
     return [option for option in options if option not in usual and family not in _families_of(option)]
@@ -110,7 +110,9 @@ def _unwrapped(text: str) -> str:
 
 @contextmanager
 def _whole_names() -> Iterator[None]:
-    """typer makes the tables of its help without a word on widths, so that rich shortens all columns alike."""
+    """Make columns of the help fold instead of cutting names: typer sets no widths, and rich shortens all columns
+    alike.
+    """
     from rich.table import Table
     from rich.text import Text
     from typer import rich_utils
@@ -120,7 +122,7 @@ def _whole_names() -> Iterator[None]:
             super().add_row(*cells, **settings)
             for column, cell in zip(self.columns, cells, strict=False):
                 column.overflow = "fold"
-                for part in getattr(cell, "renderables", ()):  # a text of help with its default
+                for part in getattr(cell, "renderables", ()):  # help text with its default
                     if isinstance(part, Text):
                         part.overflow = "fold"
                 if isinstance(cell, Text) and cell.plain.startswith("-"):

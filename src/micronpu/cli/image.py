@@ -1,4 +1,4 @@
-"""`micronpu image`: a program as one file that a firmware in the field checks and takes."""
+"""`micronpu image`: a program as one file that firmware verifies and loads."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def image(
 
 
 def signer(path: Path) -> Callable[[bytes], bytes]:
-    """Signs with a private key of a PEM file.
+    """Return a function that signs with the private key of a PEM file.
 
     Raises:
         OptionError: the package that signs is not installed, or the file holds no such key.

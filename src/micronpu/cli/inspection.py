@@ -1,6 +1,6 @@
-"""What is in a finished `.pte`: the program's border, its host operators, and each delegate's payload.
+"""Contents of a finished `.pte`: inputs and outputs, host operators, and each delegate's payload.
 
-Reads the file alone: no torch, no ExecuTorch.
+Reads only the file: no torch, no ExecuTorch.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Inspection:
     """A program.
 
     Attributes:
-        name: what to call it.
+        name: name in messages.
         bytes: size of the file.
         program_bytes, segment_bytes: sizes of the flatbuffer and of the segments behind it.
         methods: tensors of each method.
-        operators: what the host computes, by method.
+        operators: operators on the core, by method.
         delegates: in program order.
-        named_data: what delegates look up by key.
-        pools: what each method needs of memory on a 32-bit core; None where a payload cannot be read.
-        states: of each method, what lives on from call to call in its planned memories.
+        named_data: data that delegates look up by key.
+        pools: memory that each method needs on a 32-bit core; None if a payload cannot be read.
+        states: values of each method that persist in planned memory from call to call.
     """
 
     name: str
@@ -50,14 +50,14 @@ class Inspection:
 
 
 def inspect_pte(data: bytes, name: str = "The program") -> Inspection:
-    """Takes a program apart.
+    """Read the contents of a program.
 
     Args:
         data: the file's contents.
-        name: what to call it in messages, such as the path.
+        name: name in messages, such as the path.
 
     Raises:
-        PayloadError: no `.pte`, truncated, or damaged.  A payload that cannot be read is no error: it says why.
+        PayloadError: no `.pte`, truncated, or damaged.  An unreadable payload is no error: its entry has the reason.
     """
     summary = read_pte(data, name=name)
     return Inspection(
@@ -113,7 +113,7 @@ def _border(method: MethodSummary) -> tuple[Tensor, ...]:
 
 
 def _delegate(backend: str, blob: bytes) -> Delegate:
-    # A core has no delegate: its name for one is empty, as that of a damaged program may be.
+    # A core has no delegate: the name of its backend is "", which a damaged program may contain as well.
     family = next((f for f in FAMILIES.values() if f.backend == backend), None) if backend else None
     if family is None:
         return Delegate(backend, len(blob), kind="of a backend that micronpu does not know")

@@ -1,4 +1,4 @@
-"""`micronpu targets` and `micronpu passes`: what there is to choose from."""
+"""`micronpu targets` and `micronpu passes`: lists of targets and passes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _searched(row: dict[str, Any]) -> str:
 
 
 def _target(name: str, target: Target) -> dict[str, Any]:
-    """A target as data; None for what any chip will do for, or what is not there."""
+    """Return a target as data; None for values that any chip satisfies, or that are unknown."""
     from micronpu.targets.registry import FAMILIES
 
     family = FAMILIES[target.family]

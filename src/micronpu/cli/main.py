@@ -1,4 +1,4 @@
-"""`micronpu`, the command; `micronpu --help` lists what it does."""
+"""The command `micronpu`."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def compile_command(
     from micronpu.report.warnings import AccuracyWarning, check_strict, check_strict_use
     from micronpu.targets.registry import find_target
 
-    # All that can be refused without torch is refused before it is loaded.
+    # Refuse everything that can be checked without torch before torch is loaded.
     reports.check()
     options = None if in_float and not target else chosen_options(context, find_target(target))
     budgets = limits.budgets()
@@ -240,7 +240,7 @@ def compile_command(
         import micronpu
 
         listener("load", 1.0)
-        warnings.simplefilter("ignore", AccuracyWarning)  # the report says them
+        warnings.simplefilter("ignore", AccuracyWarning)  # the report shows them
         program = micronpu.compile(
             loaded.module,
             loaded.examples,
@@ -262,7 +262,7 @@ def compile_command(
         check_strict(program.report.warnings)
     elif out.quiet:
         console.warn(program.report.warnings)
-    # The program comes last: it is there only if everything went well.
+    # Write the program last, so that it exists only if everything succeeded.
     sources = sources_of(model, data, pictures, library, target, destination) if manifest else None
     _write(program, destination, vela, etrecord, sources, out)
     if deploy_to is not None:
@@ -272,7 +272,7 @@ def compile_command(
 
 
 def _show_times(times: Times | None, path: Path | None, out: Console) -> None:
-    """Shows and writes where the time went, where that was asked for."""
+    """Show and write compilation times, if ``--profile`` is given."""
     if times is not None and path is not None:
         from micronpu.cli.times import show_times
 
@@ -282,7 +282,7 @@ def _show_times(times: Times | None, path: Path | None, out: Console) -> None:
 def _write(
     program: CompiledProgram, path: Path, vela: bool, etrecord: Path | None, sources: Sources | None, out: Console
 ) -> None:
-    """Writes the program and what is wanted beside it, with the manifest where there are sources, and says so."""
+    """Write the program and the other files that were requested, and print their names."""
     if sources is not None:
         place = program.manifest(path, sources).save(Manifest.beside(path))
         out.print(Text(f"Wrote {place}."), soft_wrap=True)
@@ -298,14 +298,14 @@ _WITH_FLOAT = {"in_float", "model", "output", "library", "debug", "no_cache", "q
 
 
 def _write_float(loaded: Model, destination: Path) -> None:
-    """Writes the baseline and says so."""
+    """Write the float baseline and print its name."""
     from micronpu.cli.baseline import write_baseline
 
     console.output().print(Text(write_baseline(loaded, destination)), soft_wrap=True)
 
 
 def _check_float(context: typer.Context, wanted: bool) -> None:
-    """Refuses options that say how to quantize, or what for, of a program that is for no NPU."""
+    """Refuse options about quantization or NPUs for a float program."""
     if not wanted:
         return
     sources = {name: context.get_parameter_source(name) for name in context.params}
@@ -318,7 +318,7 @@ def _check_float(context: typer.Context, wanted: bool) -> None:
 
 
 def _sparsity(given: Sequence[str] | None) -> SparsityOptions | None:
-    """The value of --sparse.
+    """Parse --sparse.
 
     Raises:
         OptionError: there is no such pattern or setting.
@@ -339,7 +339,7 @@ def _sparsity(given: Sequence[str] | None) -> SparsityOptions | None:
 
 
 def _report_on(program: CompiledProgram, data: Calibration, reports: Reports) -> None:
-    """Shows and writes what is known of a program."""
+    """Show and write the report of a program."""
     reports.show(program.report, program.seconds)
     if program.report.sparsity is not None:
         reports.words.print(program.report.sparsity)
@@ -349,7 +349,7 @@ def _report_on(program: CompiledProgram, data: Calibration, reports: Reports) ->
 
 
 def _check_places(files: Sequence[Path | None], deploy_to: Path | None, vela: bool, manifest: bool) -> None:
-    """Refuses what cannot be written, or not in the form that is asked for.
+    """Check that all outputs can be written, in the form that the options select.
 
     Args:
         files: the program's first.

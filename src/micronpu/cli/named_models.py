@@ -1,7 +1,7 @@
 """Models of torchvision and timm by name: `torchvision:mobilenet_v2`, `timm:mobilenetv3_small_050`.
 
-With the weights that they were trained with, which the library fetches once and keeps; `:untrained` behind the name is
-for a look at what an NPU makes of it.
+They have their trained weights, which the library downloads once. With the suffix `:untrained` nothing is downloaded,
+for a look at delegation and time.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ OTHER_TORCH = (
     "--index-url https://download.pytorch.org/whl/cpu"
 )
 OF_TORCHVISION = "operator torchvision::"
-"""In the error of a torchvision that was built for another torch than the one that is there."""
+"""Text in the error of a torchvision that was built for another torch."""
 UNTRAINED = "untrained"
 _SIZE = (3, 224, 224)
-"""Of an input where the library does not say."""
+"""Size of an input if the library does not state one."""
 
 
 def is_named(text: str) -> bool:
-    """Whether a text names a model of a library."""
+    """Return True if a text names a model of a library."""
     return text.partition(":")[0] in _LIBRARIES
 
 
 def load_named(text: str) -> tuple[Any, tuple[Any, ...], str]:
-    """The model of a name, in evaluation mode, its example inputs, and what to call a file after it.
+    """Return the model in evaluation mode, its example inputs, and a name for files.
 
     Raises:
         ModelError: the library is not installed, has no such model, or cannot fetch its weights.
@@ -46,7 +46,7 @@ def load_named(text: str) -> tuple[Any, tuple[Any, ...], str]:
         raise ModelError(
             f"{text} is a model of {library}, which is not installed.", hint=f"pip install {library}"
         ) from error
-    except (ImportError, RuntimeError) as error:  # torchvision that was built for another torch raises the latter
+    except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision was built for another torch
         raise ModelError(
             f"{text} is a model of {library}, which cannot be imported: {first_line(error)}.", hint=OTHER_TORCH
         ) from error
@@ -70,10 +70,11 @@ def load_named(text: str) -> tuple[Any, tuple[Any, ...], str]:
 
 
 def _imported(library: str) -> None:
-    """Import a library of networks, also with a torchvision whose compiled operators are for another torch.
+    """Import a library of networks, even if torchvision's compiled operators are for another torch.
 
-    Networks do without these operators: two schemas, which the Python part looks for, take their place. Detectors stop
-    at the first call of one.
+    Networks do not need these operators: two schemas that torchvision's Python part looks up are defined instead.
+    Detectors
+    fail at their first call of one.
     """
     try:
         importlib.import_module(library)
@@ -95,7 +96,7 @@ def _torchvision(name: str, trained: bool) -> tuple[Any, Sequence[int]]:
     models = importlib.import_module("torchvision.models")
     weights = models.get_model_weights(name).DEFAULT if trained else None
     model = models.get_model_builder(name)
-    # Detectors and segmenters fetch the weights of their backbone, too, unless told not to.
+    # Detectors and segmenters would also fetch the weights of their backbone.
     has_backbone = "weights_backbone" in inspect.signature(model).parameters
     return model(weights=weights, **({"weights_backbone": None} if has_backbone else {})), _SIZE
 

@@ -1,4 +1,4 @@
-"""`micronpu new`: a folder to begin with."""
+"""`micronpu new`: a starter project."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ FILES = {
     ".github/workflows/micronpu.yml": "workflow.yml.in",
     ".gitignore": "gitignore.in",
 }
-"""What the folder holds, and the template of each."""
+"""Files of the folder, and the template of each."""
 ACTIONS = {
     "checkout": "actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2",
     "python": "actions/setup-python@a26af69be951a213d495a4c3e4e4022e16d87065 # v5.6.0",
 }
-"""By commit, as our own workflows have them."""
+"""Actions of the workflow by commit, as in this project's own workflows."""
 LIMITS = {"flash": "256K", "sram": "256K"}
-"""Of the workflow: more than the network of the template takes on any target."""
+"""Budgets of the workflow: the template's network fits on any target."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 

@@ -1,4 +1,4 @@
-"""Spellings of the previous minor version, which are rewritten to today's with one line of notice."""
+"""Option spellings of the previous minor version, which are rewritten with a notice."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ OPTIONS = {
     "--max-cycles": "--sparse max_cycles=",
     "--fix-output": "--output ",
 }
-"""Today's spelling by the old one; a value follows where it ends with "=" or a space."""
+"""New spelling by the old one; a value follows if it ends with "=" or a space."""
 COMMANDS = {"eval": "evaluate"}
 LAST = "0.2"
-"""The minor version that is the last to take them."""
+"""Last minor version that accepts them."""
 
 
 def rewritten_command(name: str, arguments: Sequence[str]) -> tuple[str, list[str], str]:
-    """Return the command and the arguments in today's spelling, and the notice, "" where nothing was old."""
+    """Return the command and the arguments in the new spelling, and the notice; "" if nothing changed."""
     now, left = COMMANDS.get(name, name), list(arguments)
     if name == "blame" and "--fix" in left:
         now = "fix"
@@ -45,10 +45,10 @@ def rewritten_command(name: str, arguments: Sequence[str]) -> tuple[str, list[st
 
 
 def rewritten_options(arguments: Sequence[str], own: Collection[str]) -> tuple[list[str], str]:
-    """Return the arguments in today's spelling, and the notice.
+    """Return the arguments in the new spelling, and the notice.
 
     Args:
-        own: flags of the command, which are never rewritten, and of which one must be today's spelling.
+        own: flags of the command. They are never rewritten, and a new spelling must be one of them.
     """
     result: list[str] = []
     changed: list[tuple[str, str]] = []

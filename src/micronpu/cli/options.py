@@ -1,4 +1,4 @@
-"""Command-line options made from the fields of the NPU families' options, so that no field is named twice."""
+"""Command-line options made from the fields of the NPU backends' options, so that no field is named twice."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _TYPES: dict[str, Any] = {
 
 
 class Group(TyperGroup):
-    """The commands, of which some get the options of the NPU families when they are called.
+    """The commands; some get the options of the NPU backends when they are called.
 
-    Not earlier: the classes that they are made from import NumPy, which the list of commands must not wait for.
+    Earlier would slow down the list of commands: the option classes import NumPy.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -61,7 +61,7 @@ class Group(TyperGroup):
 
 
 def _command_of(name: str) -> Any:
-    """The command of another package, which is loaded only here; one that cannot be loaded raises when it is run."""
+    """Load a command of another package; if loading fails, the command raises when it is run."""
     made = typer.Typer(pretty_exceptions_enable=False)
     point = extensions(COMMANDS)[name]
     try:
@@ -83,7 +83,7 @@ def _command_of(name: str) -> Any:
 
 
 def takes_npu_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command one option for each field of the families' options; it asks `chosen_options` for them.
+    """Give a command one option for each field of the backends' options; `chosen_options` returns them.
 
     Args:
         name: of the command.  It has a parameter ``context`` of type `typer.Context`.
@@ -97,10 +97,10 @@ def takes_npu_options(name: str) -> Callable[[Callable[..., None]], Callable[...
 
 
 def chosen_options(context: typer.Context, target: Target) -> Options:
-    """The options that were given on the command line for the target's NPU, the others at their defaults.
+    """Return the options for the target's NPU as given on the command line, the others at their defaults.
 
     Raises:
-        OptionError: an option of another family, or a value that does not fit.
+        OptionError: an option of another backend, or an invalid value.
     """
     from micronpu.targets.registry import FAMILIES, options_for
 
@@ -120,7 +120,7 @@ def chosen_options(context: typer.Context, target: Target) -> Options:
 
 
 def _with_npu_options(name: str, command: Callable[..., None]) -> Any:
-    """The command with the options of its signature and those of the fields."""
+    """Return the command with the options of its signature and those of the fields."""
     from micronpu.targets.registry import FAMILIES
 
     chosen: dict[str, list[tuple[str, Field[Any], str]]] = {}
@@ -146,7 +146,7 @@ def _with_npu_options(name: str, command: Callable[..., None]) -> Any:
 
 
 def _parameter(entries: list[tuple[str, Field[Any], str]]) -> inspect.Parameter:
-    """One option for the fields of one name: of a family, or of several that mean the same by it."""
+    """Return one option for fields of the same name: of one backend, or of several."""
     titles = [title for title, _, _ in entries]
     _, field, text = entries[0]
     if len({text for _, _, text in entries}) > 1:
@@ -156,7 +156,7 @@ def _parameter(entries: list[tuple[str, Field[Any], str]]) -> inspect.Parameter:
         raise InternalError(f"`{field.name}` has type {kind}, for which there is no command-line option.")
     flag = flag_of(field.name)
     shown: str | bool = str(field.default) if kind in ("str", "int", "float") and field.default else False
-    if kind == "bool" and field.default:  # the flag says the opposite of the field
+    if kind == "bool" and field.default:  # the flag means the opposite of the field
         flag, text = f"--no-{flag[2:]}", f"Turn this off: {text}"
     elif kind.startswith("tuple"):
         text += " May be given several times."
@@ -164,21 +164,21 @@ def _parameter(entries: list[tuple[str, Field[Any], str]]) -> inspect.Parameter:
     option = typer.Option(
         flag, help=_sentence(text), rich_help_panel=" and ".join(titles), show_default=shown, metavar=metavar
     )
-    annotation = operator.getitem(Annotated, (_TYPES[kind] | None, option))  # the type is a value here
+    annotation = operator.getitem(Annotated, (_TYPES[kind] | None, option))  # the type is a runtime value here
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _value(field: Field[Any], given: Any) -> Any:
-    """What a field gets from its option."""
+    """Return the value of a field from its option."""
     if isinstance(given, bool):
         return not field.default  # a flag is only ever given to change the default
     if not isinstance(given, list):
         return given
-    if field.name == "extra_flags":  # a flag of another tool may hold a comma of its own
+    if field.name == "extra_flags":  # flags of another tool may contain commas
         return tuple(given)
     return tuple(part.strip() for text in given for part in text.split(",") if part.strip())
 
 
 def _sentence(text: str) -> str:
-    """The text with a capital, its brackets safe from rich's markup."""
+    """Return the text with a capital, and with brackets escaped for rich's markup."""
     return (text[:1].upper() + text[1:]).replace("``", "`").replace("[", "\\[")

@@ -1,4 +1,4 @@
-"""A folder of pictures as typical inputs of a model: cut to its size, in the numbers that it was trained with."""
+"""A folder of pictures as calibration inputs: cropped to the model's size, normalized as in training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NORMALIZATIONS: dict[str, tuple[Sequence[float], Sequence[float]]] = {
     UNIT: ((0.0,), (1.0,)),
     SYMMETRIC: ((0.5,), (0.5,)),
 }
-"""Mean and standard deviation of the channels, of values from 0 to 1."""
+"""Mean and standard deviation of the channels, for values from 0 to 1."""
 
 _Images = Annotated[
     Path | None,
@@ -42,20 +42,20 @@ _Normalize = Annotated[
 
 @dataclass(frozen=True)
 class Pictures:
-    """Where the options of a command want pictures from, an option for each field."""
+    """Options for pictures, one for each field."""
 
     images: _Images = None
     normalize: _Normalize = None
 
     def check(self, others: str | None = None, option: str = "--calibration") -> None:
-        """Refuses what cannot be, before the work is done.
+        """Check the options before the work is done.
 
         Args:
-            others: what another option gives as inputs.
-            option: its name.
+            others: value of another option that also gives inputs.
+            option: name of that option.
 
         Raises:
-            OptionError: which it is.
+            OptionError: the options contradict each other.
             FileError: there is no such folder.
         """
         if self.images is None:
@@ -72,7 +72,7 @@ class Pictures:
             raise FileError(f"There is no folder {self.images} with pictures.", hint="check the path")
 
     def load(self, examples: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """The pictures, in the order of their names, as the model takes them.
+        """Yield the pictures as inputs of the model, sorted by file name.
 
         Args:
             examples: inputs of the model.
@@ -113,14 +113,14 @@ def _size(examples: Sequence[torch.Tensor]) -> tuple[int, int, int]:
 
 
 def _pixels(file: Path, channels: int, height: int, width: int) -> Any:
-    """Bytes of [height, width, channels]."""
+    """Return the pixels, uint8 [height, width, channels]."""
     try:
         from PIL import Image, ImageOps
     except ImportError as error:
         raise ModelError("--images needs Pillow, which is not installed.", hint="pip install pillow") from error
     import numpy as np
 
-    # A small file may say that it is hundreds of megabytes large; Pillow warns of half of what it refuses.
+    # A small file may declare a size of hundreds of megabytes; Pillow warns at half the size that it refuses.
     too_large = (Image.DecompressionBombError, Image.DecompressionBombWarning)
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What `micronpu board log` shows and writes."""
+"""Output of `micronpu board log`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class LogView:
     """A log.
 
     Attributes:
-        printed: what it holds as bytes.
-        measured: its times, medians.
+        printed: the binary data in it.
+        measured: median times.
     """
 
     printed: Printed
     measured: tuple[Measured, ...]
 
     def lines(self) -> list[str]:
-        """As text."""
+        """Return the log as lines of text."""
         found = []
         for row in self.measured:
             what = "run" if row.number < 0 else f"instruction {row.number}"
@@ -45,7 +45,7 @@ class LogView:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the log for JSON."""
         return {
             "measured": [
                 {"kind": r.kind, "name": r.name, "number": r.number, "ticks": r.ticks, "times": r.times}
@@ -64,10 +64,10 @@ class LogView:
 
 
 def log_view(data: bytes, name: str) -> LogView:
-    """Reads a log.
+    """Read a log.
 
     Raises:
-        FileError: there is nothing in it, or it is damaged.
+        FileError: it is empty or damaged.
     """
     printed = read_printed(data, name)
     empty = not printed.etdump and not printed.names()
@@ -81,7 +81,7 @@ def log_view(data: bytes, name: str) -> LogView:
 
 
 def written(printed: Printed, folder: Path) -> list[Path]:
-    """Writes what was printed as bytes."""
+    """Write the binary data of a log into a folder; return the files."""
     make_folder(folder)
     files: dict[str, bytes] = {}
     for name in printed.names():

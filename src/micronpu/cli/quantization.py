@@ -1,4 +1,4 @@
-"""The option of the command that says how a model is quantized."""
+"""The option --quantization."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ How = Annotated[
 
 
 def quantization_of(given: Sequence[str] | None, io: str | None = None) -> micronpu.Quantization:
-    """What functions take as ``quantization``; a setting goes before the same one of the file.
+    """Return the value for the argument ``quantization``; settings override those of a file.
 
     Raises:
         FileError, OptionError: the file cannot be read, or there is no such type or setting.

@@ -1,4 +1,4 @@
-"""Options of the command that say where a delegation report goes: one value, for every command that makes one."""
+"""Options for the delegation report, as one value for all commands that make one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Every = Annotated[bool, typer.Option("--all", help="Show every operation; do no
 
 @dataclass(frozen=True)
 class Reports:
-    """Where the options of a command want its report and how much of it, an option for each field."""
+    """Options for the report's outputs and length, one for each field."""
 
     top: _Top = None
     every: _Every = False
@@ -48,24 +48,24 @@ class Reports:
 
     @property
     def path(self) -> Path | None:
-        """Where the report is wanted as JSON.
+        """Path of the report as JSON.
 
         Raises:
-            OptionError: two options say so.
+            OptionError: two options give one.
         """
         return console.json_path(self.json, self.report_json)
 
     @property
     def words(self) -> Console:
-        """Where the command says what it has done."""
+        """Console for messages about the work."""
         return console.words(self.path)
 
     def check(self) -> None:
-        """Refuses what cannot be written, before the work is done.
+        """Check that the files can be written, before the work is done.
 
         Raises:
-            FileError: it is such a file.
-            OptionError: two options say where JSON goes, or how much is shown.
+            FileError: one cannot be written.
+            OptionError: two options contradict each other.
         """
         if self.top is not None and self.top < 1:
             raise OptionError(f"--top is {self.top}.", hint="1 or more lines")
@@ -76,7 +76,7 @@ class Reports:
                 check_writable(path)
 
     def show(self, report: DelegationReport, seconds: Mapping[str, float] | None = None) -> None:
-        """Prints the report, for a finished program with the time that the steps took."""
+        """Print the report, for a finished program with the times of the steps."""
         from micronpu.report.views.terminal import program_view, report_view
 
         if seconds is None:
@@ -85,7 +85,7 @@ class Reports:
             self.words.print(program_view(report, seconds, self.top, self.every))
 
     def write(self, report: DelegationReport) -> None:
-        """Writes the report where it is wanted, and says so."""
+        """Write the report to all selected files, and print their names."""
         if self.report_html is not None:
             report.to_html(self.report_html)
             self.words.print(Text(f"Wrote {self.report_html}."), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`micronpu reproduce`: makes a program again of what its manifest says, and says what differs where bytes do."""
+"""`micronpu reproduce`: rebuild a program from its manifest, and find the cause of any difference."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _compiled(wanted: Manifest, sources: Sources, target: str | None) -> Compile
         import micronpu
 
         listener("load", 1.0)
-        warnings.simplefilter("ignore", AccuracyWarning)  # they were said when it was first compiled
+        warnings.simplefilter("ignore", AccuracyWarning)  # shown when the program was first compiled
         return micronpu.compile(
             loaded.module,
             loaded.examples,

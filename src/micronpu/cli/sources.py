@@ -1,4 +1,4 @@
-"""Where a manifest says that a model and its data are: paths from its own folder, and back."""
+"""Paths of the model and its data in a manifest: relative to the manifest's folder when stored."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PYTHON, _CHIP = ".py", ".toml"
 
 @timing.step("load")
 def load_data(calibration: str | None, pictures: Pictures, loaded: Model) -> Calibration:
-    """The typical inputs that the options of a command name.
+    """Return the calibration inputs that the options name.
 
     Raises:
-        ModelError, FileError: they name none, or what cannot be read.
+        ModelError, FileError: they name none, or cannot be read.
     """
     from micronpu.cli.files import Calibration, load_calibration
 
@@ -38,10 +38,10 @@ def load_data(calibration: str | None, pictures: Pictures, loaded: Model) -> Cal
 def sources_of(
     model: str, data: Calibration, pictures: Pictures, libraries: Sequence[str] | None, target: str, program: Path
 ) -> Sources:
-    """What the options of `micronpu compile` name, for the manifest beside a program."""
+    """Return the paths of the command line for the manifest beside a program."""
 
     def seen(text: str) -> str:
-        """From the manifest's folder, where that can be; on Windows another drive has no such path."""
+        """Make a path relative to the manifest's folder, unless it is on another drive."""
         if not text or is_named(text):
             return text
         path, colon, name = _parts(text)
@@ -63,14 +63,14 @@ def sources_of(
 def found_sources(
     sources: Sources, manifest: Path, model: str | None, calibration: str | None, libraries: Sequence[str] | None
 ) -> Sources:
-    """What a manifest names, seen from here.
+    """Return the sources of a manifest, relative to the current folder.
 
     Args:
-        model, calibration, libraries: in the place of what it names, from here.
+        model, calibration, libraries: replacements for those of the manifest, relative to the current folder.
 
     Raises:
-        OptionError: it names Python files that nobody has asked to run, or no model at all.
-        FileError: what it names can be no path.
+        OptionError: the manifest names Python files that the command line does not name, or no model at all.
+        FileError: a name cannot be a path.
     """
 
     def seen(text: str) -> str:
@@ -106,7 +106,7 @@ def found_sources(
 
 
 def _parts(text: str) -> tuple[str, str, str]:
-    """Path, colon and what is behind it, of what the command takes for a model or data."""
+    """Split a model or data argument into path, colon and the rest."""
     path, colon, name = text.rpartition(":")
     return (path, colon, name) if colon and path.endswith((_PYTHON, _CHIP, ".npz")) else (text, "", "")
 

@@ -1,4 +1,4 @@
-"""A calibration in the terminal."""
+"""View of a calibration in the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from micronpu.report.views.tables import plain_table
 
 
 def calibration_view(calibration: Calibration) -> RenderableType:
-    """What was measured beside the estimates, the constants before and after, and how far they hold."""
+    """Return tables of measurements and estimates, of the constants before and after, and of their error."""
     parts: list[RenderableType] = [Text(f"{calibration.chip}, from {', '.join(calibration.logs)}", style="bold"), ""]
     numbers = ("measured", "estimate before", "off", "after", "off ")
     table = plain_table("", *numbers, numbers=numbers)

@@ -1,4 +1,4 @@
-"""An inspection in the terminal."""
+"""View of an inspection in the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from micronpu.report.inspection import Delegate, Section, Tensor
 
 
 def inspection_view(inspection: Inspection) -> RenderableType:
-    """Sizes, border and host operators of each method, then each delegate."""
+    """Return sizes, inputs and outputs, and operators on the core of each method, then each delegate."""
     segments = f", {inspection.segment_bytes:,} of them in segments" if inspection.segment_bytes else ""
     parts: list[RenderableType] = [Text(f"{inspection.name}: {inspection.bytes:,} bytes{segments}", style="bold")]
     for name, tensors in inspection.methods.items():

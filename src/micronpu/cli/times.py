@@ -1,4 +1,4 @@
-"""What `micronpu compile --profile` shows and writes."""
+"""Output of `micronpu compile --profile`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from micronpu.base.progress import STEPS
 from micronpu.base.timing import Times
 
 _SHORT = 0.01
-"""Part of the whole below which a line is not shown; the file has it."""
+"""Fraction of the total below which a line is not shown; the file has all lines."""
 
 
 def show_times(times: Times, path: Path, out: Console) -> None:
-    """Shows the steps and what took longest in each, and writes all of it."""
+    """Show the steps with their most expensive parts, and write all of them."""
     told = as_json(times)
     table = Table("step", "", "calls", "seconds", "of all", box=None, pad_edge=False)
     for column in table.columns[2:]:
@@ -40,7 +40,7 @@ def show_times(times: Times, path: Path, out: Console) -> None:
 
 
 def as_json(times: Times) -> dict[str, Any]:
-    """Seconds of wall time: of all, of each step (`part` ""), and of what it calls."""
+    """Return seconds of wall time: in total, of each step (`part` ""), and of its parts."""
     return {
         "seconds": times.total,
         "parts": [

@@ -1,4 +1,4 @@
-"""Compilations of one model for many targets, side by side: in processes, or on a Ray cluster."""
+"""Parallel compilations of one model for many targets, in processes or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from micronpu.report.texts import plural
 
 @dataclass(frozen=True)
 class Task:
-    """What every compilation has in common, as the command line names it.
+    """The common part of all compilations, as given on the command line.
 
     Attributes:
         model: path/to/file.py:function or file.pt2.
@@ -40,7 +40,7 @@ class Task:
 
 
 Job = tuple[str, str]
-"""A target, and the type of its activations."""
+"""A target, and the dtype of its activations."""
 
 
 class Worker:
@@ -52,7 +52,7 @@ class Worker:
         from micronpu.cli.evaluate import load_labels, load_metric
         from micronpu.cli.files import load_calibration, load_model, register
 
-        torch.set_num_threads(1)  # the processes fill the machine
+        torch.set_num_threads(1)  # one process per core
         register(task.libraries)
         self._model = load_model(task.model)
         self._calibration = load_calibration(task.calibration, self._model).keep()
@@ -61,7 +61,7 @@ class Worker:
         self._metric = load_metric(task.metric) if task.metric is not None else None
 
     def run(self, job: Job) -> Candidate:
-        """One compilation; what goes wrong is in the row."""
+        """Return the row of one compilation, with the reason if it failed."""
         import micronpu
         from micronpu.quantize.config import check_activations
 
@@ -86,10 +86,10 @@ class Worker:
 def in_processes(
     task: Task, jobs: Sequence[Job], count: int, seconds: float = math.inf
 ) -> Iterator[tuple[Job, Candidate]]:
-    """The rows, each when it is there; the processes end with this one, however it ends.
+    """Yield rows as they are finished; the processes end with this one, also after an error.
 
     Args:
-        seconds: on the clock, after which a compilation is ended, and its row says so.
+        seconds: wall-clock limit of a compilation; the row of one that exceeds it has the reason.
     """
     waiting = list(reversed(jobs))
     team = [_Process(task) for _ in range(min(count, len(jobs)))]
@@ -115,9 +115,9 @@ def in_processes(
 
 
 class _Process:
-    """One process, and the job that it works on.
+    """One process, and its current job.
 
-    Not of `multiprocessing`, which imports from the folder that the command is in, and keeps a process of its own.
+    `multiprocessing` is not used: it imports from the current folder, and starts another process.
     """
 
     def __init__(self, task: Task) -> None:
@@ -139,7 +139,7 @@ class _Process:
         self._send(job)
 
     def end(self) -> tuple[Job, Candidate]:
-        """The row that it has sent; one that says so where it has ended without."""
+        """Return the row that the process has sent, or a failed row if it has ended."""
         job, self.job = self.job, None
         assert job is not None
         try:
@@ -149,14 +149,14 @@ class _Process:
             return job, failed(job, "The process that compiled it has ended.")
 
     def give_up(self, seconds: float) -> tuple[Job, Candidate]:
-        """Ends the process in the middle of its job; the row that says so."""
+        """Stop the process during its job, and return a failed row."""
         job, self.job = self.job, None
         assert job is not None
         self.close()
         return job, failed(job, _late(seconds))
 
     def close(self) -> None:
-        """Ends the process, in the middle of its job where it has one."""
+        """Stop the process, even during a job."""
         self.connection.close()
         try:
             self._process.wait(_PATIENCE_SECONDS)
@@ -165,16 +165,16 @@ class _Process:
             self._process.wait()
 
     def _send(self, what: Any) -> None:
-        with contextlib.suppress(OSError):  # the process has ended, as `end` will say
+        with contextlib.suppress(OSError):  # if the process has ended, `end` reports it
             self.connection.send(what)
 
 
 _PATIENCE_SECONDS = 1.0
-"""For a process to end itself and what it has begun."""
+"""Seconds for a process to end itself and its children."""
 
 
 def on_ray(task: Task, jobs: Sequence[Job], count: int, seconds: float = math.inf) -> Iterator[tuple[Job, Candidate]]:
-    """The same on a Ray cluster: the one that the environment names, else this machine.
+    """Do the same on a Ray cluster: the one that the environment names, else this machine.
 
     Args:
         seconds: see `in_processes`.
@@ -219,7 +219,7 @@ def _late(seconds: float) -> str:
 
 
 def _what(name: str) -> str:
-    """Core, NPU, clocks, memory and boards of a target, as far as its chip's file has them, and how much is assumed."""
+    """Return core, NPU, clocks, memory and boards of a target, from its chip file, and the number of assumed values."""
     from micronpu.chips import ACTIVATIONS
     from micronpu.targets.registry import find_target
 
@@ -242,5 +242,5 @@ def _clocked(name: str, clock_mhz: float | None) -> str:
 
 
 def failed(job: Job, why: str) -> Candidate:
-    """The row of a job of which nothing came."""
+    """Return the row of a failed job."""
     return Candidate(*job, blocks=why, failed=True)

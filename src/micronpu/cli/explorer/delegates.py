@@ -1,4 +1,4 @@
-"""The inside of a delegate as nodes: the operations of a command stream, or the operators of an open container."""
+"""The inside of a delegate as nodes: operations of a command stream, or operators of a container that can be read."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from micronpu.report.inside import Inside, Pairs
 from micronpu.targets.registry import family_with
 
 Source = tuple[str, int]
-"""A node's identifier, and the number of its output."""
+"""A node's identifier, and the index of its output."""
 Made = list[tuple[Source, ...]]
-"""For each result of a delegate, where it comes from."""
+"""Sources of each result of a delegate."""
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,15 @@ class GraphNode:
 
     Attributes:
         id: unique in its graph.
-        label: what is drawn.
+        label: text on the node.
         namespace: the layers around it, outermost first, with "/" between.
-        reads: where its operands come from, constants left out.
+        reads: sources of its operands, without constants.
         attributes: names and texts.
-        outputs: of each output, names and texts.
-        subgraph: identifier of a graph that says more, or "".
-        place: what computes it: "NPU", "core" and the like, or "" for what is not computed.
-        partition: of an NPU.
-        operator: of an operation of a command stream, number of the traced operator, or -1 where it is not known.
+        outputs: names and texts of each output.
+        subgraph: identifier of a graph with details, or "".
+        place: "NPU", "core" and the like; "" if nothing computes it.
+        partition: index of the partition on the NPU.
+        operator: index of the traced operator of a stream's operation; -1 if unknown.
         tensor: name of its result in the integer graph, or "".
     """
 
@@ -56,16 +56,16 @@ def delegate_nodes(
     subgraph: str = "",
     partition: int | None = None,
 ) -> tuple[list[GraphNode], Made]:
-    """The nodes of a delegate call, and where its results come from.
+    """Return the nodes of a delegate call, and the sources of its results.
 
     Args:
         prefix: of the identifiers.
         namespace: of the nodes.
-        named_data: what travels beside the payload.
-        arguments: where the arguments of the call come from; None for what is none of the method's values yet.
+        named_data: data stored beside the payload.
+        arguments: sources of the call's arguments; None for those that no node of the method has computed.
 
     Returns:
-        One node and no results where nothing can be seen of the inside: it says why.
+        One node with the reason and no results if the payload cannot be read.
     """
 
     def look() -> Inside:
@@ -86,10 +86,10 @@ def inside_nodes(
     subgraph: str = "",
     partition: int | None = None,
 ) -> tuple[list[GraphNode], Made]:
-    """As `delegate_nodes`, of what ``look`` finds; ``title`` is the label where it finds nothing."""
+    """Return nodes and sources as `delegate_nodes` does; ``title`` is the label if ``look`` cannot read the inside."""
 
     def given(number: int) -> tuple[Source, ...]:
-        """Where an argument comes from."""
+        """Return the source of an argument."""
         found = arguments[number] if 0 <= number < len(arguments) else None
         return (found,) if found is not None else ()
 

@@ -1,4 +1,4 @@
-"""What Model Explorer draws of a program or a report, as plain values; `main` hands them over."""
+"""Model Explorer's graphs of a program or a report, as plain values, which `main` converts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ class ProgramGraph:
     """One graph.
 
     Attributes:
-        id: the method of a program, "METHOD, partition 0: integer graph" for a graph that travels with a payload, or
-            `MODEL`.
+        id: the method of a program, "METHOD, partition 0: integer graph" for a graph stored with a payload, or `MODEL`.
         nodes: in execution order.
-        traces: what names the operations of each partition's program.
+        traces: operator names of each partition's command stream.
     """
 
     id: str
@@ -38,11 +37,11 @@ class ProgramGraph:
 
 
 def program_graphs(data: bytes, name: str = "The program") -> tuple[ProgramGraph, ...]:
-    """The graphs of a `.pte`: each method with the inside of its delegates, then the graphs that it carries.
+    """Return the graphs of a `.pte`: each method with the inside of its delegates, then the graphs that it carries.
 
     Args:
         data: the file's contents.
-        name: what to call it in messages, such as the path.
+        name: name in messages, such as the path.
 
     Raises:
         PayloadError: no `.pte`, truncated, or damaged.
@@ -78,7 +77,7 @@ def _carried(blob: bytes, partition: int) -> tuple[GraphNode, ...]:
 
 
 class _Method:
-    """Walks the calls of a method; whoever has written a value last is where it comes from."""
+    """Walks the calls of a method; the source of a value is the last call that wrote it."""
 
     def __init__(self, plan: Plan, named_data: Mapping[str, bytes], carried: Mapping[int, str]) -> None:
         self._plan, self._named, self._carried = plan, named_data, carried
@@ -107,23 +106,23 @@ class _Method:
         self._made[index] = self._placed[self._place(index)] = source
 
     def _sources(self, index: int) -> tuple[Source, ...]:
-        """Where a value comes from; nowhere for numbers and constants."""
+        """Return the sources of a value; numbers and constants have none."""
         value = self._plan.values[index]
         if value.items:
             return tuple(s for i in value.items if i >= 0 for s in self._sources(i))
-        # A view is a value of its own in the memory of another, which no call makes.
+        # A view is a separate value in the memory of another; no call produces it.
         shared = self._placed.get(self._place(index), ()) if value.planned else ()
         return self._made.get(index, shared)
 
     def _place(self, index: int) -> tuple[object, ...]:
-        """Memory, offset, and what tells a view from scratch memory that happens to lie there."""
+        """Return memory, offset, dtype and size: these distinguish a view from scratch memory at the same offset."""
         value = self._plan.values[index]
         elements = (value.tensor.dtype, prod(value.tensor.shape)) if value.tensor is not None else ()
         return (value.planned, value.offset, *elements)
 
     def _kernel(self, node: str, call: Call) -> None:
         values = self._plan.values
-        # The result of an out variant is its last argument, which ExecuTorch names a second time.
+        # The last argument of an out variant is its result, which ExecuTorch lists twice.
         results = [i for i in call.arguments[-1:] if values[i].kind in ("Tensor", "TensorList")]
         written = [i for r in results for i in (values[r].items or (r,)) if i >= 0]
         reads = [i for i in dict.fromkeys(call.arguments) if i not in results]
@@ -149,7 +148,8 @@ class _Method:
             f"partition {call.delegate}: ", where, delegate.backend, delegate.payload, self._named, arguments,
             self._carried.get(call.delegate, ""), call.delegate,
         )  # fmt: skip
-        # Results come last, in order; of a payload that cannot be read, they are what nothing has written yet.
+        # Results come last, in order. Without a readable payload, results are the arguments that no call has written
+        # yet.
         fresh = [i for i in call.arguments if i not in self._made]
         results = call.arguments[len(call.arguments) - len(made) :] if made else fresh
         if not made and len(nodes) == 1:
@@ -167,7 +167,7 @@ class _Method:
 
 
 def report_graph(report: DelegationReport) -> ProgramGraph:
-    """The operators of the model as a report lists them, by module, with what became of each."""
+    """Return the operators of the model as a report lists them, by module, with the outcome of each."""
     known = {v.node for v in report.verdicts}
     inputs = dict.fromkeys(r for v in report.verdicts for r in v.reads if r not in known)
     nodes = [GraphNode(name, name, attributes=(("kind", "input"),)) for name in inputs]

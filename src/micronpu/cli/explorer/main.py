@@ -16,7 +16,7 @@ from micronpu.cli.explorer.graph import ProgramGraph, program_graphs, report_gra
 from micronpu.report.delegation import DelegationReport
 
 IDENTIFIER = "micronpu"
-"""Of the adapter."""
+"""Identifier of the adapter."""
 
 
 class ProgramAdapter(Adapter):
@@ -30,7 +30,7 @@ class ProgramAdapter(Adapter):
     )
 
     def convert(self, model_path: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """The graphs of a program or a report.
+        """Return the graphs of a program or a report.
 
         Raises:
             MicroNpuError: it cannot be read.

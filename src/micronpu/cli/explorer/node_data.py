@@ -1,6 +1,6 @@
-"""What Model Explorer colours nodes by: where they run, cycles, bytes and SQNR, from a report and from `blame`.
+"""Values by which Model Explorer colours nodes: where they run, cycles, bytes and SQNR, from a report and from `blame`.
 
-A set of values has the documented form of node data: for each graph the values by node, and how they are coloured.
+A set of values has the documented form of node data: for each graph the values by node, and a colour scale.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _INTEGERS_ON_THE_CORE = "#a9d0f5"
 _WARM = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#f28e5c"}]
 _BAD_IS_LOW = [{"stop": 0, "bgColor": "#e05252"}, {"stop": 1, "bgColor": "#ffffff"}]
 _MOST_DECIBELS = 200.0
-"""What stands for no error at all, which a colour scale cannot show."""
+"""SQNR in dB for a result without any error, because a colour scale cannot show infinity."""
 
 NodeData = dict[str, dict[str, Any]]
-"""By graph: {"results": {node: {"value": ...}}, "gradient": [...]}."""
+"""Values and colour scale by graph: {"results": {node: {"value": ...}}, "gradient": [...]}."""
 
 
 def check_same_program(data: bytes, program: str, report: DelegationReport, name: str) -> None:
-    """The report is of this program.
+    """Check that a report belongs to a program.
 
     Args:
         data: the program.
-        program, name: what to call the two in messages.
+        program, name: names of the two in messages.
 
     Raises:
-        FileError: it is of another, or was written before compilation.
+        FileError: it belongs to another, or was written before compilation.
     """
     wanted = report.hashes.get("program")
     hint = "micronpu compile MODEL -o PROGRAM.pte --report-json REPORT.json, which writes both"
@@ -53,12 +53,12 @@ def check_same_program(data: bytes, program: str, report: DelegationReport, name
 def node_data(
     graphs: Sequence[ProgramGraph], report: DelegationReport | None = None, blame: Mapping[str, float] | None = None
 ) -> dict[str, NodeData]:
-    """The sets by title; those without any value are left out.
+    """Return the sets by title; those without any value are left out.
 
     Args:
-        graphs: of the program, and of the report where there is one.
+        graphs: of the program, and of the report if there is one.
         report: of the program.
-        blame: SQNR by node of the exported program, as `read_blame` gives it.
+        blame: SQNR by node of the exported program, as `read_blame` returns it.
     """
     found: dict[str, NodeData] = {"where it runs": {}, "cycles": {}, "bytes": {}, "SQNR, dB": {}}
     for graph in graphs:
@@ -76,7 +76,7 @@ def node_data(
 
 
 def read_blame(path: str) -> dict[str, float]:
-    """SQNR in dB by node, from what `micronpu blame --report-json` wrote.
+    """Return SQNR in dB by node, from a file of `micronpu blame --report-json`.
 
     Raises:
         FileError: it cannot be read, or is no such file.
@@ -103,13 +103,13 @@ def _put(set_: NodeData, graph: ProgramGraph, values: Mapping[str, Any], gradien
 
 
 def _of_model(graph: ProgramGraph, report: DelegationReport) -> dict[str, Operation]:
-    """The operation that each operator of the model ended in, at the last operator that it stands for."""
+    """Return the operation of each operator of the model, by the last operator that the operation stands for."""
     order = {node.id: number for number, node in enumerate(graph.nodes)}
     found: dict[str, Operation] = {}
     for operation in (*report.operations, *report.core_operations):
         nodes = [n for n in operation.origin.nodes if n in order]
         if nodes:
-            # Of several operations that one operator became, the most expensive stands for it.
+            # If one operator became several operations, show the most expensive.
             last = max(nodes, key=order.__getitem__)
             found[last] = max(found.get(last, operation), operation, key=_weight)
     return found
@@ -120,7 +120,7 @@ def _weight(operation: Operation) -> tuple[int, int]:
 
 
 def _of_program(graph: ProgramGraph, report: DelegationReport) -> dict[str, Operation]:
-    """The operation of the report that each node inside a partition belongs to; its last node has the figures."""
+    """Return the operation of the report for nodes inside a partition; its last node has the figures."""
     found: dict[str, Operation] = {}
     for partition in dict.fromkeys(n.partition for n in graph.nodes if n.partition is not None):
         operations = [o for o in report.operations if o.partition == partition]
@@ -134,16 +134,16 @@ def _of_program(graph: ProgramGraph, report: DelegationReport) -> dict[str, Oper
                     last[node.operator] = node
         if last:
             of = _operations_of(graph.traces[partition], operations)
-            # An operation may have become several operators: the last of them has its figures.
+            # If an operation became several operators, the last of them has its figures.
             by_operation = {of[number]: node.id for number, node in sorted(last.items()) if of[number] is not None}
             found |= {node: operations[number] for number, node in by_operation.items() if number is not None}
     return found
 
 
 def _operations_of(trace: StreamTrace, operations: Sequence[Operation]) -> list[int | None]:
-    """For each operator that the stream's compiler was given, which operation of the report it is of.
+    """Return the index of the report's operation for each operator that the stream's compiler received, or None.
 
-    An operation becomes one operator or several, neighbours of the same kind and line; in the order of the graph.
+    An operation becomes one or several adjacent operators of the same kind and source line, in the order of the graph.
     """
     given = [(o.kind.lower().removeprefix("lookup"), o.source) for o in trace.operators]
     known = [(o.name.split(" + ")[0].replace("_", ""), traced("", o.origin.source).source) for o in operations]
@@ -163,7 +163,7 @@ def _runs(keys: Sequence[tuple[str, str]]) -> list[list[int]]:
 
 
 def _tensor_names(operations: Iterable[Operation]) -> list[str]:
-    """The names that the compiler gives to results: the operator's, and a number for each kind."""
+    """Return the names that the compiler gives to results: the operator's, and a number for each kind."""
     counts: Counter[str] = Counter()
     names = []
     for operation in operations:
@@ -176,7 +176,7 @@ def _tensor_names(operations: Iterable[Operation]) -> list[str]:
 def _noise(
     graph: ProgramGraph, report: DelegationReport, shown: Mapping[str, Operation], blame: Mapping[str, float]
 ) -> dict[str, float]:
-    """SQNR by node: of layers from `blame`, of the program's outputs from the report."""
+    """Return SQNR by node: of layers from `blame`, of the program's outputs from the report."""
     found: dict[str, float] = {}
     for node in graph.nodes:
         names = shown[node.id].origin.nodes if node.id in shown else (node.id,) if graph.id == MODEL else ()
