@@ -26,11 +26,11 @@ from micronpu.targets.cortexm import rules as cortexm
 from micronpu.targets.ethosu import rules as ethosu
 from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.rules import published_rules
-from micronpu.targets.neutron.support_table import PATH as LIMITS_PATH
-from micronpu.targets.neutron.support_table import limits_table
 from micronpu.targets.neutron.target_spec import LATEST
 from micronpu.targets.registry import device_for
-from micronpu.targets.support import COMMAND, PATH, Column, Outcome, support_table
+from tests.neutron_limits import PATH as LIMITS_PATH
+from tests.neutron_limits import limits_table
+from tests.support_outcomes import COMMAND, PATH, Column, Outcome, support_table
 from tests.support_rows import Rows, batches, module_of, overloads
 
 OLDER = "SDK_25_12"

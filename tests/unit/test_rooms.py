@@ -176,8 +176,6 @@ def test_no_module_needs_one_that_needs_it() -> None:
 BY_OTHERS = {
     "__dir__": "called by `dir(micronpu)`",
     "ProgramAdapter": "registered with Model Explorer by its base class",
-    "support_table": "made by `python -m tests.support_tables`, which compiles every row",
-    "limits_table": "the same",
     "parse_graph": "reads what `print_graph` and the intermediates folder write; tests write graphs as text",
 }
 """Functions and classes that nothing in the package uses, with the reason why they are there."""
@@ -192,7 +190,6 @@ NOT_IMPORTED = {
     "runtime.register": "imported by users for its effect",
     "targets.ethosu.vela.worker": "the same",
     "targets.neutron.sdk_worker": "the same",
-    "targets.neutron.support_table": "made by `python -m tests.support_tables`",
     "ethosu": "for users",
     "neutron": "the same",
     "cortexm": "the same",

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 from tests import support_tables
+from tests.neutron_limits import limits_table
+from tests.support_outcomes import PATH, Column
 from tests.support_rows import Rows, batches, module_of, overloads
 
 import micronpu
 from micronpu.frontend.program import overload_name
 from micronpu.ir.way import WAYS, Kind
 from micronpu.ops.comparisons import OPPOSITES
-from micronpu.targets.neutron.support_table import limits_table
 from micronpu.targets.registry import FAMILIES, device_for
-from micronpu.targets.support import PATH, Column
 
 ROOT = Path(__file__).parents[3]
 STAND_INS = {"cudnn_batch_norm.default": "batch_norm.default", "lift_fresh.default": "lift_fresh_copy.default"}

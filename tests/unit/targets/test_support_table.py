@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 
+from tests.neutron_limits import limits_table, litert_names
+from tests.support_outcomes import Outcome, becomes, in_place, operators_of
+
 from micronpu.ir.way import WAYS, Capabilities
 from micronpu.ops import OPERATORS
 from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.targets.neutron.rules import RULES
-from micronpu.targets.neutron.support_table import limits_table, litert_names
-from micronpu.targets.support import Outcome, becomes, in_place, operators_of
 
 table = functools.cache(limits_table)
 

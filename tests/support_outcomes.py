@@ -1,11 +1,4 @@
-"""The support tables in `docs/`, generated from the registry of lowerings.
-
-    python -m tests.support_tables              writes them
-    python -m tests.support_tables --check      fails where a file is not what this would write
-
-The lowerings of an overload come from the registry, and where it runs from compiling a program with it: one row of
-`tests/support_rows.py` for each overload. So no cell is maintained by hand.
-"""
+"""Rows of the support tables: what an overload becomes, where its operators ran, and the page as Markdown."""
 
 from __future__ import annotations
 

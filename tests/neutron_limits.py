@@ -21,7 +21,7 @@ from micronpu.ops import OPERATORS
 from micronpu.targets.neutron.rules import published_rules
 from micronpu.targets.neutron.rules.registry import is_supported
 from micronpu.targets.neutron.target_spec import FLAVORS, LATEST
-from micronpu.targets.support import COMMAND, markdown_row, operators_of
+from tests.support_outcomes import COMMAND, markdown_row, operators_of
 
 PATH = Path("docs/support-neutron.md")
 
