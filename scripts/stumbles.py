@@ -25,7 +25,7 @@ CLEAN = (
         f"src/micronpu/{package}"
         for package in ("accuracy", "advice", "base", "chips", "container", "emit", "host", "ir", "ops", "passes")
     ),
-    *(f"src/micronpu/{package}" for package in ("cli", "program", "runtime", "targets", "transforms")),
+    *(f"src/micronpu/{package}" for package in ("cli", "program", "report", "runtime", "targets", "transforms")),
     "scripts/stumbles.py",
 )
 RULES = {

@@ -1,4 +1,4 @@
-"""How accurate a program is: on a few rows at every compilation, and on a user's data."""
+"""Accuracy of a program: on a few samples at every compilation, and on a user's data."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Array = npt.NDArray[Any]
 
 
 LEAST = 16
-"""Calibration samples from which some are held out by default."""
+"""Number of calibration samples from which on some are held out by default."""
 _LISTED = 8
-"""Up to so many samples are named by their numbers."""
+"""Maximum number of samples that are listed by number."""
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Signal-to-noise ratio of two powers; inf without noise, -inf without signal or with endless noise (1 / 0)."""
+    """Return the ratio of two powers in dB; inf without noise, -inf without signal or with infinite noise."""
     if noise <= 0.0:
         return math.inf
     return 10.0 * math.log10(signal / noise) if signal > 0.0 and noise < math.inf else -math.inf
@@ -36,17 +36,17 @@ def decibel_text(value: float) -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How close some results are to others, over all rows.
+    """Distance of results from reference results, over all samples.
 
     Attributes:
-        rows: how many.
-        sqnr: signal-to-quantization-noise ratio in dB: the power of the wanted results over that of the difference;
-            inf where nothing differs.
+        rows: number of samples.
+        sqnr: signal-to-quantization-noise ratio in dB: power of the reference over power of the difference; inf if
+            nothing differs.
         largest: largest difference, in the unit of the result.
-        relative: the same as a share of the largest wanted value, 0 to 1 and above.
-        agreeing: rows in which the same element is the largest; None where the result is no vector of scores.
-        interval: 95 % confidence interval of `sqnr` in dB, for other samples of the same kind; None where there are
-            fewer than two samples.
+        relative: `largest` divided by the largest reference value.
+        agreeing: number of samples with the same largest element; None if the result is no vector of scores.
+        interval: 95 % confidence interval of `sqnr` in dB, for other samples of the same kind; None for fewer than two
+            samples.
     """
 
     rows: int
@@ -58,14 +58,13 @@ class Comparison:
 
     @classmethod
     def of(cls, found: Sequence[Array], wanted: Sequence[Array], lengths: Sequence[int] | None = None) -> Comparison:
-        """Compares the results of each row, [1, ...] arrays or whatever shape the output has.
+        """Compare the results of each sample, arrays of shape [1, ...] or any output shape.
 
-        Values that are not finite in what is wanted are left out; where only what was found is not, the noise is
-        endless.
+        Elements whose reference is not finite are left out; if only the result is not finite, the noise is infinite.
 
         Args:
-            lengths: numbers of successive rows that depend on each other, such as the calls of a recording: one sample
-                for the interval.  Each row by itself unless given.
+            lengths: numbers of successive rows that depend on each other, such as the calls of a recording: each is one
+                sample for the interval.  Default: every row is a sample.
         """
         largest = peak = 0.0
         signals, noises = [], []
@@ -89,12 +88,12 @@ class Comparison:
 
     @property
     def agreement(self) -> float | None:
-        """`agreeing` as a share of the rows, 0 to 1."""
+        """Return `agreeing` divided by the number of samples, 0 to 1."""
         return None if self.agreeing is None or not self.rows else self.agreeing / self.rows
 
     @property
     def agreement_interval(self) -> tuple[float, float] | None:
-        """95 % confidence interval of `agreement`, see `wilson`."""
+        """Return the 95 % confidence interval of `agreement`, see `wilson`."""
         return None if self.agreeing is None or not self.rows else wilson(self.agreeing, self.rows)
 
     def against(self, what: str) -> str:
@@ -106,12 +105,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class PartAccuracy:
-    """Elements of an output whose values are of one size, where others are of another: boxes beside scores.
+    """Elements of an output that differ in size from its other elements, such as boxes beside scores.
 
     Attributes:
-        what: which they are, such as "channels 0 to 3 (axis 1)".
+        what: description of the elements, such as "channels 0 to 3 (axis 1)".
         rms: root mean square of the float model's values.
-        sqnr: of the part against the float model, in dB.
+        sqnr: signal-to-noise ratio of the part against the float model, in dB.
     """
 
     what: str
@@ -128,10 +127,10 @@ class OutputAccuracy:
 
     Attributes:
         output: its number.
-        float_model: the quantized model against the float model, on all samples; None where that is not known.
-        quantized: the program against the quantized model, on the samples that the program runs; None where it does
-            not run here.
-        parts: parts of the output whose values differ in size, against the float model; () where there are none.
+        float_model: the quantized model against the float model, on all samples; None if unknown.
+        quantized: the program against the quantized model, on the samples that the program runs; None if it does not
+            run on this machine.
+        parts: parts of the output whose values differ in size, against the float model; () if there are none.
         over_calls: of a model with states, dB against the float model in each quarter of the recordings.
     """
 
@@ -143,7 +142,7 @@ class OutputAccuracy:
 
     @property
     def sqnr(self) -> float | None:
-        """The ratio against float of the output, or of its worst part."""
+        """Return the ratio against float of the output, or of its worst part."""
         return None if self.float_model is None else min([self.float_model.sqnr, *(part.sqnr for part in self.parts)])
 
     def __str__(self) -> str:
@@ -165,10 +164,10 @@ class MetricAccuracy:
     Attributes:
         name: of the metric.
         float_model, quantized: its values.
-        interval: 95 % confidence interval of `quantized`; None of too few samples.
+        interval: 95 % confidence interval of `quantized`; None for too few samples.
         larger_is_better: False for errors.
-        labelled: whether labels were given; otherwise the float model's outputs stand for them.
-        missing: classes of which no sample has the label: the metric says nothing of them.
+        labelled: True if labels were given; otherwise the float model's outputs are the labels.
+        missing: classes without a sample, which the metric does not cover.
     """
 
     name: str
@@ -188,18 +187,18 @@ class MetricAccuracy:
 
 @dataclass(frozen=True)
 class ProgramAccuracy:
-    """How accurate the quantized model is, measured on held-out samples at every compilation.
+    """Accuracy of the quantized model, measured on held-out samples at every compilation.
 
     Attributes:
         rows: numbers of the calibration samples that it was measured on, or of the recordings of a model with states;
             () for the example inputs.
         of: how many calibration samples, or recordings, there were.
-        held_out: whether these samples were held out from calibration; otherwise they calibrated, too.
+        held_out: True if these samples were held out from calibration; otherwise they also calibrated.
         outputs: one for each output that is a float.
-        integers: of the elements of outputs that are integers, such as positions, the share that the float model gives,
-            too, 0 to 1; None where there are none.
-        calls: of all recordings together; 0 of a model without states.
-        metric: of the user's task; None where none is given.
+        integers: share of the elements of integer outputs, such as positions, that equal the float model's, 0 to 1;
+            None without such outputs.
+        calls: number of calls in all recordings; 0 for a model without states.
+        metric: of the user's task, or None.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("sqnr", "agreement")
@@ -214,9 +213,9 @@ class ProgramAccuracy:
 
     @property
     def agreement(self) -> float | None:
-        """The worst output's share of samples with the float model's answer: the largest score, or integers.
+        """Return the worst output's top-1 agreement with the float model, or its share of equal integers.
 
-        None where no output is a vector of scores or of integers.
+        None if no output is a vector of scores or of integers.
         """
         known = [o.float_model.agreement for o in self.outputs if o.float_model is not None]
         shares = [share for share in (*known, self.integers) if share is not None]
@@ -224,13 +223,13 @@ class ProgramAccuracy:
 
     @property
     def sqnr(self) -> float | None:
-        """The ratio against float in dB, of the worst output or part of one; None where the float model is unknown."""
+        """Return the ratio against float in dB, of the worst output or part of one; None if unknown."""
         known = [sqnr for o in self.outputs if (sqnr := o.sqnr) is not None]
         return min(known) if known else None
 
     @property
     def sqnr_interval(self) -> tuple[float, float] | None:
-        """95 % confidence interval of the output whose ratio is the lowest; None where there is none of a part."""
+        """Return the 95 % confidence interval of the worst output; None if a part of an output is worse."""
         known = [o for o in self.outputs if o.sqnr is not None]
         worst = min(known, key=lambda o: o.sqnr or 0.0, default=None)
         if worst is None or worst.float_model is None or worst.sqnr != worst.float_model.sqnr:
@@ -239,7 +238,7 @@ class ProgramAccuracy:
 
     @property
     def agreement_interval(self) -> tuple[float, float] | None:
-        """95 % confidence interval of `agreement`; None where that is a share of integers."""
+        """Return the 95 % confidence interval of `agreement`; None if that is a share of integers."""
         known = [
             o.float_model for o in self.outputs if o.float_model is not None and o.float_model.agreeing is not None
         ]
@@ -248,12 +247,12 @@ class ProgramAccuracy:
 
     @property
     def is_single(self) -> bool:
-        """Whether it is measured on one sample, which is no verdict."""
+        """True if it is measured on one sample, which is not enough for a verdict."""
         return max(len(self.rows), self.calls) < 2
 
     @property
     def measured_on(self) -> str:
-        """Which samples, as a clause."""
+        """Return the samples as a clause."""
         if not self.rows:
             return "on the example inputs"
         kind = "recording" if self.calls else "sample"

@@ -1,4 +1,4 @@
-"""Where a program's time goes, and what the network could be written as instead, with what it saves."""
+"""Hotspots of a program, and changes of the network with the time that they save."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 FORMAT, VERSION = "micronpu advice", 1
-"""Of the JSON form."""
+"""Format and version of the JSON form."""
 WORTH = 0.02
-"""Share of the time that a change must save to be advised."""
+"""Minimum share of the time that a change must save to be advised."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """What a program costs, as its report estimates it.
+    """Cost of a program, as its report estimates it.
 
     Attributes:
-        milliseconds: of all processors together; None where there is no estimate or no clock.
-        cycles: of all processors together; None where there is no estimate.
-        sram_bytes: of working memory on the chip; None where the target is no chip.
+        milliseconds: of all processors together; None without an estimate or a clock.
+        cycles: of all processors together; None without an estimate.
+        sram_bytes: of working memory on the chip; None if the target is no chip.
         program_bytes: of the ``.pte``.
-        operators, delegated: how many operators there are, and on the NPU.
+        operators, delegated: number of operators, and of those on the NPU.
     """
 
     milliseconds: float | None
@@ -42,7 +42,7 @@ class Price:
 
     @classmethod
     def of(cls, report: DelegationReport) -> Price:
-        """From the report of a finished program."""
+        """Return the cost from the report of a finished program."""
         costs = [o.cost.cycles for o in (*report.operations, *report.core_operations) if o.cost is not None]
         regions = report.memory.regions if report.memory is not None else ()
         return cls(
@@ -55,7 +55,7 @@ class Price:
         )
 
     def beside(self, other: Price) -> float | None:
-        """The time as a multiple of another one's; the cycles where there is no time."""
+        """Return the time as a multiple of another one's, or the cycles if there is no time."""
         for own, its in ((self.milliseconds, other.milliseconds), (self.cycles, other.cycles)):
             if own is not None and its:
                 return own / its
@@ -70,15 +70,15 @@ class Idea:
     """A change of the network that was compiled.
 
     Attributes:
-        name: what instead of what, such as "ReLU for SiLU".
+        name: replacement and original, such as "ReLU for SiLU".
         how: what to write.
-        results: "same results", "nearly the same results", or "train again" where the network computes another
-            function, which is as accurate as training makes it.
-        places: how many operators it changes; 0 for one of the program as a whole.
-        sources: their lines in the model, or their modules where torch wrote the line.
-        price: of the changed program; None where it does not compile.
-        ratio: its time as a multiple of the time of the network as it is; None where there is no estimate.
-        failure: why it does not compile, or "".
+        results: "same results", "nearly the same results", or "train again" if the network computes another function,
+            so that its accuracy depends on training.
+        places: number of operators that it changes; 0 for a change of the whole program.
+        sources: their source lines in the model, or their modules if the line is torch's.
+        price: of the changed program; None if it does not compile.
+        ratio: its time as a multiple of the original network's; None without an estimate.
+        failure: reason why it does not compile, or "".
     """
 
     name: str
@@ -94,7 +94,7 @@ class Idea:
 
     @property
     def is_worth(self) -> bool:
-        """Whether it saves more than a fiftieth of the time."""
+        """True if it saves more than `WORTH` of the time."""
         return self.ratio is not None and self.ratio < 1 - WORTH
 
     def __str__(self) -> str:
@@ -107,15 +107,15 @@ class Idea:
 @short
 @dataclass(frozen=True)
 class Advice:
-    """What `micronpu.advise` returns.
+    """Result of `micronpu.advise`.
 
     Attributes:
-        target: what the network was compiled for.
-        price: of the network as it is.
-        hotspots: what takes the time, the costliest first, by processor.
-        ideas: what was tried, by time, the shortest first.
-        together: all ideas that save time, at once; None where there are less than two, or they do not fit together.
-        seconds: how long it took.
+        target: name of the target.
+        price: of the original network.
+        hotspots: operations that take the most time, by processor, most expensive first.
+        ideas: the changes that were tried, shortest time first.
+        together: all ideas that save time, applied together; None if there are fewer than two, or they conflict.
+        seconds: duration of the search.
     """
 
     target: str
@@ -129,12 +129,12 @@ class Advice:
 
     @property
     def worth(self) -> tuple[Idea, ...]:
-        """The ideas that save time."""
+        """Return the ideas that save time."""
         return tuple(idea for idea in self.ideas if idea.is_worth)
 
     @property
     def summary(self) -> str:
-        """One sentence: what was tried, and what of it saves time."""
+        """Return a sentence with the number of ideas, and those that save time."""
         if self.price.cycles is None:
             return f"There is no estimate of time for {self.target}, so that no change can be judged."
         tried = f"{plural(len(self.ideas), 'change')} of the network compiled in {self.seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""What a compiled program gave beside the quantized model, on some inputs."""
+"""Comparison of a compiled program with the quantized model on some inputs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Agreement:
-    """How close a program is to the quantized model that it was made of.
+    """Agreement of a program with the quantized model that it was compiled from.
 
     Attributes:
-        inputs: how many inputs both were run on.
-        elements: of all results together.
+        inputs: number of inputs that both ran on.
+        elements: number of elements of all results.
         equal: share of the elements that are the same, 0 to 1.
-        largest: largest difference, in steps of the result's grid, or in 1/127 of the largest value where it has none.
-        bound: the largest that there may be: twice what quantization costs on these inputs, and four steps.
-        hanging: results in which more than that differs, since roundings decide: the position of the largest of values
-            that are almost equal, for one.  The quantized model itself gives these when it rounds otherwise.
-        reason: why nothing was compared; "" where something was.
+        largest: largest difference, in LSB of the result, or in 1/127 of the largest value of a float result.
+        bound: largest expected difference: twice the quantization error on these inputs, plus four LSB.
+        hanging: results that differ by more because of rounding, such as the position of the largest of nearly equal
+            values.  The quantized model itself returns these values with other rounding.
+        reason: reason why nothing was compared, or "".
     """
 
     inputs: int = 0

@@ -1,4 +1,4 @@
-"""What the bytes of a program rest on: model, data, options, tools and machine, and by which of them two differ."""
+"""Inputs that determine the bytes of a program (model, data, options, tools, machine), and their differences."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dataclasses import dataclass, field, fields
 from micronpu.report.texts import plural
 
 WHOLE = ""
-"""The one part of a basis that is known by its digests alone."""
+"""Key of a part that is known only by its digest."""
 _MOST = 4
-"""Parts that a sentence names."""
+"""Maximum number of parts that a sentence names."""
 
 
 @dataclass(frozen=True)
 class Basis:
-    """What the bytes of a program rest on, each part with what tells it from another.
+    """Inputs that determine the bytes of a program, each with its digest or value.
 
     Attributes:
         model: digests, the first 16 digits of a SHA-256 in hexadecimal: of the exported graph, of the example inputs,
             and of each weight by its name.
-        data: the same of the calibration data, row by row in order, or block of rows by block.
-        options: what the compilation was told, value as JSON by name.
+        data: digests of the calibration data, one per sample or block of samples in order.
+        options: options of the compilation, value as JSON by name.
         tools: versions by name.
-        machine: system, processor and its instructions, threads. Bytes do not rest on them, but for
-            quantization-aware training; see docs/stability.md.
+        machine: system, processor and its instructions, threads. Bytes depend on them only in quantization-aware
+            training; see docs/stability.md.
     """
 
     model: Mapping[str, str] = field(default_factory=dict)
@@ -36,12 +36,14 @@ class Basis:
     machine: Mapping[str, str] = field(default_factory=dict)
 
     def hashes(self) -> dict[str, str]:
-        """SHA-256 in hexadecimal of each, by its name."""
+        """Return the SHA-256 of each field in hexadecimal, by its name."""
         return {f.name: _digest(getattr(self, f.name)) for f in fields(self)}
 
     @classmethod
     def of_hashes(cls, hashes: Mapping[str, str]) -> Basis | None:
-        """What `hashes` gave, read back: whether two are the same can be told, not where; None without them."""
+        """Return a basis from `hashes`: it shows whether two programs differ, but not in which part; None if one is
+        missing.
+        """
         names = [f.name for f in fields(cls)]
         if not all(name in hashes for name in names):
             return None
@@ -49,18 +51,18 @@ class Basis:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is known by its digests alone."""
+        """True if only its digests are known."""
         return set(self.model) == {WHOLE}
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One of the things that bytes rest on, which is another one.
+    """An input that differs between two programs.
 
     Attributes:
         name: of the field of `Basis`.
-        parts: what of it; () where that is not known.
-        before, after: values of the parts, in their order; "" where there is no such part.
+        parts: names of its parts that differ; () if unknown.
+        before, after: values of the parts, in their order; "" if there is no such part.
     """
 
     name: str
@@ -81,7 +83,7 @@ class Cause:
 
 
 def causes(before: Basis, after: Basis) -> tuple[Cause, ...]:
-    """What differs between the bases of two programs, in the order in which one looks."""
+    """Return the differences between the bases of two programs, in the order of the fields."""
     return tuple(_causes(before, after))
 
 
@@ -108,7 +110,7 @@ def _digest(told: Mapping[str, str]) -> str:
 
 
 def _told(name: str, part: str, before: str, after: str) -> str:
-    """A part that differs; digests say nothing to people."""
+    """Return the text for a part that differs; digests are not shown."""
     if name in ("model", "data"):
         return f"{part} ({'new' if not before else 'gone' if not after else 'changed'})"
     return f"{part} {before or 'not there'} -> {after or 'not there'}"

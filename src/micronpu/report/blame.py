@@ -1,4 +1,4 @@
-"""Which layer costs the accuracy: errors per layer, and what to try."""
+"""Errors per layer, and what to try."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 FORMAT, VERSION = "micronpu blame", 1
-"""Of the JSON form."""
+"""Format and version of the JSON form."""
 Sort = Literal["output", "own", "total"]
 
 
 def check_sort(by: Any) -> Sort:
-    """An order of layers.
+    """Check an order of layers.
 
     Raises:
         OptionError: there is no such order.
@@ -34,7 +34,7 @@ def check_sort(by: Any) -> Sort:
 
 @dataclass(frozen=True)
 class LayerError:
-    """What quantization does to the result of one layer. Ratios are in dB, of the float result to the error.
+    """Error of one layer's result by quantization. Ratios are in dB, of the float result to the error.
 
     Attributes:
         node: the layer's operator, by its name in the exported program.
@@ -42,20 +42,19 @@ class LayerError:
         module: path of the module in the model.
         source: the user's file and line.
         dtype: of its result.
-        shape: of its result.
-        setting: how a quantization setting names it: "node" or "module", or "" where none reaches it alone.
-        share: of the error at the output, the part that the layer adds, 0 to 1; None where no gradient leads there.
-        sqnr: all of the error: the quantized network against the float one.
-        own: the layer alone: its quantized operator on float operands that are rounded to their grids.
-        inherited: what the layers before it have brought in.
-        weights: of its own error, what its rounded weights do; inf without weights.
-        grid: of its own error, what rounding and clipping to the grid of its result do.
+        setting: the kind of quantization setting that selects it: "node" or "module", or "" if none selects it alone.
+        share: share of the error at the output that the layer adds, 0 to 1; None without a gradient to the output.
+        sqnr: ratio for the total error: the quantized network against the float one.
+        own: ratio for the layer alone: its quantized operator on float operands that are quantized.
+        inherited: ratio for the error of the layers before it.
+        weights: ratio for the part of `own` by rounded weights; inf without weights.
+        grid: ratio for the part of `own` by rounding and clipping of the result.
         largest: largest error of an element, in the unit of the result.
-        steps: the same in steps of the result's grid.
-        clipped: share of the result's elements that the grid does not reach.
-        range_gain: by how many dB another range of its result would lessen what rounding and clipping do to the output,
-            by derivatives on eight rows at most; None where the range is given, as that of an output is.
-        advice: what to try, as a clause; "" where nothing is to be gained.
+        steps: `largest` in LSB of the result.
+        clipped: share of the result's elements outside of its range.
+        range_gain: gain in dB at the output that another range of its result would bring, by derivatives on at most
+            eight samples; None if the range is given, as that of an output is.
+        advice: what to try, as a clause; "" for nothing.
     """
 
     node: str
@@ -81,17 +80,17 @@ class LayerError:
 @short
 @dataclass(frozen=True)
 class Blame:
-    """What `micronpu.blame` returns.
+    """Result of `micronpu.blame`.
 
     Attributes:
-        target: what the model was quantized for.
-        rows: how many were measured.
-        calibration_rows: how many chose the ranges.
-        calibrated_on_them: whether these are the same rows.
-        sqnr: of the outputs together.
+        target: name of the target.
+        rows: number of samples that were measured.
+        calibration_rows: number of samples that chose the ranges.
+        calibrated_on_them: True if these are the same samples.
+        sqnr: of all outputs together, in dB.
         layers: worst first.
-        sort: what that means: the share of the error at the output ("output"), the layer's own error ("own"), or all of
-            its error ("total").
+        sort: order of the layers: by the share of the error at the output ("output"), the layer's own error ("own"), or
+            its total error ("total").
     """
 
     target: str
@@ -103,7 +102,7 @@ class Blame:
     sort: Sort = "output"
 
     def sorted(self, by: Sort) -> Blame:
-        """The same in another order.
+        """Return the result with the layers in another order.
 
         Raises:
             OptionError: there is no such order.
@@ -111,16 +110,16 @@ class Blame:
         return replace(self, layers=tuple(sorted(self.layers, key=_ORDERS[check_sort(by)])), sort=by)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `to_json` writes; docs/accuracy.md says what it means."""
+        """Return the content of `to_json`; docs/accuracy.md describes it."""
         return {"format": FORMAT, "version": VERSION, **encode(self)}
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The whole as JSON, for other programs."""
+        """Return all of it as JSON."""
         return json.dumps(self.to_dict(), indent=indent)
 
     @property
     def summary(self) -> str:
-        """One sentence."""
+        """Return a sentence with the accuracy at the output."""
         rows = f"{self.rows} row{'' if self.rows == 1 else 's'}"
         where = "that also calibrated" if self.calibrated_on_them else f"beside {self.calibration_rows} of calibration"
         return f"{decibel_text(self.sqnr)} at the output of the quantized model against float, on {rows} {where}."

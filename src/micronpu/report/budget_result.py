@@ -1,4 +1,4 @@
-"""A limit beside what a program takes of it."""
+"""A budget and the program's value."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BudgetResult:
-    """A budget and what the program takes of it.
+    """A budget and the program's value.
 
     Attributes:
         name: such as "max_ms".
-        limit: what was asked for.
+        limit: the budget.
         value: of the program.
-        met: whether it keeps the limit: by its interval, or by its value where the limit lies within the interval.
-        interval: 95 % confidence interval of a value that is measured on samples; None of others.
+        met: True if the limit holds: for its interval, or for its value if the limit is within the interval.
+        interval: 95 % confidence interval of a value that is measured on samples; None for other values.
     """
 
     name: str
@@ -25,7 +25,7 @@ class BudgetResult:
 
     @property
     def sure(self) -> bool:
-        """Whether other samples would hardly decide otherwise: the interval does not hold the limit."""
+        """True if the interval does not contain the limit, so that other samples hardly change the result."""
         return self.interval is None or not self.interval[0] < self.limit <= self.interval[1]
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class BudgetResult:
         return self.said(self.name)
 
     def said(self, name: str) -> str:
-        """The same with the name that the user knows the budget by."""
+        """Return the text with the name under which the user set the budget."""
         within = "" if self.interval is None else f" (95 % interval {self.interval[0]:.4g} to {self.interval[1]:.4g})"
         return f"{name} is {_number(self.limit)}, and the program has {_number(self.value)}{within}"
 

@@ -1,4 +1,4 @@
-"""Limits that a program has to keep, for continuous integration: time, memory, accuracy."""
+"""Budgets for continuous integration: time, memory, accuracy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Named = Callable[[str], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Budgets:
-    """What a program may take at most, and must reach at least; None for no limit.
+    """Limits of a program; None for no limit.
 
     Attributes:
         max_ms: milliseconds of a call, all processors together, as the report estimates them: the estimate itself, not
@@ -26,9 +26,9 @@ class Budgets:
         max_sram: bytes of SRAM, with the pools of the runtime and without the firmware's own data.
         max_flash: bytes of the program's file.
         min_sqnr: signal-to-noise ratio against the float model in dB, of the worst output or part of one.
-        min_agreement: share of the samples in which the program gives the answer of the float model, 0 to 1: the same
-            largest score, the same integers; of the worst output.  Where the 95 % interval of one of these two holds
-            the limit, a note says that other samples may decide otherwise, and ``strict`` refuses the program.
+        min_agreement: share of the samples with the float model's top-1 result, or of equal integers, 0 to 1; of the
+            worst output.  If the 95 % interval of one of these two contains the limit, a note warns that other samples
+            may decide otherwise, and ``strict`` refuses the program.
 
     Raises:
         OptionError: a limit is no positive number.
@@ -45,13 +45,13 @@ class Budgets:
             check_limit(field.name, getattr(self, field.name), f"The budget {field.name}", f"{field.name}=100")
 
     def results(self, report: DelegationReport, named: Named = str) -> tuple[BudgetResult, ...]:
-        """Each budget that is set beside the program's figure.
+        """Return each budget that is set with the program's value.
 
         Args:
-            named: the name that the user knows a budget by.
+            named: returns the name under which the user set a budget.
 
         Raises:
-            OptionError: a budget is on a figure that the report does not have.
+            OptionError: the report has no value for a budget.
         """
         return tuple(
             result(field.name, limit, *_figure(field.name, report, named(field.name)))
@@ -61,10 +61,10 @@ class Budgets:
 
 
 def check_limit(name: str, value: Any, called: str, hint: str) -> None:
-    """Refuses the limit of a budget that none can be; None is no limit.
+    """Refuse an invalid limit of a budget; None is no limit.
 
     Raises:
-        OptionError: it is no positive number, or no whole one of bytes.
+        OptionError: it is no positive number, or no whole number of bytes.
     """
     if value is None:
         return
@@ -78,19 +78,19 @@ def check_limit(name: str, value: Any, called: str, hint: str) -> None:
 
 
 def result(name: str, limit: float, value: float, interval: tuple[float, float] | None = None) -> BudgetResult:
-    """A budget beside a figure; its name says whether it is a maximum or a minimum."""
+    """Return a budget with a value; its name starts with "max_" or "min_"."""
     return BudgetResult(name, limit, value, value <= limit if name.startswith("max_") else value >= limit, interval)
 
 
 def check_budgets(results: tuple[BudgetResult, ...], named: Named = str, *, strict: bool = False) -> None:
-    """Refuses a program that misses a budget.
+    """Refuse a program that misses a budget.
 
     Args:
-        named: the name that the user knows a budget by.
-        strict: also refuse one that may miss a budget on other samples.
+        named: returns the name under which the user set a budget.
+        strict: also refuse a program that may miss a budget on other samples.
 
     Raises:
-        BudgetError: says which, and by how much.
+        BudgetError: lists the missed budgets and the program's values.
     """
     missed = [r.said(named(r.name)) for r in results if not r.met]
     if missed:
@@ -103,7 +103,7 @@ def check_budgets(results: tuple[BudgetResult, ...], named: Named = str, *, stri
 
 
 def undecided(results: tuple[BudgetResult, ...], named: Named = str) -> tuple[ReportWarning, ...]:
-    """A note for each budget that is kept, and might not be on other samples."""
+    """Return a note for each budget that is met, but may be missed on other samples."""
     return tuple(
         ReportWarning(
             NOTE,
@@ -117,7 +117,7 @@ def undecided(results: tuple[BudgetResult, ...], named: Named = str) -> tuple[Re
 
 
 def _figure(name: str, report: DelegationReport, called: str) -> tuple[float, tuple[float, float] | None]:
-    """The program's figure, with its interval where it is measured on samples."""
+    """Return the program's value, with its interval if it is measured on samples."""
     lacking = next((f"{what}: {why}" for what, why in report.missing.items() if what.startswith("time")), "")
     if name == "max_ms":
         if lacking or not report.latency:

@@ -1,4 +1,4 @@
-"""One model on many targets: what fits, what it costs, and which targets nothing beats."""
+"""One model on many targets: what fits, what it costs, and which targets are Pareto-optimal."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 FORMAT, VERSION = "micronpu comparison", 1
-"""Of the JSON form."""
+"""Format and version of the JSON form."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A target with its settings, and what a compilation for it gave.
+    """Result of a compilation for one target.
 
     Attributes:
         target: name of the target.
         activations: "int8" or "int16".
-        milliseconds: of a call, all processors together, and its band; None where nobody has an estimate.
-        low, high: its band.
-        sram, flash: bytes; None where the program was not compiled.
-        fits: False where a memory of the chip is too small, None where its file does not say.
-        share: of the operators that are where the target is for, 0 to 1.
+        milliseconds: of a call, all processors together; None without an estimate.
+        low, high: band of `milliseconds`.
+        sram, flash: bytes; None if the program was not compiled.
+        fits: False if a memory of the chip is too small, None if its file has no size.
+        share: of the operators on the NPU, or in int8 on a core alone, 0 to 1.
         partitions: calls of the NPU.
         sqnr: against float, in dB.
-        score: of the metric on the given data, or None.
-        blocks: what keeps the rest off the NPU, or why there is no program.
-        failed: whether there is no program.
-        what: core, NPU, their clocks and the memory of the activations, and how much of that is assumed; or "".
-        resident: what weights in SRAM would take, where they are in flash and would fit; or "".
-        basis: what the time and its band rest on, a clause for each processor; or "".
-        sram_share, flash_share: parts of the chip's memories that are taken; None where its file does not say.
+        score: value of the metric on the given data, or None.
+        blocks: operators that are not on the NPU, or the reason why there is no program.
+        failed: True if there is no program.
+        what: core, NPU, their clocks and the memory of the activations, and the number of assumed values; or "".
+        resident: effect of weights in SRAM, if they are in flash and would fit; or "".
+        basis: source of the time and its band, a clause for each processor; or "".
+        sram_share, flash_share: used share of the chip's memories; None if its file has no size.
     """
 
     target: str
@@ -67,7 +67,7 @@ class Candidate:
     def of(
         cls, target: str, activations: str, report: DelegationReport, score: float | None = None, what: str = ""
     ) -> Candidate:
-        """What a report says about it."""
+        """Return the candidate for a report."""
         head, memory = report.headline, report.memory
         left = list(dict.fromkeys(v.operator for v in report.left_over))
         known = [r.over == 0 for r in memory.regions if r.capacity is not None] if memory is not None else []
@@ -94,7 +94,7 @@ class Candidate:
 
 
 def _share(memory: MemoryReport | None, *kinds: str) -> float | None:
-    """The largest part of a memory of these kinds that is taken; None where none of them has a size."""
+    """Return the largest used share of a memory of these kinds; None if none of them has a size."""
     regions = memory.regions if memory is not None else ()
     parts = [r.bytes / r.capacity for r in regions if r.kind in kinds and r.capacity]
     return max(parts, default=None)
@@ -103,11 +103,11 @@ def _share(memory: MemoryReport | None, *kinds: str) -> float | None:
 @short
 @dataclass(frozen=True)
 class Candidates:
-    """All of them, in the order in which they were asked for.
+    """Results for all targets, in the order of the request.
 
     Attributes:
-        model: what to call the model.
-        metric: what the scores are of, or "".
+        model: name of the model.
+        metric: name of the metric of the scores, or "".
         candidates: one for each target and setting.
     """
 
@@ -119,7 +119,7 @@ class Candidates:
 
     @property
     def front(self) -> tuple[int, ...]:
-        """Positions of those that fit and that no other beats in time, SRAM, flash and accuracy at once."""
+        """Return positions of those that fit and that no other beats in time, SRAM, flash and accuracy at once."""
         return tuple(
             i
             for i, c in enumerate(self.candidates)
@@ -128,7 +128,7 @@ class Candidates:
 
     @property
     def line(self) -> tuple[int, ...]:
-        """Positions of those that fit and that no other beats in time and SRAM, the fastest first."""
+        """Return positions of those that fit and that no other beats in time and SRAM, the fastest first."""
         known = [
             (c.milliseconds, c.sram, i)
             for i, c in enumerate(self.candidates)
@@ -157,7 +157,7 @@ def _can_be_best(candidate: Candidate) -> bool:
 
 
 def _goods(candidate: Candidate) -> tuple[float, ...]:
-    """More is better, of each; what is not known is the worst."""
+    """Return figures of which more is better; an unknown one is -inf."""
     worst = float("-inf")
     less = (candidate.milliseconds, candidate.sram, candidate.flash)
     more = candidate.score if candidate.score is not None else candidate.sqnr

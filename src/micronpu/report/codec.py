@@ -1,8 +1,8 @@
-"""Values as JSON and back, both read off the dataclasses, as the schema is by `python -m tests.report_schema`.
+"""Conversion of dataclasses to JSON and back; `python -m tests.report_schema` derives the schema from the same classes.
 
 A dataclass is an object with its fields by name.  Three things in its definition change that: a field made with
-`named` has another key, one made with `flat` lends its own keys to the object, and properties listed in ``ALSO`` are
-written beside the fields, for readers that do not want to compute, and not read back.
+`named` has another key, one made with `flat` adds its own keys to the object, and properties listed in ``ALSO`` are
+written beside the fields as a convenience, and not read back.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from micronpu.base.errors import InternalError
 KEY, FLAT = "json key", "json flat"
 """Keys of the metadata of fields, see `named` and `flat`."""
 NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-"""How floats that JSON cannot write are written."""
+"""Representation of floats that JSON cannot express."""
 SIMPLE = {str: "string", int: "integer", bool: "boolean"}
-"""What JSON calls a type."""
+"""JSON type by Python type."""
 _KNOWN: dict[Any, tuple[tuple[dataclasses.Field[Any], Any], ...]] = {}
 
 Value = TypeVar("Value")
 
 
 class DecodeError(ValueError):
-    """Data are not what they should be; the message is a clause that says where and why."""
+    """Data are invalid; the message is a clause with the place and the reason."""
 
 
 def named(key: str) -> dict[str, str]:
-    """Metadata of a field that has another key in JSON than its name."""
+    """Return metadata of a field whose JSON key differs from its name."""
     return {KEY: key}
 
 
 def flat(*names: str) -> dict[str, tuple[str, ...]]:
-    """Metadata of a field whose own fields of these names stand directly in the object."""
+    """Return metadata of a field whose own fields of these names are written directly into the object."""
     return {FLAT: names}
 
 
 def encode(value: Any) -> Any:
-    """What `json.dumps` takes."""
+    """Return the value as types that `json.dumps` accepts."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         found: dict[str, Any] = {}
         for field in dataclasses.fields(value):
@@ -64,7 +64,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[Value], data: Any) -> Value:
-    """A value of a class from what `encode` made of one; keys that nobody knows are passed over.
+    """Return a value of a class from the result of `encode`; unknown keys are ignored.
 
     Raises:
         DecodeError: something is missing or of another type.
@@ -127,11 +127,11 @@ def _path(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
 
 
-# ---------------------------------------------------------------- what a class says about itself
+# ---------------------------------------------------------------- documentation of classes
 
 
 def attribute_texts(kind: type[Any]) -> dict[str, str]:
-    """What the class's doc-string says about each attribute, on one line; one line may be about several."""
+    """Return the docstring's text for each attribute, on one line; several attributes may share one text."""
     section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].split("\n\n")[0]
     parts = re.split(r"^    (\w+(?:, \w+)*): ", section, flags=re.MULTILINE)[1:]
     pairs = zip(parts[::2], parts[1::2], strict=True)
@@ -139,13 +139,13 @@ def attribute_texts(kind: type[Any]) -> dict[str, str]:
 
 
 def also(kind: type[Any]) -> tuple[str, ...]:
-    """Names of the properties that are written beside the fields."""
+    """Return names of the properties that are written beside the fields."""
     names: tuple[str, ...] = getattr(kind, "ALSO", ())
     return names
 
 
 def fields_of(kind: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
-    """The fields of a dataclass with their types."""
+    """Return the fields of a dataclass with their types."""
     if kind not in _KNOWN:
         hints = typing.get_type_hints(kind)
         _KNOWN[kind] = tuple((field, hints[field.name]) for field in dataclasses.fields(kind))

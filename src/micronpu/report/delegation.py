@@ -1,4 +1,4 @@
-"""The delegation report: a value that the terminal, JSON and HTML are made from."""
+"""The delegation report, from which the terminal, JSON and HTML views are made."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ if TYPE_CHECKING:
 
 FORMAT = "micronpu report"
 VERSION = 1
-"""Of the JSON.  Keys may be added without a new one; none is taken away or changes its meaning."""
+"""Format and version of the JSON.  Keys may be added within a version; none is removed or changes its meaning."""
 
 _WRITE_ONE = "a file of `micronpu compile --report-json`, or of report.to_json()"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What an operation of an NPU program costs, as the NPU's compiler or a model of the NPU estimates it.
+    """Cost of an operation of an NPU program, estimated by the NPU's compiler or by a model of the NPU.
 
     Attributes:
         cycles: of the NPU, until the operation is done.
-        arithmetic_cycles: the part that its arithmetic takes; what is more waits for a memory.
-        memory_cycles: of reading and writing each memory, by its name.
-        memory_bytes: working memory that is in use meanwhile.
+        arithmetic_cycles: cycles of its arithmetic; the remaining ones wait for a memory.
+        memory_cycles: cycles for reading and writing each memory, by its name.
+        memory_bytes: bytes of working memory in use during the operation.
         utilisation: share of the multipliers' cycles that the MACs fill, 0 to 1.
-        start_cycles: the part before anything is computed, where it is known.
-        clock_mhz: that the cycles are of; None where it is not known.
-        bus: what crosses the bus, by port of the NPU; empty where that is not known.
+        start_cycles: cycles before anything is computed, if known.
+        clock_mhz: clock of the cycles; None if unknown.
+        bus: bus traffic by port of the NPU; empty if unknown.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("bound_by", "microseconds")
@@ -69,19 +69,19 @@ class Cost:
 
     @property
     def bound_by(self) -> str:
-        """What takes the longest: "arithmetic", "start", or the name of a memory."""
+        """Return the bottleneck: "arithmetic", "start", or the name of a memory."""
         parts = {"arithmetic": self.arithmetic_cycles, "start": self.start_cycles, **self.memory_cycles}
         return max(parts, key=parts.__getitem__)
 
     @property
     def microseconds(self) -> float | None:
-        """The time of the cycles; None where the clock is not known."""
+        """Return the time of the cycles; None if the clock is unknown."""
         return self.cycles / self.clock_mhz if self.clock_mhz else None
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of an NPU program; it stands for several operators of the model where they were fused.
+    """One operation of an NPU program; several operators of the model may be fused into it.
 
     Attributes:
         partition: number of its partition.
@@ -89,13 +89,13 @@ class Operation:
         attributes: the operator with its attributes, as the graph's text shows it.
         shape: sizes of the result, in the order of axes that the NPU uses.
         macs: multiply-accumulate operations.
-        origin: where it comes from.
-        cost: estimate of the NPU's compiler, or None where it has none.
-        bytes_read, bytes_written: of activations, whatever executes the operation.
+        origin: operators of the model that it computes.
+        cost: estimate of the NPU's compiler, or None.
+        bytes_read, bytes_written: bytes of activations, on the NPU and on the core.
         constant_bytes: weights and tables that it reads.
         dtype: of the elements of the result.
-        scale, zero_point: of the result; None where it has none, or more than one.
-        sparse: whether the NPU reads its weights as two in four, and skips the zeros.
+        scale, zero_point: of the result; None if it has none, or one per channel.
+        sparse: True if the NPU reads its weights in 2:4 form and skips the zeros.
     """
 
     partition: int
@@ -115,7 +115,7 @@ class Operation:
 
     @classmethod
     def of(cls, partition: int, node: Node, cost: Cost | None = None, sparse: bool = False) -> Operation:
-        """The entry of a node of the partition's finished graph."""
+        """Return the entry of a node of the partition's final graph."""
         clamp = getattr(node.op, "activation", None)
         fused = isinstance(clamp, Activation) and clamp is not Activation.NONE
         result = node.outputs[0].type
@@ -147,8 +147,8 @@ class BorderTensor:
         name: of the input, or "output_0" and so on.
         dtype: of its elements, as torch calls it.
         shape: sizes.
-        scale, zero_point: what its integers mean, or the integers that the program makes of floats here; None where
-            it is not quantized.
+        scale, zero_point: qparams of its integers, or of the integers that the program converts floats to; None if it
+            is not quantized.
     """
 
     name: str
@@ -160,15 +160,14 @@ class BorderTensor:
 
 @dataclass(frozen=True)
 class StateRow:
-    """A buffer of the model that lives on in the program from one call to the next.
+    """A buffer of the model that persists from one call to the next.
 
     Attributes:
         name: in the model.
         dtype: of its elements in the program.
         shape: sizes.
-        bytes: of memory that it holds all the time.
-        scale, zero_point: what its integers mean, before a call and after it; None for a state that is no quantized
-            float.
+        bytes: of memory that it occupies permanently.
+        scale, zero_point: qparams of its integers, before and after a call; None if it is not quantized.
     """
 
     name: str
@@ -186,36 +185,36 @@ class StateRow:
 @short
 @dataclass(frozen=True)
 class DelegationReport:
-    """What runs where and why.
+    """Placement of each operator with reasons, and figures of the program.
 
     Attributes:
         target: name of the target.
         verdicts: one per operator of the program, in execution order.
-        notes: what else a user should know, such as the converter that was used.
-        details: how the program was made, for who looks deeper: plans and their cycles, formats, scratch memory.
+        notes: other notes, such as the converter that was used.
+        details: details of the compilation: plans and their cycles, formats, scratch memory.
         operations: the operations of the NPU programs in execution order; empty before compilation.
         core_operations: the kernels that the core runs in int8, in execution order; ``partition`` counts its parts.
-        memory: what it takes of the chip's memories; None before compilation.
-        budgets: limits that were set, and what the program takes of them.
+        memory: use of the chip's memories; None before compilation.
+        budgets: budgets that were set, with the program's values.
         missing: unavailable figures, each with the reason: "time of the NPU", "energy" and so on.
         program_bytes: size of the ``.pte``; 0 before compilation.
-        latency: what a call costs, one entry per processor for which there is a model; empty before compilation.
-        agreement: how the program compares with the quantized model on some inputs; None where that was not asked for.
-        accuracy: how the program compares with the float model and with the quantized one, on rows kept back from
-            calibration where there are enough; None where that was not asked for, or cannot be run here.
-        sparsity: what became of the layers of a network that was made sparse; None where that was not asked for.
-        has_npu: False for a core alone, which computes in int8 what an NPU would.
+        latency: time of a call, one entry per processor with a time model; empty before compilation.
+        agreement: comparison of the program with the quantized model on some inputs; None if not requested.
+        accuracy: comparison of the program with the float model and with the quantized one, on held-out samples if
+            there are enough; None if not requested, or if the program cannot run on this machine.
+        sparsity: result for each layer of a network that was made sparse; None if not requested.
+        has_npu: False for a core alone, on which operators in int8 count as placed.
         inputs, outputs: of the program, in order; empty before compilation.
-        tools: versions of what made the program, by name.
+        tools: versions of the tools that made the program, by name.
         hashes: SHA-256 in hexadecimal of the program ("program"), of the payload of each partition ("partition 0" and
-            so on), and of what the bytes rest on ("model", "data", "options", "tools", "machine"); empty before
+            so on), and of the inputs of the compilation ("model", "data", "options", "tools", "machine"); empty before
             compilation.
-        states: buffers that live on from one call to the next; empty before compilation.
-        bus: what crosses the bus of the NPU in a call, by port; empty where that is not known.
-        resident: what the program would take with its weights in SRAM; None where they are, do not fit, or that is
-            not known.
-        warnings: what a user should know before the program is used, severe ones first: outputs that are far from the
-            float model, with the operator that costs most, and what can be seen without running anything.
+        states: buffers that persist from one call to the next; empty before compilation.
+        bus: bus traffic of the NPU in a call, by port; empty if unknown.
+        resident: time and memory with the weights in SRAM; None if they are there already, do not fit, or if it is
+            unknown.
+        warnings: warnings, severe ones first: outputs that are far from the float model, with the operator that costs
+            most, and findings of static checks.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = (
@@ -248,80 +247,80 @@ class DelegationReport:
 
     @property
     def headline(self) -> Headline:
-        """Time, flash, SRAM, accuracy and operators."""
+        """Return time, flash, SRAM, accuracy and operators."""
         return Headline.of(self)
 
     @property
     def next_steps(self) -> tuple[str, ...]:
-        """What to try, most valuable first."""
+        """Return what to try, most valuable first."""
         return next_steps(self)
 
     @property
     def operators(self) -> int:
-        """Number of operators of the program."""
+        """Return the number of operators of the program."""
         return len(self.verdicts)
 
     @property
     def delegated(self) -> int:
-        """Number of operators on the NPU."""
+        """Return the number of operators on the NPU."""
         return sum(v.delegated for v in self.verdicts)
 
     @property
     def partitions(self) -> int:
-        """Number of delegate calls."""
+        """Return the number of delegate calls."""
         return len({v.partition for v in self.verdicts if v.delegated})
 
     @property
     def host(self) -> tuple[Verdict, ...]:
-        """Operators that stay on the host."""
+        """Return the operators that stay on the core."""
         return tuple(v for v in self.verdicts if not v.delegated)
 
     @property
     def in_float(self) -> tuple[Verdict, ...]:
-        """Operators that the host computes in float."""
+        """Return the operators that the core computes in float."""
         return tuple(v for v in self.host if not v.core)
 
     @property
     def left_over(self) -> tuple[Verdict, ...]:
-        """Operators that are not where the target is for: not on the NPU, or in float on a core alone."""
+        """Return the non-delegated operators; for a core alone, those in float."""
         return self.host if self.has_npu else self.in_float
 
     @property
     def share(self) -> float:
-        """Operators that are not left over as a fraction of all; 1.0 for a program without operators."""
+        """Return the fraction of operators that are not in `left_over`; 1.0 for a program without operators."""
         total = len(self.verdicts)
         return (total - len(self.left_over)) / total if total else 1.0
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulate operations of all operators that micronpu knows."""
+        """Return the number of multiply-accumulate operations of all known operators."""
         return sum(v.macs for v in self.verdicts)
 
     @property
     def delegated_macs(self) -> int:
-        """The part of `macs` that runs on the NPU."""
+        """Return the part of `macs` that runs on the NPU."""
         return sum(v.macs for v in self.verdicts if v.delegated)
 
     @property
     def times(self) -> tuple[str, ...]:
-        """What is known of time and energy, and what is not: a sentence each."""
+        """Return a sentence for each known and each missing figure of time and energy."""
         lacking = (f"{figure[:1].upper()}{figure[1:]}: {why}." for figure, why in self.missing.items())
         return (*map(str, self.latency), *lacking)
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """Time, energy, bus and memory, or why there is none: a sentence each, which begins with what it is of."""
+        """Return a sentence for each figure of time, energy, bus and memory, starting with its name."""
         moved = (f"Bus, {port}: {traffic}." for port, traffic in self.bus.items())
         return (*self.times, *moved, *(self.memory.lines if self.memory is not None else ()))
 
     @property
     def all_remarks(self) -> tuple[str, ...]:
-        """As `remarks`, with how the program was made."""
+        """Return `remarks` with details of the compilation."""
         return (*self.remarks, *self.details)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a user should know, the accuracy and the comparison with the quantized model first."""
+        """Return notes for the user, starting with the accuracy and the comparison with the quantized model."""
         said = [str(said) for said in (self.accuracy, self.agreement) if said is not None]
         if self.sparsity is not None:
             said += [self.sparsity.summary(), *self.sparsity.notes]
@@ -331,21 +330,21 @@ class DelegationReport:
         return (*said, *self.notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `to_json` writes; docs/report.md says what it means."""
+        """Return the content of `to_json`; docs/report.md describes it."""
         first = {"format": FORMAT, "version": VERSION, "headline": None, "next_steps": None}
         return {**first, **encode(self)}
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The report as JSON; docs/report.md says what it means."""
+        """Return the report as JSON; docs/report.md describes it."""
         check_type("indent", indent, int, type(None))
         return json.dumps(self.to_dict(), indent=indent)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DelegationReport:
-        """Reads what `to_json` gave from a file.
+        """Read the result of `to_json` from a file.
 
         Raises:
-            FileError: it cannot be read, is no report, or one of another version.
+            FileError: it cannot be read, is no report, or has another version.
         """
         try:
             text = read_file(path, "The report").decode()
@@ -355,13 +354,13 @@ class DelegationReport:
 
     @classmethod
     def from_json(cls, text: str, name: str = "The text") -> DelegationReport:
-        """Reads what `to_json` gave.
+        """Read the result of `to_json`.
 
         Args:
-            name: what to call it in messages.
+            name: name in messages.
 
         Raises:
-            FileError: it is no report, or one of another version.
+            FileError: it is no report, or has another version.
         """
         if not isinstance(text, str):
             raise FileError(f"A {type(text).__name__} is given as the text of a report.", hint=_WRITE_ONE)
@@ -383,19 +382,19 @@ class DelegationReport:
             raise FileError(f"{name} is a damaged report: {error}.", hint=_WRITE_ONE) from error
 
     def to_html(self, path: str | os.PathLike[str], blame: Blame | None = None) -> None:
-        """Writes one self-contained page that needs no network.
+        """Write one self-contained page that needs no network.
 
         Args:
-            blame: what `micronpu.blame` returned for the model: the graph can be coloured by the errors, too.
+            blame: result of `micronpu.blame` for the model: the graph can then be coloured by errors.
 
         Raises:
-            FileError: it cannot be written there.
+            FileError: it cannot be written.
         """
         check_type("blame", blame, Blame, type(None), hint="micronpu.blame(model, data)")
         shown(self, "page", path, blame)
 
     def summary(self) -> str:
-        """One sentence with the counts."""
+        """Return one sentence with the counts."""
         if not self.has_npu:
             count = len(self.verdicts) - len(self.in_float)
             return f"{count} of {len(self.verdicts)} operators in int8 on {self.target}"
@@ -419,7 +418,7 @@ class DelegationReport:
         return "\n".join([*self.headline.lines[:-1], *lines, *self.figures, *self.all_remarks, *said])
 
     def _by_core(self) -> dict[str, Counter[str]]:
-        """Operators that a core computes in int8, by the core's name."""
+        """Return operators that a core computes in int8, by the core's name."""
         found: dict[str, Counter[str]] = {}
         for verdict in self.host:
             if verdict.core:
@@ -430,5 +429,5 @@ class DelegationReport:
         return rendered(self)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the page, closed off from the notebook's own styles."""
+        """Return the page for a notebook, isolated from the notebook's styles."""
         return str(shown(self, "notebook"))

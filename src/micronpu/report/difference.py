@@ -1,4 +1,4 @@
-"""What changed between two reports: delegation, cycles, memory, accuracy, bytes, and each operator that moved."""
+"""Differences of two reports: delegation, cycles, memory, accuracy, bytes, and operators that moved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 FORMAT, VERSION = "micronpu difference", 1
-"""Of the JSON form."""
+"""Format and version of the JSON form."""
 HOST = "host, float"
 
 
@@ -27,8 +27,8 @@ class Figure:
 
     Attributes:
         name: with its unit.
-        before, after: None where a report does not have it.
-        digits: decimal places that mean something.
+        before, after: None if a report does not have it.
+        digits: number of significant decimal places.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("change",)
@@ -40,17 +40,17 @@ class Figure:
 
     @property
     def change(self) -> float | None:
-        """After less before."""
+        """Return `after` minus `before`."""
         return None if self.before is None or self.after is None else self.after - self.before
 
 
 @dataclass(frozen=True)
 class Moved:
-    """An operator of the model that runs elsewhere now.
+    """An operator of the model that runs on another processor.
 
     Attributes:
-        before, after: where: "NPU", "host, float", the name of the core, or "" where the model does not have it.
-        why: the first reason that keeps it off the NPU after, or "".
+        before, after: "NPU", "host, float", the name of the core, or "" if the model does not have it.
+        why: the first reason why it is not on the NPU in the second report, or "".
     """
 
     node: str
@@ -63,12 +63,12 @@ class Moved:
 
 @dataclass(frozen=True)
 class Changed:
-    """An operation of the NPU whose name or cycles are others now.
+    """An operation of the NPU whose name or cycles changed.
 
     Attributes:
-        nodes: operators of the model that it stands for.
-        before, after: name of the operation; "" where there is none for these operators.
-        cycles_before, cycles_after: None where nobody knows them.
+        nodes: operators of the model that it computes.
+        before, after: name of the operation; "" if there is none for these operators.
+        cycles_before, cycles_after: None if unknown.
     """
 
     nodes: tuple[str, ...]
@@ -82,14 +82,14 @@ class Changed:
 @short
 @dataclass(frozen=True)
 class Difference:
-    """What changed.
+    """Differences of two reports or programs.
 
     Attributes:
-        before, after: what to call the two.
+        before, after: names of the two.
         figures: all that either report has, changed or not.
         moved: operators of the model.
         operations: of the NPU.
-        causes: what the bytes rest on that is another now, where that was asked for and is known.
+        causes: differing inputs of the compilations, if requested and known.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("is_any",)
@@ -103,7 +103,7 @@ class Difference:
 
     @property
     def is_any(self) -> bool:
-        """Whether anything changed."""
+        """True if anything changed."""
         return bool(self.moved or self.operations or any(f.before != f.after for f in self.figures))
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Difference:
 def difference(
     before: DelegationReport, after: DelegationReport, names: tuple[str, str] = ("before", "after")
 ) -> Difference:
-    """Compares two reports of one model, or of two versions of it.
+    """Compare two reports of one model, or of two versions of it.
 
     Raises:
         ModelError: they have no operator in common.
@@ -151,7 +151,7 @@ def _place(verdict: Verdict | None) -> str:
 
 
 def _figures(before: DelegationReport, after: DelegationReport) -> tuple[Figure, ...]:
-    """In the order in which people ask for them; of each processor and memory that either knows."""
+    """Return figures of each processor and memory that either report has, most important first."""
     a, b = (_numbers(report) for report in (before, after))
     found = []
     for name in dict.fromkeys((*a, *b)):
@@ -161,7 +161,7 @@ def _figures(before: DelegationReport, after: DelegationReport) -> tuple[Figure,
 
 
 def _numbers(report: DelegationReport) -> dict[str, tuple[float, int]]:
-    """Value and decimal places by name."""
+    """Return value and decimal places by name."""
     found: dict[str, tuple[float, int]] = {
         "operators": (report.operators, 0),
         "on the NPU": (report.delegated, 0),
@@ -202,6 +202,6 @@ def _by_nodes(report: DelegationReport) -> dict[tuple[str, ...], tuple[Operation
 
 
 def _said(operations: tuple[Operation, ...]) -> tuple[str, int | None]:
-    """Names in order, and all cycles."""
+    """Return names in order, and the sum of the cycles."""
     costs = [o.cost.cycles for o in operations if o.cost is not None]
     return ", ".join(o.name for o in operations), sum(costs) if costs else None

@@ -1,4 +1,4 @@
-"""Figures that nobody has measured on the silicon: each with its band and where it comes from."""
+"""Estimates with their bands and sources."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class Latency:
-    """How long one call of a program keeps a processor busy, as an estimate.
+    """Estimated time of one call on a processor.
 
     Attributes:
-        processor: "NPU", the title of the core, or what is around calls of the NPU.
+        processor: "NPU", the title of the core, or the overhead of invocations of the NPU.
         cycles: of its clock.
         clock_mhz: the clock.
-        low, high: factors of the time between which the published measurements of other networks lie.
-        source: what the cycles rest on, one clause.
+        low, high: factors of the time that contain the published measurements of other networks.
+        source: source of the cycles, one clause.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("milliseconds", "band")
@@ -29,17 +29,17 @@ class Latency:
 
     @property
     def milliseconds(self) -> float:
-        """The estimate itself."""
+        """Return the estimate in milliseconds."""
         return self.cycles / self.clock_mhz / 1000
 
     @property
     def band(self) -> tuple[float, float]:
-        """Lower and upper end in milliseconds."""
+        """Return lower and upper end in milliseconds."""
         return self.low * self.milliseconds, self.high * self.milliseconds
 
     @property
     def digits(self) -> int:
-        """Decimal places that leave two or three figures."""
+        """Return the number of decimal places for two or three significant digits."""
         time = self.milliseconds
         return 0 if time >= 100 else 1 if time >= 10 else 2 if time >= 0.1 else 3 if time >= 0.01 else 4
 

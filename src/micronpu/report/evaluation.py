@@ -1,4 +1,4 @@
-"""A program judged on a user's data, beside the float model."""
+"""Evaluation of a program on a user's data, compared with the float model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 FORMAT, VERSION = "micronpu evaluation", 1
-"""Of the JSON form."""
+"""Format and version of the JSON form."""
 CHANCE = 0.05
-"""A difference that chance explains more often than this is called noise."""
+"""A difference with a p-value above this is reported as noise."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Score:
     """A metric of one program.
 
     Attributes:
-        value: of all rows.
-        low, high: 95 % interval for rows like these.
+        value: on all samples.
+        low, high: 95 % interval for samples of the same kind.
     """
 
     value: float
@@ -35,14 +35,15 @@ class Score:
 
 @dataclass(frozen=True)
 class Difference:
-    """What a program's metric is away from the float model's, on the same rows.
+    """Difference of a program's metric from the float model's, on the same samples.
 
     Attributes:
-        value: program less float.
+        value: program minus float.
         low, high: 95 % interval.
-        p: how often chance alone gives a difference as large.
-        test: how ``p`` was found.
-        worse, better: rows that only the float model, or only the program has right; None where the metric counts none.
+        p: p-value: probability of a difference as large by chance.
+        test: statistical test of ``p``.
+        worse, better: samples that only the float model, or only the program gets right; None if the metric has no such
+            count.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("is_noise",)
@@ -57,7 +58,7 @@ class Difference:
 
     @property
     def is_noise(self) -> bool:
-        """Whether chance explains it."""
+        """True if chance explains it."""
         return self.p >= CHANCE
 
 
@@ -67,10 +68,10 @@ class Judged:
 
     Attributes:
         name: "float", "quantized" or "program".
-        rows_per_second: how fast it ran here.
-        against_float: its first output beside the float model's; None for the float model itself.
+        rows_per_second: samples per second on this machine.
+        against_float: its first output compared with the float model's; None for the float model.
         score: its metric; None without labels.
-        difference: of the metric to the float model's.
+        difference: from the float model's score.
     """
 
     name: str
@@ -83,16 +84,16 @@ class Judged:
 @short
 @dataclass(frozen=True)
 class Evaluation:
-    """What `micronpu.evaluate` returns.
+    """Result of `micronpu.evaluate`.
 
     Attributes:
-        rows: of data.
+        rows: number of samples.
         metric: name, or "" without labels.
-        labels: how many; fewer than rows where one label is for several rows.
+        labels: number of labels; fewer than samples if one label is for several samples.
         larger_is_better: False for errors.
-        judged: the float model, the quantized module where it was given, the program.
-        against_quantized: the program beside the quantized module.
-        notes: what else a user should know.
+        judged: the float model, the quantized module if it was given, the program.
+        against_quantized: the program compared with the quantized module.
+        notes: other notes.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("verdict",)
@@ -106,17 +107,17 @@ class Evaluation:
     notes: tuple[str, ...] = ()
 
     def of(self, name: str) -> Judged:
-        """The entry of "float", "quantized" or "program"."""
+        """Return the entry of "float", "quantized" or "program"."""
         return next(j for j in self.judged if j.name == name)
 
     @property
     def program(self) -> Judged:
-        """The finished program."""
+        """Return the entry of the program."""
         return self.of("program")
 
     @property
     def verdict(self) -> str:
-        """One sentence: what was lost, and whether that is noise."""
+        """Return one sentence: the loss of accuracy, and whether it is noise."""
         program = self.program
         assert program.against_float is not None
         comparison = program.against_float
@@ -143,11 +144,11 @@ class Evaluation:
         return f"The {kind} of {size} in {self.metric} is more than chance ({chance}): {counts}."
 
     def to_dict(self) -> dict[str, Any]:
-        """What `to_json` writes; docs/accuracy.md says what it means."""
+        """Return the content of `to_json`; docs/accuracy.md describes it."""
         return {"format": FORMAT, "version": VERSION, **encode(self)}
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The whole as JSON, for other programs."""
+        """Return all of it as JSON."""
         return json.dumps(self.to_dict(), indent=indent)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What was tried against the cost of quantization, what helped, and what it costs."""
+"""Fixes for quantization that were tried, their gain and their cost."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 FORMAT, VERSION = "micronpu fixes", 1
-"""Of the JSON form."""
+"""Format and version of the JSON form."""
 _FREE = 1.01
-"""As many times the cycles of the default are called the same."""
+"""Ratio of cycles to the default's up to which a choice counts as free."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """How much nearer to float, in dB per row, over the same rows: the mean and its 95 % interval."""
+    """Mean gain in dB per sample over the same samples, with its 95 % interval."""
 
     value: float
     low: float
@@ -30,7 +30,7 @@ class Gain:
 
     @property
     def helps(self) -> bool:
-        """Whether it is more than chance."""
+        """True if it is more than chance."""
         return self.low > 0.0
 
     def __str__(self) -> str:
@@ -39,12 +39,12 @@ class Gain:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A cure that was tried on top of those that were kept before.
+    """A fix that was tried in addition to those kept before.
 
     Attributes:
-        name: of the cure.
-        gain: over what it was tried on top of, on the rows to choose by.
-        kept: whether it went into the choices.
+        name: of the fix.
+        gain: over those kept before, on the samples for choosing.
+        kept: True if it is part of the choices.
     """
 
     name: str
@@ -54,16 +54,16 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to quantize the model.
+    """A quantization of the model.
 
     Attributes:
-        name: the default, or the cures.
+        name: the default, or the fixes.
         quantization: the dictionary that `micronpu.compile(quantization=...)` takes.
-        sqnr: at the output against float in dB, on the rows to judge by, which chose nothing.
-        gain: over the default, on these rows; None for the default.
-        cycles: of the program, as its report estimates them; None where there is no estimate.
+        sqnr: at the output against float in dB, on samples that chose nothing.
+        gain: over the default, on these samples; None for the default.
+        cycles: of the program, as its report estimates them; None without an estimate.
         bytes: of the ``.pte``.
-        best: whether no other choice is as near to float for as few cycles and bytes.
+        best: True if no other choice is as near to float for as few cycles and bytes.
     """
 
     name: str
@@ -78,15 +78,15 @@ class Choice:
 @short
 @dataclass(frozen=True)
 class Fixes:
-    """What `micronpu.fix` returns.
+    """Result of `micronpu.fix`.
 
     Attributes:
-        target: what the model was quantized for.
-        calibration_rows, choosing_rows, judging_rows: which rows did what, none of them two things.
+        target: name of the target.
+        calibration_rows, choosing_rows, judging_rows: numbers of samples for each purpose, without overlap.
         attempts: in the order in which they were made.
         choices: the default first, then by distance to float.
-        seconds: how long it took.
-        untried: the cures for which the budget left no time.
+        seconds: duration of the search.
+        untried: the fixes that the time budget left untried.
     """
 
     target: str
@@ -100,9 +100,10 @@ class Fixes:
 
     @property
     def best(self) -> Choice:
-        """The nearest to float, row by row, of those that cost at most a hundredth more cycles than the default.
+        """Return the choice nearest to float, sample by sample, among those with at most 1 % more cycles than the
+        default.
 
-        Other weights are compressed otherwise, which is a cycle here and there.
+        The tolerance is for weight compression: other weights change the cycles a little.
         """
         default = self.choices[0]
         most = math.inf if default.cycles is None else _FREE * default.cycles
@@ -110,11 +111,11 @@ class Fixes:
         return max(free, key=lambda choice: choice.gain.value if choice.gain is not None else 0.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `to_json` writes; docs/accuracy.md says what it means."""
+        """Return the content of `to_json`; docs/accuracy.md describes it."""
         return {"format": FORMAT, "version": VERSION, **encode(self)}
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The whole as JSON, for other programs."""
+        """Return all of it as JSON."""
         return json.dumps(self.to_dict(), indent=indent)
 
     def __str__(self) -> str:
@@ -127,7 +128,7 @@ class Fixes:
 
     @property
     def summary(self) -> str:
-        """One sentence: what was tried on which rows."""
+        """Return one sentence: the number of fixes, and the samples they were tried on."""
         kept = sum(attempt.kept for attempt in self.attempts)
         told = (
             f"{len(self.attempts)} cures tried in {self.seconds:.0f} s, {kept} kept: {self.calibration_rows} rows "

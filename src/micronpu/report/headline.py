@@ -1,4 +1,4 @@
-"""The figures of a program that come first, and what to do next."""
+"""Headline figures of a program, and what to do next."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Headline:
         low, high: its band: the sums of the bands of the processors.
         flash: bytes of the program; None before compilation.
         sram: bytes of SRAM, with the pools of ExecuTorch's runtime; None before compilation.
-        sqnr: of the worst output against the float model in dB; None where it was not measured.
-        agreement: share of the samples with the float model's top-1 result or integers, 0 to 1; None where no output
-            has one.
-        samples: that the accuracy was measured on.
+        sqnr: of the worst output against the float model in dB; None if not measured.
+        agreement: share of the samples with the float model's top-1 result or integers, 0 to 1; None if no output has
+            one.
+        samples: number of samples that the accuracy was measured on.
         operators: of the program.
         in_place: operators on the NPU, or in int8 on a core without an NPU.
         lines: the same as text, each as "Name: text".
@@ -104,7 +104,7 @@ def _accuracy(accuracy: ProgramAccuracy) -> str:
         within = "" if interval is None else f" ({interval[0]:.1f} to {interval[1]:.1f})"
         said.append(f"{decibel_text(accuracy.sqnr)}{within} against float")
     if accuracy.agreement is not None:
-        # Of integers that are no scores it is a share of elements, which no count of samples says.
+        # For integers that are no scores it is a share of elements, not of samples.
         count = accuracy.calls or max(len(accuracy.rows), 1)
         agreeing = f"{accuracy.agreement:.1%}"
         if accuracy.integers is None:
@@ -126,7 +126,7 @@ def next_steps(report: Report) -> tuple[str, ...]:
         price = f"{100 * saved:.0f} % less time for {report.resident.sram_bytes:,} bytes more of SRAM"
         found.append((saved, f'Keep the weights in SRAM (--weights sram, `weights="sram"`): {price}.'))
     if (spot := idle_hotspot(report)) is not None:
-        # An upper bound, and the change needs training: counted half of what a switch would save.
+        # An upper bound, and the change needs training: weighted by one half.
         value = spot.share * (1 - (spot.use or 0.0)) * of_npu / 2
         found.append((value, f"{spot}. Try: `micronpu advise`, which compiles alternatives."))
     for group in host_groups(report.host):

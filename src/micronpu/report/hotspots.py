@@ -10,21 +10,21 @@ from micronpu.ir.graph import Origin
 from micronpu.report.texts import file_name, plural
 
 _LARGE, _IDLE = 0.25, 0.15
-"""From this share of the cycles on, and below this use of the multipliers, operations of one name are worth a word."""
+"""Minimum share of the cycles, and maximum use of the multipliers, of operations that `idle_hotspot` reports."""
 
 
 @dataclass(frozen=True)
 class Hotspot:
-    """What all operations of one name take.
+    """Cost of all operations of one name.
 
     Attributes:
         name: of the operation, such as "resize_bilinear".
-        count: how many of them.
+        count: number of operations.
         processor: "NPU", or "core".
         cycles: of its clock.
         share: of the cycles of all operations on this processor, 0 to 1.
-        use: share of the multipliers' cycles that their MACs fill, 0 to 1; None where nothing is known of multipliers.
-        sources: lines of the model, or modules where torch wrote the line, the costliest first.
+        use: share of the multipliers' cycles that their MACs fill, 0 to 1; None if unknown.
+        sources: source lines of the model, or modules if the line is torch's, most expensive first.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Hotspot:
 
 
 class _Cost(Protocol):
-    """What is known of an operation's cost."""
+    """Known cost of an operation."""
 
     @property
     def cycles(self) -> int: ...
@@ -74,7 +74,7 @@ class HasOperations(Protocol):
 
 
 def hotspots(report: HasOperations) -> tuple[Hotspot, ...]:
-    """What takes the time, by the name of the operation and the processor, the costliest first."""
+    """Return operations by name and processor, most expensive first."""
     found = [
         *_grouped("NPU", report.operations, whole_array=True),
         *_grouped("core", report.core_operations, whole_array=False),
@@ -83,7 +83,7 @@ def hotspots(report: HasOperations) -> tuple[Hotspot, ...]:
 
 
 def idle_hotspot(report: HasOperations) -> Hotspot | None:
-    """The costliest operations that take much of the NPU's time and hardly use its multipliers; None for none."""
+    """Return the most expensive operations that take much of the NPU's time and hardly use its multipliers, or None."""
     spots = (spot for spot in hotspots(report) if spot.processor == "NPU")
     return next((s for s in spots if s.share >= _LARGE and s.use is not None and s.use < _IDLE), None)
 
@@ -113,7 +113,7 @@ def _cycles(group: Iterable[_Operation]) -> int:
 
 
 def _use(group: Sequence[_Operation]) -> float | None:
-    """Of the multipliers, weighted by cycles; operations without a MAC have no use of them."""
+    """Return the use of the multipliers, weighted by cycles; None if no operation has a MAC."""
     cycles = _cycles(group)
     if not cycles or not any(o.macs for o in group):
         return None

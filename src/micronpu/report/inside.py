@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 Pairs = tuple[tuple[str, str], ...]
 Made = tuple[int, int]
-"""Number of an operation and of its output; -1 - i with 0 stands for argument i of the delegate call."""
+"""Index of an operation and of its output; (-1 - i, 0) is argument i of the delegate call."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,10 @@ class InsideStep:
 
     Attributes:
         label: what it computes.
-        reads: what makes its operands, constants left out.
+        reads: sources of its operands, without constants.
         attributes: names and texts.
-        outputs: of each output, names and texts.
-        operator: number of the traced operator that it is of, or -1 where it is not known.
+        outputs: names and texts of each output.
+        operator: index of its traced operator; -1 if unknown.
         tensor: name of its result in the integer graph, or "".
     """
 
@@ -35,12 +35,12 @@ class InsideStep:
 
 @dataclass(frozen=True)
 class Inside:
-    """What a delegate call computes.
+    """Operations of a delegate call.
 
     Attributes:
         steps: in order.
-        results: for each result of the call what makes it; empty where that is not known.
-        stopped: why there are no more steps, or "".
+        results: source of each result of the call; empty if unknown.
+        stopped: reason why there are no more steps, or "".
     """
 
     steps: tuple[InsideStep, ...]
@@ -53,7 +53,7 @@ class Disassembly(Protocol):
 
     @property
     def accelerator(self) -> str:
-        """What it was made for."""
+        """The NPU that it was made for."""
 
     @property
     def steps(self) -> Sequence[Any]:
@@ -63,7 +63,7 @@ class Disassembly(Protocol):
         """The text, a line for each operation; with ``registers`` also the commands that set it up."""
 
     def memory_lines(self) -> Iterable[str]:
-        """What lies where in memory while it runs."""
+        """Return the use of memory during the run."""
 
     def to_dict(self) -> dict[str, Any]:
         """The same as data for JSON."""
@@ -75,6 +75,6 @@ def shape_text(dtype: str, shape: Iterable[int]) -> str:
 
 
 def difference(a: Disassembly, b: Disassembly, registers: bool = False) -> list[str]:
-    """What differs between two payloads, as a unified diff of their lines; empty where nothing does."""
+    """Return a unified diff of two payloads' lines; empty if they are equal."""
     first, second = (list(d.lines(registers)) for d in (a, b))
     return list(difflib.unified_diff(first, second, "a", "b", lineterm="", n=1))

@@ -1,4 +1,4 @@
-"""What is in a payload, as values that `micronpu inspect` prints."""
+"""Contents of a payload, as values that `micronpu inspect` prints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a payload: its name, size in bytes, and what else is known of it."""
+    """A part of a payload: its name, size in bytes, and details."""
 
     name: str
     bytes: int
@@ -16,7 +16,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output: "input" or "output" with its number, shape, element type or size, and where it stands."""
+    """An input or output: "input" or "output" with its number, shape, element type or size, and its place in memory."""
 
     name: str
     shape: tuple[int, ...]
@@ -31,10 +31,10 @@ class Delegate:
     Attributes:
         backend: name by which the runtime looks it up.
         bytes: size of the payload.
-        kind: what the payload is made for, one clause.
+        kind: target of the payload, one clause.
         sections: its parts in order.
         tensors: inputs and outputs as the payload describes them.
-        objection: why the payload cannot be read, or "".
+        objection: reason why the payload cannot be read, or "".
     """
 
     backend: str

@@ -1,4 +1,4 @@
-"""The file beside a program that says what it was made of, with which the same bytes are made again."""
+"""The manifest beside a program, which records how to rebuild the same bytes."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _WRITE_ONE = "micronpu compile --manifest, or program.save(path, manifest=True)"
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the command found what it compiled; paths from the folder of the manifest.
+    """Inputs on the command line; paths are relative to the folder of the manifest.
 
     Attributes:
-        model: as `micronpu compile` takes it; "" for a program that was not compiled by the command.
-        calibration: the same of the data; "" where there were none.
+        model: argument of `micronpu compile`; "" for a program that was compiled from Python.
+        calibration: argument for the data; "" without data.
         images: the folder of pictures; "" for none.
-        normalize: of pictures; "" where nothing was said.
+        normalize: of pictures; "" for the default.
         libraries: Python files that register operators.
-        chip: the target, where that is a chip file; "" for one that comes with micronpu.
+        chip: the chip file, if the target is one; "" for a shipped target.
     """
 
     model: str = ""
@@ -44,14 +44,14 @@ class Sources:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a program was made of.
+    """A program's files and the inputs of its compilation.
 
     Attributes:
         program: name of its file.
         bytes: of the ``.pte``.
         hashes: SHA-256 in hexadecimal of each file of the program by its name.
-        basis: what the bytes rest on.
-        sources: where the command found it.
+        basis: inputs that determine the bytes.
+        sources: inputs on the command line.
     """
 
     program: str
@@ -62,7 +62,7 @@ class Manifest:
 
     @staticmethod
     def beside(program: str | os.PathLike[str]) -> Path:
-        """Where the manifest of a program is: ``net.manifest.json`` beside ``net.pte``."""
+        """Return the path of a program's manifest: ``net.manifest.json`` beside ``net.pte``."""
         path = check_name(program)
         return path.with_name(path.stem + SUFFIX)
 
@@ -70,19 +70,19 @@ class Manifest:
         return json.dumps({"format": FORMAT, "version": VERSION, **encode(self)}, indent=2)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes it.
+        """Write the manifest.
 
         Raises:
-            FileError: it cannot be written there.
+            FileError: it cannot be written.
         """
         return write_file(path, (self.to_json() + "\n").encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Manifest:
-        """Reads what `save` wrote.
+        """Read the result of `save`.
 
         Raises:
-            FileError: it cannot be read, is no manifest, or one of another version.
+            FileError: it cannot be read, is no manifest, or has another version.
         """
         data = read_file(path, "The manifest")
         try:
@@ -102,7 +102,7 @@ class Manifest:
             raise FileError(f"{path} is a damaged manifest: {error}.", hint=_WRITE_ONE) from error
 
     def check_program(self, path: str | os.PathLike[str]) -> None:
-        """Refuses a program that is not the manifest's.
+        """Refuse a program that does not belong to the manifest.
 
         Raises:
             FileError: it cannot be read, or has other bytes.
@@ -117,5 +117,5 @@ class Manifest:
 
 
 def is_manifest(data: object) -> bool:
-    """Whether parsed JSON says that it is a manifest."""
+    """Return True if parsed JSON is a manifest."""
     return isinstance(data, Mapping) and data.get("format") == FORMAT

@@ -1,4 +1,4 @@
-"""What a program takes of the chip's memories: regions with a verdict, and what lives when in each arena."""
+"""Use of the chip's memories: regions with a verdict, and lifetimes of values in each arena."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class Item:
-    """Something that stands in a memory.
+    """A part of a memory's content.
 
     Attributes:
-        what: it is.
-        bytes: that it takes.
+        what: description.
+        bytes: its size.
     """
 
     what: str
@@ -21,14 +21,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Region:
-    """A memory of the chip and what the program puts there; the firmware's own code and data are not in it.
+    """A memory of the chip and the program's data in it, without the firmware's own code and data.
 
     Attributes:
         name: of the memory, such as "sram".
         kind: "sram", "dram", or "flash" for what is only read at run time.
-        items: what stands in it.
-        capacity: bytes that the chip has of it; None where its file does not say.
-        outside: whether it is a chip of its own, whose size is the board's.
+        items: the program's data in it.
+        capacity: size in bytes; None if the chip's file has none.
+        outside: True if it is a separate chip, whose size depends on the board.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("bytes", "verdict")
@@ -41,17 +41,17 @@ class Region:
 
     @property
     def bytes(self) -> int:
-        """That the items take together."""
+        """Return the sum of the items' bytes."""
         return sum(item.bytes for item in self.items)
 
     @property
     def over(self) -> int:
-        """Bytes that are too many; 0 where it fits, or the chip's file does not say."""
+        """Return the excess bytes; 0 if it fits, or its size is unknown."""
         return max(self.bytes - self.capacity, 0) if self.capacity is not None else 0
 
     @property
     def verdict(self) -> str:
-        """Whether it fits, in a few words."""
+        """Return in a few words whether it fits."""
         if self.capacity is None:
             return "outside of the chip, its size is the board's" if self.outside else "no figure of the chip"
         if self.over:
@@ -64,7 +64,7 @@ class Life:
     """A tensor in an arena.
 
     Attributes:
-        name: what makes it, or "input 0" and so on.
+        name: operation that computes it, or "input 0" and so on.
         bytes: its size with padding.
         offset: from the start of the arena.
         first, last: steps between which it must not be overwritten, both included.
@@ -79,15 +79,15 @@ class Life:
 
 @dataclass(frozen=True)
 class Arena:
-    """Memory that tensors share because they do not live at the same time.
+    """Memory that tensors with disjoint lifetimes share.
 
     Attributes:
-        name: which one.
-        region: name of the memory that it is in; "" where it is the NPU's own business.
-        bytes: that it takes.
-        bound: largest sum of live bytes, which no placement beats.
+        name: of the arena.
+        region: name of the memory that it is in; "" if the NPU's compiler places it.
+        bytes: its size.
+        bound: largest sum of live bytes, a lower bound of any placement.
         steps: what happens at each step, in order.
-        tensors: what lies in it; a picture of memory over time needs nothing else.
+        tensors: its content with offsets and lifetimes.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("peak_step", "peak")
@@ -101,17 +101,17 @@ class Arena:
 
     @property
     def peak_step(self) -> int:
-        """The first step at which the most bytes are alive."""
+        """Return the first step at which the most bytes are alive."""
         steps = sorted({t.first for t in self.tensors})
         return max(steps, key=lambda s: (sum(t.bytes for t in self.alive(s)), -s), default=0)
 
     @property
     def peak(self) -> tuple[str, ...]:
-        """Names of the tensors that are alive then, the largest first."""
+        """Return names of the tensors that are alive at the peak, the largest first."""
         return tuple(t.name for t in sorted(self.alive(self.peak_step), key=lambda t: -t.bytes))
 
     def alive(self, step: int) -> list[Life]:
-        """The tensors that are alive at a step."""
+        """Return the tensors that are alive at a step."""
         return [t for t in self.tensors if t.first <= step <= t.last]
 
     def __str__(self) -> str:
@@ -131,13 +131,13 @@ class Arena:
 
 @dataclass(frozen=True)
 class PartitionMemory:
-    """What a partition takes of the SRAM over time, as the NPU's compiler counts it.
+    """A partition's use of the SRAM over time, from the NPU's compiler.
 
     Attributes:
-        name: which partition.
-        steps: its operations that take any, in order, each with its line of the model.
+        name: of the partition.
+        steps: its operations that use SRAM, in order, each with its source line.
         bytes: in use during each of them.
-        alive: the values that are needed during the one with the most, the largest first.
+        alive: the values that are needed at the peak, the largest first.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("peak_step",)
@@ -149,7 +149,7 @@ class PartitionMemory:
 
     @property
     def peak_step(self) -> int:
-        """The first step during which the most bytes are in use."""
+        """Return the first step at which the most bytes are in use."""
         return self.bytes.index(max(self.bytes))
 
     def __str__(self) -> str:
@@ -164,17 +164,17 @@ class PartitionMemory:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """What a program takes.
+    """Use of memory by a program.
 
     Attributes:
         regions: the memories of the chip.
-        arenas: planned memory of the runtime, and what lives inside the NPU's partitions.
+        arenas: planned memory of the runtime, and arenas inside the NPU's partitions.
         planned: bytes of each planned memory.
-        method_pool, temporary_pool: bytes that the runtime's allocators hand out.
-        scratch: of the temporary pool, scratch memory of each delegate that needs one.
-        npu_sram: peak use of the SRAM by the NPU; None where its compiler does not say.
-        inside: what each partition takes over time, where the NPU's compiler says it.
-        open: what is not known, a sentence each.
+        method_pool, temporary_pool: bytes of the runtime's allocators.
+        scratch: scratch memory of each delegate that needs one, within the temporary pool.
+        npu_sram: peak use of the SRAM by the NPU; None if unknown.
+        inside: use of SRAM by each partition over time, if the NPU's compiler reports it.
+        open: unknown figures, a sentence each.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("sram", "flash")
@@ -191,23 +191,23 @@ class MemoryReport:
 
     @property
     def sram(self) -> int:
-        """Bytes that the program takes of SRAM, the program itself included where it is run from there."""
+        """Return bytes of SRAM, including the program itself if it runs from there."""
         return sum(region.bytes for region in self.regions if region.kind == "sram")
 
     @property
     def flash(self) -> int:
-        """Bytes of the program itself, in whatever memory it stands."""
+        """Return bytes of the program itself, in any memory."""
         return sum(item.bytes for region in self.regions for item in region.items if item.what in PROGRAM)
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """A sentence for each region, arena and partition, and what to do where something is too small."""
+        """Return a sentence for each region, arena and partition, and what to do if a memory is too small."""
         found = [f"{r.name}: {r.bytes:,} bytes{_of(r)}, {r.verdict}." for r in self.regions]
         return (*found, *self.too_small, *(f"{part}." for part in (*self.arenas, *self.inside)))
 
     @property
     def too_small(self) -> tuple[str, ...]:
-        """A sentence for each memory that is too small, with what to try."""
+        """Return a sentence for each memory that is too small, with what to try."""
         found = []
         for region in (r for r in self.regions if r.over):
             largest = max(region.items, key=lambda item: item.bytes)
@@ -220,7 +220,7 @@ class MemoryReport:
 
 CODE, WEIGHTS, TABLES, REST = "NPU code", "weights and biases", "tables", "plan, headers and padding of the program"
 PROGRAM = (CODE, WEIGHTS, TABLES, REST)
-"""The items that the program's file consists of."""
+"""Items of the program's file."""
 _REMEDIES = {
     "dram": "smaller pictures, a chip with more of it",
     "sram": "smaller pictures or fewer channels where the peak is, a chip with more of it",

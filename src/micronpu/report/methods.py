@@ -1,4 +1,4 @@
-"""The reports of a program's methods, and what the methods take together."""
+"""Reports of a program's methods, and their shared memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERSION = 1
 @short
 @dataclass(frozen=True)
 class MethodsReport:
-    """What runs where and why, of a program with several methods.
+    """Report of a program with several methods.
 
     Attributes:
         methods: the report of each, by its name.
@@ -36,7 +36,7 @@ class MethodsReport:
 
     @property
     def target(self) -> str:
-        """What the program is for."""
+        """Name of the target."""
         return self._first.target
 
     @property
@@ -46,7 +46,7 @@ class MethodsReport:
 
     @property
     def states(self) -> tuple[StateRow, ...]:
-        """What lives on from one call to the next, of whichever method, each once."""
+        """States of all methods, each once."""
         return tuple({state.name: state for report in self.methods.values() for state in report.states}.values())
 
     @property
@@ -56,16 +56,16 @@ class MethodsReport:
 
     @property
     def delegated(self) -> int:
-        """Number of them on the NPU."""
+        """Number of operators on the NPU."""
         return sum(report.delegated for report in self.methods.values())
 
     def summary(self) -> str:
-        """One sentence with the counts."""
+        """Return one sentence with the counts."""
         names = ", ".join(f"{name} {r.delegated} of {r.operators}" for name, r in self.methods.items())
         return f"{plural(len(self.methods), 'method')}: {names} operators on the NPU of {self.target}"
 
     def to_dict(self) -> dict[str, Any]:
-        """What `to_json` writes: the report of each method, as `DelegationReport.to_dict` has it."""
+        """Return the content of `to_json`: the report of each method, as `DelegationReport.to_dict` returns it."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -78,16 +78,16 @@ class MethodsReport:
         return json.dumps(self.to_dict(), indent=indent)
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes one self-contained page with the page of each method in it.
+        """Write one self-contained page that contains the page of each method.
 
         Raises:
-            FileError: it cannot be written there.
+            FileError: it cannot be written.
         """
         shown(self, "page", path)
 
     @property
     def whole(self) -> tuple[str, ...]:
-        """What the methods take together, a sentence each."""
+        """A sentence each on the size of the file and on shared memory."""
         memories = [report.memory.planned for report in self.methods.values() if report.memory is not None]
         own = max((planned[0] for planned in memories if planned), default=0)
         shared = max((sum(planned[1:]) for planned in memories), default=0)
@@ -109,5 +109,5 @@ class MethodsReport:
         return rendered(self)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the page of each method."""
+        """Return the page of each method for a notebook."""
         return str(shown(self, "notebook"))

@@ -1,4 +1,4 @@
-"""What results are judged by: metrics of outputs against labels, each with its definition."""
+"""Metrics of outputs against labels."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ class Metric:
     """A figure of merit.
 
     Attributes:
-        name: as the user gives it.
-        score: of outputs [N, ...], labels [N / group, ...] and inputs, which functions of a user may want.
-        check: refuses outputs and labels that do not fit, before anything is computed with them.
+        name: name that the user selects it by.
+        score: returns the value for outputs [N, ...], labels [N / group, ...] and inputs, which custom functions may
+            need.
+        check: refuses outputs and labels that do not fit.
         larger_is_better: False for errors.
-        right: for each row whether it is right, where the metric is the share of such rows.
+        right: returns for each sample whether it is right, if the metric is the share of such samples.
     """
 
     name: str
@@ -37,10 +38,10 @@ class Metric:
     is_builtin: bool = False
 
     def labels_from(self, outputs: Any) -> Any:
-        """The outputs of the float model as labels, where no others are known.
+        """Return the outputs of the float model as labels.
 
         Raises:
-            OptionError: this metric needs labels of its own.
+            OptionError: this metric needs real labels.
         """
         if not self.is_builtin or self.check is _check_values:
             return outputs
@@ -49,7 +50,7 @@ class Metric:
         return outputs.argmax(1) if outputs.ndim == 2 else outputs
 
     def missing(self, outputs: Array, labels: Array) -> tuple[int, ...]:
-        """Classes of the outputs that no label has."""
+        """Return classes of the outputs that no label has."""
         if not self.is_builtin or self.check is not _check_classes:
             return ()
         return tuple(sorted(set(range(outputs.shape[1])) - set(np.unique(labels).tolist())))
@@ -60,14 +61,14 @@ def _right(outputs: Array, labels: Array) -> Array:
 
 
 def _top1(outputs: Array, labels: Array, _: tuple[Array, ...]) -> float:
-    """Share of the rows whose largest score is at the label."""
+    """Return the share of the samples whose largest score is at the label."""
     return float(_right(outputs, labels).mean())
 
 
 def auc(scores: Array, labels: Array) -> float:
-    """Area under the ROC curve: how often a row of class 1 scores above one of class 0; a tie counts half.
+    """Return the area under the ROC curve: the probability that class 1 scores above class 0; a tie counts half.
 
-    NaN where one of the classes is missing.
+    NaN if one of the classes is missing.
     """
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
@@ -84,15 +85,15 @@ def auc(scores: Array, labels: Array) -> float:
 
 
 def _scores(outputs: Array) -> Array:
-    """One score per row: the output itself, or how far class 1 is above class 0."""
+    """Return one score per sample: the output itself, or the score of class 1 minus that of class 0."""
     flat = outputs.reshape(len(outputs), -1)
     return flat[:, 0] if flat.shape[1] == 1 else flat[:, 1] - flat[:, 0]
 
 
 def f1(predicted: Array, labels: Array, classes: int) -> float:
-    """2 * true positives / (2 * true positives + false ones of both kinds).
+    """Return 2 * true positives / (2 * true positives + false positives + false negatives).
 
-    Of class 1 where there are two classes, else the mean over the classes that occur.
+    It is computed for class 1 if there are two classes, else as the mean over the classes that occur.
     """
     found = []
     for label in range(classes) if classes > 2 else (1,):
@@ -168,11 +169,11 @@ METRICS: dict[str, Metric] = {
         ),
     )
 }
-"""Those that have a name."""
+"""Metrics with a name."""
 
 
 def metric_of(given: str | Function) -> Metric:
-    """The metric of a name, or of a function of outputs and labels, and of inputs if it has a third argument.
+    """Return the metric of a name, or of a function of outputs and labels, and of inputs if it has a third argument.
 
     Raises:
         OptionError: no metric has this name, or the function takes another number of arguments.
@@ -217,7 +218,7 @@ def _arguments(function: Function) -> int:
 
 
 def check_finite(outputs: Array, what: str) -> None:
-    """Refuses outputs of which nothing can be computed.
+    """Refuse outputs with NaN.
 
     Raises:
         ModelError: there is NaN among them.

@@ -1,4 +1,4 @@
-"""What a program would take with its weights in another memory."""
+"""Effect of weights in another memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ResidentPrice:
-    """The NPU's programs with their weights in SRAM from the start on, beside the same with weights in flash.
+    """The NPU's programs with their weights in SRAM, compared with weights in flash.
 
     Attributes:
-        time: of the NPU, as a part of its time now; an estimate.
-        sram_bytes: of SRAM that they take more, at the most.
+        time: of the NPU, as a fraction of its current time; an estimate.
+        sram_bytes: maximum number of additional bytes of SRAM.
     """
 
     time: float

@@ -1,4 +1,4 @@
-"""The programs that a search for precision has measured: how near to float, and how fast."""
+"""Programs that a search for precision has measured, with accuracy and time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Point:
     Attributes:
         name: its precision, such as "int16".
         sqnr: dB of the worst output against float.
-        milliseconds: estimated inference time; None where it is not known.
-        is_chosen: whether it is the program of the report.
-        hint: what to type for it; "" where it is the program, or has no short form.
+        milliseconds: estimated inference time; None if unknown.
+        is_chosen: True for the program of the report.
+        hint: option that selects it; "" for this program, or without a short form.
     """
 
     name: str
@@ -36,14 +36,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Frontier:
-    """What a search for precision has measured.
+    """Result of a search for precision.
 
     Attributes:
         points: the programs.
-        samples: how many samples were judged.
-        weights: dB of the chosen program with float activations: what its int8 weights allow.
-        activations: dB of it with float weights.
-        is_near: whether the chosen program is near float.
+        samples: number of samples.
+        weights: dB of the chosen program with float activations: the limit of its int8 weights.
+        activations: dB of the chosen program with float weights.
+        is_near: True if the chosen program is near float.
     """
 
     points: tuple[Point, ...]
@@ -54,18 +54,18 @@ class Frontier:
 
     @property
     def measured(self) -> str:
-        """What each program gives and takes."""
+        """Return accuracy and time of each program."""
         shown = " \N{MIDDLE DOT} ".join(map(str, sorted(self.points, key=lambda p: p.sqnr)))
         return f"Precision: worst output against float on {self.samples} samples: {shown}."
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A note where the chosen program is near float."""
+        """Return a note if the chosen program is near float."""
         return (self.measured,) if self.is_near else ()
 
     @property
     def warnings(self) -> tuple[ReportWarning, ...]:
-        """What was measured, and the limit of the chosen program, where it is not near float."""
+        """Return the measurements and the limit of the chosen program as a warning, unless it is near float."""
         if self.is_near:
             return ()
         limit = ""

@@ -1,7 +1,7 @@
-"""How a value is shown, without the value knowing by whom.
+"""Registry of views, so that values do not import the modules that draw them.
 
-A view says with `shows` which value it draws and in which form.  All of them are in `micronpu.report.views`, which is
-imported when the first value is looked at: values themselves need neither rich nor a page.
+A view registers with `shows` for a class and a form.  All views are in `micronpu.report.views`, which is imported when
+the first value is shown: values themselves need neither rich nor a page.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 Form = Literal["terminal", "page", "notebook", "plot"]
-"""What rich prints; a file with a page; the page inside of another one; a drawing (SVG) of its own."""
+"""Output for rich; a file with a page; the page embedded in a notebook; a separate drawing (SVG)."""
 View = TypeVar("View", bound=Callable[..., Any])
 
 _VIEWS: dict[tuple[type, Form], Callable[..., Any]] = {}
 
 
 def shows(kind: type, form: Form = "terminal") -> Callable[[View], View]:
-    """Registers a function of a value of a class, and of what else its form needs."""
+    """Register a view: a function of a value of the class, and of further arguments of the form."""
 
     def register(view: View) -> View:
         _VIEWS[kind, form] = view
@@ -31,28 +31,28 @@ def shows(kind: type, form: Form = "terminal") -> Callable[[View], View]:
 
 
 def shown(value: Any, form: Form, *more: Any) -> Any:
-    """A value in a form."""
+    """Return a value in a form."""
     if (type(value), form) not in _VIEWS:
         import_module(f"{__package__}.views")
     return _VIEWS[type(value), form](value, *more)
 
 
 def rendered(value: Any) -> RenderableType:
-    """A value as rich prints it."""
+    """Return a value as rich prints it."""
     view: RenderableType = shown(value, "terminal")
     return view
 
 
 LINES = 12
 _WIDTH = 160
-"""Of what an interactive session shows of a value by itself."""
+"""Maximum number of lines and of characters in a line of a value's repr."""
 Kind = TypeVar("Kind", bound=type)
 
 
 def short(kind: Kind) -> Kind:
-    """A class whose values a session shows in a few lines, and a notebook as the terminal does or as a page.
+    """Give a class a short repr, and a notebook view that equals the terminal's unless the class has a page.
 
-    A dataclass would show all its fields, bytes and thousands of rows among them.
+    The repr of a dataclass would show all its fields, including bytes and thousands of rows.
     """
     kind.__repr__ = _repr  # type: ignore[method-assign, assignment]
     if not hasattr(kind, "_repr_html_"):
@@ -61,7 +61,7 @@ def short(kind: Kind) -> Kind:
 
 
 def _repr(value: Any) -> str:
-    plain = not any("__str__" in vars(c) for c in type(value).__mro__[:-1])  # which would ask here again
+    plain = not any("__str__" in vars(c) for c in type(value).__mro__[:-1])  # else it would call this function
     lines = [line.rstrip() for line in (_printed(value)[0] if plain else str(value)).splitlines()]
     shown = ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines[:LINES]]
     shown = [line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..." for line in shown]
@@ -75,7 +75,7 @@ def _html(value: Any) -> str:
 
 
 def _printed(value: Any) -> tuple[str, str]:
-    """What a terminal shows, as text and as HTML."""
+    """Return the terminal view as text and as HTML."""
     import io
 
     from rich.console import Console

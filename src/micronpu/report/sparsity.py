@@ -1,4 +1,4 @@
-"""What became of a network's layers when it was made sparse, as values: table, JSON and plot are made from them."""
+"""Result for each layer of a network that was made sparse; table, JSON and plot are made from it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class SparseLayer:
         name: path of the submodule, or the operator's name.
         source: ``file:line`` of the user's model, or "".
         shape: of its weights.
-        sparse: whether two in four of its weights are zero, and the NPU skips them.
-        cycles_dense: of the NPU in the dense network, 0 where that is not known.
-        cycles_sparse: in the network with every layer sparse that can be, 0 where that was not tried.
-        sensitivity: what the network's results lose where this layer alone is sparse and those behind make up for it,
-            before anything is learnt: the divergence of class scores, and of others the part of their variance.
-        why: why it is dense, or what else there is to say; "" for nothing.
-        cycles: of the NPU as the layer is, in the network that was chosen; 0 where that is not known.
+        sparse: True if two in four of its weights are zero, and the NPU skips them.
+        cycles_dense: of the NPU in the dense network; 0 if unknown.
+        cycles_sparse: in the network with all possible layers sparse; 0 if not tried.
+        sensitivity: loss of the network's results if only this layer is sparse and later layers compensate, before
+            training: the divergence of class scores, or the lost part of the variance of other results.
+        why: reason why it is dense, or another remark; "" for none.
+        cycles: of the NPU in the chosen network; 0 if unknown.
     """
 
     name: str
@@ -43,17 +43,17 @@ class SparseLayer:
 
 @dataclass(frozen=True)
 class SparsePoint:
-    """A network on the way from the dense one to the sparsest.
+    """A network between the dense one and the sparsest.
 
     Attributes:
         layers: names of the layers that are sparse.
         cycles: of the NPU for the whole network, as its compiler estimates them.
         bytes: of weights and tables as the NPU reads them.
-        agreement: share of the inputs kept back on which the integer network answers as the float network does; for
-            results that are no scores of classes, 1 less the part of their variance that is lost.
-        loss: what is lost against the float network: 1 less the agreement, or the difference of the user's score.
-        corrections: of quantization, with which the integer network was nearest; see `micronpu.compile`'s
-            ``quantization``.
+        agreement: top-1 agreement of the integer network with the float network on held-out samples, 0 to 1; for
+            results that are no class scores, 1 minus the lost part of their variance.
+        loss: loss against the float network: 1 minus the agreement, or the difference of the user's score.
+        corrections: of quantization that gave the most accurate integer network; see ``quantization`` of
+            `micronpu.compile`.
     """
 
     layers: tuple[str, ...]
@@ -66,15 +66,15 @@ class SparsePoint:
 
 @dataclass(frozen=True)
 class SparsityReport:
-    """What became of a network that was made sparse.
+    """Result for a network that was made sparse.
 
     Attributes:
         target: name of the target.
         pattern: "2:4".
         layers: in execution order.
         points: the first is the dense network, and each has more sparse layers than the one before.
-        chosen: which of them the network is.
-        rows: how many inputs the points were judged with.
+        chosen: index of the chosen point.
+        rows: number of samples that the points were evaluated on.
         notes: sentences about the whole.
     """
 
@@ -94,11 +94,11 @@ class SparsityReport:
 
     @property
     def front(self) -> tuple[int, ...]:
-        """Those points than which no other has both fewer cycles and less loss."""
+        """Return indices of the points that no other beats in both cycles and loss."""
         return tuple(i for i, p in enumerate(self.points) if not any(_better(q, p) for q in self.points))
 
     def summary(self) -> str:
-        """One sentence with the figures."""
+        """Return one sentence with the figures."""
         dense, point = self.points[0], self.point
         count = sum(layer.sparse for layer in self.layers)
         quantized = f", quantized with {', '.join(point.corrections)}" if point.corrections else ""
@@ -112,14 +112,14 @@ class SparsityReport:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What `to_json` writes."""
+        """Return the content of `to_json`."""
         return dict(encode(self))
 
     def to_json(self, indent: int | None = 2) -> str:
         return json.dumps(self.to_dict(), indent=indent)
 
     def to_svg(self) -> str:
-        """The points as a picture: cycles to the right, loss upwards."""
+        """Return the points as a picture: cycles to the right, loss upwards."""
         return str(shown(self, "plot"))
 
     def __str__(self) -> str:
@@ -141,5 +141,5 @@ class SparsityReport:
 
 
 def _better(q: SparsePoint, p: SparsePoint) -> bool:
-    """Whether a point is nowhere worse than another one, and somewhere better."""
+    """Return True if a point is nowhere worse than another one, and somewhere better."""
     return q.cycles <= p.cycles and q.loss <= p.loss and (q.cycles, q.loss) != (p.cycles, p.loss)

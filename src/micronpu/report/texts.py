@@ -1,4 +1,4 @@
-"""Words and numbers of reports, as all of them write them."""
+"""Formats of words and numbers in reports."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def plural(count: int, noun: str) -> str:
 
 
 def shape_text(shape: Iterable[int]) -> str:
-    """``1×49×10×1``; a dash for a scalar and for what is no tensor."""
+    """``1×49×10×1``; a dash for a scalar and for a value that is no tensor."""
     return "×".join(map(str, shape)) or NOTHING
 
 
 def short_source(source: str) -> str:
-    """The ``file:line`` relative to the present folder where it lies below it."""
+    """Return ``file:line`` relative to the current folder if it is below it."""
     path, colon, line = source.rpartition(":")
     try:
         return f"{Path(path).relative_to(Path.cwd())}{colon}{line}"
@@ -28,10 +28,10 @@ def short_source(source: str) -> str:
 
 
 def file_name(source: str) -> str:
-    """The ``file:line`` without folders."""
+    """Return ``file:line`` without folders."""
     return Path(source).name
 
 
 def sentence(text: str) -> str:
-    """The text with a full stop where it lacks one."""
+    """Return the text with a full stop at its end."""
     return text if text.endswith((".", "?", "!")) else f"{text}."

@@ -1,4 +1,4 @@
-"""What crosses the bus between an NPU and the memories of its chip."""
+"""Traffic on the bus between an NPU and the memories of its chip."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BusTraffic:
-    """What one port of an NPU moves.
+    """Traffic of one port of an NPU.
 
     Attributes:
         memory: behind the port.
@@ -39,7 +39,7 @@ class BusTraffic:
 
 
 def together(parts: Iterable[Mapping[str, BusTraffic]]) -> dict[str, BusTraffic]:
-    """The sums by name of the port."""
+    """Return the sums by name of the port."""
     found: dict[str, BusTraffic] = {}
     for part in parts:
         for port, traffic in part.items():

@@ -1,4 +1,4 @@
-"""Answers to "does this run on the NPU?" that can be read: a rule, what was found, where, and what to try."""
+"""Verdicts on whether an operator runs on the NPU: the rule, the finding, its place, and what to try."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from micronpu.report.codec import flat
 from micronpu.report.texts import shape_text, short_source
 
 _PLACES = 8
-"""Source lines that a group names."""
+"""Maximum number of source lines that a group names."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule objects to.
+    """A rule's objection.
 
     Attributes:
         detail: what was found, such as "10 channels".
@@ -28,12 +28,12 @@ class Finding:
 
 
 def try_(hint: str, **values: Any) -> str:
-    """A hint with values filled in."""
+    """Return a hint with values filled in."""
     return hint.format(**values)
 
 
 def found(detail: str, hint: str = "") -> Finding:
-    """A rule's objection."""
+    """Return a rule's objection."""
     return Finding(detail, hint)
 
 
@@ -65,7 +65,7 @@ class Reason:
 
     Attributes:
         rule: name of the rule that failed.
-        sentence: what the rule demands.
+        sentence: requirement of the rule.
         detail: what was found instead.
         node: name of the node in the exported program.
         source: ``file:line`` of the user's model, or "".
@@ -88,19 +88,19 @@ class Reason:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of one operator of the program.
+    """Placement of one operator of the program.
 
     Attributes:
         operator: ATen name with overload.
-        origin: where the operator comes from.
-        partition: number of the partition that it is delegated in, or None where it stays on the host.
-        reasons: why it stays, empty where it is delegated.
-        macs: multiply-accumulate operations; 0 where they are not known because no operator imports it.
-        shape: sizes of the result, or () where it is no tensor.
-        rewrites: names of the rewrites without which it would stay on the host.
-        core: where it is computed in integers although it is not delegated, such as "Cortex-M33 (CMSIS-NN)"; "" where
-            it is delegated or computed in float.
-        reads: operators, and inputs of the program, whose results it reads, by `node`; constants are left out.
+        origin: origin of the operator in the model.
+        partition: index of its partition, or None if it is not delegated.
+        reasons: reasons why it is not delegated; empty if it is.
+        macs: multiply-accumulate operations; 0 if unknown, because no operator imports it.
+        shape: sizes of the result, or () if it is no tensor.
+        rewrites: names of the rewrites without which it would not be delegated.
+        core: core that computes it in integers, such as "Cortex-M33 (CMSIS-NN)"; "" if it is delegated or computed in
+            float.
+        reads: operators, and inputs of the program, whose results it reads, by `node`; without constants.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("node",)
@@ -117,12 +117,12 @@ class Verdict:
 
     @property
     def node(self) -> str:
-        """Name of the operator's node in the exported program."""
+        """Return the name of the operator's node in the exported program."""
         return self.origin.nodes[0] if self.origin.nodes else ""
 
     @property
     def delegated(self) -> bool:
-        """Whether the NPU computes the operator."""
+        """True if the NPU computes the operator."""
         return self.partition is not None
 
 
@@ -144,7 +144,7 @@ class HostGroup:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Shape, node and module, as far as all operators have the same."""
+        """Return shape, node and module, as far as all operators have the same."""
         shapes = {v.shape for v in self.verdicts}
         first = self.verdicts[0]
         own = (first.node, first.origin.module if first.origin.source else "") if len(self.verdicts) == 1 else ()
@@ -153,7 +153,7 @@ class HostGroup:
 
     @property
     def places(self) -> str:
-        """Source lines, or modules where there are none; a file is named once."""
+        """Return source lines, or modules if there are none; a file is named once."""
         found = list(dict.fromkeys(v.origin.source or v.origin.module for v in self.verdicts))
         texts, last = [], ""
         for place in (short_source(place) for place in found[:_PLACES] if place):

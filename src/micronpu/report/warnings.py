@@ -1,4 +1,4 @@
-"""What a user should know before a program is used: what, where, how far, and what to try."""
+"""Warnings about a program: finding, place, size, and what to try."""
 
 from __future__ import annotations
 
@@ -10,45 +10,44 @@ from micronpu.base.arguments import check_switch
 from micronpu.base.errors import BudgetError, OptionError
 
 WARNING, NOTE = "warning", "note"
-"""Levels: what makes a program useless as a rule, and what is worth a look."""
+"""Levels: the program is usually useless; the finding deserves a look."""
 
 
 NO_KERNEL = "no-kernel"
-"""Rule of the warning that an operator left to the host has no kernel there."""
+"""Rule of the warning that a non-delegated operator has no kernel."""
 
 
 NOT_VERIFIED = "not-verified"
-"""Rule of the warning that this machine has not run the program: a tool is missing, or it cannot be run here."""
+"""Rule of the warning that this machine has not run the program: a tool is missing, or the program cannot run here."""
 
 
 NOTHING_DELEGATED = "nothing-delegated"
-"""Rule of the warning that a target has an NPU, and the program leaves it idle."""
+"""Rule of the warning that the target has an NPU, and the program does not use it."""
 
 
 class AccuracyWarning(UserWarning):
-    """A program is far from the float model that it was made of; Python's `warnings` show it."""
+    """A program is far from its float model; raised through Python's `warnings`."""
 
 
 @dataclass(frozen=True)
 class ReportWarning:
-    """Something about a program that its user would want to know before it is used.
+    """A finding about a program.
 
     Attributes:
-        level: "warning" where the program is of no use as a rule, "note" where a look is worth it.
-        rule: what kind it is: "far-from-float", "avoidable-noise", "fresh-weights", "other-answers",
-            "not-finite", "unequal-parts", "small-part", "precision", "int8-power", "unlike-features", "one-row",
-            "uninformative-data", "undecided-budget", "no-kernel", "not-verified" or
-            "nothing-delegated"; docs/accuracy.md says when.
-        what: what was found, a sentence or two.
+        level: "warning" if the program is usually useless, "note" if the finding deserves a look.
+        rule: its kind: "far-from-float", "avoidable-noise", "fresh-weights", "other-answers", "not-finite",
+            "unequal-parts", "small-part", "precision", "int8-power", "unlike-features", "one-row",
+            "uninformative-data", "undecided-budget", "no-kernel", "not-verified" or "nothing-delegated"; see
+            docs/accuracy.md.
+        what: the finding, a sentence or two.
         hint: what to try, as a clause.
-        output: number of the output that it is about; None where it is about no single one.
-        node: the operator that costs most, by its name in the exported program; "" where it is no single one.
-        operator: which operator that is, such as "log".
+        output: index of its output; None if it is not about a single one.
+        node: the operator that costs most, by its name in the exported program; "" if it is not about a single one.
+        operator: kind of that operator, such as "log".
         module: path of its module in the model.
         source: the user's file and line.
-        sqnr: how far, as signal-to-noise ratio against the float model in dB; None where it is no matter of noise.
-        agreement: share of the rows in which the program gives the answer of the float model, 0 to 1; None where the
-            output is no vector of scores.
+        sqnr: signal-to-noise ratio against the float model in dB; None if it is not about noise.
+        agreement: top-1 agreement with the float model, 0 to 1; None if the output is no vector of scores.
     """
 
     level: str
@@ -65,7 +64,7 @@ class ReportWarning:
 
     @property
     def is_severe(self) -> bool:
-        """Whether nobody should overlook it."""
+        """True for a severe finding."""
         return self.level == WARNING
 
     def __str__(self) -> str:
@@ -73,10 +72,10 @@ class ReportWarning:
 
 
 def check_runs(warnings: Sequence[ReportWarning]) -> None:
-    """Refuses a program that could not run at all.
+    """Refuse a program that cannot run.
 
     Raises:
-        BudgetError: says the first operator without a kernel, and how many more there are.
+        BudgetError: names the first operator without a kernel, and the number of others.
     """
     without = [warning for warning in warnings if warning.rule == NO_KERNEL]
     if without:
@@ -85,10 +84,10 @@ def check_runs(warnings: Sequence[ReportWarning]) -> None:
 
 
 def check_strict_use(strict: Any, verify: bool, *, named: Callable[[str], str] = str) -> None:
-    """Refuses to make errors of warnings that nobody looks for.
+    """Refuse ``strict`` without verification, which would find no warnings.
 
     Args:
-        named: how the user calls a switch that is off: ``verify=False``.
+        named: returns the user's name of a switch that is off: ``verify=False``.
 
     Raises:
         OptionError: ``strict`` is no switch, or nothing is verified.
@@ -103,10 +102,10 @@ def check_strict_use(strict: Any, verify: bool, *, named: Callable[[str], str] =
 
 
 def check_strict(warnings: Sequence[ReportWarning]) -> None:
-    """Refuses a program that a warning is about; notes are none.
+    """Refuse a program with a severe warning; notes are accepted.
 
     Raises:
-        BudgetError: says the first one, and how many there are.
+        BudgetError: quotes the first one, and their number.
     """
     severe = [warning for warning in warnings if warning.is_severe]
     if severe:

@@ -1,4 +1,4 @@
-"""How people read reports: in the terminal, as a page, in a notebook."""
+"""Views of reports: in the terminal, as a page, in a notebook."""
 
 from micronpu.report.views import advice, candidate_plot, html, sparsity_plot, tables, terminal
 

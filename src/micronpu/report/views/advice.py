@@ -12,12 +12,12 @@ from micronpu.report.texts import NOTHING, file_name, plural
 from micronpu.report.views.tables import plain_table
 
 _SPOTS = 6
-"""Hotspots that are shown."""
+"""Number of hotspots that are shown."""
 
 
 @shows(Advice)
 def advice_view(advice: Advice) -> RenderableType:
-    """Where the time goes, and what was tried, the most useful first."""
+    """Return hotspots, and the changes that were tried, the most useful first."""
     parts: list[RenderableType] = [Text(advice.summary, style="bold")]
     if advice.hotspots:
         parts += ["", Text("Where the time goes", style="bold"), _spots(advice.hotspots[:_SPOTS])]

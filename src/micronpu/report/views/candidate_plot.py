@@ -1,4 +1,4 @@
-"""One model on many targets as a picture: time to the right, SRAM upwards, both logarithmic, a line for the best."""
+"""One model on many targets as a picture: time to the right, SRAM upwards, both logarithmic, with the Pareto front."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from micronpu.report.shown import shows
 _WIDTH, _HEIGHT = 760, 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 130, 34, 52
 _LINE = 13
-"""Height of a line of text."""
+"""Height of a line of text in pixels."""
 _BEST, _OTHER, _AXIS = "#1a6fb5", "#8a94a0", "#9aa3ad"
 
 
 @shows(Candidates, "plot")
 def plot(candidates: Candidates) -> str:
-    """An SVG picture; targets without a time or without a program are not in it."""
+    """Return an SVG picture; targets without a time or without a program are left out."""
     shown = [
         (i, c, c.milliseconds, c.sram)
         for i, c in enumerate(candidates.candidates)
@@ -68,7 +68,7 @@ class _Axis:
 
     @property
     def ticks(self) -> list[float]:
-        """1, 2 and 5 of each decade, or the decades alone where those are many."""
+        """Return 1, 2 and 5 of each decade, or only the decades if there are many."""
         decades = range(math.floor(self._low), math.ceil(self._high) + 1)
         steps = (1, 2, 5) if self._high - self._low < 3 else (1,)
         found = [step * 10.0**d for d in decades for step in steps]
@@ -96,13 +96,13 @@ def _axes(x: _Axis, y: _Axis) -> list[str]:
 
 
 class _Labels:
-    """Places of texts that touch neither each other nor a point."""
+    """Places of texts that overlap neither each other nor a point."""
 
     def __init__(self, points: Sequence[tuple[float, float]]) -> None:
         self._taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in points]
 
     def find(self, x: float, y: float, width: float) -> tuple[float, float] | None:
-        """Left end and base line of a text beside a point; None where there is no room."""
+        """Return left end and base line of a text beside a point; None if there is no space."""
         beside = [(x + 8, y + 4), (x + 8, y - 8), (x + 8, y + 16), (x - 8 - width, y + 4), (x - width / 2, y - 10)]
         beside += [(x - width / 2, y + 20), (x - 8 - width, y - 8), (x - 8 - width, y + 16)]
         beside += [(x + 8, y + 4 + step * _LINE) for step in (-2, 2, -3, 3, -4, 4)]

@@ -1,4 +1,4 @@
-"""A trace for `chrome://tracing` and Perfetto: an estimate of the NPU by operation, or what was recorded of a run."""
+"""A trace for `chrome://tracing` and Perfetto: the estimate of the NPU by operation, or recorded times of a run."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 _PROCESS = 1
 _IDENTIFIER = b"ED00"
-"""Of an ETDump, behind its size."""
+"""Identifier of an ETDump, after its size."""
 _RUNTIME, _INSIDE = "runtime", "inside of delegates"
 _WHOLE, _ARITHMETIC = "NPU", "NPU: arithmetic"
 
 
 def chrome_trace(report: DelegationReport) -> str:
-    """The text of a trace file: what the NPU does in a call, operation by operation, as the report estimates it.
+    """Return the text of a trace file: operations of the NPU in a call, as the report estimates them.
 
-    Operations stand one behind the other; of each, arithmetic and memories begin together. What runs on the core has no
-    estimate by operation, and is not shown. Times are microseconds, or cycles where the clock is not known.
+    Operations follow each other; arithmetic and memories of an operation start together. Operators on the core have no
+    estimate by operation, and are not shown. Times are microseconds, or cycles if the clock is unknown.
 
     Raises:
         UnsupportedError: the report has no estimate of an operation.
@@ -72,10 +72,10 @@ def chrome_trace(report: DelegationReport) -> str:
 
 
 def recorded_trace(etdump: Path, title: str) -> str:
-    """The text of a trace file: when each operator of the runtime, and each operation inside of delegates, ran.
+    """Return the text of a trace file: times of each operator of the runtime, and of each operation inside delegates.
 
-    Times are microseconds from the first event, as the clock of the machine that ran it says; a board's ticks count as
-    nanoseconds, as ExecuTorch's Inspector takes them.
+    Times are microseconds from the first event, by the clock of the machine that ran it; a board's ticks count as
+    nanoseconds, as in ExecuTorch's Inspector.
 
     Args:
         etdump: of a run, here or on a board.
@@ -92,12 +92,12 @@ def recorded_trace(etdump: Path, title: str) -> str:
 
     try:
         with quiet(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of values that were not recorded
+            warnings.simplefilter("ignore")  # about values that were not recorded
             inspector = Inspector(
                 etdump_path=str(etdump), source_time_scale=TimeScale.NS, target_time_scale=TimeScale.US
             )
         found = [(block.name, event) for block in inspector.event_blocks for event in block.events]
-    except Exception as error:  # of flatbuffers, json or ExecuTorch, whatever the file holds
+    except Exception as error:  # flatbuffers, json or ExecuTorch raise different exceptions for a damaged file
         raise FileError(
             f"{etdump} is no ETDump that can be read: {first_line(error) or type(error).__name__}.", hint=hint
         ) from error
@@ -130,7 +130,7 @@ def recorded_trace(etdump: Path, title: str) -> str:
 
 
 def _names(title: str, rows: Sequence[str]) -> list[dict[str, Any]]:
-    """What the process and its rows are called."""
+    """Return events with the names of the process and its rows."""
     return [
         {"ph": "M", "pid": _PROCESS, "name": "process_name", "args": {"name": title}},
         *(

@@ -41,35 +41,35 @@ if TYPE_CHECKING:
     from micronpu.report.blame import Blame
 
 _VALUE = re.compile(r"(\w+ )?[\d,.]*\d( of [\d,]+)?( ms| dB)?")
-"""The number of a line of the headline, with its unit."""
+"""The number in a line of the headline, with its unit."""
 _CYCLES = '<th class="number">cycles</th><th class="number">µs</th>'
 
 
 _LIBRARIES = ("dagre.min.js", "cytoscape.min.js")
-"""Layout and drawing of graphs; `web/README.md` says where they come from."""
+"""Layout and drawing of graphs; `web/README.md` lists their sources."""
 
 
 @shows(DelegationReport, "page")
 def write_html(report: DelegationReport, path: str | os.PathLike[str], blame: Blame | None = None) -> Path:
-    """Writes the page; an existing file is replaced only when the new one is complete.
+    """Write the page; an existing file is replaced only when the new one is complete.
 
     Args:
         blame: errors per layer, by which the graph can be coloured.
 
     Raises:
-        FileError: it cannot be written there.
+        FileError: it cannot be written.
     """
     return write_file(path, page(report, blame).encode())
 
 
 def page(report: DelegationReport, blame: Blame | None = None, *, graph: bool = True) -> str:
-    """The whole page as text: styles, scripts and data inside, nothing fetched from anywhere.
+    """Return the page as text: styles, scripts and data are inside, nothing is fetched.
 
     Args:
         blame: see `write_html`.
-        graph: with the network as a picture and tables that can be sorted; else the page has no script.
+        graph: include the network as a picture and sortable tables; otherwise the page has no script.
     """
-    # What stays on the core comes first: it is what a reader may want to change.
+    # Operators on the core come first: they are what a reader may want to change.
     parts = [_head(report), _tiles(report), _next(report), _host(report)]
     kind = kind_of_rows(report)
     rows = partition_rows(report)
@@ -78,7 +78,7 @@ def page(report: DelegationReport, blame: Blame | None = None, *, graph: bool = 
     costs = bool(total_cycles(everything))
     if graph and report.verdicts:
         parts += [part("network.html"), part("timeline.html") if costs else "", _hotspots(report), _memory(report)]
-    # Bars are comparable over partitions: they share one scale.
+    # All partitions share one scale, so that bars are comparable.
     largest = max((weight(row, costs) for row in everything), default=0)
     parts += [_partition(number, rows[number], lines[number], kind, largest, costs) for number in rows]
     parts.append(_notes(report, drawn=graph and bool(report.verdicts)))
@@ -88,7 +88,7 @@ def page(report: DelegationReport, blame: Blame | None = None, *, graph: bool = 
 
 @shows(DelegationReport, "notebook")
 def framed(report: DelegationReport) -> str:
-    """The page in a frame of its own, so that its styles do not reach the notebook round it; without the graph."""
+    """Return the page in an iframe, so that its styles do not affect the notebook; without the graph."""
     height = min(900, 420 + 34 * len(report.verdicts))
     text = escape(page(report, graph=False))
     return f'<iframe srcdoc="{text}" style="width:100%;height:{height}px;border:0"></iframe>'
@@ -96,10 +96,10 @@ def framed(report: DelegationReport) -> str:
 
 @shows(MethodsReport, "page")
 def write_methods(report: MethodsReport, path: str | os.PathLike[str]) -> Path:
-    """Writes one page in which the page of each method stands in a frame of its own.
+    """Write one page that contains the page of each method in an iframe.
 
     Raises:
-        FileError: it cannot be written there.
+        FileError: it cannot be written.
     """
     head = f'<header><p class="target">{escape(report.target)}</p><h1>{escape(report.summary())}</h1></header>'
     said = "".join(f"<p>{escape(line)}</p>" for line in report.whole)
@@ -109,7 +109,7 @@ def write_methods(report: MethodsReport, path: str | os.PathLike[str]) -> Path:
 
 @shows(MethodsReport, "notebook")
 def framed_methods(report: MethodsReport) -> str:
-    """The pages of the methods in frames, without the graphs."""
+    """Return the pages of the methods in iframes, without the graphs."""
     return "".join(_method(name, own, graph=False) for name, own in report.methods.items())
 
 
@@ -141,14 +141,14 @@ def _head(report: DelegationReport) -> str:
 
 
 def _split(report: DelegationReport) -> str:
-    """The bar that shows the share of the operators that are where the target is for."""
+    """Return the bar that shows the share of the delegated operators, or of those in int8."""
     share = f"{100 * report.share:.4g}"
     label = f"{share} % of the operators {'on the NPU' if report.has_npu else 'in int8'}"
     return f'<div class="split" role="img" aria-label="{label}"><span style="width:{share}%"></span></div>'
 
 
 def _tiles(report: DelegationReport) -> str:
-    """The headline as tiles: the value, and behind it what qualifies it."""
+    """Return the headline as tiles: the value, and its qualifiers after it."""
     tiles = []
     for line in report.headline.lines:
         name, _, text = line.partition(": ")
@@ -166,7 +166,7 @@ def _tiles(report: DelegationReport) -> str:
 
 
 def _memory(report: DelegationReport) -> str:
-    """Who lies where when; the script draws it, the sentences stand by themselves."""
+    """Return memory over time: the script draws it, sentences repeat it as text."""
     if report.memory is None:
         return ""
     figures = [
@@ -188,7 +188,7 @@ def _memory(report: DelegationReport) -> str:
 
 
 def _notes(report: DelegationReport, drawn: bool) -> str:
-    """What neither a tile nor a drawing says; how the program was made is folded."""
+    """Return notes that neither a tile nor a drawing shows; details of the compilation are folded."""
     notes = [f"{n.processor}: the time is estimated at {n.clock_mhz:g} MHz by {n.source}." for n in report.latency]
     details = list(report.figures[len(report.latency) :])
     if drawn and report.memory is not None:
@@ -204,7 +204,7 @@ def _paragraphs(notes: Sequence[str]) -> str:
 
 
 def _next(report: DelegationReport) -> str:
-    """Severe warnings, which a screen reader reads at once, and what else to try as a list."""
+    """Return severe warnings, which a screen reader announces at once, and a list of what else to try."""
     severe = [warning for warning in report.warnings if warning.is_severe]
     parts = [_warning(warning) for warning in severe]
     if steps := report.next_steps[len(severe) :]:
@@ -227,7 +227,7 @@ _SPOTS = 5
 
 
 def _hotspots(report: DelegationReport) -> str:
-    """Operations by name, the costliest first; nothing where there are as few as in the table below."""
+    """Return operations by name, most expensive first; nothing for fewer than three."""
     spots = hotspots(report)
     if len(spots) < 3:
         return ""
@@ -253,7 +253,7 @@ def _hotspots(report: DelegationReport) -> str:
 
 
 def _partition(number: int, rows: list[Row], lines: list[Row], kind: str, largest: int, costs: bool) -> str:
-    """The table with repeated steps as groups; where there are any, every row by itself is there to be opened."""
+    """Return the table with repeated steps as groups, and a folded table of all rows if there are groups."""
     apart = ""
     if len(lines) < len(rows):
         of = sum(not row.steps for row in lines)
@@ -343,7 +343,7 @@ def _reason(reason: Reason) -> str:
 
 
 def _marked(text: str) -> str:
-    """The text with what stands between backticks as code."""
+    """Return the text with code in place of backticks."""
     parts = text.split("`")
     if len(parts) % 2 == 0:  # an odd backtick is only a character
         return escape(text)

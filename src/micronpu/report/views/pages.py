@@ -1,4 +1,4 @@
-"""Web pages of comparisons: between two reports, and of one model on many targets. Self-contained, as the report's."""
+"""Self-contained web pages of comparisons: between two reports, and of one model on many targets."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from micronpu.report.views.web import document, part
 
 
 def write_difference(difference: Difference, path: str | os.PathLike[str]) -> Path:
-    """Writes the page; an existing file is replaced only when the new one is complete.
+    """Write the page; an existing file is replaced only when the new one is complete.
 
     Raises:
-        FileError: it cannot be written there.
+        FileError: it cannot be written.
     """
     title = f"{difference.before} → {difference.after}"
     changed = [f for f in difference.figures if f.before != f.after]
@@ -58,10 +58,10 @@ def write_difference(difference: Difference, path: str | os.PathLike[str]) -> Pa
 
 
 def write_candidates(candidates: Candidates, path: str | os.PathLike[str]) -> Path:
-    """Writes the page; an existing file is replaced only when the new one is complete.
+    """Write the page; an existing file is replaced only when the new one is complete.
 
     Raises:
-        FileError: it cannot be written there.
+        FileError: it cannot be written.
     """
     front = set(candidates.front)
     columns = ("", *candidate_columns(candidates))
@@ -98,11 +98,11 @@ def _card(
     numbers: Iterable[int] = frozenset(),
     texts: int = 0,
 ) -> str:
-    """A table that can be sorted.
+    """Return a sortable table.
 
     Args:
         numbers: columns that are aligned to the right.
-        texts: number of last columns, which stand in a line of their own below each row.
+        texts: number of last columns, which have a separate line below each row.
     """
     right, cells = set(numbers), len(columns) - texts
     kind = [' class="number"' if i in right else "" for i in range(cells)]

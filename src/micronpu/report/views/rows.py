@@ -1,4 +1,4 @@
-"""What the terminal and the page both show of a report, as plain rows."""
+"""Rows of a report for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ class Row:
     """A line of a partition's table.
 
     Attributes:
-        name: operation of the NPU, or operator of the model where nothing is compiled yet.
+        name: operation of the NPU, or operator of the model before compilation.
         detail: the operation with its attributes, or the operator's node.
         shape: sizes of the result.
         macs: multiply-accumulate operations.
-        nodes: names of the nodes of the exported program that it stands for.
+        nodes: names of its nodes in the exported program.
         module: path of the submodule, or "".
         source: ``file:line`` of the user's model, or "".
         cost: estimate of the NPU's compiler, or None.
-        count: how many equal operations the line stands for; MACs and cost are their sums.
-        steps: of the head of a group of lines that the network goes through again and again: how many times; 0 in all
-            other lines.
+        count: number of equal operations in the line; MACs and cost are their sums.
+        steps: number of repetitions, in the head of a group of repeated lines; 0 in all other lines.
         members: number of lines of the group, which follow the head.
-        in_step: whether it is one of them.
+        in_step: True for a line of a group.
     """
 
     name: str
@@ -46,14 +45,14 @@ class Row:
 
     @property
     def title(self) -> str:
-        """The name, with the number of operations where there are several."""
+        """Return the name, with the number of operations if there are several."""
         if self.steps:
             return f"{self.steps} steps of {self.members}"
         return self.name if self.count == 1 else f"{self.count} x {self.name}"
 
 
 def partition_rows(report: DelegationReport) -> dict[int, list[Row]]:
-    """The rows of every partition by its number: NPU operations, or the model's operators before compilation."""
+    """Return the rows of every partition by its number: NPU operations, or the model's operators before compilation."""
     rows: dict[int, list[Row]] = {}
     for operation in report.operations:
         row = _row(operation, operation.name, operation.attributes)
@@ -69,7 +68,7 @@ def _row(of: Operation | Verdict, name: str, attributes: str) -> Row:
 
 
 def _joined(rows: Iterable[Row]) -> list[Row]:
-    """One line for equal operations in a row, such as the slices of a split."""
+    """Join equal operations in a row, such as the slices of a split, into one line."""
     joined: list[Row] = []
     for row in rows:
         last = joined[-1] if joined else None
@@ -81,21 +80,23 @@ def _joined(rows: Iterable[Row]) -> list[Row]:
 
 
 def _looks(row: Row) -> object:
-    """What two lines have to share to be one; a cost is always shown by itself."""
+    """Return what two lines must share to be joined; lines with a cost are never joined."""
     return row.name, row.shape, row.nodes, row.module, row.source, id(row) if row.cost is not None else None
 
 
 WHOLE = 24
 TOP = 10
-"""Lines up to which a table is shown whole, and lines of the highest cost that are shown of a longer one."""
+"""Maximum number of lines of a table that is not shortened, and number of lines that a shortened one shows."""
 _LONGEST_STEP = 256
 _LEAST_SAVED = 10
-"""Lines of a group, and lines that it has to save."""
+"""Maximum number of lines of a group, and minimum number of lines that it must save."""
 
 
 def folded(rows: Sequence[Row]) -> list[Row]:
-    """The rows with repeated steps, such as those of a recurrent network, as one group: a head, then a line per place
-    in the step with the sums over all of them."""
+    """Group repeated steps, such as those of a recurrent network: a head, then a line per operation of the step with
+    the
+    sums over all steps.
+    """
     kinds: dict[object, int] = {}
     keys = [kinds.setdefault((r.name, r.shape, r.macs, r.module, r.source, r.count), len(kinds)) for r in rows]
     result: list[Row] = []
@@ -114,12 +115,14 @@ def folded(rows: Sequence[Row]) -> list[Row]:
 
 
 def _repeats(keys: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Start, length and number of the steps that follow each other; of all lengths the one that saves the most lines,
-    and the shortest of those."""
+    """Return start, length and number of repeated steps. Of all lengths, the one that saves the most lines is chosen,
+    and
+    the shortest of those.
+    """
     lengths = range(1, min(_LONGEST_STEP, len(keys) // 3) + 1)
     best: dict[int, tuple[int, int, int]] = {}
     for length in lengths:
-        same = 0  # how many keys from here on equal the one a length later
+        same = 0  # number of keys from here on that equal the one a length later
         for at in range(len(keys) - length - 1, -1, -1):
             same = same + 1 if keys[at] == keys[at + length] else 0
             times = same // length + 1
@@ -136,7 +139,7 @@ def _repeats(keys: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def summed(rows: Sequence[Row]) -> Row:
-    """One line for several equal ones: the first, with the sums of counts, MACs and costs."""
+    """Return one line for several equal ones: the first, with the sums of counts, MACs and costs."""
     costs = [row.cost for row in rows if row.cost is not None]
     return replace(
         rows[0],
@@ -147,7 +150,7 @@ def summed(rows: Sequence[Row]) -> Row:
 
 
 def _sum(costs: Sequence[Cost]) -> Cost:
-    """Of operations one after the other."""
+    """Return the cost of operations in sequence."""
     cycles = sum(c.cycles for c in costs)
     memories = {name: sum(c.memory_cycles.get(name, 0) for c in costs) for c in costs for name in c.memory_cycles}
     return Cost(
@@ -163,8 +166,10 @@ def _sum(costs: Sequence[Cost]) -> Cost:
 
 
 def costliest(rows: Sequence[Row], most: int) -> list[Row]:
-    """The ``most`` lines of the highest cost (cycles where they are known, or else MACs; of equal ones the earlier) in
-    order of execution, each under the head of its group."""
+    """Return the ``most`` lines of the highest cost (cycles if known, or else MACs; of equal ones the earlier) in order
+    of
+    execution, each under the head of its group.
+    """
     costs = bool(total_cycles(rows))
     lines = [i for i, row in enumerate(rows) if not row.steps]
     lines = [i for i in lines if weight(rows[i], costs)] or lines
@@ -176,7 +181,7 @@ def costliest(rows: Sequence[Row], most: int) -> list[Row]:
 
 
 def cost_share(part: Sequence[Row], rows: Sequence[Row]) -> str:
-    """``97 % of the cycles`` (or of the MACs) that a part of the lines has, or "" where there are none."""
+    """Return the share of cycles or MACs in a part of the lines, as ``97 % of the cycles``; "" if there are none."""
     for name, costs in (("cycles", True), ("MACs", False)):
         of, everything = (sum(weight(r, costs) for r in lines if not r.steps) for lines in (part, rows))
         if everything:
@@ -185,12 +190,12 @@ def cost_share(part: Sequence[Row], rows: Sequence[Row]) -> str:
 
 
 def weight(row: Row, costs: bool) -> int:
-    """What a line is weighed by: cycles where the compiler knows them, or else MACs."""
+    """Return cycles if the compiler estimates them, or else MACs."""
     return row.macs if not costs else row.cost.cycles if row.cost is not None else 0
 
 
 def kind_of_rows(report: DelegationReport) -> str:
-    """What the rows are: "NPU operation" or "operator"."""
+    """Return the kind of the rows: "NPU operation" or "operator"."""
     return "NPU operation" if report.operations else "operator"
 
 
@@ -199,7 +204,7 @@ def macs_text(macs: int) -> str:
 
 
 def cost_texts(cost: Cost | None) -> tuple[str, str, str, str]:
-    """Cycles, microseconds, what takes the longest, how full the multipliers are; dashes where that is not known."""
+    """Return cycles, microseconds, bottleneck, and use of the multipliers; dashes for unknown ones."""
     if cost is None or not cost.cycles:
         return NOTHING, NOTHING, NOTHING, NOTHING
     time = f"{cost.microseconds:,.{1 if cost.microseconds < 100 else 0}f}" if cost.microseconds is not None else NOTHING
@@ -207,12 +212,12 @@ def cost_texts(cost: Cost | None) -> tuple[str, str, str, str]:
 
 
 def total_cycles(rows: Iterable[Row]) -> int:
-    """Cycles of the NPU for all rows; 0 where its compiler has no estimate."""
+    """Return cycles of the NPU for all rows; 0 if its compiler has no estimate."""
     return sum(row.cost.cycles for row in rows if row.cost is not None)
 
 
 def totals(rows: Sequence[Row], kind: str) -> str:
-    """``13 NPU operations, 2,656,768 MACs, 84,011 cycles``; what is zero or not known is left out."""
+    """``13 NPU operations, 2,656,768 MACs, 84,011 cycles``; zero and unknown figures are left out."""
     macs, cycles = sum(row.macs for row in rows), total_cycles(rows)
     parts = [plural(sum(row.count for row in rows), kind)]
     parts += [f"{macs:,} MACs"] if macs else []
@@ -221,7 +226,7 @@ def totals(rows: Sequence[Row], kind: str) -> str:
 
 
 def explained(rows: Sequence[Row], columns: Collection[str] = ("bound by", "use")) -> str:
-    """What the words of a table of these rows mean, as far as it has them and shows the column; "" for none."""
+    """Return the meaning of terms in a table of these rows that shows these columns; "" for none."""
     found = []
     if total_cycles(rows):
         found += ["bound by: the bottleneck"] * ("bound by" in columns)
@@ -232,7 +237,7 @@ def explained(rows: Sequence[Row], columns: Collection[str] = ("bound by", "use"
 
 
 def macs_sentence(report: DelegationReport) -> str:
-    """Where the arithmetic runs, or "" where there is none."""
+    """Return a sentence about the processors of the arithmetic, or "" without any."""
     parts = [f"{report.delegated_macs:,} multiply-accumulate operations on the NPU"] if report.delegated_macs else []
     host = report.macs - report.delegated_macs
     unknown = sum(not v.macs for v in report.host)

@@ -1,4 +1,4 @@
-"""A sparse network's report for the terminal, and its points as a picture."""
+"""Views of a sparse network's report: tables for the terminal, and a picture of its points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDTH, _HEIGHT, _MARGIN = 480, 320, 48
 
 @shows(SparsityReport)
 def view(report: SparsityReport) -> RenderableType:
-    """Summary, the points, the layers and the notes."""
+    """Return the summary, the points, the layers and the notes."""
     points = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title="Points", title_justify="left")
     for name in ("", "sparse layers", "cycles", "of dense", "bytes", "agreement", "loss", "corrections"):
         names = name == "corrections"
@@ -56,7 +56,7 @@ def view(report: SparsityReport) -> RenderableType:
 
 @shows(SparsityReport, "plot")
 def plot(report: SparsityReport) -> str:
-    """An SVG picture: cycles to the right, loss upwards, a ring round the chosen point."""
+    """Return an SVG picture: cycles to the right, loss upwards, a ring around the chosen point."""
     points = report.points
     most = max([p.cycles for p in points] + [1])
     least = 0.9 * min(p.cycles for p in points)

@@ -24,7 +24,7 @@ _NAMES = {"float": "float model", "quantized": "quantized model", "program": "pr
 
 
 def plain_table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    """A table of the reports' form; ``numbers`` are the columns that are aligned to the right."""
+    """Return a table in the style of the reports; ``numbers`` are the columns that are aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in columns:
         table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
@@ -33,7 +33,7 @@ def plain_table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
 
 @shows(Evaluation)
 def evaluation_view(evaluation: Evaluation) -> RenderableType:
-    """A line per program, and the verdict."""
+    """Return a line per program, and the verdict."""
     metric = evaluation.metric
     score_columns = (metric, "95 % interval") if metric else ()
     numbers = ("SQNR", "largest error", "same answer", "rows/s", metric)
@@ -74,12 +74,12 @@ def _comparison_cells(comparison: Comparison | None) -> tuple[str, str, str]:
 
 
 SHOWN = 12
-"""Layers that the table shows; the value and the JSON have all."""
+"""Maximum number of layers in the table; the value and the JSON have all."""
 
 
 @shows(Blame)
 def blame_view(blame: Blame) -> RenderableType:
-    """A line per layer, the worst ones, and what to try."""
+    """Return a line per layer, worst first, and what to try."""
     numbers = ("share", "own", "inherited", "total", "worst", "clipped")
     table = plain_table("layer", "share", "own", "inherited", "total", "worst", "source", numbers=numbers)
     table.columns[0].style = "cyan"
@@ -112,7 +112,7 @@ def _place(layer: LayerError) -> str:
 
 @shows(Difference)
 def difference_view(difference: Difference) -> RenderableType:
-    """Figures that changed, operators that moved, and operations that are others now."""
+    """Return figures that changed, operators that moved, and operations that changed."""
     if not difference.is_any:
         same = [f"{difference.before} and {difference.after} say the same.", *map(str, difference.causes)]
         return Text("\n".join(same), style="bold")
@@ -142,7 +142,7 @@ def difference_view(difference: Difference) -> RenderableType:
 
 
 def figure_texts(figure: Figure) -> tuple[str, ...]:
-    """Name, before, after, and the change with its share."""
+    """Return name, before, after, and the change with its percentage."""
     texts = [NOTHING if n is None else f"{n:,.{figure.digits}f}" for n in (figure.before, figure.after)]
     change = figure.change
     if change is None:
@@ -157,16 +157,16 @@ CANDIDATE_COLUMNS = (
     *CANDIDATE_TEXTS,
 )
 _ON_FIRST_LINE = ("target", "time", "band", "SRAM", "flash")
-"""The other ones are on the second line of a row in the terminal."""
+"""Columns of the first line of a row in the terminal; the others are on the second."""
 BEST = "fits, and no other is better in everything"
-"""What a star says: in time, SRAM, flash and accuracy at once."""
+"""Meaning of a star: Pareto-optimal in time, SRAM, flash and accuracy."""
 
 
 CANDIDATE_NUMBERS = ("time", "band", "SRAM", "flash", "on target", "calls", "SQNR")
 
 
 def candidate_texts(candidate: Candidate, metric: str) -> tuple[str, ...]:
-    """A cell for each of `CANDIDATE_COLUMNS`; the score is left out where there is no metric."""
+    """Return a cell for each of `CANDIDATE_COLUMNS`; the score is left out without a metric."""
     c = candidate
     fits = NOTHING if c.failed or c.fits is None else "yes" if c.fits else "no"
     time = band = NOTHING
@@ -183,7 +183,7 @@ def candidate_texts(candidate: Candidate, metric: str) -> tuple[str, ...]:
 
 
 def _taken(count: int | None, part: float | None) -> str:
-    """Bytes, and which part of the memory that is."""
+    """Return bytes, and their share of the memory."""
     if count is None:
         return NOTHING
     size = f"{count / 1024:,.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):,.2f} MiB"
@@ -191,14 +191,14 @@ def _taken(count: int | None, part: float | None) -> str:
 
 
 def candidate_columns(candidates: Candidates) -> tuple[str, ...]:
-    """The names of the cells."""
+    """Return the names of the cells."""
     names = (candidates.metric if n == "score" else n for n in CANDIDATE_COLUMNS)
     return tuple(n for n in names if n)
 
 
 @shows(Candidates)
 def candidates_view(candidates: Candidates) -> RenderableType:
-    """Two lines per target and setting; a star where no other is better in time, memory and accuracy at once."""
+    """Return two lines per target and setting, with a star on Pareto-optimal ones."""
     rows = [candidate_rows(c, candidates.metric) for c in candidates.candidates]
     head = _ON_FIRST_LINE
     widths = [max(len(line[n]) for line in (head, *(first for first, _ in rows))) for n in range(len(head))]
@@ -212,7 +212,7 @@ def candidates_view(candidates: Candidates) -> RenderableType:
 
 
 def candidate_rows(candidate: Candidate, metric: str) -> tuple[list[str], tuple[str, str]]:
-    """The cells of the first line, and the texts of the lines below: what it is, and what is not on the target."""
+    """Return the cells of the first line, and the texts below it: the target, and the operators that are not on it."""
     columns = [n for n in CANDIDATE_COLUMNS if metric or n != "score"]
     cells = dict(zip(columns, candidate_texts(candidate, metric), strict=True))
     first = [cells[n] for n in _ON_FIRST_LINE]
@@ -226,7 +226,7 @@ def candidate_rows(candidate: Candidate, metric: str) -> tuple[list[str], tuple[
 
 
 def _line(mark: str, cells: Sequence[str], widths: Sequence[int], style: str) -> RenderableType:
-    """A line of a table whose first columns are texts and the others numbers."""
+    """Return a line of a table whose first columns are texts and the others numbers."""
     texts = [c.ljust(w) if n < _TEXTS else c.rjust(w) for n, (c, w) in enumerate(zip(cells, widths, strict=True))]
     return Text(f"{mark:2}{'  '.join(texts)}".rstrip(), style=style, overflow="fold")
 
@@ -236,7 +236,7 @@ _TEXTS = 1
 
 @shows(Fixes)
 def fixes_view(fixes: Fixes) -> RenderableType:
-    """What was tried, and a line per choice; those that no other one beats are marked."""
+    """Return the fixes that were tried, and a line per choice; Pareto-optimal ones are marked."""
     tried = plain_table("tried", "gain on the rows to choose by", "")
     for attempt in fixes.attempts:
         tried.add_row(*map(Text, (attempt.name, str(attempt.gain), "kept" if attempt.kept else "")))

@@ -38,17 +38,17 @@ from micronpu.report.warnings import ReportWarning
 _COSTS = ("cycles", "µs", "bound by", "use")
 _NUMBERS = ("MACs", "cycles", "µs", "use")
 _LEAST_SAYING = ("use", "µs", "bound by", "module", "result")
-"""Columns that a narrow terminal does without, the first one first."""
+"""Columns that a narrow terminal omits, in this order."""
 
 
 @shows(DelegationReport)
 def report_view(report: DelegationReport, top: int | None = None, every: bool = False) -> RenderableType:
-    """Headline, what to do next, a table per partition, what stays on the core and why, and the notes.
+    """Return headline, what to do next, a table per partition, operators on the core with reasons, and notes.
 
     Args:
-        top: lines of each table that are shown, those of the highest cost; `TOP` of tables of more than `WHOLE` lines
-            unless given.
-        every: each operation by itself, repeated steps too, and how the program was made.
+        top: number of most expensive lines of each table that are shown; default: `TOP` in tables of more than `WHOLE`
+            lines, else all.
+        every: show each operation separately, including repeated steps, and details of the compilation.
     """
     parts = [*_headline(report), *_next(report)]
     partitions = partition_rows(report)
@@ -73,7 +73,7 @@ def report_view(report: DelegationReport, top: int | None = None, every: bool = 
 
 @shows(MethodsReport)
 def methods_view(report: MethodsReport) -> RenderableType:
-    """What the methods take together, and the view of each."""
+    """Return shared figures of the methods, and the view of each."""
     parts: list[RenderableType] = [Text(f"{report.summary()}.", style="bold"), *map(Text, report.whole)]
     for name, own in report.methods.items():
         parts += ["", Text(f"Method {name}", style="bold cyan"), report_view(own)]
@@ -81,12 +81,12 @@ def methods_view(report: MethodsReport) -> RenderableType:
 
 
 def _of_time(figures: Sequence[str]) -> list[str]:
-    """What is known of time, and what is not; energy and buses are for the full report."""
+    """Return figures of time; energy and buses are shown only in the full report."""
     return [figure for figure in figures if not figure.startswith("Energy")]
 
 
 def _named(text: str) -> Text:
-    """A line "Name: text" with its name in bold."""
+    """Return a line "Name: text" with its name in bold."""
     name, _, rest = text.partition(":")
     return Text.assemble((f"{name}:", "bold"), rest)
 
@@ -102,7 +102,7 @@ def _headline(report: DelegationReport) -> list[RenderableType]:
 
 
 def _next(report: DelegationReport) -> list[RenderableType]:
-    """Severe warnings in frames, and what else to try as a list."""
+    """Return severe warnings in frames, and a list of what else to try."""
     severe = [warning for warning in report.warnings if warning.is_severe]
     parts: list[RenderableType] = [warning_view(warning) for warning in severe]
     if steps := report.next_steps[len(severe) :]:
@@ -116,7 +116,7 @@ def _next(report: DelegationReport) -> list[RenderableType]:
 
 
 def warning_view(warning: ReportWarning) -> RenderableType:
-    """A severe warning in a red frame."""
+    """Return a severe warning in a red frame."""
     text = Text.assemble((warning.what, "bold"), "\n", ("Try: ", "dim"), sentence(warning.hint))
     return Group("", Panel(text, title="Warning", title_align="left", border_style="bold red"))
 
@@ -124,7 +124,7 @@ def warning_view(warning: ReportWarning) -> RenderableType:
 def program_view(
     report: DelegationReport, seconds: Mapping[str, float], top: int | None = None, every: bool = False
 ) -> RenderableType:
-    """The report of a finished program, and where the time of its compilation went.
+    """Return the report of a finished program, and the times of its compilation.
 
     Args:
         seconds: wall time by step of the compilation.
@@ -134,7 +134,7 @@ def program_view(
 
 
 def _partition(number: int, rows: list[Row], kind: str, top: int | None, every: bool) -> list[RenderableType]:
-    """The table, and what it leaves out."""
+    """Return the table, and a note on what it leaves out."""
     title = f"Partition {number}: {totals(rows, kind)}"
     lines = rows if every else folded(rows)
     most = top if top is not None else TOP if len(lines) > WHOLE else len(lines)
@@ -151,8 +151,8 @@ def _partition(number: int, rows: list[Row], kind: str, top: int | None, every: 
 class _Partition:
     """The table of a partition, as wide as the terminal allows.
 
-    Where that is too little, file names lose their folders, then the columns some of their distance, and then the table
-    loses the columns that say the least.
+    If the terminal is narrow, file names lose their folders, then the gaps between columns shrink, and then the least
+    important columns are omitted.
     """
 
     def __init__(self, title: str, rows: list[Row], kind: str) -> None:
@@ -170,7 +170,7 @@ class _Partition:
         self._columns = columns
 
     def fitting(self, width: int) -> tuple[dict[str, list[str]], int]:
-        """The columns that are shown in so many characters, and the characters between them."""
+        """Return the columns that fit into so many characters, and the width of the gap between them."""
         columns, gap = dict(self._columns), 3
         if _width(columns, gap) > width:
             columns["source"] = [file_name(source) for source in columns["source"]]
@@ -196,13 +196,13 @@ class _Partition:
             style = "cyan" if place == 0 else "dim" if name == "source" else ""
             table.add_column(name, justify="right" if name in _NUMBERS else "left", style=style, overflow="fold")
         for cells in zip(*columns.values(), strict=True):
-            # Text, not str: brackets in a name are no markup.
+            # Text, not str, because brackets in a name are not markup.
             table.add_row(*map(Text, cells))
         yield table
 
 
 class _Words:
-    """What the words of the tables mean, without those of columns that the terminal has no room for."""
+    """Meaning of the terms in the tables, only for columns that the terminal shows."""
 
     def __init__(self, rows: list[Row], tables: list[_Partition]) -> None:
         self._rows, self._tables = rows, tables
@@ -214,7 +214,7 @@ class _Words:
 
 
 def _width(columns: dict[str, list[str]], gap: int) -> int:
-    """Of a table with ``gap`` characters between the columns."""
+    """Return the width of a table with ``gap`` characters between the columns."""
     return sum(max(map(cell_len, (name, *cells))) for name, cells in columns.items()) + gap * (len(columns) - 1)
 
 

@@ -1,4 +1,4 @@
-"""Parts of web pages, and the document round them: everything inside, nothing fetched from anywhere."""
+"""Parts of web pages, and the HTML document around them, which needs no network."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _FOLDER = resources.files(__name__)
 
 
 def part(name: str) -> str:
-    """The text of a file of this folder."""
+    """Return the text of a file of this folder."""
     return (_FOLDER / name).read_text(encoding="utf-8").strip()
 
 
 def data(name: str, value: Any) -> str:
-    """Data for a script: JSON in which nothing ends the element."""
+    """Return data for a script: JSON that cannot close the element."""
     text = json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>'
 
 
 def document(title: str, body: str, scripts: str = "") -> str:
-    """The whole page.
+    """Return the whole page.
 
     Args:
         title: as text.
         body: as HTML.
-        scripts: elements behind the body.
+        scripts: elements after the body.
     """
     return f"""<!doctype html>
 <html lang="en">
