@@ -82,8 +82,8 @@ def test_in_a_folder(tmp_path: Path) -> None:
     done = deploy_together([one], folder, target=chip(tmp_path), hot="dtcm=2000")
     named = {region.name: region for region in done.regions}
     assert 0 < named["dtcm"].bytes <= 2000 and named["sram"].bytes > 0
-    assert 'section(".bss.hot")' in (folder / "micronpu_pools.c").read_text()
-    assert "*(.bss.hot)" in (folder / "micronpu_sections.ld").read_text()
+    assert 'PLACED(".micronpu.hot")' in (folder / "micronpu_pools.c").read_text()
+    assert "*(.micronpu.hot)" in (folder / "micronpu_sections.ld").read_text()
     firmware.need("g++")
     app = built(sized(folder), tmp_path / "app")
     assert subprocess.run([str(app)], capture_output=True, text=True).stdout.startswith("PASS: 4 vectors, 0 elements")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import zlib
 from pathlib import Path
 
@@ -117,3 +118,53 @@ def test_on_an_emulated_board(int8_folder: Path, board: str, resident: bool, tmp
     golden = int(programs.program("ethosu_int8").run(programs.program("ethosu_int8").rows[0][0]).reshape(-1)[3])
     sentence = f"vector 0, output 0, element 3: expected {golden}, computed {golden ^ 1}\n"
     assert printed == f"{sentence}DONE 4 vectors\n"
+
+
+VENDOR = """
+MEMORY {
+  FLASH (rx) : ORIGIN = 0x00000000, LENGTH = 2M
+  DTCM (rw) : ORIGIN = 0x20000000, LENGTH = 512K
+  SRAM (rw) : ORIGIN = 0x21000000, LENGTH = 4M
+  DDR (rw) : ORIGIN = 0x60000000, LENGTH = 16M
+}
+ENTRY(main)
+SECTIONS {
+  .text : { *(.text*) *(.rodata*) } > FLASH
+  ABOVE
+  .data : { *(.data*) } > DTCM AT > FLASH
+  .bss : { *(.bss*) *(COMMON) } > DTCM
+  BELOW
+}
+"""
+"""As vendors write it: `.bss` takes all that begins so, in a memory which the NPU does not see."""
+
+
+@pytest.mark.parametrize("place", ["ABOVE", "BELOW", None])
+def test_the_pools_in_a_script_of_a_vendor(int8_folder: Path, place: str | None, tmp_path: Path) -> None:
+    """In the SRAM wherever the script includes the folder's sections; else the linker says what is missing."""
+    firmware.need("arm-none-eabi-gcc", "arm-none-eabi-g++")
+    pools = firmware.compile_source(int8_folder / "micronpu_pools.c", tmp_path, "cortex-m55")
+    flags = firmware.executorch_flags()
+    model = firmware.compile_source(int8_folder / "micronpu_model.cpp", tmp_path, "cortex-m55", *flags)
+    use = "extern unsigned char model_method_pool[], model_temporary_pool[];\n"
+    (tmp_path / "main.c").write_text(
+        f"{use}int main(void) {{ return model_method_pool[0] + model_temporary_pool[0]; }}\n"
+    )
+    own = firmware.compile_source(tmp_path / "main.c", tmp_path, "cortex-m55")
+    (tmp_path / "micronpu_sections.ld").write_text((int8_folder / "micronpu_sections.ld").read_text())
+    include = "INCLUDE micronpu_sections.ld"
+    text = VENDOR
+    for mark in ("ABOVE", "BELOW"):
+        text = text.replace(mark, include if mark == place else "")
+    (tmp_path / "vendor.ld").write_text(text)
+    # ExecuTorch is not linked: of what is undefined, only the symbol of the sections matters.
+    keep = "-Wl,--warn-unresolved-symbols,--gc-sections,-u,model_method_pool,-u,_ZN8micronpu5Model5claimEv"
+    command = ["arm-none-eabi-gcc", "-mthumb", *firmware.CORES["cortex-m55"], "-nostdlib", f"-L{tmp_path}", keep]
+    command += ["-T", str(tmp_path / "vendor.ld"), str(own), str(pools), str(model), "-o", str(tmp_path / "v.elf")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert ("micronpu_sections_ld" in done.stderr) is (place is None), done.stderr
+    if place is not None:
+        listed = host(["arm-none-eabi-nm", str(tmp_path / "v.elf")])
+        found = re.findall(r"^(\w+) . (model_(?:planned_\d+|method_pool|temporary_pool))$", listed, re.M)
+        assert len(found) >= 2 and all(address.startswith("21") for address, _ in found), listed

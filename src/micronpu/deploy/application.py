@@ -59,13 +59,20 @@ def pools_source(together: Together) -> str:
         " */",
         "#include <stdint.h>",
         "",
+        "/* Not .bss: *(.bss*) of a linker script may be in a memory that the NPU does not see. */",
+        "#if defined(__arm__) && !defined(__linux__) && !defined(MICRONPU_POOLS_IN_BSS)",
+        "#define PLACED(name) __attribute__((section(name)))",
+        "#else",
+        "#define PLACED(name)",
+        "#endif",
+        "",
     ]
     for array in together.arrays:
         padded = -(-max(array.size, 1) // LINE) * LINE
         lines += [
             f"/* {array.what[0].upper()}{array.what[1:]}: {array.size} bytes are needed. */",
             _declared(array) + ";",
-            f'uint8_t {array.name}[{padded}] __attribute__((aligned({LINE}), section("{array.section}")));',
+            f'uint8_t {array.name}[{padded}] __attribute__((aligned({LINE}))) PLACED("{array.section}");',
             "",
         ]
     return "\n".join(lines[:-1]) + "\n"

@@ -236,13 +236,18 @@ def sections(together: Together) -> str:
     ]
     rows += [f"{name}_load = LOADADDR(.{name});" for name in names if board.is_resident]
     rows += [
-        f".micronpu_pools (NOLOAD) : {{ . = ALIGN({alignment}); *(.bss.pools) }} > {sram}",
-        f".micronpu_scratch (NOLOAD) : {{ . = ALIGN({alignment}); *(.bss.scratch) }} > {far}",
+        f".micronpu_pools (NOLOAD) : {{ . = ALIGN({alignment}); *(.micronpu.pools) }} > {sram}",
+        f".micronpu_scratch (NOLOAD) : {{ . = ALIGN({alignment}); *(.micronpu.scratch) }} > {far}",
     ]
     if together.pools.hot:
-        rows.append(f".micronpu_hot (NOLOAD) : {{ . = ALIGN({alignment}); *(.bss.hot) }} > {board.hot.upper()}")
+        rows.append(f".micronpu_hot (NOLOAD) : {{ . = ALIGN({alignment}); *(.micronpu.hot) }} > {board.hot.upper()}")
     if board.fast_scratch:
-        rows.append(f".micronpu_fast (NOLOAD) : {{ . = ALIGN(16); *(.bss.fast_scratch) }} > {sram}")
+        rows.append(f".micronpu_fast (NOLOAD) : {{ . = ALIGN(16); *(.micronpu.fast_scratch) }} > {sram}")
+    pool = together.arrays[-1].name
+    rows += [
+        "micronpu_sections_ld = ADDR(.micronpu_pools);",
+        f'ASSERT(!DEFINED({pool}) || SIZEOF(.micronpu_scratch) > 0, "micronpu: the pools are in another section")',
+    ]
     return shared(
         "sections.ld",
         together,

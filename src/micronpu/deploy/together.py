@@ -96,7 +96,9 @@ class Together:
     @property
     def start_up(self) -> dict[str, str]:
         """Sources that start the NPUs."""
-        pools = [(array.name, array.size) for array in self.arrays if array.section == ".bss.scratch" and array.size]
+        pools = [
+            (array.name, array.size) for array in self.arrays if array.section == ".micronpu.scratch" and array.size
+        ]
         started = self.started
         found: dict[str, str] = {}
         for firmware in self.firmware if started else ():
@@ -123,7 +125,7 @@ class Together:
             size = max(f.pools.planned[number] for f in sharing if number < len(f.pools.planned))
             whose = f" of {facts.file}" if own and len(self.groups) > 1 else ""
             what = f"planned memory {number + 1}{whose}"
-            section = ".bss.hot" if number + 1 in facts.pools.hot else ".bss.pools"
+            section = ".micronpu.hot" if number + 1 in facts.pools.hot else ".micronpu.pools"
             found.append(Array(f"{prefix}_planned_{number + 1}", size, section, what))
         return found
 
@@ -135,7 +137,7 @@ class Together:
         """The pool of a program's method allocator."""
         whose = f" of {facts.file}" if len(self.groups) > 1 else ""
         return Array(
-            f"{facts.file}_method_pool", facts.pools.method, ".bss.pools", f"pool of the method allocator{whose}"
+            f"{facts.file}_method_pool", facts.pools.method, ".micronpu.pools", f"pool of the method allocator{whose}"
         )
 
     def temporary(self, facts: Facts) -> Array:
@@ -144,7 +146,7 @@ class Together:
         size = facts.pools.temporary if own else max(f.pools.temporary for f in self.programs)
         whose = f" of {facts.file}" if own and len(self.groups) > 1 else ""
         prefix = facts.file if own else SHARED
-        return Array(f"{prefix}_temporary_pool", size, ".bss.scratch", f"pool of the temporary allocator{whose}")
+        return Array(f"{prefix}_temporary_pool", size, ".micronpu.scratch", f"pool of the temporary allocator{whose}")
 
     @property
     def arrays(self) -> tuple[Array, ...]:
@@ -160,10 +162,10 @@ class Together:
         """The sizes of all programs together."""
         arrays = self.arrays
         planned = [a for a in arrays if "_planned_" in a.name]
-        temporary = [a.size for a in arrays if a.section == ".bss.scratch"]
+        temporary = [a.size for a in arrays if a.section == ".micronpu.scratch"]
         return Pools(
             planned=tuple(a.size for a in planned),
-            hot=tuple(number for number, a in enumerate(planned, 1) if a.section == ".bss.hot"),
+            hot=tuple(number for number, a in enumerate(planned, 1) if a.section == ".micronpu.hot"),
             method=sum(methods[0].pools.method for methods in self.groups),
             temporary=sum(temporary),
             scratch=tuple(size for methods in self.groups for size in methods[0].pools.scratch),
