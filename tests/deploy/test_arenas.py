@@ -82,7 +82,7 @@ def test_in_a_folder(tmp_path: Path) -> None:
     done = deploy_together([one], folder, target=chip(tmp_path), hot="dtcm=2000")
     named = {region.name: region for region in done.regions}
     assert 0 < named["dtcm"].bytes <= 2000 and named["sram"].bytes > 0
-    assert 'PLACED(".micronpu.hot")' in (folder / "micronpu_pools.c").read_text()
+    assert 'MICRONPU_SECTION(".micronpu.hot")' in (folder / "micronpu_pools.c").read_text()
     assert "*(.micronpu.hot)" in (folder / "micronpu_sections.ld").read_text()
     firmware.need("g++")
     app = built(sized(folder), tmp_path / "app")

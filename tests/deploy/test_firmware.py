@@ -139,32 +139,36 @@ SECTIONS {
 """As vendors write it: `.bss` takes all that begins so, in a memory which the NPU does not see."""
 
 
-@pytest.mark.parametrize("place", ["ABOVE", "BELOW", None])
-def test_the_pools_in_a_script_of_a_vendor(int8_folder: Path, place: str | None, tmp_path: Path) -> None:
-    """In the SRAM wherever the script includes the folder's sections; else the linker says what is missing."""
+@pytest.mark.parametrize(("place", "use"), [("ABOVE", True), ("BELOW", True), (None, True), ("BELOW", False)])
+def test_the_pools_in_a_script_of_a_vendor(int8_folder: Path, place: str | None, use: bool, tmp_path: Path) -> None:
+    """In the SRAM wherever the script includes the folder's sections; else the linker says what is missing.
+
+    Sections that nothing uses are discarded: the pools of a program that is called stay, those of another do not.
+    """
     firmware.need("arm-none-eabi-gcc", "arm-none-eabi-g++")
-    pools = firmware.compile_source(int8_folder / "micronpu_pools.c", tmp_path, "cortex-m55")
     flags = firmware.executorch_flags()
-    model = firmware.compile_source(int8_folder / "micronpu_model.cpp", tmp_path, "cortex-m55", *flags)
-    use = "extern unsigned char model_method_pool[], model_temporary_pool[];\n"
-    (tmp_path / "main.c").write_text(
-        f"{use}int main(void) {{ return model_method_pool[0] + model_temporary_pool[0]; }}\n"
-    )
-    own = firmware.compile_source(tmp_path / "main.c", tmp_path, "cortex-m55")
+    files = ("micronpu_pools.c", "micronpu_model.cpp", "model.cpp")
+    objects = [firmware.compile_source(int8_folder / name, tmp_path, "cortex-m55", *flags) for name in files]
+    calls = "return model_init();" if use else "return 0;"
+    (tmp_path / "main.c").write_text(f"int model_init(void);\nint main(void);\nint main(void) {{ {calls} }}\n")
+    objects.append(firmware.compile_source(tmp_path / "main.c", tmp_path, "cortex-m55"))
     (tmp_path / "micronpu_sections.ld").write_text((int8_folder / "micronpu_sections.ld").read_text())
-    include = "INCLUDE micronpu_sections.ld"
     text = VENDOR
     for mark in ("ABOVE", "BELOW"):
-        text = text.replace(mark, include if mark == place else "")
+        text = text.replace(mark, "INCLUDE micronpu_sections.ld" if mark == place else "")
     (tmp_path / "vendor.ld").write_text(text)
     # ExecuTorch is not linked: of what is undefined, only the symbol of the sections matters.
-    keep = "-Wl,--warn-unresolved-symbols,--gc-sections,-u,model_method_pool,-u,_ZN8micronpu5Model5claimEv"
+    keep = "-Wl,--warn-unresolved-symbols,--gc-sections"
     command = ["arm-none-eabi-gcc", "-mthumb", *firmware.CORES["cortex-m55"], "-nostdlib", f"-L{tmp_path}", keep]
-    command += ["-T", str(tmp_path / "vendor.ld"), str(own), str(pools), str(model), "-o", str(tmp_path / "v.elf")]
+    command += ["-T", str(tmp_path / "vendor.ld"), *map(str, objects), "-o", str(tmp_path / "v.elf")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert ("micronpu_sections_ld" in done.stderr) is (place is None), done.stderr
-    if place is not None:
-        listed = host(["arm-none-eabi-nm", str(tmp_path / "v.elf")])
-        found = re.findall(r"^(\w+) . (model_(?:planned_\d+|method_pool|temporary_pool))$", listed, re.M)
-        assert len(found) >= 2 and all(address.startswith("21") for address, _ in found), listed
+    listed = host(["arm-none-eabi-nm", str(tmp_path / "v.elf")])
+    found = re.findall(r"^(\w+) . (model_(?:planned_\d+|method_pool|temporary_pool))$", listed, re.M)
+    if place is None:
+        return
+    assert len(found) == (3 if use else 0), listed
+    assert all(address.startswith("21") for address, _ in found), listed
+    host(["arm-none-eabi-objcopy", "-O", "binary", str(tmp_path / "v.elf"), str(tmp_path / "v.bin")])
+    assert (tmp_path / "v.bin").stat().st_size < 1 << 20  # the pools are not stored

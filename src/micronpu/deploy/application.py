@@ -57,14 +57,7 @@ def pools_source(together: Together) -> str:
         f" * The memories and pools of the programs, aligned and padded to {LINE} bytes, a line of the core's data",
         " * cache, in the sections that micronpu_sections.ld places.",
         " */",
-        "#include <stdint.h>",
-        "",
-        "/* Not .bss: *(.bss*) of a linker script may be in a memory that the NPU does not see. */",
-        "#if defined(__arm__) && !defined(__linux__) && !defined(MICRONPU_POOLS_IN_BSS)",
-        "#define PLACED(name) __attribute__((section(name)))",
-        "#else",
-        "#define PLACED(name)",
-        "#endif",
+        '#include "micronpu.h"',
         "",
     ]
     for array in together.arrays:
@@ -72,7 +65,7 @@ def pools_source(together: Together) -> str:
         lines += [
             f"/* {array.what[0].upper()}{array.what[1:]}: {array.size} bytes are needed. */",
             _declared(array) + ";",
-            f'uint8_t {array.name}[{padded}] __attribute__((aligned({LINE}))) PLACED("{array.section}");',
+            f'uint8_t {array.name}[{padded}] __attribute__((aligned({LINE}))) MICRONPU_SECTION("{array.section}");',
             "",
         ]
     return "\n".join(lines[:-1]) + "\n"

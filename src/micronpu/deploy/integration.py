@@ -243,10 +243,11 @@ def sections(together: Together) -> str:
         rows.append(f".micronpu_hot (NOLOAD) : {{ . = ALIGN({alignment}); *(.micronpu.hot) }} > {board.hot.upper()}")
     if board.fast_scratch:
         rows.append(f".micronpu_fast (NOLOAD) : {{ . = ALIGN(16); *(.micronpu.fast_scratch) }} > {sram}")
-    pool = together.arrays[-1].name
+    # An unused program is discarded with its pools; a used one has a pool of the method allocator.
     rows += [
-        "micronpu_sections_ld = ADDR(.micronpu_pools);",
-        f'ASSERT(!DEFINED({pool}) || SIZEOF(.micronpu_scratch) > 0, "micronpu: the pools are in another section")',
+        "PROVIDE(micronpu_sections_ld = ADDR(.micronpu_pools));",
+        'ASSERT(!DEFINED(micronpu_sections_ld) || SIZEOF(.micronpu_pools) > 0, "micronpu: another section has the '
+        'pools; include micronpu_sections.ld before *(.micronpu.*), or build with -DMICRONPU_POOLS_IN_BSS")',
     ]
     return shared(
         "sections.ld",
