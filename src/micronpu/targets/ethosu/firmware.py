@@ -157,7 +157,7 @@ def _fast(size: int) -> str:
         return ""
     return (
         "\n/* The NPU's own memory, which ExecuTorch's delegate hands over. */\n"
-        f'static unsigned char fast_scratch[{size}] __attribute__((aligned(32)))\n'
+        f"static unsigned char fast_scratch[{size}] __attribute__((aligned(32)))\n"
         '    MICRONPU_SECTION(".micronpu.fast_scratch");\n'
         "extern unsigned char *ethosu_fast_scratch;\nextern size_t ethosu_fast_scratch_size;\n"
         "unsigned char *ethosu_fast_scratch = fast_scratch;\nsize_t ethosu_fast_scratch_size = sizeof fast_scratch;\n"
