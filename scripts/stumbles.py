@@ -23,9 +23,12 @@ CLEAN = (
     "native",
     *(
         f"src/micronpu/{package}"
-        for package in ("accuracy", "advice", "base", "chips", "container", "emit", "host", "ir", "ops", "passes")
+        for package in ("accuracy", "advice", "base", "chips", "cli", "container", "emit", "frontend", "host", "ir")
     ),
-    *(f"src/micronpu/{package}" for package in ("cli", "program", "report", "runtime", "targets", "transforms")),
+    *(
+        f"src/micronpu/{package}"
+        for package in ("ops", "passes", "program", "report", "runtime", "targets", "transforms", "upstream")
+    ),
     "scripts/stumbles.py",
 )
 RULES = {

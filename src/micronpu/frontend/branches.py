@@ -1,7 +1,7 @@
-"""`torch.cond` as what an NPU can compute: both branches, and a choice of their results by elements.
+"""Replace `torch.cond` by operators that an NPU can compute: both branches, and an elementwise choice of their results.
 
-No NPU here branches, and a branch that is left alone is float operators on the host.  A call of the NPU for each branch
-would cost two calls where one is made now, and their border besides.
+NPUs have no branches, and a branch that stays in the program consists of float operators on the core.  An NPU
+invocation for each branch would cost two invocations and their inputs and outputs, instead of one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from micronpu.frontend.program import value_of
 
 
 def compute_both_branches(module: GraphModule) -> tuple[str, ...]:
-    """Writes the branches of every `cond` into the graph itself, in place.
+    """Inline the branches of every `cond` into the graph, in place.
 
-        cond(p, {relu(a(x))}, {tanh(b(x))}, x) -> y        where(p, relu(a(x)), tanh(b(x))) -> y
+      cond(p, {relu(a(x))}, {tanh(b(x))}, x) -> y        where(p, relu(a(x)), tanh(b(x))) -> y
 
-    Exact for what the chosen branch computes: a branch changes nothing but its results, and what the other one makes of
-    its inputs is not looked at.
+    Exact for the result of the chosen branch: branches have no side effects, and the other result is discarded.
 
     Returns:
         Names of the `cond`s, in their order.
@@ -57,7 +56,7 @@ def _branch(module: GraphModule, node: Any) -> GraphModule:
 
 
 def _can_choose(module: GraphModule, node: Node) -> bool:
-    """Whether the predicate is a tensor, and both branches give tensors of one form and are plain graphs."""
+    """Return True if the predicate is a tensor, and both branches are plain graphs with tensors of the same shapes."""
     predicate, *branches, _ = node.args
     if not isinstance(predicate, Node) or not all(u.target is operator.getitem for u in node.users):
         return False
@@ -78,7 +77,7 @@ def _results(branch: GraphModule) -> Sequence[Any]:
 
 
 def _inlined(module: GraphModule, branch: GraphModule, operands: Any) -> list[Node]:
-    """The operators of a branch in the graph of the module; its results."""
+    """Copy the operators of a branch into the graph of the module, and return its results."""
     copies: dict[Node, Node] = {}
     waiting = iter(operands)
     for node in branch.graph.nodes:

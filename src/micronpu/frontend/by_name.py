@@ -15,7 +15,7 @@ from micronpu.base.errors import ModelError
 
 
 def called_by_name(model: Any, examples: Mapping[str, Any]) -> tuple[nn.Module, tuple[Any, ...]]:
-    """A module that takes the same inputs in order, and they.
+    """Return a module that takes the same inputs in order, and these inputs.
 
     Raises:
         ModelError: it is no module, or its forward has no such argument.
@@ -45,7 +45,7 @@ def called_by_name(model: Any, examples: Mapping[str, Any]) -> tuple[nn.Module, 
 
 
 def with_forward(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
-    """The user's module with another forward: its parameters, and the names of its buffers."""
+    """Return a shallow copy of the user's module with another forward; parameters and names of buffers are the same."""
     owner = copy.copy(model)
     owner.__dict__ = dict(model.__dict__)
     own = type(owner)
@@ -54,7 +54,7 @@ def with_forward(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
 
 
 def rows_in_order(data: Any, names: Iterable[str]) -> Any:
-    """Calibration data with each call by name in the order of the inputs; anything else as it is.
+    """Return calibration data with inputs by name put in the order of the inputs; other data unchanged.
 
     Raises:
         ModelError: a call has other names.

@@ -1,4 +1,4 @@
-"""Checks of what the user hands in, before anything is computed from it."""
+"""Checks of the user's arguments before anything is computed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from micronpu.upstream.torch import FakeTensor, codegen_of, is_guard
 
 
 def check_listener(listener: Any) -> None:
-    """Raises `OptionError` where what shall hear about progress cannot."""
+    """Raise `OptionError` if a progress callback is not callable."""
     if listener is not None and not callable(listener):
         raise OptionError(
             f"`listener` is of type {type(listener).__name__}; it is a function of the step's name and its progress.",
@@ -28,10 +28,10 @@ def check_listener(listener: Any) -> None:
 
 
 def check_tensors(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Example inputs as programs can take them: written out in memory, in an order that the strides tell.
+    """Return example inputs in memory, with strides that show the order of the axes.
 
     Raises:
-        ModelError: a tensor that no program takes: sparse, complex, or not in the memory of this machine's CPU.
+        ModelError: a tensor is sparse, complex, or not in the memory of this machine's CPU.
     """
     for position, tensor in enumerate(examples):
         what = ""
@@ -54,10 +54,11 @@ def check_tensors(examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 
 def in_order(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor whose strides say so, too; other orders, as channels last, stay.
+    """Return the tensor with the strides of a contiguous one, if it is contiguous; other orders, as channels last,
+    stay.
 
-    Of [1, 8, 1, 1] and [1, 1, 6, 6] the bytes are the same in both orders, but ExecuTorch reads the order of the axes
-    off the strides, and a delegate on the board refuses an order that is not the one that its payload names.
+    A tensor of shape [1, 8, 1, 1] has the same bytes in both orders, but ExecuTorch reads the order of the axes from
+    the strides, and a delegate on the board refuses any order but the one in its payload.
     """
     if 0 in tensor.stride() and tensor.numel():
         return tensor.contiguous()
@@ -66,7 +67,7 @@ def in_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_results(module: GraphModule) -> None:
-    """Raises `ModelError` where a program returns no tensor, or one of torch's own named tuples."""
+    """Raise `ModelError` if a program returns no tensor, or one of torch's own named tuples."""
     output = module.graph.output_node()
     if not any(isinstance(n.meta.get("val"), torch.Tensor) or "val" not in n.meta for n in output.all_input_nodes):
         raise ModelError(
@@ -82,7 +83,7 @@ def check_results(module: GraphModule) -> None:
 
 
 def _named_tuple(spec: Any) -> str:
-    """``torch.return_types.sort``, where a specification of results holds such a tuple, or ""."""
+    """Return a name such as ``torch.return_types.sort`` if a specification of results contains such a tuple, or ""."""
     kind = getattr(spec, "type", None)
     if getattr(kind, "__module__", "") == "torch.return_types":
         return f"torch.return_types.{getattr(kind, '__name__', 'tuple')}"
@@ -91,11 +92,11 @@ def _named_tuple(spec: Any) -> str:
 
 
 _RUN = ("cond", "map", "map_impl", "scan")
-"""Control flow that ExecuTorch runs."""
+"""Control flow that ExecuTorch can run."""
 
 
 def check_control_flow(module: GraphModule, inside: str = "") -> None:
-    """Raises `ModelError` where a program has control flow that no runtime of ours has, or some inside of other.
+    """Raise `ModelError` if a program has control flow that no runtime supports, or nested control flow.
 
     Args:
         module: a graph, with the graphs of its branches and loops.
@@ -196,7 +197,7 @@ def check_parts(model: nn.Module) -> None:
 
 
 def check_weights(model: nn.Module) -> None:
-    """Raises `ModelError` where a parameter or buffer of the model has no values that can be used."""
+    """Raise `ModelError` if a parameter or buffer of the model has no usable values."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         what = ""
         if is_lazy(tensor):
@@ -214,9 +215,9 @@ _UNWRITABLE = re.compile(r'["\\\x00-\x1f\x7f\ud800-\udfff]')
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raises `ModelError` where a module, parameter or buffer has a name that ends a string of Python source.
+    """Raise `ModelError` if a module, parameter or buffer has a name that would end a string of Python source.
 
-    torch.fx writes these names into source that it runs, between quotation marks or, without them, as an attribute.
+    torch.fx writes these names into source code that it runs, in quotation marks or as attributes.
     """
     for name in names:
         if _UNWRITABLE.search(name) or any(keyword.iskeyword(part) for part in name.split(".")):
@@ -227,14 +228,14 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
-    """Whether no element is NaN or infinite."""
-    # One such element makes the sum neither, which takes no memory; only a sum that overflows needs the second look.
+    """Return True if no element is NaN or infinite."""
+    # A NaN or infinity also shows in the sum, which needs no memory; the second check is for sums that overflow.
     values = tensor.detach()
     return math.isfinite(float(values.sum())) or bool(torch.isfinite(values).all())
 
 
 def check_parameters(module: nn.Module) -> None:
-    """Raises `ModelError` where a parameter holds NaN or infinity, or no values at all."""
+    """Raise `ModelError` if a parameter contains NaN or infinity, or has no values."""
     for name, parameter in module.named_parameters():
         if parameter.is_meta:
             raise ModelError(
@@ -249,7 +250,7 @@ def check_parameters(module: nn.Module) -> None:
 
 
 def check_examples(module: GraphModule, examples: Sequence[torch.Tensor]) -> None:
-    """Raises `ModelError` where example inputs do not fit the program that is given with them."""
+    """Raise `ModelError` if example inputs do not match the inputs of their program."""
     expected = [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]
     if len(expected) != len(examples):
         raise ModelError(

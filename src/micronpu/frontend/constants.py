@@ -1,17 +1,17 @@
-"""Constants that a module is given: buffers, read where they are needed."""
+"""Constants added to a module as buffers."""
 
 from __future__ import annotations
 
 import torch
 from torch.fx import GraphModule, Node
 
-# Key of a module's meta: how many constants it was given, by prefix.
+# Key of a module's meta: number of added constants, by prefix.
 _COUNT = "micronpu_constants"
 
 
 def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: str) -> Node:
-    """A new buffer, read in front of ``before``; existing ones may have other readers and stay as they are."""
-    # The model counts for itself: trying all numbers from 0 would take quadratic time.
+    """Add a buffer, read before the node ``before``. Existing buffers are not reused: they may have other readers."""
+    # Counting avoids trying all numbers from 0, which would take quadratic time.
     count: dict[str, int] = model.meta.setdefault(_COUNT, {})
     number = count.get(prefix, 0)
     while hasattr(model, f"{prefix}_{number}"):

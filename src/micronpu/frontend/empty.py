@@ -1,4 +1,4 @@
-"""Tensors without elements, which no operator of a target takes and no program needs."""
+"""Removal of tensors without elements, which no operator of a target accepts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _is_empty(node: Node) -> bool:
 
 
 def _without_empty_operands(module: GraphModule, node: Node) -> None:
-    """Write a node that has a result with elements without its empty operands and results."""
+    """Remove the empty operands and results of a node that has a result with elements."""
     name = overload_name(node).split(".")[0]
     if name in ("split_with_sizes", "split", "chunk", "tensor_split", "unsafe_split"):
         _as_slices(module, node)
@@ -106,7 +106,7 @@ def _as_slices(module: GraphModule, node: Node) -> None:
 
 
 def _computed(module: GraphModule, node: Node) -> Any:
-    """The result of an operator whose operands are empty or constants."""
+    """Return the result of an operator whose operands are empty or constants."""
 
     def value(operand: Node) -> torch.Tensor:
         if operand.op == "get_attr":

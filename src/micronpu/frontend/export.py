@@ -1,4 +1,4 @@
-"""From a user's model and example inputs to an exported program."""
+"""Export of a user's model with example inputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from micronpu.upstream.torch import OpOverload, buffers_of, is_view, schema_of
 
 
 def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
-    """Example inputs as a tuple of tensors."""
+    """Return example inputs as a tuple of tensors."""
     values = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else example_inputs
     if not isinstance(values, (tuple, list)) or not values or not all(isinstance(v, torch.Tensor) for v in values):
         kind = f"of type {type(values).__name__}"
@@ -41,7 +41,7 @@ def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
 
 
 def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
-    """The model as an exported program."""
+    """Return the model as an exported program."""
     if isinstance(model, ExportedProgram):
         check_evaluation_mode(model.graph_module)
         return model
@@ -55,23 +55,23 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
     check_evaluation_mode(model)
     check_weights(model)
     check_names(name for name, _ in (*model.named_modules(), *model.named_parameters(), *model.named_buffers()))
-    # On some errors torch prints the graph that it has so far, on others it logs the traceback of what it then raises.
+    # On some errors torch prints the graph so far, on others it logs the traceback of the exception.
     with quiet(logging.ERROR), torch.no_grad(), unprinted():
         try:
-            # A mode is asked about every attribute of a tensor that torch looks at, a tenth of the time of an export.
+            # A torch function mode slows down all accesses to tensor attributes, by a tenth of the export time.
             recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
             recurrences = _RecurrencesByShape()
             with _assignments_written(model) as lost, recurrences if recurrent else contextlib.nullcontext():
                 program = _traced(model, examples)
                 recurrences.restore(program)
             if _written_constants(program) and _has_buffers_elsewhere(program, model):
-                # Buffers that forward reaches by another way than their names: only dynamo sees that they are the same.
+                # Forward reaches buffers by other paths than their names: only dynamo recognizes them as the same.
                 program = torch.export.export(model, examples, strict=True)
             _check_attributes(program, lost)
             return program
         except (MicroNpuError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # a forward that ends the process must not end the user's
+        except BaseException as error:  # a forward that ends the process must not end the caller's
             what, hint = explain(error)
             raise ModelError(
                 f"torch.export cannot trace {type(model).__name__} with these example inputs: {what}.", hint=hint
@@ -79,10 +79,10 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
 
 
 def _traced(model: nn.Module, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
-    """The program as `torch.export` traces it.
+    """Return the program as `torch.export` traces it.
 
-    It hands the branches of `torch.cond` that read parameters to Dynamo, which takes their sizes for symbols and fails
-    on the strides; where it has the whole model it sees the sizes.
+    Branches of `torch.cond` that read parameters are traced by Dynamo, which treats their sizes as symbols and fails on
+    the strides. If it traces the whole model, the sizes are known.
     """
     examples = _standing_alone(examples)
     try:
@@ -97,9 +97,9 @@ def _traced(model: nn.Module, examples: tuple[torch.Tensor, ...]) -> ExportedPro
 
 
 def _standing_alone(examples: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Example inputs that are no views, such as a row of a data set.
+    """Return example inputs that are no views, such as a row of a data set.
 
-    torch.export looks at what a view is of, and takes its sizes for symbols; the first symbol of a process takes 0.1 s.
+    torch.export would treat sizes of a view's base as symbols; the first symbol of a process takes 0.1 s.
     """
     storages = [example.untyped_storage().data_ptr() for example in examples]
 
@@ -114,11 +114,11 @@ def _standing_alone(examples: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, .
 
 @contextmanager
 def _assignments_written(model: nn.Module) -> Iterator[set[str]]:
-    """Makes what forward assigns to a buffer a write into it, at the end of forward.
+    """Turn assignments of forward to a buffer into writes at the end of forward.
 
-    self.h = new                h = new; buffer_of_h.copy_(h)
+      self.h = new                h = new; buffer_of_h.copy_(h)
 
-    torch.export sees such an assignment where the outermost module makes it, and forgets it anywhere else.
+    torch.export keeps such an assignment only in the outermost module.
 
     Yields:
         Paths of tensors that forward replaces and that are no buffers.
@@ -155,7 +155,7 @@ _ARGUMENTS = (
     "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first"
 )
 _STAND_INS = torch.library.Library("micronpu", "FRAGMENT")
-"""Operators in the place of recurrent layers, which nothing computes: they have shapes."""
+"""Placeholder operators for recurrent layers: they compute shapes only."""
 
 
 def _recurrent_shapes(
@@ -169,7 +169,7 @@ def _recurrent_shapes(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Results of a recurrent layer that have nothing but their shapes."""
+    """Return results of a recurrent layer that have shapes but no values."""
     states = [hx] if isinstance(hx, torch.Tensor) else list(hx)
     steps, batch = (input.shape[1], input.shape[0]) if batch_first else (input.shape[0], input.shape[1])
     result = input.new_empty((steps, batch, states[0].shape[2] * (2 if bidirectional else 1)))
@@ -193,31 +193,30 @@ _SHAPES = {name: _stand_in(name) for name in _LAYERS}
 
 
 def by_shape(operator: Any) -> Any:
-    """What gives the shapes of an operator's results without computing a recurrent layer step by step."""
+    """Return the function that computes result shapes of an operator, for recurrent layers without their steps."""
     return next((_SHAPES[name] for name, layer in _LAYERS.items() if layer is operator), operator)
 
 
 class _RecurrencesByShape(TorchFunctionMode):
-    """Spares torch.export the steps of recurrent layers, whose shapes it finds by computing them one after the other.
+    """Replaces recurrent layers by placeholders, so that torch.export does not compute them step by step.
 
-    gru(x, h)        micronpu::gru(x, h), and in the finished program aten::gru(x, h)
+      gru(x, h)        micronpu::gru(x, h), and in the finished program aten::gru(x, h)
 
-    A layer of 1,000 steps takes it ten seconds, and the graph has one node for it all the same.  What other threads
-    compute meanwhile is none of a mode's business.
+    A layer of 1,000 steps would take ten seconds, for one node in the graph.  The mode applies to its own thread only.
     """
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(function, "__name__", "")
-        # Beside padded sequences, of which the fourth argument is `has_biases`, the layers take packed ones.
+        # Layers also accept packed sequences; the fourth argument of padded ones is `has_biases`.
         if name in _SHAPES and not kwargs and len(args) == 9 and isinstance(args[3], bool):
             return _SHAPES[name](*args)
         return function(*args, **(kwargs or {}))
 
     @staticmethod
     def restore(program: ExportedProgram) -> None:
-        """Gives the layers of an exported program back their names, in place."""
+        """Restore the operators of recurrent layers in an exported program, in place."""
         names = {stand_in: _LAYERS[name] for name, stand_in in _SHAPES.items()}
         for module in program.graph_module.modules():
             if isinstance(module, GraphModule):
@@ -229,7 +228,7 @@ class _RecurrencesByShape(TorchFunctionMode):
 
 
 def _check_attributes(program: ExportedProgram, lost: Collection[str]) -> None:
-    """Raises `ModelError` where a program reads a tensor that the model replaces, which torch.export has not seen."""
+    """Raise `ModelError` if a program reads a tensor that the model replaces, which torch.export has not traced."""
     names = program.graph_signature.inputs_to_lifted_tensor_constants.values()
     for name in sorted({*_written_constants(program).values()}):
         raise ModelError(
@@ -245,7 +244,7 @@ def _check_attributes(program: ExportedProgram, lost: Collection[str]) -> None:
 
 
 def _written_constants(program: ExportedProgram) -> dict[str, str]:
-    """Constants of a program that it writes, by their inputs' names: what they are called."""
+    """Return the names of constants that a program writes, by the names of their inputs."""
     constants = program.graph_signature.inputs_to_lifted_tensor_constants
     shown = {node: node.name for node in program.graph.nodes if node.name in constants}
     found = {}
@@ -256,27 +255,27 @@ def _written_constants(program: ExportedProgram) -> dict[str, str]:
         if not arguments or arguments[0].alias_info is None:
             continue
         name = shown[node.args[0]]
-        shown[node] = name  # a view of it, or it once more
+        shown[node] = name  # a view of the constant, or the constant again
         if arguments[0].alias_info.is_write:
             found[name] = constants[name]
     return found
 
 
 def _has_buffers_elsewhere(program: ExportedProgram, model: nn.Module) -> bool:
-    """Whether a constant that a program writes is a buffer of the model."""
+    """Return True if a constant that a program writes is a buffer of the model."""
     own = {buffer.data_ptr() for buffer in model.buffers() if buffer.numel()}
     written = (program.constants[name] for name in _written_constants(program).values())
     return any(isinstance(value, torch.Tensor) and value.data_ptr() in own for value in written)
 
 
 def check_static(module: GraphModule) -> None:
-    """Raises `ModelError` where a shape of a program is only known at run time, or control flow is not run."""
+    """Raise `ModelError` if a shape of a program is only known at run time, or if control flow is not supported."""
     check_control_flow(module)
     for node in module.graph.nodes:
         value = node.meta.get("val")
         for tensor in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(tensor, torch.Tensor) and not all(isinstance(s, int) for s in tensor.shape):
-                from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # and sympy with it
+                from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # slow: imports sympy
 
                 hint = "export without dynamic_shapes"
                 if free_unbacked_symbols(tensor.shape):  # such as the result of `nonzero`

@@ -1,4 +1,4 @@
-"""From what the user gives to the one value that every later stage reads: a checked graph with its example inputs."""
+"""Conversion of the user's model into the value that every later stage reads: a checked graph with example inputs."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from micronpu.upstream.torch import FakeTensorMode, has_transforms
 
 @dataclass(frozen=True)
 class Exported:
-    """A model as every later stage reads it.
+    """A checked model.
 
     Attributes:
         module: the checked graph with the shapes of the example inputs; its states are its last inputs and outputs.
-        examples: what the user calls it with: inputs that fix shapes and dtypes.
-        model: what it was made of, which can be exported again for another batch size.
-        is_float: whether nothing in it has to do with quantization.
+        examples: the user's example inputs, which fix shapes and dtypes.
+        model: the original model, which can be exported again for another batch size.
+        is_float: True if it has no observers and no quantization.
     """
 
     module: GraphModule
@@ -49,20 +49,20 @@ class Exported:
 
     @property
     def states(self) -> States:
-        """What lives on from one call to the next."""
+        """States that persist from one call to the next."""
         return states_of(self.module)
 
 
 def exported(
     model: nn.Module | ExportedProgram, example_inputs: Sequence[Any] | torch.Tensor, also: Collection[str] = ()
 ) -> Exported:
-    """The model as a graph, checked; its states are further inputs and outputs.
+    """Return the model as a checked graph; its states are further inputs and outputs.
 
     Args:
         also: paths of buffers that are states because other methods of the program write them.
 
     Raises:
-        ModelError: it cannot be exported, or cannot be compiled whatever the target.
+        ModelError: it cannot be exported, or cannot be compiled for any target.
     """
     examples = as_inputs(example_inputs)
     ready = isinstance(model, GraphModule) and (is_exported(model) or not is_float(model))
@@ -89,7 +89,7 @@ def exported(
 
 
 def inputs_not_negative(given: Exported, rows: Sequence[Sequence[torch.Tensor]]) -> frozenset[str]:
-    """Names of integer inputs that no call of calibration, and no example, gives a negative number."""
+    """Return names of integer inputs that are non-negative in all calibration samples and examples."""
     nodes = [n for n in given.module.graph.nodes if n.op == "placeholder"][: len(given.examples)]
     return frozenset(
         node.name
@@ -100,9 +100,9 @@ def inputs_not_negative(given: Exported, rows: Sequence[Sequence[torch.Tensor]])
 
 
 def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]) -> GraphModule:
-    """A float model as a graph of its own, for any number of rows where it takes any, and has no states.
+    """Return a separate copy of a float model as a graph, for any batch size if possible and if it has no states.
 
-    Its states are its last inputs and its last outputs, and it need not be exported again.
+    Its states are its last inputs and outputs. It need not be exported again.
 
     Raises:
         ModelError: it cannot be exported, or is quantized already.
@@ -111,7 +111,7 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[t
         if not is_float(model):
             raise ModelError("The model is quantized already; weights are chosen in float.", hint="the float model")
     elif not isinstance(model, (nn.Module, ExportedProgram)):
-        export(model, examples)  # which says what is wrong with it
+        export(model, examples)  # raises with the reason
     try:
         with quiet():
             module = copy.deepcopy(export_for_training(model, examples))
@@ -127,7 +127,7 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[t
 
 
 def export_for_training(model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]) -> GraphModule:
-    """The model in evaluation mode as a graph of its own, for any batch size if it has one and can be exported so."""
+    """Return a separate copy of the model in evaluation mode as a graph, for any batch size if possible."""
     return graph_module(_exported_again(model, examples))
 
 
@@ -138,7 +138,7 @@ def _exported_again(
         with quiet():
             return copy.deepcopy(model)
     if not isinstance(model, nn.Module):
-        return export(model, examples)  # which says what is wrong with it
+        return export(model, examples)  # raises with the reason
     own = copy.deepcopy(model)
     if isinstance(own, GraphModule):
         for part in own.modules():  # eval() of an exported module raises
@@ -148,7 +148,7 @@ def _exported_again(
     own, examples = to_float32(own), tuple(map(in_float32, examples))
     sizes = {t.shape[0] if t.dim() else None for t in examples}
     if len(sizes) == 1 and None not in sizes:
-        # A size of 1 would be taken for a constant.
+        # A size of 1 would become a constant.
         several = tuple(torch.cat([t, t]) if t.shape[0] == 1 else t for t in examples)
         try:
             with quiet(), torch.no_grad():
@@ -157,13 +157,13 @@ def _exported_again(
             raise
         except (
             Exception
-        ):  # torch raises many kinds here; the export below says what is wrong with the model, if anything
+        ):  # torch raises many kinds of exceptions; if the model is at fault, the export below reports it
             pass
     return export(own, examples)
 
 
 def graph_module(program: Any) -> GraphModule:
-    """A graph module with weights as attributes, from an exported program or such a module.
+    """Return a graph module with weights as attributes, from an exported program or such a module.
 
     Raises:
         ModelError: it is neither.
@@ -172,7 +172,7 @@ def graph_module(program: Any) -> GraphModule:
         return program
     if isinstance(program, torch.export.ExportedProgram):
         check_names((*program.state_dict, *program.constants, *(entry.fqn for entry in program.module_call_graph)))
-        # Guards would be calls of a module in the middle of the graph, and shapes are checked by us.
+        # Guards would be module calls inside the graph; shapes are checked elsewhere.
         with quiet():
             program, converted = convert_to_float32(without_regions(program))
             program = _without_transforms(program)
@@ -188,9 +188,9 @@ def graph_module(program: Any) -> GraphModule:
 
 
 def _without_transforms(program: ExportedProgram) -> ExportedProgram:
-    """A program in which transforms of torch.func are taken apart into the operators that they amount to.
+    """Return a program in which transforms of torch.func are decomposed into operators.
 
-    torch.vmap(f)(x)        f with an axis more
+      torch.vmap(f)(x)        f with one more axis
 
     Raises:
         ModelError: torch cannot do it.
@@ -208,12 +208,12 @@ def _without_transforms(program: ExportedProgram) -> ExportedProgram:
 
 
 def is_exported(model: Any) -> bool:
-    """Whether a model is a module that one of our functions has exported, which need not be done again."""
+    """Return True if a model is a module that this package has exported, which need not be exported again."""
     return isinstance(model, GraphModule) and bool(EXPORTED.of(model))
 
 
 def is_float(module: GraphModule) -> bool:
-    """Whether nothing in a module has to do with quantization."""
+    """Return True if a module has no observers and no quantization."""
     return not any(is_quantize(n) or is_dequantize(n) for n in module.graph.nodes) and not _observers(module)
 
 
@@ -221,7 +221,7 @@ def is_float(module: GraphModule) -> bool:
 
 
 def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> GraphModule:
-    """A converted module ready to be compiled: dropouts off, shapes those of the example inputs.
+    """Return a converted module ready to be compiled: without dropouts, with the shapes of the example inputs.
 
     Args:
         quantized: the result of `convert_pt2e`; it is not changed.
@@ -253,7 +253,7 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
             node.replace_all_uses_with(size)
     for node in list(model.graph.nodes):
         if overload_name(node) and not node.all_input_nodes and isinstance(node.meta.get("val"), torch.Tensor):
-            # A constructor, whose shape was that of the batch until now.
+            # A constructor, whose shape depended on the batch size.
             constant = add_constant(model, node, node.target(*node.args, **node.kwargs), "constant")
             node.replace_all_uses_with(constant)
     model.graph.eliminate_dead_code()
@@ -266,7 +266,7 @@ def _observers(module: nn.Module) -> list[str]:
 
 
 class _Specialize(Interpreter):
-    """Runs a module on fake inputs; notes shapes, and sizes that are numbers now."""
+    """Runs a module on fake inputs; records shapes, and sizes that are now numbers."""
 
     def __init__(self, model: GraphModule) -> None:
         super().__init__(model)

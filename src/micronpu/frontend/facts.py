@@ -1,7 +1,7 @@
-"""What one stage says of a node, or of a module, to a later one: every key of ours in torch's `meta`, declared here.
+"""Facts about nodes and modules that one stage records for a later one, in torch's `meta`; all keys are declared here.
 
-torch hands `meta` on from a node to what is written for it.  A fact that is true of the node alone therefore holds the
-node's name, and is none where the name is another.
+torch copies `meta` from a node to its replacements.  A fact that holds only for the node itself therefore contains the
+node's name, and does not apply to nodes of other names.
 """
 
 from __future__ import annotations
@@ -21,79 +21,81 @@ class HasMeta(Protocol):
 
 @dataclass(frozen=True)
 class Fact(Generic[Value]):
-    """One thing that is said.
+    """A fact.
 
     Attributes:
         key: in `meta`.
-        unsaid: what it is where nobody has said it.
+        unsaid: default value.
     """
 
     key: str
     unsaid: Value
 
     def of(self, whose: HasMeta) -> Value:
-        """What was said, or `unsaid`."""
+        """Return the recorded value, or `unsaid`."""
         value: Value = whose.meta.get(self.key, self.unsaid)
         return value
 
     def say(self, whose: HasMeta, value: Value) -> None:
-        """Says it, in the place of what was said before."""
+        """Record a value, which replaces the previous one."""
         whose.meta[self.key] = value
 
     def is_said(self, whose: HasMeta) -> bool:
-        """Whether somebody has said it."""
+        """Return True if a value is recorded."""
         return self.key in whose.meta
 
     def take(self, whose: HasMeta) -> Value:
-        """What was said, which is unsaid from then on."""
+        """Remove and return the recorded value."""
         value: Value = whose.meta.pop(self.key, self.unsaid)
         return value
 
 
-# Of nodes of a float program.
+# Facts about nodes of a float program.
 SETTING: Fact[tuple[Any, ...]] = Fact("micronpu_quantization", ())
 """The user's setting for the operator, or None for float, as a tuple of one."""
 IN_FLOAT: Fact[bool] = Fact("micronpu_in_float", False)
-"""Whether an operator standardises an input that would lose too much if it were quantized before."""
+"""True for an operator that standardizes an input which would lose too much precision if it were quantized before."""
 GRID: Fact[tuple[str, Any]] = Fact("micronpu_grid", ("", None))
-"""Of a value that has a grid of its own, whatever calibration sees of it: its name, and the rule with the grid."""
+"""Name of a value with fixed qparams, independent of calibration, and the rule with these qparams."""
 KEPT_OR_ZERO: Fact[str] = Fact("micronpu_is_kept_or_zero", "")
-"""The name of a product of 0 or 1 and a value, or of rows with a single 1 and a matrix, whose grid it has: calibration
-has seen only what was kept, and of values that are almost equal the NPU may keep another."""
+"""Name of a product of 0 or 1 and a value, or of one-hot rows and a matrix. It has the qparams of the operand:
+calibration has seen only the selected values, and the NPU may select another of nearly equal values.
+"""
 SIGN_COUNTS: Fact[str] = Fact("micronpu_sign_counts", "")
-"""The name of a difference of which nobody asks more than whether it is larger than zero."""
+"""Name of a difference that is only compared with zero."""
 UNEVEN: Fact[float] = Fact("micronpu_uneven", 1.0)
-"""Of a norm's operators, whatever they are written as: how many times larger than small rows its large ones are."""
+"""Ratio of the largest to small rows of a norm's operand, in any decomposition of the norm."""
 ROW_SIZE: Fact[float] = Fact("micronpu_row_size", 1.0)
-"""Of the same, the size of the largest row that was seen."""
+"""Size of the largest row of a norm's operand in calibration."""
 DECIDED: Fact[str] = Fact("micronpu_decided", "")
-"""The name of a cast that makes a number of a decision that the host has taken."""
+"""Name of a cast that converts a boolean, computed on the core, to a number."""
 SIZE: Fact[Any] = Fact("micronpu_size", None)
-"""The size that a program was traced with where it took any."""
+"""The size that a program with dynamic size was traced with."""
 
-# Of nodes of a host part.
+# Facts about nodes of a core part.
 HANDLES: Fact[tuple[int, ...]] = Fact("micronpu_handles", ())
-"""Debug handles of the operators that a call of a kernel stands for."""
+"""Debug handles of the operators that a kernel call computes."""
 
-# Of modules.
+# Facts about modules.
 EXPORTED: Fact[bool] = Fact("micronpu_exported", False)
-"""Whether a float module is an exported program's, with the lines of the user's model, and for any batch size where
-that has one."""
+"""True for a float module of an exported program, with the user's source lines, and for any batch size if it allows
+that.
+"""
 IN_TRAINING: Fact[bool] = Fact("micronpu_in_training", False)
-"""Whether weights and batch norms are about to be trained."""
+"""True while weights and batch norms are trained."""
 NOT_NEGATIVE: Fact[Collection[str]] = Fact("micronpu_not_negative", ())
-"""Names of integer inputs that are never negative; the finished program refuses others."""
+"""Names of integer inputs that are never negative; the finished program refuses negative values."""
 BOTH_BRANCHES: Fact[tuple[str, ...]] = Fact("micronpu_branches", ())
-"""Names of each `torch.cond` of which both branches are computed."""
+"""Names of each `torch.cond` whose two branches are both computed."""
 CONVERTED: Fact[tuple[str, ...]] = Fact("micronpu_converted", ())
 """Dtypes of a module's floats that were converted to float32, such as "float16"."""
 WRITTEN_OUT: Fact[tuple[tuple[str, int, bool], ...]] = Fact("micronpu_written_out", ())
-"""Of each `while_loop` that is written out: its name, its steps, and whether data may end it before that."""
+"""Name of each unrolled `while_loop`, its steps, and whether data may end it earlier."""
 LOOPS_ALLOWED: Fact[bool] = Fact("micronpu_loops", False)
-"""Whether recurrent layers may become one step in a loop."""
+"""True if recurrent layers may become one step in a loop."""
 FLOAT_PROGRAM: Fact[Any] = Fact("micronpu_float_program", None)
-"""The module as it was before any rewrite, between the rewrites and the annotation of torchao's `prepare_pt2e`."""
+"""The module before any rewrite; between the rewrites and the annotation in torchao's `prepare_pt2e`."""
 LOOP_GRIDS: Fact[tuple[Any, ...]] = Fact("micronpu_grids", ())
-"""Grids of what the step of a loop takes and gives."""
+"""Qparams of the inputs and outputs of a loop's step."""
 SCOPES: Fact[dict[str, str] | None] = Fact("micronpu_scopes", None)
-"""Names of observers by what they look at, between preparation and conversion."""
+"""Names of observers by the observed value, between preparation and conversion."""

@@ -18,12 +18,12 @@ _STANDARD = f"{Path(sysconfig.get_path('stdlib')).resolve()}/"
 
 @dataclass(frozen=True)
 class _Failure:
-    """What is known of an exception.
+    """Facts about an exception.
 
     Attributes:
         kind: name of its class.
         text: its message.
-        packed: whether a function that it was raised in had a packed sequence.
+        packed: True if a function in its traceback had a packed sequence.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class _Failure:
 
 
 _MOST_OF_TORCH = 160
-"""Characters of torch's own message that are quoted beside the construct."""
+"""Maximum number of characters of torch's own message that are quoted with the construct."""
 _DEPENDS_ON_VALUES = "GuardOnDataDependentSymNode"
 _KNOWN: tuple[tuple[Callable[[_Failure], bool], str, str], ...] = (
     (

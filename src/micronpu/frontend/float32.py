@@ -1,4 +1,4 @@
-"""Programs in float32, whatever floats the model is written in."""
+"""Conversion of models with other floats to float32."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Model = TypeVar("_Model", bound=nn.Module)
 
 
 def in_float32(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of float16, bfloat16 or float64 as float32; any other as it is."""
+    """Return a tensor of float16, bfloat16 or float64 as float32; any other unchanged."""
     return tensor.to(torch.float32) if tensor.dtype in _OTHER else tensor
 
 
@@ -42,7 +42,7 @@ def convert_to_float32(program: ExportedProgram) -> tuple[ExportedProgram, tuple
     found = sorted({str(dtype).removeprefix("torch.") for graph in graphs for dtype in _other_dtypes(graph)})
     if not found:
         return program, ()
-    with quiet():  # torch warns of its own copying
+    with quiet():  # torch warns about its own copying
         module = copy.deepcopy(program.graph_module)
     qparams = {node.name for node in module.graph.nodes if _is_qparam(node)}
     for graph in module.modules():

@@ -1,8 +1,8 @@
 """Programs without writes that another value can see.
 
-Every later stage takes an operator as a function of its operands.  `torch.relu_(conv(x))` is one, since nobody reads
-the convolution any more; `y[:, 0] += 1` is not: it changes y through a view.  A compiled program leaves its inputs as
-they are, whatever the module writes into them.
+Every later stage takes an operator as a function of its operands.  `torch.relu_(conv(x))` is one, since no other
+operator reads the convolution; `y[:, 0] += 1` is not: it changes y through a view.  A compiled program does not change
+its inputs, even if the module writes into them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from micronpu.upstream.torch import schema_of, set_graph
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:
-    """The program with shared writes made functions; the same object where it has none.
+    """Return the program with shared writes replaced by functions; the same object if it has none.
 
         y = conv(x)                     y = conv(x)
         v = select(y, 1, 0)             v = select(y, 1, 0)
@@ -26,12 +26,14 @@ def functional(program: ExportedProgram) -> ExportedProgram:
         z = mul(y, 2)                   y' = select_scatter(y, w, 1, 0)
                                         z = mul(y', 2)
 
-    A buffer that it changes remains one: a state, see `micronpu.frontend.states`.
+    A buffer that it changes remains a buffer: a state, see `micronpu.frontend.states`.
     """
     if any(_writes_what_others_see(node) for node in program.graph.nodes):
         program = program.run_decompositions({})
         for node in program.graph.nodes:
-            if node.target is torch.ops.aten.view.default:  # strides of a run need not be those of shape propagation
+            if (
+                node.target is torch.ops.aten.view.default
+            ):  # strides at run time may differ from those of shape propagation
                 node.target = torch.ops.aten.reshape.default
     if program.graph_signature.user_inputs_to_mutate:
         program = _without_written_inputs(program)
@@ -39,7 +41,7 @@ def functional(program: ExportedProgram) -> ExportedProgram:
 
 
 def _without_written_inputs(program: ExportedProgram) -> ExportedProgram:
-    """The program without the outputs that stand for what it writes into its inputs.
+    """Return the program without the outputs for its writes into inputs.
 
     y = relu(x)                     y = relu(x)
     return y as x, y        ->      return y
@@ -69,9 +71,9 @@ def _writes_what_others_see(node: Node) -> bool:
 
 
 def _is_seen_elsewhere(source: Node) -> bool:
-    """Whether the memory of a value belongs to another one, too, or is read by more than the writer."""
+    """Return True if the memory of a value is shared with another one, or read by others than the writer."""
     overload = aten_overload(source)
     if overload is None or len(source.users) > 1 or is_getitem(source):
         return True
-    # A write into what another write returned is as good as that one, which is looked at by itself.
+    # A write into the result of another write is as safe as that write, which is checked separately.
     return not schema_of(overload).is_mutable and any(r.alias_info is not None for r in schema_of(overload).returns)

@@ -1,4 +1,4 @@
-"""What to try where an operator of the program is none that micronpu knows."""
+"""Hints for operators that micronpu does not know."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def hint_for(overload: str) -> str:
-    """What to try for an ATen overload that no operator imports: only what computes the same, or general advice.
+    """Return a hint for an ATen overload that no operator imports: an equivalent replacement, or general advice.
 
     Args:
         overload: such as ``topk.default``.

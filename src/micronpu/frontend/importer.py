@@ -1,9 +1,9 @@
-"""Quantized ATen nodes to graph nodes.
+"""Import of quantized ATen nodes as graph nodes.
 
-The program comes as quantize, dequantize and float operators.  In the graph only the integers exist: a value of the
-graph is what stands between a quantize and the dequantizes behind it, and an operator maps integers to integers.
+The program consists of quantize, dequantize and float operators.  The graph has only integers: a value of the graph is
+the tensor between a quantize and its dequantizes, and an operator maps integers to integers.
 
-    x8 ── dq ── conv2d ── relu ── q ── y8         x8 ── conv2d{activation=relu} ── y8
+  x8 ── dq ── conv2d ── relu ── q ── y8         x8 ── conv2d{activation=relu} ── y8
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from micronpu.ops.quantization import Requantize
 
 
 def known_import(node: Node) -> AtenImport | None:
-    """How the operator of a node becomes one of ours, or a table; None where it does not."""
+    """Return the import of a node's operator, or None."""
     return ATEN_IMPORTS.get(overload_name(node))
 
 
 def clamp_behind(node: Node) -> Node | None:
-    """The clamp that ``node`` takes into itself: its only reader, with nothing quantized between, or None."""
+    """Return the clamp that is fused into ``node``: its only reader, without quantization between them, or None."""
     entry = known_import(node)
     if entry is None or not entry.fuses or len(node.users) != 1:
         return None
@@ -99,7 +99,7 @@ class NodeArguments:
 
 
 class QuantizedNode(NodeArguments):
-    """An FX node whose tensors are quantized, as importers see it (`micronpu.ir.aten.AtenNode`)."""
+    """An FX node whose tensors are quantized, as seen by importers (`micronpu.ir.aten.AtenNode`)."""
 
     def __init__(self, importer: Importer, node: Node, entry: AtenImport, output: Edge, clamp: Node | None) -> None:
         super().__init__(node)
@@ -144,7 +144,7 @@ class QuantizedNode(NodeArguments):
         return [self._activation(n) for n in self._given(operand)]
 
     def _activation(self, source: Any) -> Tensor:
-        """An operand; all of them and the result have one element type, which no operator changes on its way."""
+        """Return an operand. All operands and the result have the same dtype."""
         tensor = self._importer.activation(source, self.node)
         if tensor.type.dtype is not self._output.dtype:
             raise UnsupportedError(
@@ -188,10 +188,10 @@ class Importer:
         self.values: dict[Node, Tensor] = {}
         self._constants: dict[Node, Tensor] = {}
 
-    # -- what importers of operators ask for
+    # -- interface for importers of operators
 
     def activation(self, source: Any, reader: Node) -> Tensor:
-        """The integer tensor behind a float operand."""
+        """Return the integer tensor of a float operand."""
         if not isinstance(source, Node):
             raise UnsupportedError(
                 f"`{reader.name}` takes the number {source!r} where a quantized tensor is expected.",
@@ -228,7 +228,7 @@ class Importer:
         return self.values[integers]
 
     def integers(self, source: Any, reader: Node) -> Tensor:
-        """An int32 operand that is no activation; a list stands for its one element."""
+        """Return an int32 operand that is no activation; a list with one element means that element."""
         if isinstance(source, (list, tuple)) and len(source) == 1:
             (source,) = source
         if not isinstance(source, Node) or not is_index(source):
@@ -242,7 +242,7 @@ class Importer:
         return self.values[source]
 
     def constant_behind(self, source: Any) -> Node | None:
-        """The constant that a float operand is made from, through dequantize and transposes, or None."""
+        """Return the constant from which a float operand is made by dequantize and transposes, or None."""
         node = source
         while isinstance(node, Node):
             if self.view.constant(node) is not None:
@@ -257,7 +257,7 @@ class Importer:
         return None
 
     def weight(self, source: Any, reader: Node) -> tuple[npt.NDArray[Any], QParams]:
-        """int8 constant behind an operand; a transpose between is applied to it."""
+        """Return the int8 constant of an operand; a transpose between them is applied."""
         if not isinstance(source, Node) or self.constant_behind(source) is None:
             raise UnsupportedError(
                 f"The weights of `{reader.name}` are computed at run time.",
@@ -283,7 +283,7 @@ class Importer:
         return data.transpose(order), QParams(qparams.scale, qparams.zero_point, axis)
 
     def float_constant(self, source: Any, reader: Node) -> npt.NDArray[Any]:
-        """A constant operand: float32, or float64 of int32 numbers, which float32 would round."""
+        """Return a constant operand: float32, or float64 for int32 numbers, which float32 would round."""
         if isinstance(source, Node) and self.view.constant(source) is not None:
             return self.view.array(source).astype(np.float32)
         if isinstance(source, Node) and self.constant_behind(source) is not None and len(source.args) > 1:
@@ -305,7 +305,7 @@ class Importer:
     # -- the walk
 
     def add(self, node: Node) -> None:
-        """Imports a node; operators that another node takes into itself and unpackings need nothing."""
+        """Import a node; fused operators and unpackings need no import."""
         if is_quantize(node):
             self._add_quantize(node)
 
@@ -321,18 +321,18 @@ class Importer:
         self.values[node] = y
 
     def _on_grid(self, x: Tensor, edge: Edge, node: Node) -> Tensor:
-        """x with the parameters and the element type of an edge."""
+        """Return x with the qparams and the dtype of an edge."""
         if x.type.qparams == edge.qparams and x.type.dtype is edge.dtype:
             return x
         return self.builder.emit(Requantize(edge.dtype), x, qparams=edge.qparams, origin=origin_of(node))
 
     def _compute(self, node: Node, edge: Edge, reader: Node) -> Tensor:
-        """The operators for the float node that ``reader`` quantizes."""
+        """Import the operators for the float node that ``reader`` quantizes."""
         if is_getitem(node):
             node = _first_of_tuple(node)
         elif is_float_cast(node) and isinstance(node.args[0], Node):
             node = node.args[0]
-        if node in self.values:  # quantized a second time, with other parameters
+        if node in self.values:  # quantized again, with other parameters
             return self._on_grid(self.values[node], edge, reader)
         head, clamp = node, None
         previous = node.args[0] if node.args else None
@@ -345,7 +345,7 @@ class Importer:
         return y
 
     def _constant_qparams(self, dequantize: Node) -> QParams:
-        """Parameters of a constant, whose integers may use any part of their type: weights are in [-127, 127]."""
+        """Return the qparams of a constant, whose integers may use any part of their range: weights use [-127, 127]."""
         if is_dequantize(dequantize):
             edge = self.view.edge(dequantize)
             qparams = edge.qparams if edge is not None else None
@@ -356,10 +356,10 @@ class Importer:
         return qparams
 
     def _edge(self, node: Node, *, shifts: bool = False) -> Edge:
-        """What a quantize or dequantize says.
+        """Return the parameters of a quantize or dequantize node.
 
         Args:
-            shifts: it is one of the two that make int8 numbers of bytes, or the other way round.
+            shifts: it is one of the two nodes that convert between uint8 and int8.
         """
         edge = self.view.edge(node)
         if edge is None:
@@ -387,7 +387,7 @@ def _index_type(node: Node) -> TensorType:
 
 
 def import_of(node: Node) -> AtenImport:
-    """How a compute node is imported; raises `UnsupportedError` where no operator does."""
+    """Return the import of a compute node; raise `UnsupportedError` if there is none."""
     entry = known_import(node)
     if entry is None:
         name = overload_name(node)
@@ -404,11 +404,11 @@ def _first_of_tuple(node: Node) -> Node:
 
 @dataclass(frozen=True)
 class Piece:
-    """A graph of some nodes of a program, imported alone; `assemble` joins several.
+    """A graph of some nodes of a program, imported separately; `assemble` joins several.
 
     Attributes:
         nodes: in execution order.
-        values: the tensor of each integer node of the program that the piece reads or makes, operands first.
+        values: the tensor of each integer node of the program that the piece reads or computes, operands first.
     """
 
     nodes: tuple[GraphNode, ...]
@@ -416,10 +416,10 @@ class Piece:
 
 
 def import_piece(view: ProgramView, nodes: Iterable[Node]) -> Piece:
-    """What nodes of a program compute, from integers to integers.
+    """Import nodes of a program as a graph from integers to integers.
 
     Args:
-        nodes: in execution order; the quantizes among them stand for the operators behind them.
+        nodes: in execution order; a quantize represents the operator before it.
 
     Raises:
         UnsupportedError: a node cannot be imported.
@@ -431,7 +431,7 @@ def import_piece(view: ProgramView, nodes: Iterable[Node]) -> Piece:
 
 
 Instead = Mapping[GraphNode, Sequence[GraphNode]]
-"""Nodes that compute the result of a node of a piece in its stead."""
+"""Nodes that replace a node of a piece."""
 
 
 @dataclass
@@ -439,9 +439,9 @@ class _Joined:
     """Pieces that share the tensors of the program's nodes.
 
     Attributes:
-        values: the tensor of a node, the inputs' to begin with.
-        moved: the tensor that stands for one of a piece.
-        originals: what the nodes are copies of.
+        values: the tensor of a node; at first only those of the inputs.
+        moved: the new tensor by that of a piece.
+        originals: the original node by its copy.
     """
 
     values: dict[Node, Tensor]
@@ -467,7 +467,7 @@ class _Joined:
 
 
 def _type_of(node: Node, pieces: Sequence[Piece]) -> TensorType:
-    """The type of an input of pieces."""
+    """Return the type of an input of pieces."""
     type = next((p.values[node].type for p in pieces if node in p.values), None)
     if type is None:
         raise InternalError(f"Nothing in the group dequantizes its input `{node.name}`.")
@@ -482,18 +482,19 @@ def assemble(
     images: Collection[Node] = (),
     instead: Instead | None = None,
 ) -> Graph:
-    """One graph of pieces, which stay as they are.
+    """Join pieces into one graph; the pieces are not changed.
 
     Args:
         pieces: in the order of the program.
-        inputs: integer nodes that the pieces read, in the order that the graph's inputs shall have.
+        inputs: integer nodes that the pieces read, in the order of the graph's inputs.
         outputs: quantize nodes of the pieces whose integers are read outside.
-        images: integer nodes that are handed over as [N, H, W, C].
-        instead: what stands in the place of nodes of the pieces.
+        images: integer nodes that are passed as [N, H, W, C].
+        instead: replacements for nodes of the pieces.
 
     Returns:
-        The graph.  A tensor at its border that the program keeps channels-last in memory has that shape, so that the
-        bytes of the program are the bytes of the graph.
+        The graph.  Inputs and outputs that the program keeps channels-last in memory have that shape, so that the bytes
+        of
+        the program are the bytes of the graph.
 
     Raises:
         UnsupportedError: a value is read with other parameters than it was made with.
@@ -542,9 +543,10 @@ def import_nodes(
 
 
 def _in_order_of_need(graph: Graph) -> list[GraphNode]:
-    """The nodes in the order in which the outputs need them.
+    """Return the nodes in the order in which the outputs need them.
 
-    ExecuTorch sorts a program anew whenever it cuts a partition out of it; equal partitions shall be equal bytes.
+    ExecuTorch sorts a program again whenever it cuts out a partition; this order makes equal partitions have equal
+    bytes.
     """
     producer = graph.producers()
     order: dict[GraphNode, None] = {}
@@ -559,7 +561,7 @@ def _in_order_of_need(graph: Graph) -> list[GraphNode]:
 
 
 def _input(builder: GraphBuilder, type: TensorType, channels_last: bool) -> Tensor:
-    """A graph input as importers of operators expect it, in the order of the program's axes."""
+    """Add a graph input in the order of the program's axes, as importers of operators expect it."""
     if not channels_last:
         return builder.input(type)
     physical = builder.input(type.with_shape([type.shape[i] for i in TO_CHANNELS_LAST]))
@@ -567,7 +569,7 @@ def _input(builder: GraphBuilder, type: TensorType, channels_last: bool) -> Tens
 
 
 def import_program(view: ProgramView) -> Graph:
-    """The graph of a whole program whose inputs and outputs are integers, as a delegate gets it."""
+    """Return the graph of a whole program with integer inputs and outputs, as a delegate receives it."""
     (output,) = (n for n in view.graph.nodes if n.op == "output")
     results = [n for n in output.args[0] if isinstance(n, Node)]
     return import_nodes(view, [n for n in view.graph.nodes if n.op == "call_function"], list(view.inputs), results)

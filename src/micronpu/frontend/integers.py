@@ -1,4 +1,4 @@
-"""Quantized programs whose own inputs, outputs and states are integers, with no quantize or dequantize round them."""
+"""Quantized programs whose inputs, outputs and states are integers, without quantize or dequantize around them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HINT = "`set_io` of the quantizer, before `prepare_pt2e`, and float32 inputs"
 
 @dataclass(frozen=True)
 class IntegerBorder:
-    """What an input or output of the program means: ``real = scale * (integer - zero_point)``.
+    """Meaning of the integers of an input or output: ``real = scale * (integer - zero_point)``.
 
     Attributes:
         name: of the input, or "output_0" and so on.
@@ -44,13 +44,13 @@ class IntegerBorder:
     zero_point: int
 
     def quantize(self, value: torch.Tensor) -> torch.Tensor:
-        """Floats as the program takes them."""
+        """Quantize floats for the program."""
         dtype = _DTYPES[DType(self.dtype)]
         limits = torch.iinfo(dtype)
         return (torch.round(value / self.scale) + self.zero_point).clamp(limits.min, limits.max).to(dtype)
 
     def dequantize(self, value: torch.Tensor) -> torch.Tensor:
-        """What the program gives, as floats."""
+        """Dequantize results of the program."""
         return (value.to(torch.float32) - self.zero_point) * self.scale
 
     def __str__(self) -> str:
@@ -59,33 +59,33 @@ class IntegerBorder:
 
 @dataclass(frozen=True)
 class IntegerBorders:
-    """All inputs and outputs of a program, in order; None for an output that is no float and stays as it is."""
+    """All inputs and outputs of a program, in order; None for an output that is no float and remains unchanged."""
 
     inputs: tuple[IntegerBorder, ...]
     outputs: tuple[IntegerBorder | None, ...]
 
     def quantize(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Inputs of the float program as this one takes them."""
+        """Quantize inputs of the float program for this program."""
         return tuple(b.quantize(v) for b, v in zip(self.inputs, inputs, strict=True))
 
     def dequantize(self, outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Outputs of this program as the float program gives them."""
+        """Dequantize outputs of this program as outputs of the float program."""
         return tuple(v if b is None else b.dequantize(v) for b, v in zip(self.outputs, outputs, strict=True))
 
 
 def integer_borders(module: GraphModule, *, as_bytes: bool | Sequence[bool] = False) -> IntegerBorders:
-    """Makes a converted program take and give integers, in place.
+    """Convert inputs and outputs of a converted program to integers, in place.
 
         x float -> quantize -> x8 -> dequantize -> .. -> quantize -> y8 -> dequantize -> y float
                                x8 -> dequantize -> .. -> quantize -> y8
 
     Args:
-        module: what `convert_pt2e` returned for a quantizer with `set_io`.
-        as_bytes: the integers are uint8, 128 more than the int8 numbers, with a zero point that is 128 more; of all
-            inputs and outputs, or of each in order.
+        module: result of `convert_pt2e` for a quantizer with `set_io`.
+        as_bytes: use uint8, with numbers and zero point 128 larger than in int8; for all inputs and outputs, or for
+            each in order.
 
     Returns:
-        What the integers mean.  Export the module with ``borders.quantize(example_inputs)``.
+        Meaning of the integers.  Export the module with ``borders.quantize(example_inputs)``.
 
     Raises:
         ModelError: an input or output is not quantized, such as an int64 input.  The module is then unchanged.
@@ -135,11 +135,11 @@ def _check_bytes(borders: Sequence[IntegerBorder | None]) -> None:
 def _shift_borders(
     graph: Graph, inputs: Sequence[Node], meaning: IntegerBorders, shifted: Sequence[bool]
 ) -> IntegerBorders:
-    """Makes uint8 of the int8 numbers at the border, in place.
+    """Convert int8 inputs and outputs to uint8, in place.
 
         x8 -> .. -> y8        xu8 -> dequantize -> quantize -> x8 -> .. -> y8 -> dequantize -> quantize -> yu8
 
-    Both grids have one scale, so that the pair is a shift by 128, which an NPU or `shift_bytes` makes of it.
+    Both have the same scale, so that the pair is a shift by 128, as an NPU or `shift_bytes` computes it.
     """
     count = len(inputs)
     for node, border, shift in zip(inputs, meaning.inputs, shifted[:count], strict=True):
@@ -153,7 +153,7 @@ def _shift_borders(
             reader.replace_input_with(node, made)
     output = graph.output_node()
     results = _results(output)
-    own = results[: len(meaning.outputs)]  # behind them are states, which stay as they are
+    own = results[: len(meaning.outputs)]  # states follow them and remain unchanged
     wanted = zip(own, meaning.outputs, shifted[count:], strict=True)
     known = {n: b for n, b, shift in wanted if b is not None and shift}
     with graph.inserting_before(output):
@@ -167,7 +167,7 @@ def _shift_borders(
 
 
 def _regridded(graph: Graph, x8: Node, border: IntegerBorder, shifts: tuple[int, int]) -> Node:
-    """x8 on a grid whose zero point is shifted from the first to the second; a shift that is not 0 is of a uint8."""
+    """Requantize x8: the zero point changes from the first shift to the second; a shift other than 0 means uint8."""
     first, second = ((border.scale, border.zero_point + s, *_limits(_INTEGER[s]), _INTEGER[s]) for s in shifts)
     real = graph.call_function(_quantized.dequantize_per_tensor.default, (x8, *first))
     with graph.inserting_after(real):
@@ -236,10 +236,10 @@ def _known(edge: Edge, what: str) -> Edge:
 
 
 def _on_grid(state: State, edge: Edge, value: Node) -> State:
-    """A state with the integers of a grid.
+    """Return a state as integers.
 
     Raises:
-        ModelError: it begins outside of the grid.
+        ModelError: its initial value is outside of the range.
     """
     scale, zero, dtype = edge.qparams.scale[0], edge.qparams.zero_point[0], getattr(torch, edge.dtype.value)
     low, high = edge.limits
@@ -255,13 +255,13 @@ def _on_grid(state: State, edge: Edge, value: Node) -> State:
 
 
 def integer_states(module: GraphModule) -> GraphModule:
-    """Makes the states of a converted module integers, in place.
+    """Convert the states of a converted module to integers, in place.
 
         h float -> quantize -> h8 -> dequantize -> .. -> quantize -> y8 -> dequantize -> y float
                                h8 -> dequantize -> .. -> quantize -> y8
 
     Raises:
-        ModelError: the grid of a state is not the same on the way in and on the way out.
+        ModelError: a state has different qparams as input and as output.
     """
     states = states_of(module)
     if not states:
@@ -304,7 +304,7 @@ def integer_states(module: GraphModule) -> GraphModule:
 
 
 def _with_grid(view: ProgramView, state: State, value: Node) -> State:
-    """A state of a module that was quantized before, which is integers already."""
+    """Return a state of a module that was quantized before, which has integers already, with its qparams."""
     edge = view.edge(value) if is_quantize(value) else None
     if edge is None:
         return state

@@ -1,8 +1,8 @@
-"""`while_loop` written out: its body, as often as it runs.
+"""Unrolling of `while_loop`: its body is repeated as often as it runs.
 
-No NPU loops, and ExecuTorch's runtime has no `while_loop`.  How often a body runs is known where the condition depends
-on constants and on what the loop itself counts; where it depends on data as well, `i < 8 and error > 0.1`, the count
-is a bound, and `where` keeps what the loop had when the condition was first false.
+NPUs have no loops, and ExecuTorch's runtime has no `while_loop`.  The number of steps is known if the condition depends
+only on constants and on the loop's counters. If it also depends on data, `i < 8 and error > 0.1`, the number is a
+bound, and `where` keeps the values from the step at which the condition was first false.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from micronpu.frontend.program import value_of
 from micronpu.upstream.torch import OpOverload
 
 MOST_STEPS = 64
-"""Of a loop that is written out."""
+"""Maximum number of steps of an unrolled loop."""
 _MOST_ELEMENTS = 4096
-"""Of a constant that is looked at."""
+"""Maximum number of elements of a constant that is evaluated."""
 _UNKNOWN = object()
 _Values: TypeAlias = dict[Node, Any]
 _ANDS = ("aten::logical_and", "aten::bitwise_and.Tensor", "aten::__and__.Tensor")
 
 
 def write_out_loops(module: GraphModule, also: Collection[str] = ()) -> tuple[tuple[str, int, bool], ...]:
-    """Writes the bodies of every `while_loop` whose steps are bounded into the graph itself, in place.
+    """Unroll every `while_loop` with a bounded number of steps, in place.
 
         while_loop({i < 2}, {i + 1, relu(a(x))}, i=0, x) -> x        relu(a(relu(a(x))))
 
@@ -36,7 +36,7 @@ def write_out_loops(module: GraphModule, also: Collection[str] = ()) -> tuple[tu
         also: paths of buffers that other methods of the program write.
 
     Returns:
-        Of each loop its name, its steps, and whether data may end it before that.
+        Name of each loop, its steps, and whether data may end it earlier.
     """
     found = [n for n in module.graph.nodes if n.op == "call_function" and _name(n) == "while_loop"]
     written = []
@@ -60,7 +60,7 @@ def _name(node: Node) -> str:
 
 
 class _Loop:
-    """A loop: what it carries from step to step, what its graphs are given besides."""
+    """A loop: its carried values and its further operands."""
 
     def __init__(self, module: GraphModule, node: Node, written: frozenset[str]) -> None:
         self._module, self._node = module, node
@@ -73,7 +73,7 @@ class _Loop:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it carries tensors, and its graphs are plain operators without control flow or attributes."""
+        """True if it carries tensors, and its graphs are plain operators without control flow or attributes."""
         users = self._node.users
         if not all(isinstance(v, Node) and isinstance(value_of(v), torch.Tensor) for v in self._carried):
             return False
@@ -83,7 +83,7 @@ class _Loop:
         )
 
     def steps(self) -> tuple[int, bool] | None:
-        """How often the body runs at most, and whether it may be less often; None where nothing bounds it."""
+        """Return the maximum number of steps, and whether data may end it earlier; None if it is unbounded."""
         state = [self._outside.value(v) for v in self._carried]
         given = [self._outside.value(v) for v in self._given]
         ends_early = False
@@ -99,7 +99,7 @@ class _Loop:
         return None
 
     def write(self, steps: int, ends_early: bool) -> None:
-        """Puts the steps in the place of the loop."""
+        """Replace the loop by its steps."""
         module, node = self._module, self._node
         state, results = list(self._carried), list(self._carried)
         active: Any = None
@@ -113,7 +113,7 @@ class _Loop:
                     results = [self._kept(active, new, old) for new, old in zip(made, results, strict=True)]
                 else:
                     results = made
-                # What is known goes on counting behind the end: nobody sees it, and it stays a constant.
+                # Known values keep counting after the end: they are not read there, and remain constants.
                 state = [new if counts else kept for new, kept, counts in zip(made, results, self._counts, strict=True)]
         for reader in list(node.users):
             chosen = results[reader.args[1]]  # type: ignore[index]
@@ -122,7 +122,7 @@ class _Loop:
         module.graph.erase_node(node)
 
     def _kept(self, active: Node, new: Any, old: Any) -> Any:
-        """What is carried on: the new value as long as the loop goes on."""
+        """Return the carried value: the new one while the loop runs, or else the old one."""
         if new is old:
             return new
         return _made(self._module, torch.ops.aten.where.self, (active, new, old), value_of(new))
@@ -152,7 +152,7 @@ def _given_back(graph: GraphModule) -> list[Any]:
 
 
 def _results(graph: GraphModule, given: Sequence[Any]) -> list[Any]:
-    """What a graph gives for inputs of which some are not known."""
+    """Return the results of a graph for inputs of which some are unknown."""
     values: _Values = {}
     waiting = iter(given)
     for node in graph.graph.nodes:
@@ -164,7 +164,7 @@ def _results(graph: GraphModule, given: Sequence[Any]) -> list[Any]:
 
 
 def _computed(node: Node, values: _Values) -> Any:
-    """The value of a node, where those of its operands are known; of an `and`, where one of them is false."""
+    """Return the value of a node if its operands are known; for `and`, if one operand is known to be false."""
     target: Any = node.target
     operands = [values.get(n, _UNKNOWN) for n in node.all_input_nodes]
     if any(value is _UNKNOWN for value in operands):
@@ -186,14 +186,14 @@ def _is_small(value: torch.Tensor) -> bool:
 
 
 class _Constants:
-    """The values of a graph that depend on nothing but constants."""
+    """Values of a graph that depend only on constants."""
 
     def __init__(self, module: GraphModule, written: frozenset[str]) -> None:
         self._module, self._written = module, written
         self._values: _Values = {}
 
     def value(self, operand: Any) -> Any:
-        """Of an operand: a node or a number."""
+        """Return the value of an operand: a node or a number."""
         if not isinstance(operand, Node):
             return operand
         if operand not in self._values:
@@ -210,7 +210,7 @@ class _Constants:
         return _computed(node, self._values) if node.op == "call_function" and not _name(node) else _UNKNOWN
 
     def _attribute(self, node: Node) -> Any:
-        """A small tensor that nothing writes, and that is not trained."""
+        """Return a small tensor that is neither written nor trained."""
         found: Any = self._module
         for part in str(node.target).split("."):
             found = getattr(found, part, None)

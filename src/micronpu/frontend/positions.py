@@ -1,4 +1,4 @@
-"""Positions in a program: integers by which rows are picked and replaced, and what is known of their range."""
+"""Positions in a program: integers that select or replace rows, and their ranges."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _SAME = frozenset(
         "contiguous.default",
     )
 )
-"""Operators behind which the same positions stand in another shape or type."""
+"""Operators whose result has the same positions in another shape or dtype."""
 _GROWING = frozenset(("add.Tensor", "mul.Tensor", "add.Scalar", "mul.Scalar", "cat.default", "maximum.default"))
-"""Operators of numbers that are not negative whose result is none either."""
+"""Operators whose result is non-negative if their operands are."""
 
 
 class Count(NamedTuple):
-    """What a method does with a state of integers.
+    """Use of an integer state by a method.
 
     Attributes:
-        number: of the state among the method's.
-        size: it is below this when the method is called, or rows are picked that are not there; None for no limit.
-        counts: whether `step` is added to it, or else takes its place.
-        step: None where that is not known.
+        number: index among the method's states.
+        size: exclusive upper bound of its value in a call, because it selects rows; None for no limit.
+        counts: True if `step` is added to it, False if `step` replaces it.
+        step: None if unknown.
     """
 
     number: int
@@ -54,27 +54,27 @@ class Count(NamedTuple):
 
 
 def is_position(node: Any) -> bool:
-    """Whether a value holds integers that can be positions."""
+    """Return True if a value holds integers that can be positions."""
     value = node.meta.get("val") if isinstance(node, Node) else None
     return isinstance(value, torch.Tensor) and value.dtype in _INTEGERS
 
 
 def root_of(node: Node) -> Node:
-    """What a position is called where it is made: without the operators that only give it another shape or type."""
+    """Return the position from which a node is made by operators that only change its shape or dtype."""
     while (same := _same(node)) is not None and is_position(node) and is_position(same):
         node = same
     return node
 
 
 def _same(node: Node) -> Node | None:
-    """The value whose numbers an operator hands on."""
+    """Return the operand whose numbers an operator returns unchanged, or None."""
     name = overload_name(node)
     first = node.args[0] if node.args else None
     if name in _SAME or (name == "select.int" and _elements(first) == 1):
         return first if isinstance(first, Node) else None
     if name == "copy.default" and _elements(node.args[1]) == _elements(node):
         return node.args[1] if isinstance(node.args[1], Node) else None
-    if name in ("add.Tensor", "add.Scalar") and len(node.args) == 2:  # such as that of `arange(1)`
+    if name in ("add.Tensor", "add.Scalar") and len(node.args) == 2:  # such as the addition of `arange(1)`
         rest = [arg for arg in node.args if not _is_zero(arg)]
         only = rest[0] if len(rest) == 1 else None
         return only if isinstance(only, Node) and _elements(only) == _elements(node) else None
@@ -87,7 +87,7 @@ def _elements(node: Any) -> int:
 
 
 def _is_zero(value: Any) -> bool:
-    """Whether an operand is nothing but zeros."""
+    """Return True if an operand contains only zeros."""
     if not isinstance(value, Node):
         return isinstance(value, (int, float)) and value == 0
     if overload_name(value).startswith("arange."):
@@ -98,7 +98,7 @@ def _is_zero(value: Any) -> bool:
 
 
 def indexed(node: Node) -> Iterator[tuple[Node, int]]:
-    """The positions by which an operator picks or replaces, each with the size of the axis that they are of."""
+    """Yield the positions by which an operator selects or replaces rows, each with the size of the axis."""
     name = overload_name(node)
     given = arguments(node) if name else {}
     found: list[tuple[Any, Any, int]] = []
@@ -115,7 +115,7 @@ def indexed(node: Node) -> Iterator[tuple[Node, int]]:
 
 
 def _keeps_sign(node: Node, found: Collection[Node]) -> bool:
-    """Whether an operator counts from zero on, or makes nothing negative of values that are not."""
+    """Return True if an operator counts from zero, or keeps non-negative operands non-negative."""
     if node.op != "call_function":
         return False
     name = overload_name(node)
@@ -131,10 +131,10 @@ def _keeps_sign(node: Node, found: Collection[Node]) -> bool:
 
 
 def not_negative(module: GraphModule) -> set[Node]:
-    """The integer values of a program that are never negative.
+    """Return the integer values of a program that are never negative.
 
-    Inputs that the module's meta names; states that begin so and of which no call makes anything else; what is computed
-    of those by operators that keep to it; constants.
+    They are inputs that the module's meta names, states that start and remain non-negative, constants, and results of
+    operators that keep them non-negative.
     """
     states = states_of(module).values
     inputs = {n.name: n for n in module.graph.nodes if n.op == "placeholder"}
@@ -170,7 +170,7 @@ def _is_not_negative(module: GraphModule, node: Node) -> bool:
 
 
 def _constant(module: GraphModule, node: Node) -> torch.Tensor | None:
-    """A constant tensor of integers."""
+    """Return a constant tensor of integers, or None."""
     value: Any = module
     for part in str(node.target).split("."):
         value = getattr(value, part)
@@ -178,7 +178,7 @@ def _constant(module: GraphModule, node: Node) -> torch.Tensor | None:
 
 
 def ranges_of(module: GraphModule) -> dict[int, int]:
-    """Inputs by which rows are picked, by number, with how many numbers from 0 on there are rows for.
+    """Return inputs that select rows, by index, with the number of rows.
 
     Args:
         module: with its states as its last inputs.
@@ -189,7 +189,7 @@ def ranges_of(module: GraphModule) -> dict[int, int]:
 
 
 def counts_of(module: GraphModule) -> list[Count]:
-    """What becomes of the states by which rows are picked: positions that the model counts itself.
+    """Return the states that select rows: positions that the model counts itself.
 
     Args:
         module: with its states as its last inputs and outputs.
@@ -209,7 +209,7 @@ def counts_of(module: GraphModule) -> list[Count]:
 
 
 def _sizes(module: GraphModule) -> dict[Node, int]:
-    """Inputs and states by which rows are picked, with how many numbers from 0 on there are rows for."""
+    """Return inputs and states that select rows, with the number of rows."""
     found: dict[Node, int] = {}
     for node in module.graph.nodes:
         for index, size in indexed(node):
@@ -220,14 +220,14 @@ def _sizes(module: GraphModule) -> dict[Node, int]:
 
 
 def _counted(given: Mapping[str, Any]) -> tuple[None, int, int] | None:
-    """The least and the most of `arange`, by its arguments."""
+    """Return minimum and maximum of `arange`, by its arguments."""
     first, end = given.get("start", 0), given["end"]
     plain = isinstance(first, int) and isinstance(end, int) and given.get("step", 1) == 1 and first < end
     return (None, first, end - 1) if plain else None
 
 
 def _bounds(module: GraphModule, node: Any) -> tuple[Node | None, int, int] | None:
-    """An integer value as an input or a state, and the least and the most that is added to it; None for others."""
+    """Return an integer value as an input or a state, and minimum and maximum of the number added to it, or None."""
     if isinstance(node, int):
         return None, node, node
     if not isinstance(node, Node) or not is_position(node):

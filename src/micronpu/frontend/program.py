@@ -1,7 +1,7 @@
-"""One view of a quantized program, whether it is an exported program, an edge program or a converted module.
+"""View of a quantized program: an exported program, an edge program or a converted module.
 
-Importers see ATen overloads only: an edge operator unwraps to the ATen operator that it stands for, and weights are
-found behind placeholders (exported programs) and behind ``get_attr`` nodes (modules) alike.
+Importers see only ATen overloads: edge operators are unwrapped, and weights are found behind placeholders (exported
+programs) and ``get_attr`` nodes (modules).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DTYPES = {
 
 
 def aten_overload(node: Node) -> Any:
-    """The ATen overload that a node calls; edge operators wrap one.  None for anything else."""
+    """Return the ATen overload that a node calls, unwrapped from an edge operator; None for any other node."""
     target = node.target
     if node.op != "call_function":
         return None
@@ -51,27 +51,27 @@ def aten_overload(node: Node) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _names(overload: Any) -> tuple[str, str]:
-    """("aten::conv2d", "conv2d.default")"""
+    """Return names such as ("aten::conv2d", "conv2d.default")."""
     name = schema_of(overload).name
     return name, f"{name.split('::')[1]}.{overload_part(overload)}"
 
 
 def qualified_name(node: Node) -> str:
-    """``aten::conv2d`` and the like, or ""."""
+    """Return a name such as ``aten::conv2d``, or ""."""
     overload = aten_overload(node)
     return _names(overload)[0] if overload is not None else ""
 
 
 def overload_name(node: Node) -> str:
-    """``conv2d.default`` and the like, or "" for what is not an operator."""
+    """Return a name such as ``conv2d.default``, or "" for a node that is no operator."""
     overload = aten_overload(node)
     return _names(overload)[1] if overload is not None else ""
 
 
 def written_names(node: Node) -> set[str]:
-    """The overload of an operator, and of all that it was made of on the way from what the user wrote.
+    """Return the overload of an operator, and those of the operators that it was decomposed from.
 
-    Nothing for the quantization round it, which stands for no operator.
+    The set is empty for quantization nodes, which are no operators of the model.
     """
     if not is_compute(node):
         return set()
@@ -91,7 +91,7 @@ def is_quantize(node: Node) -> bool:
 
 
 def is_dequantize(node: Node) -> bool:
-    """Whether the node turns integers with one scale per tensor into floats."""
+    """Return True if the node converts integers with one scale per tensor to floats."""
     return qualified_name(node) == _DEQUANTIZE
 
 
@@ -100,16 +100,16 @@ def is_dequantize_channel(node: Node) -> bool:
 
 
 BYTE_SHIFT = 128
-"""What a byte 0 to 255 has more than the int8 number that means the same."""
+"""Difference between a uint8 number and the int8 number with the same meaning."""
 
 
 def shifted_bytes(node: Node) -> Node | None:
-    """The bytes of which a quantize makes the int8 numbers that mean the same, or the other way round.
+    """Return the operand of a conversion between uint8 and int8 numbers of the same meaning.
 
     xu8 -> dequantize -> quantize -> x8        y8 -> dequantize -> quantize -> yu8
 
     Returns:
-        What is dequantized before; None where the node is no such quantize.
+        The integers that are dequantized; None if the node is no such quantize.
     """
     source = node.args[0] if is_quantize(node) else None
     if not isinstance(source, Node) or not is_dequantize(source):
@@ -132,7 +132,7 @@ CASTS = ("to.dtype", "_to_copy.default", "_to_dim_order_copy.default")
 
 
 def is_float_cast(node: Node) -> bool:
-    """Whether the node makes a float32 of a truth value or an integer that an operator computes."""
+    """Return True if the node converts a computed boolean or integer to float32."""
     if overload_name(node) not in CASTS or not isinstance(node.args[0], Node):
         return False
     source, own = (getattr(value_of(n), "dtype", None) for n in (node.args[0], node))
@@ -141,12 +141,12 @@ def is_float_cast(node: Node) -> bool:
 
 
 def is_index(node: Node) -> bool:
-    """Whether the node's result is an int32 tensor, which an NPU can take as it is."""
+    """Return True if the node's result is an int32 tensor, which an NPU accepts."""
     return getattr(value_of(node), "dtype", None) is torch.int32
 
 
 def is_compute(node: Node) -> bool:
-    """Whether the node is an operator of the model: neither quantization nor the unpacking of a tuple."""
+    """Return True if the node is an operator of the model: neither quantization nor the unpacking of a tuple."""
     return (
         node.op == "call_function"
         and not is_getitem(node)
@@ -155,16 +155,16 @@ def is_compute(node: Node) -> bool:
 
 
 def arguments(node: Node) -> dict[str, Any]:
-    """Arguments by the names of the schema and in its order, defaults filled in."""
+    """Return arguments by their names in the schema and in its order, with defaults."""
     schema = schema_of(aten_overload(node)).arguments
     given = dict(zip((a.name for a in schema), node.args, strict=False)) | node.kwargs
     return {a.name: given.get(a.name, a.default_value) for a in schema if a.name in given or a.has_default_value()}
 
 
 def value_of(node: Node) -> Any:
-    """The fake tensor (or tuple of them) that stands for the result.
+    """Return the fake tensor (or tuple of them) of the result.
 
-    `convert_pt2e` leaves its quantize and dequantize nodes without one; they have the shape of their operand.
+    Quantize and dequantize nodes of `convert_pt2e` have none; they have the shape of their operand.
     """
     while "val" not in node.meta and qualified_name(node).startswith("quantized_decomposed::"):
         (node,) = node.all_input_nodes[:1]
@@ -173,7 +173,7 @@ def value_of(node: Node) -> Any:
 
 
 def static_shape(node: Node) -> tuple[int, ...] | None:
-    """Shape of the result, or None where a size is only known at run time."""
+    """Return the shape of the result, or None if a size is only known at run time."""
     value = value_of(node)
     if not isinstance(value, torch.Tensor) or not all(isinstance(s, int) for s in value.shape):
         return None
@@ -181,13 +181,13 @@ def static_shape(node: Node) -> tuple[int, ...] | None:
 
 
 def integer_type(node: Node) -> torch.dtype:
-    """Element type of the integers that a quantize node makes, or that an input of the program is."""
+    """Return the dtype of a quantize node's integers, or of an input of the program."""
     dtype: torch.dtype = arguments(node)["dtype"] if is_quantize(node) else value_of(node).dtype
     return dtype
 
 
 def is_channels_last(node: Node) -> bool:
-    """Whether the program keeps the 4-D result of a node in channels-last order in memory."""
+    """Return True if the program keeps the 4-D result of a node in channels-last order in memory."""
     value = value_of(node)
     return (
         isinstance(value, torch.Tensor)
@@ -198,20 +198,20 @@ def is_channels_last(node: Node) -> bool:
 
 
 def enters_channels_last(node: Node) -> bool:
-    """Whether a partition is given ``node`` in channels-last order.
+    """Return True if a partition receives ``node`` in channels-last order.
 
-    Only from the border of the program.  What the host computes from contiguous results of partitions is contiguous,
-    whatever order it had before they were cut out.
+    This holds only for inputs of the program.  Results that the core computes from contiguous results of partitions are
+    contiguous, in contrast to their order before partitioning.
     """
     source = shifted_bytes(node) or (node.args[0] if is_quantize(node) else node)
     return is_channels_last(node) and isinstance(source, Node) and source.op == "placeholder"
 
 
 def leaves_channels_last(node: Node) -> bool:
-    """Whether a partition hands its result ``node`` on in channels-last order.
+    """Return True if a partition returns its result ``node`` in channels-last order.
 
-    Only to the border of the program: ExecuTorch's kernels refuse operands and results in different orders, and the
-    results of host operators are often contiguous.
+    This holds only for outputs of the program: ExecuTorch's kernels refuse operands and results in different orders,
+    and the results of operators on the core are often contiguous.
     """
     readers = {r for user in node.users for r in (user.users if is_dequantize(user) else (user,))}
     readers = {r for reader in readers for r in (reader.users if shifted_bytes(reader) is node else (reader,))}
@@ -222,16 +222,16 @@ CHANNELS_LAST = (0, 2, 3, 1)
 
 
 def axes_in_memory(value: torch.Tensor) -> tuple[int, ...]:
-    """The order of the axes as ExecuTorch reads it off the strides, those of axes of size 1 included.
+    """Return the order of the axes as ExecuTorch reads it from the strides, including axes of size 1.
 
-    Torch's own `dim_order` says the same of a tensor, and something else of a fake one.
+    Torch's own `dim_order` gives the same result for a tensor, and another for a fake tensor.
     """
     strides: list[int] = list(value.stride())
     return tuple(sorted(range(value.dim()), key=lambda axis: -strides[axis]))
 
 
 def _is_kept_channels_last(node: Node) -> bool:
-    """As `is_channels_last`, for a value that stays in the order that it has.
+    """Return `is_channels_last` for a value that keeps its order.
 
     Raises:
         UnsupportedError: it has another order, which a payload cannot express.
@@ -259,14 +259,14 @@ def _user_line(stack_trace: str) -> str:
         part = part.strip()
         if part.startswith('File "'):
             path, _, rest = part[len('File "') :].partition('"')
-            # Code that torch writes has no file: "<eval_with_key>.5".
+            # Code that torch generates has no file: "<eval_with_key>.5".
             if not path.startswith(("<", *_LIBRARIES)) and "site-packages" not in path:
                 line = f"{path}:{rest.split(',')[1].replace('line', '').strip()}"
     return line
 
 
 def origin_of(node: Node) -> Origin:
-    """Where a node of the program comes from in the user's code."""
+    """Return the origin of a node in the user's code."""
     stack = node.meta.get("nn_module_stack") or {}
     path = str(list(stack.values())[-1][0]) if stack else ""
     handle = node.meta.get("debug_handle")
@@ -288,10 +288,11 @@ class Edge:
 
 
 class ProgramView:
-    """A program's graph together with the constants that it reads.
+    """A program's graph with the constants that it reads.
 
     Args:
-        weights: values, by name in the state dictionary, of parameters and buffers that the program has in shapes only.
+        weights: values, by name in the state dictionary, for parameters and buffers of which the program has only
+            shapes.
     """
 
     def __init__(
@@ -320,7 +321,7 @@ class ProgramView:
             if name in signature.inputs_to_parameters:
                 self._constants[node] = state[signature.inputs_to_parameters[name]]
             elif signature.inputs_to_buffers.get(name) in changed:
-                self.inputs.append(node)  # a state, which is another value in every call
+                self.inputs.append(node)  # a state, which has another value in every call
             elif name in signature.inputs_to_buffers:
                 target = signature.inputs_to_buffers[name]
                 table = program.constants if target in signature.non_persistent_buffers else state
@@ -342,31 +343,31 @@ class ProgramView:
                 self.inputs.append(node)
 
     def enters_channels_last(self, node: Node) -> bool:
-        """Whether a partition is given ``node`` in channels-last order; an edge program is lowered in its own order."""
+        """Return True if a partition receives ``node`` in channels-last order; an edge program keeps its own order."""
         return _is_kept_channels_last(node) if self._keeps_order else enters_channels_last(node)
 
     def leaves_channels_last(self, node: Node) -> bool:
-        """Whether a partition hands its result ``node`` on in channels-last order."""
+        """Return True if a partition returns its result ``node`` in channels-last order."""
         return _is_kept_channels_last(node) if self._keeps_order else leaves_channels_last(node)
 
     def constant(self, node: Any) -> torch.Tensor | None:
-        """Value of a constant node, or None."""
+        """Return the value of a constant node, or None."""
         return self._constants.get(node) if isinstance(node, Node) else None
 
     def array(self, node: Node) -> npt.NDArray[Any]:
-        """Value of a constant node as NumPy."""
+        """Return the value of a constant node as NumPy array."""
         value = self._constants.get(node)
         if value is None:
             raise ModelError(
                 f"`{node.name}` is not a constant.", hint="a model with weights that forward does not compute"
             )
         if isinstance(value, FakeTensor):
-            # ExecuTorch shows a partitioner shapes instead of weights, and whoever asks for them has not seen these.
+            # ExecuTorch shows a partitioner shapes instead of weights, so the values are not needed.
             return np.zeros(tuple(value.shape), _DTYPES[value.dtype].numpy)
         return np.asarray(value.detach().cpu().numpy())
 
     def edge(self, node: Node) -> Edge | None:
-        """What a per-tensor quantize or dequantize node says; None where its parameters are not constants."""
+        """Return the parameters of a per-tensor quantize or dequantize node; None if they are not constants."""
         if node not in self._edges:
             self._edges[node] = self._read_edge(node)
         return self._edges[node]
@@ -385,7 +386,7 @@ class ProgramView:
         return Edge(qparams, dtype, (int(values["quant_min"]), int(values["quant_max"])))
 
     def channel_edge(self, node: Node) -> QParams | None:
-        """Parameters of a per-channel dequantize node."""
+        """Return the qparams of a per-channel dequantize node."""
         values = arguments(node)
         scales, zeros = self.constant(values["scales"]), self.constant(values["zero_points"])
         if scales is None:

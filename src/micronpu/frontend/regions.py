@@ -27,7 +27,7 @@ _REGIONS = (
 
 def with_own_graph(program: ExportedProgram) -> tuple[ExportedProgram, GraphModule]:
     """Return a copy of a program for `set_graph`, and a copy of its graph that may be changed."""
-    with quiet():  # torch warns of its own copying
+    with quiet():  # torch warns about its own copying
         module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
     module.meta.update(program.graph_module.meta)
     return copy.copy(program), module
@@ -38,8 +38,8 @@ def without_regions(program: ExportedProgram) -> ExportedProgram:
 
     wrap_with_autocast("cpu", bfloat16, True, True, {relu(conv(x))}, x)  ->  relu(conv(x))
 
-    A compiled program computes no gradients, and in float32 and integers whatever autocast asks for, so that a region
-    means the same as its operators.
+    A compiled program computes no gradients, and ignores autocast: it computes in float32 and integers. So a region is
+    equivalent to its operators.
     """
     if not any(map(_is_region, program.graph.nodes)):
         return program
@@ -56,7 +56,7 @@ def without_regions(program: ExportedProgram) -> ExportedProgram:
         if node in module.graph.nodes:
             module.graph.erase_node(node)
     for node in [n for n in module.graph.nodes if overload_name(n) == "_assert_tensor_metadata.default"]:
-        module.graph.erase_node(node)  # it checks the dtype that autocast would have made
+        module.graph.erase_node(node)  # it checks the dtype under autocast
     module.graph.eliminate_dead_code()
     module.delete_all_unused_submodules()
     module.recompile()

@@ -1,4 +1,4 @@
-"""Clamps apart from the operators that would take them along."""
+"""Separation of clamps from the operators that they would be fused into."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _QUANTIZE = "quantize_per_tensor.default"
 
 
 def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bool:
-    """Quantizes what an operator gives to a clamp that shall stay on the host, in place.
+    """Quantize the operand of a clamp that must stay on the core, in place.
 
         conv -> relu -> quantize        conv -> quantize -> dequantize -> relu -> quantize
 
-    The clamp and the operator share the one quantize, so that without it both would stay on the host.  The grid is the
-    one behind the clamp: what it cannot hold the clamp cuts off as well, and the numbers remain the same.
+    Otherwise both would stay on the core, since they share one quantize.  The new qparams are those of the clamp's
+    result: they saturate only values that the clamp removes as well, so that the result is the same.
 
     Returns:
-        Whether anything was changed.
+        True if anything was changed.
     """
     changed = False
     for node in list(module.graph.nodes):

@@ -1,7 +1,7 @@
-"""Programs with a state: buffers that a model changes, as values while the program is made, and as buffers again.
+"""Programs with states: buffers that a model writes.
 
-Every stage between export and the end takes an operator as a function of its operands, so a state is one more input and
-one more output of the program on the way; at its end it becomes a buffer in the program's memory again.
+Every stage between export and the end takes an operator as a function of its operands. So a state is an additional
+input and output of the program during compilation; at the end it becomes a buffer in the program's memory again.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from micronpu.frontend.program import (
 from micronpu.upstream.torch import codegen_of
 
 KEY = "micronpu_states"
-"""Of a module's meta: its states, while they are inputs and outputs."""
+"""Key of a module's meta: its states, while they are inputs and outputs."""
 PREFIX = "micronpu_state_"
-"""Of the names of buffers that hold a state in a finished program."""
+"""Prefix of the names of buffers that hold a state in a finished program."""
 _WRITE = "copy_.default"
 _VIEWS = ("view", "reshape", "squeeze", "unsqueeze", "alias", "detach", "expand", "flatten", "_unsafe_view")
 
 
 @dataclass(frozen=True)
 class State:
-    """A buffer that lives on from one call to the next.
+    """A buffer that persists from one call to the next.
 
     Attributes:
         name: of the buffer in the user's model.
-        node: the program's input that it is on the way.
-        initial: its value before the first call, as the program has it: integers where it is quantized.
+        node: the program's input for it during compilation.
+        initial: its value before the first call, in the program's dtype: integers if it is quantized.
         scale, zero_point: ``real = scale * (integer - zero_point)``; None for a state that is no float in the model, or
-            stays one.
+            remains float.
     """
 
     name: str
@@ -50,7 +50,7 @@ class State:
 
     @property
     def attribute(self) -> str:
-        """Name of the buffer that holds it in a finished program."""
+        """Name of its buffer in a finished program."""
         return PREFIX + self.node
 
     @property
@@ -64,7 +64,7 @@ class State:
 
 @dataclass(frozen=True)
 class States:
-    """All states of a program, and how its results are packed for the user."""
+    """All states of a program, and the packing of its results for the user."""
 
     values: tuple[State, ...] = ()
     codegen: CodeGen | None = None
@@ -81,22 +81,22 @@ NO_STATES = States()
 
 
 def states_of(module: GraphModule) -> States:
-    """The states of a module in which they are inputs and outputs."""
+    """Return the states of a module in which they are inputs and outputs."""
     found = module.meta.get(KEY, NO_STATES)
     assert isinstance(found, States)
     return found
 
 
 def written(module: GraphModule) -> dict[str, None]:
-    """Paths of the buffers that a module writes, in its order."""
+    """Return paths of the buffers that a module writes, in its order."""
     return {str(n.args[0].target): None for n in module.graph.nodes if is_write(n)}
 
 
 def _drop_copies(graph: Graph) -> dict[Node, Node]:
-    """Integers that are copied over others of their shape are read where they are from; floats are composed later.
+    """Replace copies of integers over others of their shape by their source; copies of floats are decomposed later.
 
     Returns:
-        What is gone, with what is read in its place.
+        The removed nodes, with their replacements.
     """
     dropped: dict[Node, Node] = {}
     for node in list(graph.nodes):
@@ -112,11 +112,11 @@ def _drop_copies(graph: Graph) -> dict[Node, Node]:
 
 
 def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
-    """A module whose states are its last inputs and its last outputs; the same object where it has none.
+    """Return a module whose states are its last inputs and outputs; the same object if it has none.
 
     Args:
-        also: paths of buffers that other methods of the program write: where this one only reads them, they are states
-            all the same.
+        also: paths of buffers that other methods of the program write; they are states even if this method only reads
+            them.
 
         h = get_attr "h"                        h = placeholder
         y = add(x, h)                           y = add(x, h)
@@ -131,7 +131,7 @@ def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
     if not writes and not read:
         return module
     meta, codegen = dict(module.meta), codegen_of(module.graph)
-    with quiet():  # torch warns of its own copying
+    with quiet():  # torch warns about its own copying
         module = GraphModule(module, copy.deepcopy(module.graph))
     module.meta.update(meta)
     graph, names = module.graph, [n.name for n in writes]
@@ -164,7 +164,7 @@ def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
     for path in sorted(read):
         hold_in_an_input(path, None)
     dropped = _drop_copies(graph)
-    # A value may be the buffer of another state, which is an input by now.
+    # A value may be the buffer of another state, which is now an input.
     paths = {path: by.node for path, (by, _) in found.items()}
     nodes = {n.name: n for n in graph.nodes}
     new = [
@@ -181,9 +181,10 @@ def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
 
 
 def hold(module: GraphModule, states: States) -> GraphModule:
-    """The opposite of `lift`: the inputs and outputs that are states become buffers again, in place.
+    """Turn inputs and outputs that are states into buffers again, in place; the inverse of `lift`.
 
-    A value that is read out of a state, and not computed, is copied: the state is overwritten before others read it.
+    A value that is read from a state, and not computed, is copied, because the state is overwritten before others read
+    it.
     """
     if not states:
         return module
@@ -223,25 +224,25 @@ def hold(module: GraphModule, states: States) -> GraphModule:
 
 
 def held(module: GraphModule) -> GraphModule:
-    """A copy of a module with lifted states in which they are buffers; the same object where it has none."""
+    """Return a copy of a module with lifted states in which they are buffers; the same object if it has none."""
     states = states_of(module)
     if not states:
         return module
-    with quiet():  # torch warns of its own copying
+    with quiet():  # torch warns about its own copying
         made = GraphModule(module, copy.deepcopy(module.graph))
     made.meta.update({k: v for k, v in module.meta.items() if k != KEY})
     return hold(made, states)
 
 
 def reset(module: torch.nn.Module, states: Sequence[State]) -> None:
-    """Sets the buffers of a module that `hold` made back to their first values."""
+    """Reset the state buffers of a module from `hold` to their initial values."""
     with torch.no_grad():
         for state in states:
             getattr(module, state.attribute).copy_(state.initial)
 
 
 def is_write(node: Node) -> bool:
-    """Whether a node writes a new value into a buffer."""
+    """Return True if a node writes a new value into a buffer."""
     if overload_name(node) != _WRITE or not isinstance(node.args[1], Node):
         return False
     return isinstance(node.args[0], Node) and node.args[0].op == "get_attr"
@@ -256,7 +257,7 @@ def _value(module: GraphModule, path: str) -> torch.Tensor:
 
 
 def _is_read_from(node: Node, holders: set[Node]) -> bool:
-    """Whether a value is a state, or the memory of one looked at otherwise."""
+    """Return True if a value is a state, or a view of one."""
     while node not in holders:
         if overload_name(node).split(".")[0] not in _VIEWS or not isinstance(node.args[0], Node):
             return False

@@ -1,7 +1,7 @@
-"""Names of a model's parts that the module of its graph has for parts of its own: `graph`, `code`, `meta`.
+"""Renaming of a model's submodules whose names are attributes of a `GraphModule`: `graph`, `code`, `meta`.
 
-`torch.export` keeps the parts of a model under their own names, and `ExportedProgram.module()` makes them attributes of
-a `GraphModule`, whose `graph` is another thing.
+`torch.export` keeps the names of a model's parts, and `ExportedProgram.module()` makes them attributes of a
+`GraphModule`, whose `graph` is something else.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from micronpu.base.quiet import quiet
 
 
 def without_taken_names(program: ExportedProgram) -> ExportedProgram:
-    """The program with such parts under names of their own; the same object where it has none.
+    """Return the program with such parts renamed; the same object if it has none.
 
     code.weight, graph  ->  code_.weight, graph_
 
-    Where its operators come from, as users know their modules, is not touched.
+    The module paths of operators, which are shown to users, are not changed.
     """
     paths = [*program.state_dict, *program.constants]
     new = _names({path.split(".")[0] for path in paths})
@@ -41,7 +41,7 @@ def without_taken_names(program: ExportedProgram) -> ExportedProgram:
 
     signature = program.graph_signature
     of_inputs = {name for spec in signature.input_specs if (name := spec.target) in paths}
-    with quiet():  # torch warns of its own copying
+    with quiet():  # torch warns about its own copying
         graph = copy.deepcopy(program.graph)
         return ExportedProgram(
             program.graph_module,
@@ -60,7 +60,7 @@ def without_taken_names(program: ExportedProgram) -> ExportedProgram:
 
 
 def _names(used: Iterable[str]) -> dict[str, str]:
-    """A free name for each that is taken."""
+    """Return an unused name for each conflicting one."""
     used = set(used)
     new: dict[str, str] = {}
     for name in sorted(used & _taken()):
@@ -74,5 +74,5 @@ def _names(used: Iterable[str]) -> dict[str, str]:
 
 @cache
 def _taken() -> frozenset[str]:
-    """Also what `ExportedProgram.module()` adds."""
+    """Return the reserved names, including those that `ExportedProgram.module()` adds."""
     return frozenset(dir(GraphModule(nn.Module(), Graph()))) | {"range_constraints", "validate_inputs"}

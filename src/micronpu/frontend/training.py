@@ -1,4 +1,4 @@
-"""Training and evaluation mode of exported modules, in which dropouts and batch norms have a flag each."""
+"""Training and evaluation mode of exported modules, in which each dropout and batch norm has its own flag."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from micronpu.frontend.program import arguments, overload_name
 from micronpu.upstream.torch import schema_of
 
 Train = Callable[[nn.Module], Any]
-"""Trains the module that it is given, in place; `train()` and `eval()` of the module work as usual."""
+"""Trains a module in place; `train()` and `eval()` of the module work as usual."""
 
 _DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 
 
 def is_dropout(node: Node) -> bool:
-    """Whether a node is one of ATen's dropouts."""
+    """Return True if a node is one of ATen's dropouts."""
     return overload_name(node).split(".")[0].rstrip("_") in _DROPOUTS
 
 
 def is_in_training(node: Node) -> bool:
-    """Whether a node is a dropout at work or a batch norm that uses the statistics of its batch."""
+    """Return True if a node is an active dropout or a batch norm that uses the statistics of its batch."""
     mode = {"batch_norm.default": "training"}.get(overload_name(node), "train" if is_dropout(node) else "")
     return bool(mode and arguments(node).get(mode))
 
 
 def set_training(model: GraphModule, training: bool, dropouts: bool = True, batch_norms: bool = True) -> None:
-    """Switches dropouts and batch norms of an exported module, and nothing else about them."""
+    """Switch only the flags of dropouts and batch norms in an exported module."""
     for node in model.graph.nodes:
         if dropouts and is_dropout(node):
             _set_argument(node, "train", training)

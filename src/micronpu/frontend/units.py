@@ -1,4 +1,4 @@
-"""The operators of a quantized program with the quantization round them, each imported at most once."""
+"""The operators of a quantized program with the quantization around them, each imported at most once."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from micronpu.frontend.program import ProgramView, is_compute
 
 @dataclass(eq=False)
 class Unit:
-    """An operator with the quantization round it.
+    """An operator with the quantization around it.
 
     Attributes:
         view: the program.
-        head: the operator; None for a dequantize that meets a quantize.
+        head: the operator; None for a dequantize directly before a quantize.
         body: operator, fused clamp and unpacking, in execution order.
         quantizes: quantize nodes of the result.
         reads: integer nodes (quantizes, inputs of the program) that the operands are made from.
@@ -41,7 +41,7 @@ class Unit:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Every node that belongs to it."""
+        """Return every node that belongs to it."""
         return (*self.body, *self.quantizes, *self.dequantizes, *self.constants)
 
     @property
@@ -51,7 +51,7 @@ class Unit:
 
     @functools.cached_property
     def imported(self) -> Piece | UnsupportedError:
-        """What it computes, or why that cannot be expressed."""
+        """Its graph, or the error why it cannot be expressed."""
         if self.head is not None:
             try:
                 import_of(self.head)
@@ -66,11 +66,11 @@ class Unit:
         try:
             return import_piece(self.view, self.quantizes)
         except UnsupportedError as error:
-            return error.with_traceback(None)  # which would keep the importer and its arrays
+            return error.with_traceback(None)  # the traceback would keep the importer and its arrays alive
 
 
 def feeds_only_constants(view: ProgramView, node: Node) -> bool:
-    """Whether the node is part of making weights (a transpose of them), which is compile-time work."""
+    """Return True if the node computes weights (a transpose of them) at compile time."""
     sources = [a for a in node.all_input_nodes]
     return bool(sources) and all(
         view.constant(s) is not None
@@ -80,7 +80,7 @@ def feeds_only_constants(view: ProgramView, node: Node) -> bool:
 
 
 def find_units(view: ProgramView) -> tuple[list[Unit], dict[Node, Unit]]:
-    """The units in the order of the program, and the unit of each node of a body and of each quantize."""
+    """Return the units in the order of the program, and the unit of each node of a body and of each quantize."""
     units: list[Unit] = []
     unit_of: dict[Node, Unit] = {}
     for node in view.graph.nodes:
@@ -126,7 +126,7 @@ def _unit(view: ProgramView, source: Node, quantize: Node) -> Unit | None:
 
 
 def _add_operand(unit: Unit, operand: Node) -> None:
-    """Files an operand: a dequantized activation, or whatever makes a constant."""
+    """Add an operand to a unit: a dequantized activation, or the nodes that make a constant."""
     view = unit.view
     if view.constant(operand) is not None:
         return

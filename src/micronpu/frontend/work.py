@@ -1,4 +1,4 @@
-"""How much a float model computes, before anything is decided about it."""
+"""Multiply-accumulate operations of a float model."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from micronpu.frontend.program import overload_name, value_of
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 _TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 _PRODUCTS = {"linear": 0, "matmul": 0, "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
-"""Of a product of matrices, the position of the first of them."""
+"""Operand index of the first matrix in a product of matrices."""
 
 
 def multiply_accumulates(module: GraphModule) -> int:
-    """Those of convolutions and products of matrices, next to which all others are few."""
+    """Return the number in convolutions and products of matrices; others are negligible."""
     return sum(_of(module, node) for node in module.graph.nodes if node.op == "call_function")
 
 
 def work_of(module: GraphModule) -> dict[str, int]:
-    """The same by the name of the operator."""
+    """Return the number by the name of the operator."""
     return {node.name: _of(module, node) for node in module.graph.nodes if node.op == "call_function"}
 
 

@@ -1,7 +1,6 @@
-"""The only room that knows private or deprecated names of torch, torchao and ExecuTorch.
+"""The only package that uses private or deprecated names of torch, torchao and ExecuTorch.
 
-Each is a `Door`: its name, what it is for, its signature where it is called, and a sentence where the installed version
-does not have it.  The rest of the package comes in through the functions of `torch`, `torchao` and `executorch`, and
-names the fields of a `.pte` by `pte`.  A test walks the syntax trees of all other rooms; `micronpu doctor --upstream`
-lists the doors with their state.
+Each is a `Door`: its name, its purpose, its signature if it is called, and an error for versions that lack it.  Other
+packages call the functions of `torch`, `torchao` and `executorch`, and take the fields of a `.pte` from `pte`.  A test
+checks the syntax trees of all other packages; `micronpu doctor --upstream` lists these names with their state.
 """

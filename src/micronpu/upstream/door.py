@@ -1,4 +1,4 @@
-"""A door: one private or deprecated name of a dependency, and what is said where it does not fit."""
+"""Declaration of one private or deprecated name of a dependency, and the error if the installed version differs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SEEN = {"torch": "2.13", "torchao": "0.18", "executorch": "1.5"}
-"""Versions that the doors were tested with begin with these."""
+"""Prefixes of the versions that the declared names were tested with."""
 NOT_THERE = "none"
 
 
@@ -28,10 +28,10 @@ class Door:
     """One private or deprecated name.
 
     Attributes:
-        name: module, a colon, and the way from there, such as ``torch._ops:OpOverload._schema``.
-        use: what does not work without it, as a clause.
-        parameters: of it, where it is called.
-        probe: gets it where the name alone does not lead there, such as an attribute that ``__init__`` sets.
+        name: module, a colon, and the attribute path, such as ``torch._ops:OpOverload._schema``.
+        use: effect of its absence, as a clause.
+        parameters: its parameters, if it is called.
+        probe: returns it if it cannot be looked up by name, such as an attribute that ``__init__`` sets.
     """
 
     name: str
@@ -41,16 +41,16 @@ class Door:
 
     @property
     def package(self) -> str:
-        """Distribution that has it."""
+        """Return the distribution that has it."""
         return self.name.partition(":")[0].partition(".")[0]
 
     @property
     def versions(self) -> str:
-        """What it was seen in, such as ``2.13``."""
+        """Return the tested versions, such as ``2.13``."""
         return SEEN[self.package]
 
     def owner(self) -> tuple[Any, str]:
-        """The module or class that has it, and its last name.
+        """Return the module or class that has it, and its last name.
 
         Raises:
             ImportError, AttributeError: there is none.
@@ -63,14 +63,14 @@ class Door:
         return found, last
 
     def find(self) -> Any:
-        """What the name stands for.
+        """Return the object of this name.
 
         Raises:
-            UpstreamError: there is no such thing.
+            UpstreamError: it does not exist.
         """
         known = self.probe is None and self.name.partition(":")[0] in sys.modules
         try:
-            with contextlib.nullcontext() if known else quiet():  # which is for what an import says
+            with contextlib.nullcontext() if known else quiet():  # quiet is for messages of an import
                 if self.probe is not None:
                     return self.probe()
                 if ":" not in self.name:
@@ -81,7 +81,7 @@ class Door:
             raise self._error("has no") from error
 
     def misfit(self) -> UpstreamError | None:
-        """What is wrong with it, or None where it fits."""
+        """Return the difference to the tested version as an error, or None if it fits."""
         try:
             found = self.find()
             if self.parameters is not None:
@@ -102,18 +102,18 @@ class Door:
 
 
 DOORS: dict[str, Door] = {}
-"""All doors by name, once the modules of this room are imported; see `all_doors`."""
+"""All declared names, once the modules of this package are imported; see `all_doors`."""
 
 
 def all_doors() -> tuple[Door, ...]:
-    """Every door; imports what they lead to."""
+    """Return every declared name; imports the modules that contain them."""
     for module in ("torch", "session", "torchao", "executorch"):
         importlib.import_module(f"micronpu.upstream.{module}")
     return tuple(DOORS.values())
 
 
 def installed(package: str) -> str:
-    """The version of a package, or `NOT_THERE`."""
+    """Return the version of a package, or `NOT_THERE`."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -121,14 +121,14 @@ def installed(package: str) -> str:
 
 
 def is_seen(package: str) -> bool:
-    """Whether the doors were tested with the version of a package that is installed."""
+    """Return True if the declared names were tested with the installed version of a package."""
     return f"{installed(package)}.".startswith(f"{SEEN[package]}.")
 
 
 def declared(
     name: str, use: str, *, parameters: tuple[str, ...] | None = None, probe: Callable[[], Any] | None = None
 ) -> Door:
-    """A door, in the list of all."""
+    """Declare a name, and add it to `DOORS`."""
     assert name not in DOORS, f"two doors to {name}"
     DOORS[name] = Door(name, use, parameters, probe)
     return DOORS[name]
@@ -139,7 +139,7 @@ class Guarded:
     """A function that uses private names.
 
     Attributes:
-        doors: to the names.
+        doors: the names.
     """
 
     function: Callable[..., Any]
@@ -151,7 +151,7 @@ GUARDED: list[Guarded] = []
 
 
 def through(*doors: Door) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """For a function that goes through doors: where it fails and one of them does not fit, that is what is said.
+    """Decorate a function that uses private names: if it fails and one of them does not fit, that is the error.
 
     Raises:
         TypeError: the function is a generator function, whose body runs after the guarded call.

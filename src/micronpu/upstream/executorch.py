@@ -1,4 +1,4 @@
-"""Doors of ExecuTorch; imports nothing of it before it is needed, which for its compiler takes seconds."""
+"""Private names of ExecuTorch. Nothing of it is imported before it is needed: its compiler takes seconds."""
 
 from __future__ import annotations
 
@@ -61,42 +61,42 @@ def _edge_operators() -> Any:
 
 @through(_STORE)
 def named_data_store() -> Any:
-    """A store of bytes by key, as a partition hands it on."""
+    """Return a store of bytes by key, for a partition's named data."""
     return importlib.import_module("executorch.exir._serialize._named_data_store").NamedDataStore()
 
 
 @through(_TABLE)
 def decompositions() -> Sequence[Any]:
-    """The operators that ExecuTorch takes apart unless it is asked not to."""
+    """Return the operators that ExecuTorch decomposes by default."""
     return tuple(importlib.import_module("executorch.exir.tracer")._default_decomposition_table())
 
 
 def is_edge_operator(target: Any) -> bool:
-    """Whether the target of a node is one of the edge dialect."""
+    """Return True if the target of a node is an operator of the edge dialect."""
     return type(target).__name__ == "EdgeOpOverload"
 
 
 @through(_EDGE_OPERATOR)
 def operator_behind(target: Any) -> Any:
-    """The ATen operator that one of the edge dialect stands for; anything else as it is."""
+    """Return the ATen operator of an edge operator; anything else unchanged."""
     return target._op if is_edge_operator(target) else target
 
 
 @through(_EMPTY)
 def empty_tensor() -> Any:
-    """The edge operator that makes a tensor without values."""
+    """Return the edge operator that makes a tensor without values."""
     return _edge_operators().edge.dim_order_ops._empty_dim_order.default
 
 
 @through(_VALIDITY)
 def edge_config() -> Any:
-    """How programs are lowered: operators of other packages are allowed."""
+    """Return the configuration of the lowering: operators of other packages are allowed."""
     return importlib.import_module("executorch.exir").EdgeCompileConfig(_check_ir_validity=False)
 
 
 @through(_SUBCLASSES)
 def backends_named(name: str) -> list[type[Any]]:
-    """The back ends of a name in the order in which ExecuTorch sees them: the last one is asked."""
+    """Return the backends of a name in ExecuTorch's order; it uses the last one."""
     base: Any = importlib.import_module("executorch.exir.backend.backend_api").BackendDetails
     return [c for c in base.__subclasses__() if c.__name__ == name]
 
@@ -146,19 +146,19 @@ _CONTROL_FLOW = declared(
 
 @through(_SUITE)
 def planning_by(algorithm: Callable[..., Any]) -> Any:
-    """ExecuTorch's memory planning with one algorithm; see `greedily` and `placed` for its arguments and result."""
+    """Return ExecuTorch's memory planning with one algorithm; see `greedily` and `placed` for arguments and result."""
     return importlib.import_module(_PLANNING).MemoryPlanningAlgorithmSuite([algorithm])
 
 
 @through(_GREEDY)
 def greedily(alignment: int, specs: Any, graph_module: Any, graph_signature: Any, extra_padding: int) -> Any:
-    """ExecuTorch's own placement."""
+    """Return ExecuTorch's own placement."""
     return importlib.import_module(_PLANNING).greedy(alignment, specs, graph_module, graph_signature, extra_padding)
 
 
 @through(_RESULT, _PLACED)
 def placed(specs: Sequence[Any], offsets: Sequence[int], size: int) -> Any:
-    """A placement as ExecuTorch takes it: everything in its first memory."""
+    """Return a placement in ExecuTorch's form, with everything in its first memory."""
     planning: Any = importlib.import_module(_PLANNING)
     chosen = {s: planning.SpecAllocResult(1, i, o) for i, (s, o) in enumerate(zip(specs, offsets, strict=True))}
     return planning.MemoryAlgoResult(chosen, [0, size] if specs else [0, 0])
@@ -166,13 +166,13 @@ def placed(specs: Sequence[Any], offsets: Sequence[int], size: int) -> Any:
 
 @through(_INITIALIZED)
 def initialized(prefix: str) -> Any:
-    """A pass that gives buffers whose name begins with the prefix their first values."""
+    """Return a pass that gives buffers with this name prefix their initial values."""
     return importlib.import_module("executorch.exir.passes.init_mutable_pass").InitializedMutableBufferPass([prefix])
 
 
 @through(_PLACEHOLDER)
 def constant_placeholder(program: Any, name: str, value: Any) -> Any:
-    """A new constant of an edge program, where its graph inserts."""
+    """Add a constant to an edge program, at its graph's insertion point."""
     from torch.export.graph_signature import InputKind
 
     utils: Any = importlib.import_module("executorch.backends.transforms.utils")
@@ -181,7 +181,7 @@ def constant_placeholder(program: Any, name: str, value: Any) -> Any:
 
 @through(_CONTROL_FLOW)
 def steps_of(module: Any) -> list[Any]:
-    """The graphs that loops and branches of an edge program call."""
+    """Return the graphs that loops and branches of an edge program call."""
     graphs: Any = importlib.import_module("executorch.exir.graph_module")
     return [step for _, step, _ in graphs.get_control_flow_submodules(module)]
 
@@ -194,29 +194,29 @@ _CORE_OPERATORS = declared(
 )
 _LOCK = threading.Lock()
 SOFTMAX_GRID = {"CMSIS_SOFTMAX_SCALE": 1 / 256, "CMSIS_SOFTMAX_ZERO_POINT": -128}
-"""What the operators take from ExecuTorch's `quantization_configs`: the grid of the results of CMSIS-NN's softmax."""
+"""Values from ExecuTorch's `quantization_configs`: the qparams of the results of CMSIS-NN's softmax."""
 _SIZES = declared(f"{_CORE}.library.cmsis_nn", "how much scratch memory a kernel of CMSIS-NN needs is not known")
 
 
 @through(_SIZES)
 def cmsis_nn() -> Any:
-    """CMSIS-NN's own answers to questions for sizes."""
+    """Return CMSIS-NN's functions for buffer sizes."""
     return importlib.import_module(f"{_CORE}.library.cmsis_nn")
 
 
 @through(_CORE_OPERATORS)
 def define_core_operators() -> None:
-    """Makes `torch.ops.cortex_m` known, once, without the rest of ExecuTorch's back end for Cortex-M."""
+    """Define `torch.ops.cortex_m`, once, without the rest of ExecuTorch's backend for Cortex-M."""
     _define_core_operators()
 
 
 def _define_core_operators() -> None:
-    """The same, unguarded.
+    """Define the operators, without the guard.
 
     The module that defines the operators reads a few functions and two numbers from packages that import ExecuTorch's
-    back end for Arm's NPUs, and with it `tosa_serializer`, which a default installation does not have and no Cortex-M
-    needs.  So the module has an `__import__` of its own, which gets these from their files; other modules, and other
-    threads, import as ever.
+    backend for Arm's NPUs, and with it `tosa_serializer`, which a default installation does not have and no Cortex-M
+    needs.  So the module gets a custom `__import__`, which reads these from their files; other modules and threads are
+    not affected.
     """
     operators = f"{_CORE}.ops.operators"
     with _LOCK:
@@ -236,7 +236,7 @@ def _define_core_operators() -> None:
 
 
 def _import_for_operators(name: str, *others: Any, **named: Any) -> Any:
-    """`__import__` of the module of operators."""
+    """Replace `__import__` in the module of operators."""
     if name == f"{_CORE}.quantizer.quantization_configs":
         return SimpleNamespace(**SOFTMAX_GRID)
     if name.startswith(f"{_CORE}.passes."):
@@ -251,7 +251,7 @@ def _import_for_operators(name: str, *others: Any, **named: Any) -> Any:
 
 
 def core_operator(name: str) -> Any:
-    """An operator of `torch.ops.cortex_m`, such as "quantized_add"."""
+    """Return an operator of `torch.ops.cortex_m`, such as "quantized_add"."""
     import torch
 
     define_core_operators()
@@ -290,25 +290,25 @@ _REFERENCE = declared(
 
 @through(_BACKENDS)
 def bindings() -> Any:
-    """ExecuTorch's Python interface; not `portable_lib`, which brings its compiler along, for a class of warnings."""
+    """Return ExecuTorch's Python interface; not `portable_lib`, which imports its compiler for a class of warnings."""
     return importlib.import_module(_BINDINGS)
 
 
 @through(_BACKENDS)
 def registered_backends() -> list[str]:
-    """The delegates of the host's runtime."""
+    """Return the delegates of the host's runtime."""
     return list(bindings()._get_registered_backend_names())
 
 
 @through(_OPERATORS)
 def registered_operators() -> list[str]:
-    """The kernels of the host's runtime."""
+    """Return the kernels of the host's runtime."""
     return list(bindings()._get_operator_names())
 
 
 @through(_LOAD)
 def load_program(data: bytes, *, profile: bool, debug_buffer_size: int) -> Any:
-    """A program in ExecuTorch's own wrapping, whose methods run with tensors of torch."""
+    """Return a program in ExecuTorch's own wrapper, whose methods take and return tensors of torch."""
     native = bindings()
     return native._load_program_from_buffer(
         data,
@@ -320,11 +320,11 @@ def load_program(data: bytes, *, profile: bool, debug_buffer_size: int) -> Any:
 
 @through(*_RECORD)
 def debug_record(reference: Any, *, handles: Any, delegates: Any, outputs: Any, inputs: Any) -> Any:
-    """An ETRecord of a program that ExecuTorch's compiler has not made.
+    """Return an ETRecord of a program that was not made by ExecuTorch's compiler.
 
     Args:
-        reference: what the values of a run are compared with, an exported program.
-        handles, delegates, outputs: by method, what the numbers of instructions stand for.
+        reference: exported program that the values of a run are compared with.
+        handles, delegates, outputs: meaning of the instruction numbers, by method.
         inputs: of the reference, one list for each method.
     """
     record: Any = importlib.import_module("executorch.devtools.etrecord").ETRecord
@@ -339,5 +339,5 @@ def debug_record(reference: Any, *, handles: Any, delegates: Any, outputs: Any, 
 
 @through(_REFERENCE)
 def reference_graph(inspector: Any) -> Any:
-    """The graph of a profile's reference; the doc-strings name `get_reference_graph`, which 1.5 does not have."""
+    """Return the graph of a profile's reference; ExecuTorch 1.5 lacks the documented `get_reference_graph`."""
     return inspector._resolve_reference_graph()[0]

@@ -27,7 +27,7 @@ _WIDTHS = {
     **dict.fromkeys(("ulong", "uint64"), "Uint64"),
     **dict.fromkeys(("double", "float64"), "Float64"),
 }
-"""Numbers of a schema, as `flatbuffers` calls them."""
+"""Types of a schema, by the names that `flatbuffers` uses."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Field:
     """A field of a table.
 
     Attributes:
-        number: by which it is found; that of a union's value, where it is one, behind that of its kind.
-        kind: of a number, as `flatbuffers` calls it, "string", "union", or the name of a table.
-        is_vector: whether it holds any number of these.
-        alignment: of a vector's elements in bytes, 1 where nothing is asked for.
+        number: index in the table; for a union that of its value, which follows that of its kind.
+        kind: name of a number type in `flatbuffers`, "string", "union", or the name of a table.
+        is_vector: True for a vector.
+        alignment: of a vector's elements in bytes, 1 by default.
     """
 
     number: int
@@ -48,13 +48,13 @@ class Field:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is, or holds, numbers; a table may have the name of a kind of these."""
+        """True for numbers and vectors of them; a table may have the name of a number type."""
         return self.kind in _WIDTHS.values()
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What a `.fbs` file says.
+    """Content of a `.fbs` file.
 
     Attributes:
         tables: fields by name of each table, by name.
@@ -73,7 +73,7 @@ _FIELD = re.compile(r"(\w+)\s*:\s*(\[?)([\w.]+)\]?[^;(]*(?:\(force_align:\s*(\d+
 
 
 def parsed(text: str) -> Schema:
-    """The schema of the text of a `.fbs` file, with that of the files it includes in front of it."""
+    """Return the schema of the text of a `.fbs` file, which follows the texts of the files that it includes."""
     text = re.sub(r"//.*", "", text)
     blocks = re.findall(r"\b(table|union|enum) (\w+)[^{]*\{(.*?)\}", text, re.DOTALL)
     enums = {name: _members(kind, body) for kind, name, body in blocks if kind != "table"}
@@ -102,14 +102,14 @@ def _members(kind: str, body: str) -> dict[str, int]:
 
 PROGRAM = "schema/program.fbs"
 DATA_FILE = "extension/flat_tensor/serialize/flat_tensor.fbs"
-"""Of a `.ptd`."""
+"""Schema of a `.ptd`."""
 
 
 def schema_text(path: str = PROGRAM) -> str:
-    """A schema as the installed ExecuTorch ships it.
+    """Return the text of a schema of the installed ExecuTorch.
 
     Raises:
-        AttributeError: it ships none.
+        AttributeError: it has no such schema.
     """
     try:
         wheel = importlib.metadata.distribution("executorch")
@@ -120,7 +120,7 @@ def schema_text(path: str = PROGRAM) -> str:
 
 @functools.lru_cache(maxsize=2)
 def schema(path: str = PROGRAM) -> Schema:
-    """A schema of the installed ExecuTorch, with what it includes."""
+    """Return a schema of the installed ExecuTorch, with the files that it includes."""
     text = schema_text(path)
     home = path.rpartition("/")[0]
     return parsed("\n".join([*(schema_text(f"{home}/{n}") for n in re.findall(r'include "(.*?)"', text)), text]))
@@ -173,11 +173,11 @@ NamedData = Fields("NamedData")
 
 
 class _Union(IntEnum):
-    """The kinds of a union; 0 is none of them."""
+    """Kinds of a union; 0 means none."""
 
     @property
     def title(self) -> str:
-        """The name of its table."""
+        """Name of its table."""
         return self.name.title().replace("_", "")
 
     def __str__(self) -> str:
@@ -185,7 +185,7 @@ class _Union(IntEnum):
 
 
 class KernelTypes(_Union):
-    """The kinds of values."""
+    """Kinds of values."""
 
     NULL = 1
     INT = 2
@@ -201,7 +201,7 @@ class KernelTypes(_Union):
 
 
 class InstructionArguments(_Union):
-    """The kinds of instructions."""
+    """Kinds of instructions."""
 
     KERNEL_CALL = 1
     DELEGATE_CALL = 2
@@ -211,50 +211,50 @@ class InstructionArguments(_Union):
 
 
 class DataLocation(IntEnum):
-    """Where a payload is."""
+    """Place of a payload."""
 
     INLINE = 0
     SEGMENT = 1
 
 
 class TensorDataLocation(IntEnum):
-    """Where the data of a tensor are."""
+    """Place of a tensor's data."""
 
     SEGMENT = 0
     EXTERNAL = 1
 
 
 CORE_KERNELS = "cortex_m::"
-"""Begin of the names of the kernels that call CMSIS-NN; ExecuTorch's own are listed, and checked by their schemas."""
+"""Prefix of the names of kernels that call CMSIS-NN; ExecuTorch's own are listed, and checked by their schemas."""
 CONTENT = 0
-"""The only field of a value that is a number, a text or a list."""
+"""Index of the only field of a value that is a number, a text or a list."""
 _CONTENTS = ("Int", "Bool", "Double", "String", "IntList", "DoubleList", "BoolList", "TensorList", "OptionalTensorList")
 
 
 def segments_of(program: Table) -> list[tuple[int, int]]:
-    """Offset behind the flatbuffer and size of each segment."""
+    """Return the offset from the end of the flatbuffer, and the size, of each segment."""
     every = program.vector(Program.SEGMENTS).tables()
     return [(s.integer(DataSegment.OFFSET, "<Q"), s.integer(DataSegment.SIZE, "<Q")) for s in every]
 
 
 def operator_name(operator: Table) -> str:
-    """``aten::add.out`` and the like."""
+    """Return a name such as ``aten::add.out``."""
     return ".".join(filter(None, (operator.string(Operator.NAME), operator.string(Operator.OVERLOAD))))
 
 
 def operators_of(plan: Table) -> list[str]:
-    """The operators that a method calls, by their numbers."""
+    """Return the operators that a method calls, by index."""
     return [operator_name(operator) for operator in plan.vector(ExecutionPlan.OPERATORS).tables()]
 
 
 def offset_of(place: Table) -> int:
-    """Bytes from the beginning of the memory that an `AllocationDetails` names."""
+    """Return the byte offset in the memory that an `AllocationDetails` names."""
     high = place.integer(AllocationDetails.MEMORY_OFFSET_HIGH, "<I")
     return place.integer(AllocationDetails.MEMORY_OFFSET_LOW, "<I") | high << 32
 
 
 def differences(text: str) -> list[str]:
-    """What a schema says otherwise than this module, such as ``KernelTypes.INT is 3``; more may come at the end."""
+    """Return differences between a schema and this module, such as ``KernelTypes.INT is 3``; additions are allowed."""
     given = parsed(text)
     found = []
     for kind in (KernelTypes, InstructionArguments, DataLocation, TensorDataLocation):
@@ -268,6 +268,6 @@ def differences(text: str) -> list[str]:
 
 
 def check_schema() -> None:
-    """Raises `AttributeError` where the installed ExecuTorch numbers the kinds otherwise, or ships no schema."""
+    """Raise `AttributeError` if the installed ExecuTorch numbers the kinds differently, or has no schema."""
     if found := differences(schema_text()):
         raise AttributeError("; ".join(found))

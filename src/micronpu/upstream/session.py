@@ -1,7 +1,7 @@
-"""Work with torch by one thread at a time, in the state in which torch is when a process begins.
+"""Exclusive use of torch by one thread, in torch's initial state.
 
-torch.export, and the tracing below it, keep what they are at in variables of their modules: two threads that export at
-once raise errors, or give each other's results.  Most other state of torch belongs to a thread, and is set for ours.
+torch.export and tracing keep their state in module variables: two threads that export at once raise errors, or mix
+their results.  Most other state of torch belongs to a thread, and is set for the current thread.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ _here = threading.local()
 
 @contextlib.contextmanager
 def exclusive() -> Iterator[None]:
-    """Waits until no other thread is inside, and sets a neutral state of torch and NumPy for this thread.
+    """Wait until no other thread is inside, and set a neutral state of torch and NumPy for this thread.
 
-    Gradients are on, inference mode and autocast off, tensors are made on the CPU, and NumPy's errors are warnings.  A
-    call inside of another one changes nothing.
+    Gradients are on, inference mode and autocast off, tensors are made on the CPU, and NumPy's errors are warnings.
+    Nested calls change nothing.
 
     Raises:
-        OptionError: torch is in a state that can only be changed for all threads, or that takes every operator.
+        OptionError: torch has a state that can only be changed for all threads, or a mode that intercepts every
+            operator.
     """
     if getattr(_here, "is_inside", False):
         yield
@@ -65,7 +66,7 @@ def exclusive() -> Iterator[None]:
 
 @through(_MODES)
 def _check() -> None:
-    """Raises `OptionError` where the caller's state of torch cannot be set aside for this thread."""
+    """Raise `OptionError` if the caller's state of torch cannot be overridden for this thread."""
     if (dtype := torch.get_default_dtype()) is not torch.float32:
         raise OptionError(
             f"The default dtype of torch is {dtype} in this process; models are compiled from float32.",
@@ -85,7 +86,7 @@ def _check() -> None:
 
 @contextlib.contextmanager
 def _functions_left() -> Iterator[None]:
-    """Leaves transforms such as torch.vmap that an error has left open, of which torch would stay inside.
+    """Leave transforms such as torch.vmap that an error has left open; torch would otherwise stay inside them.
 
     An exported program has their begin and their end as operators of the graph; an error between them skips the end.
     """
@@ -99,14 +100,14 @@ def _functions_left() -> Iterator[None]:
 
 @through(_DEPTH, _LEAVE)
 def _functions() -> tuple[Callable[[], int], Callable[[int], None]]:
-    """How many transforms this thread is inside of, and what leaves all but the first so many."""
+    """Return the functions for the number of open transforms of this thread, and for leaving all but the first n."""
     home: Any = torch._C._functorch
     return home.get_dynamic_layer_stack_depth, home.pop_dynamic_layer_stack_and_undo_to_depth
 
 
 @functools.cache
 def _libraries() -> tuple[Any, Any]:
-    """OpenMP and MKL as torch has them, each as a function that sets the number of threads of the running thread."""
+    """Return OpenMP's and MKL's functions that set the number of threads of the current thread, as torch links them."""
     folder = Path(torch.__file__).parent / "lib"
     found = [path for path in (folder / "libtorch_cpu.so", folder / "libtorch_cpu.dylib") if path.exists()]
     library = ctypes.CDLL(str(found[0])) if found else None
@@ -115,15 +116,15 @@ def _libraries() -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Computes with one thread, in the running thread alone.
+    """Compute with one thread, in the current thread only.
 
-    The operators of a network for a microcontroller are too small to be shared between threads: waiting for each other
-    costs as much as it gains on an idle machine, and many times the work itself on a busy one.  The result does not
-    depend on the number of cores either.
+    The operators of a network for a microcontroller are too small for several threads: synchronization costs as much as
+    it gains on an idle machine, and many times the work itself on a busy one.  One thread also makes results
+    independent of the number of cores.
 
-    `torch.set_num_threads` is also for the threads that begin meanwhile, and is called only where torch has no OpenMP.
+    `torch.set_num_threads` also affects new threads, and is called only if torch has no OpenMP.
     """
-    threads = torch.get_num_threads()  # which sets them first, in a thread that has not computed yet
+    threads = torch.get_num_threads()  # the call initializes the number in a thread that has not computed yet
     openmp, mkl = _libraries()
     if openmp is None:
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Doors of torch."""
+"""Private names of torch."""
 
 from __future__ import annotations
 
@@ -83,32 +83,34 @@ _FUNCTIONS = declared(
 
 @through(_FUNCTIONS)
 def has_transforms(graph: Graph) -> bool:
-    """Whether a graph begins and ends transforms such as torch.vmap, as operators that stand for no arithmetic."""
+    """Return True if a graph has operators that start and end transforms such as torch.vmap."""
     home = importlib.import_module("torch._functorch.predispatch").__name__
     return any(getattr(node.target, "__module__", "") == home for node in graph.nodes)
 
 
 @through(_SCHEMA)
 def schema_of(overload: Any) -> Any:
-    """The schema of an ATen overload: its name, arguments and results."""
+    """Return the schema of an ATen overload: its name, arguments and results."""
     return overload._schema
 
 
 @through(_OVERLOAD)
 def overload_part(overload: OpOverload) -> str:
-    """``Tensor`` of ``add.Tensor``."""
+    """Return ``Tensor`` of ``add.Tensor``."""
     return str(overload._overloadname)
 
 
 @through(_PACKET)
 def packet_name(packet: OpOverloadPacket) -> str:
-    """``aten::add`` and the like."""
+    """Return a name such as ``aten::add``."""
     return str(packet._qualified_op_name)
 
 
 @through(_BY_NAME)
 def schema_named(name: str, overload: str) -> Any:
-    """The schema of ``aten::add``, ``out`` and the like; None where there is no such operator."""
+    """Return the schema of a name such as ``aten::add`` and an overload such as ``out``; None if there is no such
+    operator.
+    """
     try:
         return torch._C._get_schema(name, overload)
     except RuntimeError:
@@ -117,21 +119,21 @@ def schema_named(name: str, overload: str) -> Any:
 
 @through(_RESHAPE)
 def reshape_copy() -> OpOverload:
-    """A reshape that ExecuTorch leaves alone."""
+    """Return a reshape that ExecuTorch does not replace."""
     found: OpOverload = torch.ops.aten._reshape_copy.default
     return found
 
 
 @through(_CAST)
 def cast() -> OpOverload:
-    """x, dtype -> x of that dtype."""
+    """Return the operator x, dtype -> x of that dtype."""
     found: OpOverload = torch.ops.aten._to_copy.default
     return found
 
 
 @through(_SCAN)
 def scan_operator() -> Any:
-    """The loop of a graph, called with (step, initial states, sequences, constants)."""
+    """Return the operator for loops, called with (step, initial states, sequences, constants)."""
     from torch._higher_order_ops.scan import scan_op
 
     return scan_op
@@ -150,26 +152,26 @@ _DISPATCHER = declared(
 
 @through(_DISPATCHER)
 def as_exported() -> Any:
-    """A context in which operators are taken apart as `torch.export` does it."""
+    """Return a context in which operators are decomposed as in `torch.export`."""
     return importlib.import_module("torch._dispatch.python").enable_python_dispatcher()
 
 
 @through(_COMPOSITE)
 def is_composite(operator: OpOverload) -> bool:
-    """Whether torch computes an operator by calling others, whatever the device."""
+    """Return True if torch computes an operator by calling others, on any device."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
 
 
 @through(_NORM)
 def decomposition_table() -> Mapping[OpOverload, Callable[..., Any]]:
-    """The operators that are taken apart before ExecuTorch sees them, and by what."""
+    """Return the decompositions that are applied before ExecuTorch's."""
     norm = torch._decomp.get_decompositions([torch.ops.aten.linalg_vector_norm.default])
     return {**torch.export.default_decompositions(), **norm}
 
 
 @through(_DECOMPOSED)
 def register_quantized_operators() -> None:
-    """Defines `torch.ops.quantized_decomposed`."""
+    """Define `torch.ops.quantized_decomposed`."""
     importlib.import_module("torch.ao.quantization.fx._decomposed")
 
 
@@ -206,39 +208,42 @@ _GUARDS = declared(
 
 @through(_GUARDS)
 def is_guard(module: nn.Module) -> bool:
-    """Whether a module is the check of input shapes in `ExportedProgram.module`."""
+    """Return True if a module is the check of input shapes in `ExportedProgram.module`."""
     kind: type = importlib.import_module("torch.export._unlift").GuardsFn
     return isinstance(module, kind)
 
 
 @through(_VERSION)
 def version_of(tensor: torch.Tensor) -> int:
-    """Another number where a tensor was written into since."""
+    """Return a number that changes when a tensor is written."""
     return tensor._version
 
 
 @through(_VIEW)
 def is_view(tensor: torch.Tensor) -> bool:
-    """Whether autograd knows a tensor as a part, or as another form, of one that is there."""
+    """Return True if autograd regards a tensor as a view of another."""
     return tensor._is_view()
 
 
 @through(_BUFFERS)
 def buffers_of(module: nn.Module) -> dict[str, torch.Tensor | None]:
-    """The buffers of a module itself; `setattr` would be seen by `torch.export` and written into the program."""
+    """Return the buffers of a module itself; `setattr` would be traced by `torch.export`."""
     return module._buffers
 
 
 @through(_CODEGEN)
 def codegen_of(graph: Graph) -> Any:
-    """What packs and unpacks the tuples of a graph, for `torch.fx.Graph.set_codegen`."""
+    """Return the object that packs and unpacks the tuples of a graph, for `torch.fx.Graph.set_codegen`."""
     return graph._codegen
 
 
 @through(_MODULE, _SIGNATURE)
 def set_graph(program: ExportedProgram, module: GraphModule, signature: ExportGraphSignature | None = None) -> None:
-    """Gives an exported program another graph, in place, and with it another signature."""
-    _ = program._graph_module, program._graph_signature  # an attribute of another name would be written and never read
+    """Replace the graph and, if given, the signature of an exported program, in place."""
+    _ = (
+        program._graph_module,
+        program._graph_signature,
+    )  # raises if an attribute was renamed, which would be written and never read
     program._graph_module = module
     if signature is not None:
         program._graph_signature = signature
@@ -261,13 +266,15 @@ _LOAD = declared("torch.export.pt2_archive._package:load_pt2", "no `.pt2` file i
 
 @through(_FORM)
 def form_of_programs() -> Any:
-    """The module of dataclasses that a `.pt2` is written from: `ExportedProgram`, `PayloadConfig` and their parts."""
+    """Return the module of dataclasses that a `.pt2` is written from: `ExportedProgram`, `PayloadConfig` and their
+    parts.
+    """
     return importlib.import_module("torch._export.serde.schema")
 
 
 @through(_FORM, _ELEMENT)
 def element_type(number: int) -> torch.dtype:
-    """Of a tensor in a `.pt2`."""
+    """Return the dtype of a tensor in a `.pt2`."""
     found: torch.dtype = importlib.import_module("torch._export.serde.serialize").deserialize_scalar_type(
         form_of_programs().ScalarType(number)
     )
@@ -276,13 +283,13 @@ def element_type(number: int) -> torch.dtype:
 
 @through(_PICKLES)
 def pickle_reader(file: Any) -> Any:
-    """Reads the records of what `torch.save` writes, and nothing of another form."""
+    """Return a reader for records of `torch.save`; it refuses other formats."""
     return torch._C.PyTorchFileReader(file)
 
 
 @through(_READER)
 def archive_reader(file: Any) -> Any:
-    """Reads the records of a `.pt2`: ``get_file_names()``, ``read_bytes(name)``."""
+    """Return a reader for records of a `.pt2`: ``get_file_names()``, ``read_bytes(name)``."""
     from torch.export.pt2_archive import _package
 
     return _package.PT2ArchiveReader(file)
@@ -290,7 +297,7 @@ def archive_reader(file: Any) -> Any:
 
 @through(_LOAD)
 def read_archive(file: Any) -> dict[str, ExportedProgram]:
-    """The programs of a `.pt2` by name; not `torch.export.load`, which goes on to an older format where it fails."""
+    """Return the programs of a `.pt2` by name. `torch.export.load` would fall back to an older format."""
     from torch.export.pt2_archive import _package
 
     return dict(_package.load_pt2(file).exported_programs)

@@ -1,6 +1,6 @@
-"""Doors of torchao: what its quantizers and observers are taken for, and the functions of it that are repaired.
+"""Private names of torchao: its base classes of quantizers and observers, and functions of it that are repaired.
 
-Imports no torchao by itself, which takes as long as a small network to compile.
+The module does not import torchao, which takes as long as compiling a small network.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ REPAIRS = {
         "a quantizer is not told whether it prepares for post-training quantization or for QAT",
     ),
 }
-"""Functions that others take the place of, by the place where torchao looks them up; each says what torchao does.
+"""Functions of torchao that are replaced, by the place where torchao looks them up; each text states torchao's defect.
 
 Each has a test that fails as soon as the installed version no longer needs it.
 """
@@ -79,20 +79,20 @@ _MODE = declared(
 
 
 def import_torchao() -> None:
-    """Imports torchao, which would tell of optional CUDA libraries that it cannot load, and of torch's deprecations."""
+    """Import torchao without its messages about missing CUDA libraries and torch's deprecations."""
     with quiet():
         importlib.import_module(_PT2E)
 
 
 def _unrepaired() -> str:
-    """Why torchao is left as it is, as a sentence; "" where it is not."""
+    """Return the reason why torchao is not repaired, as a sentence, or ""."""
     if not is_seen("torchao"):
         return f"torchao {installed('torchao')} is left as it is: its repairs are for {REPAIRS['prepare'].versions}."
     return next((f"torchao is left as it is: {s}" for door in REPAIRS.values() if (s := door.misfit()) is not None), "")
 
 
 def repair(repaired: Mapping[str, Callable[[Function], Function]]) -> bool:
-    """Puts functions in the place of torchao's, once; False, with a warning, where it is another than they are for.
+    """Replace functions of torchao, once; return False, with a warning, for a version that they are not for.
 
     Args:
         repaired: makes a function from torchao's own, by the names of `REPAIRS`.
@@ -110,14 +110,14 @@ def repair(repaired: Mapping[str, Callable[[Function], Function]]) -> bool:
 
 
 def accept_as_observer(kind: type) -> type:
-    """Lets torchao take a class of modules, of which it knows nothing, for one of its observers."""
+    """Register a class of modules as an observer of torchao."""
     base: Any = importlib.import_module(_PT2E).ObserverBase
     base.register(kind)
     return kind
 
 
 def accept_as_quantizer(kind: type) -> None:
-    """Makes a class a virtual subclass of torchao's `Quantizer`, if torchao is imported."""
+    """Make a class a virtual subclass of torchao's `Quantizer`, if torchao is imported."""
     home = sys.modules.get(f"{_PT2E}.quantizer.quantizer")
     if home is not None:
         home.Quantizer.register(kind)
@@ -125,20 +125,20 @@ def accept_as_quantizer(kind: type) -> None:
 
 @through(_ANNOTATED)
 def is_annotated(node: Node) -> bool:
-    """Whether a quantizer of torchao's has annotated a node."""
+    """Return True if a quantizer of torchao has annotated a node."""
     found = node.meta.get("quantization_annotation")
     return found is not None and bool(found._annotated)
 
 
 @through(_ANNOTATED)
 def annotation(inputs: Mapping[Node, Any], output: Any) -> Any:
-    """torchao's annotation of a node."""
+    """Return torchao's annotation of a node."""
     kind: Any = importlib.import_module(f"{_PT2E}.quantizer").QuantizationAnnotation
     return kind(input_qspec_map=dict(inputs), output_qspec=output, _annotated=True)
 
 
 @through(_MODE)
 def note_mode(model: GraphModule, training: bool) -> None:
-    """Writes down, where torchao looks, whether a prepared module is in training mode."""
+    """Record for torchao whether a prepared module is in training mode."""
     name: str = importlib.import_module(f"{_PT2E}.export_utils")._EXPORTED_TRAINING_ATTR
     vars(model)[name] = training

@@ -1,4 +1,4 @@
-"""Models that come as files of other tools: LiteRT (`.tflite`) and ONNX (`.onnx`)."""
+"""Models in files of other tools: LiteRT (`.tflite`) and ONNX (`.onnx`)."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class FileModel:
 
 
 def is_model_file(model: object) -> bool:
-    """True for a path that ends like a model file."""
+    """Return True for a path with the suffix of a model file."""
     return isinstance(model, (str, os.PathLike)) and Path(model).suffix.lower() in SUFFIXES
 
 
 def read_model(path: str | os.PathLike[str], shapes: Shapes = ()) -> FileModel:
-    """Reads a LiteRT or ONNX file.
+    """Read a LiteRT or ONNX file.
 
     Args:
-        shapes: of the inputs of an ONNX file, in order or by name, where the file leaves sizes open.
+        shapes: of the inputs of an ONNX file, in order or by name, if the file leaves sizes open.
 
     Raises:
         FileError: it cannot be read.
-        ModelError, UnsupportedError: it is damaged, or has an operator that is not read; the message names it.
-        OptionError: `shapes` has no shapes.
+        ModelError, UnsupportedError: it is damaged, or has an unsupported operator, which the message names.
+        OptionError: `shapes` is invalid.
     """
     name = Path(path)
     _check_shapes(shapes)
@@ -90,7 +90,7 @@ def _check_shapes(shapes: Any) -> None:
 
 
 def opened(model: Any, example_inputs: Any, calibration: Any) -> tuple[Any, Any, Any]:
-    """What `micronpu.compile` is given, as a module, its inputs in order, and calibration data in that order.
+    """Return the model argument of `micronpu.compile` as a module, with inputs and calibration data in the same order.
 
     Args:
         model: a module or program, or the path of a file.
@@ -113,7 +113,7 @@ def opened(model: Any, example_inputs: Any, calibration: Any) -> tuple[Any, Any,
 
 
 def _exported(network: Network, examples: tuple[torch.Tensor, ...], path: Path) -> GraphModule:
-    """The network as a graph whose inputs have the file's names, and whose nodes come from its tensors."""
+    """Export the network as a graph whose inputs have the file's names, and whose nodes name its tensors as source."""
     module = graph_module(export(network, examples))
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node, name in zip(inputs, network.input_names, strict=True):
@@ -125,7 +125,8 @@ def _exported(network: Network, examples: tuple[torch.Tensor, ...], path: Path) 
     for node in module.graph.nodes:
         stack = node.meta.get("nn_module_stack") or {}
         own = str(list(stack.values())[-1][0]).rpartition(".")[2] if stack else ""
-        # Converters join the names of what they fuse by semicolons, the last operator first; / would read as a folder.
+        # Converters join the names of fused operators by semicolons, the last operator first; / would look like a
+        # folder.
         name = network.names.get(own, own).partition(";")[0].translate(_PLAIN)
         node.meta["stack_trace"] = f'File "{path.name}", line {name}, in {own}' if own else ""
     module.recompile()

@@ -1,8 +1,8 @@
 """Reader of LiteRT (TensorFlow Lite) files.
 
-The operators of the main subgraph become the steps of a `Network` in PyTorch's operators.  Where a file is quantized,
-each result is quantized and dequantized with the file's own parameters, so that what is compiled is the file's integer
-arithmetic and nothing has to be calibrated.
+The operators of the main subgraph become the steps of a `Network` in PyTorch's operators.  In a quantized file, each
+result is quantized and dequantized with the file's own parameters, so that the compiled program has the file's integer
+arithmetic and needs no calibration.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class FileTensor:
         graph: index of the subgraph.
         shape: of the file, channels last.
         type: name in LiteRT's `TensorType`.
-        scale, zero_point: quantization parameters; one, or one for each index of ``axis``; empty where there are none.
-        data: the value of a constant, None for a tensor that an operator or the caller makes.
+        scale, zero_point: quantization parameters; one, or one for each index of ``axis``; empty without quantization.
+        data: the value of a constant, None for an input or a computed tensor.
     """
 
     index: int
@@ -69,12 +69,12 @@ class FileTensor:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What no other tensor of the file has."""
+        """Identifier, unique in the file."""
         return self.graph, self.index
 
     @property
     def rounding(self) -> Rounding | None:
-        """The quantization of an activation; bytes are the int8 numbers that are 128 less."""
+        """Return the quantization of an activation; uint8 becomes int8, 128 less."""
         is_bytes = self.type == "UINT8"
         if not self.scale or (self.type not in _ROUNDED and not is_bytes) or self.data is not None:
             return None
@@ -118,7 +118,7 @@ class FileOperator:
         return ModelError(f"{self} {what}.", hint=hint)
 
     def operand(self, i: int) -> FileTensor:
-        """An operand that has to be there."""
+        """Return a required operand."""
         given = self.inputs[i] if i < len(self.inputs) else None
         if given is None:
             raise self.error(f"has no operand {i}", "write the model again with the converter")
@@ -129,7 +129,7 @@ class FileOperator:
         return i < len(self.inputs) and self.inputs[i] is not None
 
     def option(self, name: str, default: Any = 0) -> Any:
-        """A field of the options."""
+        """Return a field of the options."""
         return getattr(self.options, name, default) if self.options is not None else default
 
 
@@ -160,12 +160,12 @@ class LiteRtFile:
 
     @property
     def bytes(self) -> tuple[bool, ...]:
-        """Of each input and output in order, whether it is uint8."""
+        """True for each input and output, in order, that is uint8."""
         return tuple(t.type == "UINT8" for t in (*self.inputs, *self.outputs))
 
 
 def parse(data: bytes) -> LiteRtFile:
-    """Reads the main subgraph, and those that it calls.
+    """Read the main subgraph, and those that it calls.
 
     Raises:
         ModelError: the file is damaged, or has several signatures or sparse weights.
@@ -179,7 +179,7 @@ def parse(data: bytes) -> LiteRtFile:
         return _Parser(model, data).file()
     except ModelError:
         raise
-    except Exception as error:  # generated readers raise whatever an offset outside the file leads to
+    except Exception as error:  # generated readers raise any exception for offsets outside of the file
         raise ModelError(
             "The LiteRT file is damaged: a table or a vector leads outside of it.", hint="copy the file again"
         ) from error
@@ -204,7 +204,7 @@ class _Parser:
         for given in main.inputs:
             signature = graphs[0].tensors[given.index].shapeSignature
             for i, n in enumerate(() if signature is None else signature):
-                if n < 0 and i > 0:  # an open batch is 1
+                if n < 0 and i > 0:  # an open batch size is 1
                     raise ModelError(
                         f"Dimension {i} of the input `{given.name}` is open, and a program has fixed sizes.",
                         hint="convert the model with a fixed shape of the input, such as tf.TensorSpec([1, 96, 96, 3])",
@@ -272,7 +272,7 @@ class _Parser:
 
     def _operator(self, position: int, graph: int, table: Any, tensors: Sequence[FileTensor]) -> FileOperator:
         code = self._model.operatorCodes[table.opcodeIndex]
-        # Codes above 127 stand in the newer of two fields; old files have the older one alone.
+        # Codes above 127 are in the newer of two fields; old files have only the older one.
         kind = _OPERATORS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "?")
         if kind == "CUSTOM":
             kind = f"CUSTOM {(code.customCode or b'').decode('utf-8', 'replace')}"
@@ -284,7 +284,7 @@ class _Parser:
 
 @dataclass
 class Value:
-    """Where a tensor of the file is in the network.
+    """Tensors of the network for a tensor of the file.
 
     Attributes:
         numbers: by the order of axes; a 4-D tensor may exist in both.
@@ -296,19 +296,18 @@ class Value:
 
 
 class LiteRtBuilder(NetworkBuilder):
-    """Makes the steps of a file; `litert_operators` defines what becomes of each operator.
+    """Builds the steps of a file; `litert_operators` defines the lowering of each operator.
 
-    LiteRT keeps images as [N, H, W, C], and PyTorch's operators take [N, C, H, W]; a tensor is permuted where it is
-    read in the order that it does not have yet.
+    LiteRT's images are [N, H, W, C], and PyTorch's operators take [N, C, H, W]; a tensor is permuted when it is first
+    read in the other order.
 
     Args:
-        graphs: the subgraphs behind the main one, by index.
+        graphs: the subgraphs after the main one, by index.
 
     Attributes:
         graphs: those that no operator has called yet.
-        variables: by the tensor of a handle, the name of the variable.
-        initial, kinds, by_name: by the name of a variable, its value before the first call, its shape, type and
-            quantization, and the state that it is.
+        variables: the name of a variable, by the tensor of its handle.
+        initial, kinds, by_name: initial value, tensor description and state of a variable, by its name.
     """
 
     def __init__(self, graphs: Mapping[int, LiteRtFile]) -> None:
@@ -324,11 +323,11 @@ class LiteRtBuilder(NetworkBuilder):
     # -- constants
 
     def constant(self, given: FileTensor) -> npt.NDArray[Any] | None:
-        """The value of a tensor that does not depend on the inputs, in the file's type."""
+        """Return the value of a tensor that does not depend on the inputs, in the file's type, or None."""
         return self._constants.get(given.key, given.data)
 
     def real_constant(self, given: FileTensor) -> npt.NDArray[Any] | None:
-        """The value of a constant as float32, dequantized; integers without a scale stay integers."""
+        """Return the value of a constant as float32, dequantized; integers without a scale remain integers."""
         data = self.constant(given)
         if data is None or (data.dtype.kind != "f" and not given.scale):
             return data
@@ -341,11 +340,11 @@ class LiteRtBuilder(NetworkBuilder):
         return np.asarray((data.astype(np.float64) - zero) * scale, np.float32)
 
     def fold(self, given: FileTensor, value: npt.NDArray[Any]) -> None:
-        """Notes that a result is a constant."""
+        """Record that a result is a constant."""
         self._constants[given.key] = value
 
     def integers(self, operator: FileOperator, i: int) -> list[int]:
-        """The numbers of an operand that has to be a constant, such as a shape or axes."""
+        """Return the numbers of an operand that must be a constant, such as a shape or axes."""
         value = self.constant(operator.operand(i))
         if value is None:
             raise operator.error(
@@ -357,19 +356,19 @@ class LiteRtBuilder(NetworkBuilder):
     # -- operands
 
     def define(self, given: FileTensor, number: int, rounding: Rounding | None, order: str = LAST) -> None:
-        """Notes the number of a tensor of the file."""
+        """Record the number of a tensor of the file."""
         self._values[given.key] = Value({order if len(given.shape) == 4 else LAST: number}, rounding)
 
     def is_first(self, given: FileTensor) -> bool:
-        """True if an image exists with its channels first."""
+        """Return True if an image exists with its channels first."""
         return given.key in self._values and FIRST in self._values[given.key].numbers
 
     def read(self, operator: FileOperator, i: int, order: str = LAST) -> Operand:
-        """An operand in an order of axes: the number of a tensor, or a constant."""
+        """Return an operand in an order of axes: the number of a tensor, or a constant."""
         return self.value(operator, operator.operand(i), order)
 
     def value(self, operator: FileOperator, given: FileTensor, order: str = LAST) -> Operand:
-        """A tensor that an operator reads, in an order of axes: its number, or a constant."""
+        """Return a tensor that an operator reads, in an order of axes: its number, or a constant."""
         if self.constant(given) is not None:
             return self._constant_operand(operator, given, order)
         number = self.number(given, order)
@@ -380,7 +379,7 @@ class LiteRtBuilder(NetworkBuilder):
         return number
 
     def called(self, operator: FileOperator, option: str) -> LiteRtFile:
-        """The subgraph that an option of an operator names; each is called from one place."""
+        """Return the subgraph that an option of an operator names; each is called from one place."""
         number = int(operator.option(option, -1))
         if number not in self.graphs:
             raise operator.error(
@@ -389,7 +388,7 @@ class LiteRtBuilder(NetworkBuilder):
         return self.graphs.pop(number)
 
     def number(self, given: FileTensor, order: str = LAST) -> int | None:
-        """The number of a tensor in an order of axes, permuted if need be; None if nothing has made it."""
+        """Return the number of a tensor in an order of axes, permuted if necessary; None if no operator computes it."""
         value = self._values.get(given.key)
         if value is None:
             return None
@@ -404,7 +403,7 @@ class LiteRtBuilder(NetworkBuilder):
         return value.numbers[order]
 
     def _constant_operand(self, operator: FileOperator, given: FileTensor, order: str) -> Operand:
-        """A constant; of a quantized one its own integers, dequantized, which the compiler reads as they are."""
+        """Return a constant; a quantized one as its own integers, dequantized, which the compiler reads unchanged."""
 
         def arranged(data: npt.NDArray[Any] | None) -> torch.Tensor:
             assert data is not None
@@ -418,9 +417,9 @@ class LiteRtBuilder(NetworkBuilder):
         return self.add(f"{given.name}_real", rounding.dequantize, [arranged(self.constant(given))])[0]
 
     def before(self, operator: FileOperator, i: int, order: str, *functions: Function) -> Operand:
-        """An operand after functions that only move its values or add zeros; its quantization stays.
+        """Return an operand after functions that only move its values or add zeros; its quantization stays.
 
-        Each is a step of its own: in a quantized program every operator stands between a dequantize and a quantize.
+        Each is a separate step, because every operator of a quantized program is between a dequantize and a quantize.
         """
         x, name = self.read(operator, i, order), operator.outputs[0].name
         for k, function in enumerate(functions):
@@ -428,12 +427,12 @@ class LiteRtBuilder(NetworkBuilder):
         return x
 
     def move(self, operator: FileOperator, i: int, *functions: Function, order: str = LAST, result: int = 0) -> None:
-        """Appends the operator as functions that only move values, one after the other."""
+        """Append the operator as a sequence of functions that only move values."""
         *first, last = functions
         self.compute(operator, last, [self.before(operator, i, order, *first)], order, result)
 
     def order_of(self, operator: FileOperator) -> str:
-        """Channels first if all operands are images and one exists in that order; channels last otherwise."""
+        """Return channels first if all operands are images and one exists in that order; otherwise channels last."""
         given = [t for t in operator.inputs if t is not None and self.constant(t) is None]
         is_image = all(len(t.shape) == 4 for t in (*given, *operator.outputs))
         return FIRST if is_image and any(map(self.is_first, given)) else LAST
@@ -448,7 +447,7 @@ class LiteRtBuilder(NetworkBuilder):
         order: str = LAST,
         result: int = 0,
     ) -> None:
-        """Appends the operator as a function with one result, and the activation that is fused with it."""
+        """Append the operator as a function with one result, and its fused activation."""
         fused, made = activation_of(operator), operator.outputs[result]
         if made.type == "UINT8" and made.scale and operator.kind != "QUANTIZE":
             raise operator.error("computes with uint8", "the converter's int8 quantization")
@@ -473,7 +472,7 @@ _ACTIVATIONS: dict[str, Function | None] = {
 
 
 def activation_of(operator: FileOperator) -> Function | None:
-    """The function that an operator applies to its result."""
+    """Return the function that an operator applies to its result, or None."""
     code = operator.option("fusedActivationFunction", 0)
     name = _names(schema.ActivationFunctionType).get(code, str(code))
     if name not in _ACTIVATIONS:
@@ -482,7 +481,7 @@ def activation_of(operator: FileOperator) -> Function | None:
 
 
 def walk(file: LiteRtFile) -> Iterator[FileOperator]:
-    """The operators, each with all of its results made once."""
+    """Yield the operators; check that each result is computed once."""
     made = {given.index for given in file.inputs}
     for operator in file.operators:
         for given in operator.outputs:

@@ -1,4 +1,4 @@
-"""From the operators of a LiteRT file to a network: constants that are known now, states, and control flow."""
+"""Conversion of a LiteRT file's operators to a network: constant folding, states, and control flow."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _INTEGERS = {"INT32": torch.int32, "INT64": torch.int64, "BOOL": torch.bool}
 
 
 def network_of(file: LiteRtFile) -> Network:
-    """The file as a module.
+    """Return the file as a module.
 
     Raises:
-        ModelError, UnsupportedError: an operator does not fit, or is not read; the message names it.
+        ModelError, UnsupportedError: an operator is invalid or unsupported; the message names it.
     """
     build = LiteRtBuilder(file.others)
     for given in file.inputs:
@@ -30,10 +30,8 @@ def network_of(file: LiteRtFile) -> Network:
         if kind is None:
             raise UnsupportedError(f"The input `{given.name}` is {given.type}.", hint="float32, int8 or int16 inputs")
         number = build.input(given.name, given.shape, kind)
-        rounding = (
-            None if given.type == "UINT8" else given.rounding
-        )  # bytes are rounded by the QUANTIZE that reads them
-        if rounding is not None:  # the caller's floats are rounded first
+        rounding = None if given.type == "UINT8" else given.rounding  # uint8 is quantized by the QUANTIZE that reads it
+        if rounding is not None:  # the caller's floats are quantized first
             (number,) = build.add(given.name, lambda x: x, [number], [rounding])
         build.define(given, number, rounding)
     append(build, file)
@@ -50,7 +48,7 @@ def network_of(file: LiteRtFile) -> Network:
 
 
 def append(build: LiteRtBuilder, graph: LiteRtFile) -> None:
-    """Appends the operators of a subgraph."""
+    """Append the operators of a subgraph."""
     for operator in walk(graph):
         try:
             if _folded(build, operator):
@@ -69,7 +67,7 @@ def append(build: LiteRtBuilder, graph: LiteRtFile) -> None:
 
 
 def _folded(build: LiteRtBuilder, operator: FileOperator) -> bool:
-    """True if the result is known now: casts of constants, and shapes."""
+    """Fold casts of constants, and shapes; return True if the result is known."""
     if operator.kind in FOLDED:
         build.fold(operator.outputs[0], np.array(operator.operand(0).shape, np.int32))
         return True
@@ -108,14 +106,14 @@ def _variable_of(build: LiteRtBuilder, operator: FileOperator) -> str:
 
 
 def _state(build: LiteRtBuilder, operator: FileOperator, like: FileTensor) -> State:
-    """The state of a variable; before the first call it is what CALL_ONCE assigns."""
+    """Return the state of a variable; its initial value is the one that CALL_ONCE assigns."""
     name, rounding, dtype = _variable_of(build, operator), like.rounding, DTYPES.get(like.type)
     initial = build.initial.get(name)
     if initial is None and operator.kind == "READ_VARIABLE" and name not in build.by_name:
         raise operator.error(
             f"reads the variable `{name}`, to which nothing has assigned a value", "an initial value, with CALL_ONCE"
         )
-    if initial is None:  # it is written before it is read, in every call
+    if initial is None:  # written before it is read, in every call
         initial = np.full(like.shape, 0 if rounding is None else rounding.zero_point, dtype)
     kind = (like.shape, like.type, rounding)
     if build.kinds.setdefault(name, kind) != kind or (initial.shape, initial.dtype) != (like.shape, dtype):
@@ -148,7 +146,7 @@ def _assign_variable(build: LiteRtBuilder, operator: FileOperator) -> None:
 
 @lowering("CALL_ONCE")
 def _call_once(build: LiteRtBuilder, operator: FileOperator) -> None:
-    """What the first call of the program does before all else: initial values."""
+    """Initial values, which the first call of the program assigns before anything else."""
     for inner in walk(build.called(operator, "initSubgraphIndex")):
         if _folded(build, inner):
             continue
@@ -162,7 +160,7 @@ def _call_once(build: LiteRtBuilder, operator: FileOperator) -> None:
 
 @lowering("IF")
 def _if(build: LiteRtBuilder, operator: FileOperator) -> None:
-    """Both branches are computed, and each result is chosen: no NPU branches."""
+    """Compute both branches and select each result: NPUs have no branches."""
     branches = [build.called(operator, f"{name}SubgraphIndex") for name in ("then", "else")]
     for branch in branches:
         if (len(branch.inputs), len(branch.outputs)) != (len(operator.inputs) - 1, len(operator.outputs)):

@@ -1,4 +1,4 @@
-"""What becomes of each LiteRT operator: a function of PyTorch with the same meaning.
+"""Lowerings of LiteRT operators: functions of PyTorch with the same semantics.
 
 Semantics: https://www.tensorflow.org/mlir/tfl_ops and the reference kernels of LiteRT.
 """
@@ -24,14 +24,14 @@ from micronpu.frontend.model_files.network import Function, Operand, Rounding, t
 
 Lowering = Callable[[LiteRtBuilder, FileOperator], None]
 LOWERINGS: dict[str, Lowering] = {}
-"""By the name in LiteRT's `BuiltinOperator`."""
+"""Lowerings by the name in LiteRT's `BuiltinOperator`."""
 _SAME = 0
 _AXIS = (0, 2, 3, 1)
-"""By an axis of [N, H, W, C], the same axis of [N, C, H, W]."""
+"""Axis of [N, C, H, W] by the axis of [N, H, W, C]."""
 
 
 def lowering(*kinds: str) -> Callable[[Lowering], Lowering]:
-    """Registers the lowering of operators."""
+    """Register the lowering of operators."""
 
     def register(function: Lowering) -> Lowering:
         LOWERINGS.update(dict.fromkeys(kinds, function))
@@ -114,7 +114,7 @@ def _requantize(build: LiteRtBuilder, operator: FileOperator) -> None:
     is_same = given.shape == made.shape and made.rounding in (None, given.rounding)
     if number is not None and is_same and given.type != "UINT8":
         build.define(made, number, made.rounding, order)  # the same numbers
-    else:  # the result is rounded as its tensor says
+    else:  # the result is rounded with its own parameters
         _elementwise(lambda x: x, 1)(build, operator)
 
 
@@ -122,7 +122,7 @@ def _requantize(build: LiteRtBuilder, operator: FileOperator) -> None:
 
 
 def _window(build: LiteRtBuilder, operator: FileOperator, kernel: Sequence[int], dilation: Sequence[int]) -> Any:
-    """Strides, and (before, after) of rows and of columns."""
+    """Return strides, and (before, after) paddings of rows and of columns."""
     size = operator.operand(0).shape[1:3]
     stride = (operator.option("strideH", 1), operator.option("strideW", 1))
     pads = []
@@ -134,7 +134,7 @@ def _window(build: LiteRtBuilder, operator: FileOperator, kernel: Sequence[int],
 
 
 def _padded(build: LiteRtBuilder, operator: FileOperator, pads: Any) -> tuple[Operand, tuple[int, int]]:
-    """The image with the padding that PyTorch's operator cannot do itself, and the padding that is left to it."""
+    """Return the image with the padding that PyTorch's operator does not support, and the remaining padding."""
     (top, bottom), (left, right) = pads
     if (top, left) == (bottom, right):
         return build.read(operator, 0, FIRST), (top, left)
@@ -144,12 +144,13 @@ def _padded(build: LiteRtBuilder, operator: FileOperator, pads: Any) -> tuple[Op
 def _weights(
     build: LiteRtBuilder, operator: FileOperator, axes: Sequence[int], shape: Sequence[int], channels: int = 0
 ) -> list[Operand]:
-    """Weights, and the bias if there is one: integers with their parameters in a quantized file, floats otherwise.
+    """Return weights, and the bias if there is one: integers with their parameters in a quantized file, floats
+    otherwise.
 
     Args:
-        axes: the order in which PyTorch has the file's axes.
-        shape: of the weights then.
-        channels: axis of the output channels then.
+        axes: the file's axes in PyTorch's order.
+        shape: of the permuted weights.
+        channels: axis of the output channels in the permuted weights.
     """
     given, x = operator.operand(1), operator.operand(0)
     bias = operator.operand(2) if operator.has(2) else None
@@ -165,11 +166,11 @@ def _weights(
     scales = torch.tensor(given.scale, dtype=torch.float64)
     made: list[Operand] = [build.dequantized(given.name, integers.permute(*axes).reshape(shape), scales, channels)]
     for integer in biases:
-        # The bias counts in products of the two scales; those of its own tensor are the same, rounded to float32.
+        # The scale of the bias is the product of the two scales; that of its tensor is the same, rounded to float32.
         units = x.rounding.scale * scales
         if int(integer.abs().max()) < 1 << 31:
             made.append(build.dequantized(f"{given.name}_bias", integer.to(torch.int32), units))
-        else:  # PyTorch dequantizes nothing wider; the rounding to float32 is far below one step of an int16 result
+        else:  # PyTorch dequantizes no wider type; the rounding to float32 is far below one LSB of an int16 result
             made.append((integer * units).to(torch.float32))
     return made
 
@@ -212,7 +213,7 @@ def _transposed(build: LiteRtBuilder, operator: FileOperator) -> None:
         whole = partial(functional.conv_transpose2d, stride=stride, padding=before, output_padding=extra)
         build.compute(moved, whole, given, FIRST)
         return
-    # What PyTorch cannot cut off by itself is cut off the full result.
+    # Larger cuts than PyTorch's padding allows are made on the full result.
     made = operator.outputs[0]
     (x,) = build.add(f"{made.name}_full", partial(functional.conv_transpose2d, stride=stride), given, [made.rounding])
     cuts = [slice(None), slice(None), *(slice(p, p + n) for p, n in zip(before, result, strict=True))]
@@ -255,9 +256,9 @@ def _pool(build: LiteRtBuilder, operator: FileOperator) -> None:
     if any(b > k // 2 for b, k in zip(before, kernel, strict=True)):
         raise operator.error("has a window that is smaller than its padding", "a pool without padding")
     pool: Function = functional.max_pool2d
-    if operator.kind == "AVERAGE_POOL_2D":  # each mean is over the elements that are there
+    if operator.kind == "AVERAGE_POOL_2D":  # each mean is over existing elements only
         pool = partial(functional.avg_pool2d, count_include_pad=False)
-    # A last window that reaches over the end by more than the padding is what `ceil_mode` is about.
+    # `ceil_mode` adds a last window that exceeds the end by more than the padding.
     uneven = any(a != b for a, b in pads)
     whole = partial(pool, kernel_size=kernel, stride=stride, padding=before, ceil_mode=uneven)
     build.compute(operator, whole, [build.read(operator, 0, FIRST)], FIRST)
@@ -274,7 +275,7 @@ def _reduction(function: Callable[[torch.Tensor, list[int], bool], torch.Tensor]
         keeps = bool(operator.option("keepDims", False))
         order = build.order_of(operator)
         if not keeps and build.is_first(operator.operand(0)) and sorted(_axes(build, operator, 1, LAST)) == [1, 2]:
-            order = FIRST  # N and C are left, in this order
+            order = FIRST  # N and C remain, in this order
         axes = _axes(build, operator, 1, order)
         build.compute(operator, lambda x: function(x, axes, keeps), [build.read(operator, 0, order)], order)
 
@@ -319,7 +320,7 @@ def _reshape(build: LiteRtBuilder, operator: FileOperator) -> None:
 @lowering("TRANSPOSE")
 def _transpose(build: LiteRtBuilder, operator: FileOperator) -> None:
     axes = build.integers(operator, 1)
-    # Contiguous, as the file's result is; a permuted image would be channels last in memory.
+    # Contiguous like the file's result; a permuted image would be channels last in memory.
     build.move(operator, 0, lambda x: x.permute(axes), lambda x: x.contiguous())
 
 
@@ -340,7 +341,7 @@ def _pack(build: LiteRtBuilder, operator: FileOperator) -> None:
 
 
 def _several(build: LiteRtBuilder, operator: FileOperator, x: Operand, parts: Sequence[Function]) -> None:
-    """One step for each result, so that each has its own quantization."""
+    """Append one step for each result, so that each has its own quantization."""
     for i, part in enumerate(parts):
         build.compute(operator, part, [x], result=i)
 
@@ -372,7 +373,7 @@ def _slice(build: LiteRtBuilder, operator: FileOperator) -> None:
 
 
 def _cut(cuts: Sequence[slice | int], shape: Sequence[int]) -> list[Function]:
-    """Indexing by slices and numbers, a function for each axis that it changes, and one at least."""
+    """Return indexing by slices and numbers: a function for each axis that it changes, at least one."""
     functions: list[Function] = []
     for axis, cut in reversed(list(enumerate(cuts))):
         if isinstance(cut, int):

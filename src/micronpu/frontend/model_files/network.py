@@ -32,7 +32,7 @@ class Rounding:
     """Quantize and dequantize with per-tensor parameters: ``real = scale * (integer - zero_point)``.
 
     Attributes:
-        scale: of one integer step.
+        scale: size of one LSB.
         zero_point: the integer that means 0.
         dtype: torch.int8 or torch.int16.
     """
@@ -43,7 +43,7 @@ class Rounding:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The smallest and the largest value."""
+        """Return the smallest and the largest value."""
         limits = torch.iinfo(self.dtype)
         return tuple((q - self.zero_point) * self.scale for q in (limits.min, limits.max))  # type: ignore[return-value]
 
@@ -53,11 +53,11 @@ class Rounding:
         return self.scale, self.zero_point, limits.min, limits.max, self.dtype
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """The float values nearest to x that the integers can represent; same shape."""
+        """Round x to the nearest float values that the integers can represent; same shape."""
         return self.dequantize(torch.ops.quantized_decomposed.quantize_per_tensor.default(x, *self._given))
 
     def dequantize(self, integers: torch.Tensor) -> torch.Tensor:
-        """The float values of integers; same shape."""
+        """Return the float values of integers; same shape."""
         real: torch.Tensor = torch.ops.quantized_decomposed.dequantize_per_tensor.default(integers, *self._given)
         return real
 
@@ -68,7 +68,7 @@ class Step(nn.Module):
     Args:
         function: called with the operands in order; returns a tensor, or a tuple of them.
         operands: a number of a tensor, or a constant.
-        results: numbers of the tensors that it makes.
+        results: numbers of the tensors that it computes.
         rounding: of each result, or None for a result that is not quantized.
     """
 
@@ -92,16 +92,16 @@ class Step(nn.Module):
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Numbers of the tensors that it reads."""
+        """Return numbers of the tensors that it reads."""
         return tuple(o for o in self.operands if isinstance(o, int))
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The results, from the tensors that `reads` names."""
+        """Return the results, from the tensors that `reads` names."""
         given = iter(tensors)
         return self.computed([getattr(self, o) if isinstance(o, str) else next(given) for o in self.operands])
 
     def computed(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The results, from all operands."""
+        """Return the results, from all operands."""
         made = self.function(*operands)
         results = made if isinstance(made, (tuple, list)) else (made,)
         return tuple(r if q is None else q(r) for r, q in zip(results, self.rounding, strict=True))
@@ -109,7 +109,7 @@ class Step(nn.Module):
 
 @dataclass
 class State:
-    """A tensor that lives on from one call to the next.
+    """A tensor that persists from one call to the next.
 
     Attributes:
         name: in the file.
@@ -128,14 +128,14 @@ class Network(nn.Module):
     """The steps in order.
 
     Args:
-        steps: by the name of what they make.
-        inputs: numbers of the inputs, and of each a value on the meta device.
+        steps: by the name of their result.
+        inputs: numbers of the inputs, each with a value on the meta device.
         outputs: numbers of tensors.
-        states: what lives on from one call to the next.
+        states: tensors that persist from one call to the next.
         input_names: of the inputs, in the file.
 
     Attributes:
-        names: the file's name of what each child module makes, by the name of the child.
+        names: the file's name for the result of each child module, by the name of the child.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Network(nn.Module):
         self.eval()
 
     def examples(self) -> tuple[torch.Tensor, ...]:
-        """Inputs of the right shapes, the same in every run: values of both signs, and 0 for integers."""
+        """Return inputs of the right shapes, the same in every run: values of both signs, and 0 for integers."""
         generator = torch.Generator().manual_seed(0)
         return tuple(
             torch.randn(v.shape, generator=generator) if v.is_floating_point() else torch.zeros(v.shape, dtype=v.dtype)
@@ -187,7 +187,7 @@ class Network(nn.Module):
         return step
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """The outputs, a tensor where there is one and a tuple otherwise."""
+        """Return the outputs: a tensor if there is one, otherwise a tuple."""
         values: dict[int, torch.Tensor] = dict(zip(self._inputs, inputs, strict=True))
         values.update({state.number: getattr(self, own) for own, state in self._states.items()})
         for own in self.names:
@@ -203,10 +203,10 @@ class Network(nn.Module):
 
 
 class NetworkBuilder:
-    """Collects steps, and runs each on the meta device, so that a step that does not fit is refused by its name.
+    """Collects steps, and runs each on the meta device, so that an error names the step.
 
     Attributes:
-        meta: of every tensor a value without data: its shape and dtype.
+        meta: every tensor as a value without data, with its shape and dtype.
     """
 
     def __init__(self) -> None:
@@ -217,13 +217,13 @@ class NetworkBuilder:
         self.meta: dict[int, torch.Tensor] = {}
 
     def input(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> int:
-        """The number of an input of the network."""
+        """Return the number of a new input of the network."""
         number = self._new(torch.empty(tuple(shape), dtype=dtype, device="meta"))
         self.inputs[number] = name
         return number
 
     def state(self, name: str, initial: torch.Tensor) -> State:
-        """A new state, which nothing has written yet."""
+        """Return a new state, which no step has written yet."""
         number = self._new(initial.to("meta"))
         self.states.append(State(name, initial, number, number))
         return self.states[-1]
@@ -234,7 +234,7 @@ class NetworkBuilder:
         return number
 
     def dequantized(self, name: str, integers: torch.Tensor, scales: torch.Tensor, axis: int = 0) -> int:
-        """The number of constant integers times a scale, or times one for each index of an axis."""
+        """Return the number of constant integers times a scale, or times one for each index of an axis."""
         limits, quantized = torch.iinfo(integers.dtype), torch.ops.quantized_decomposed
         given = (limits.min, limits.max, integers.dtype)
         if scales.numel() == 1:
@@ -249,9 +249,10 @@ class NetworkBuilder:
 
     @staticmethod
     def check_size(name: str, elements: int) -> None:
-        """
+        """Check the size of a tensor.
+
         Raises:
-            ModelError: a tensor would have more elements than a program may have.
+            ModelError: it has more elements than `MAX_ELEMENTS`.
         """
         if elements > MAX_ELEMENTS:
             raise ModelError(
@@ -260,7 +261,7 @@ class NetworkBuilder:
             )
 
     def network(self, outputs: Sequence[int]) -> Network:
-        """The steps that the outputs and states need, as a module."""
+        """Return the steps that the outputs and states need, as a module."""
         inputs = {n: self.meta[n] for n in self.inputs}
         return Network(self.steps, inputs, outputs, self.states, tuple(self.inputs.values()))
 
@@ -271,17 +272,17 @@ class NetworkBuilder:
         operands: Sequence[Operand],
         rounding: Sequence[Rounding | None] = (None,),
     ) -> list[int]:
-        """Appends an operator.
+        """Append an operator.
 
         Args:
-            name: of what it makes, in the file.
+            name: of its result, in the file.
             function, operands, rounding: see `Step`.
 
         Returns:
             The numbers of its results.
 
         Raises:
-            ModelError: it does not fit its operands, or a result is larger than a program may have.
+            ModelError: its operands are invalid, or a result is too large.
         """
         step = Step(function, operands, (), rounding)
         values = [o.to("meta") if isinstance(o, torch.Tensor) else self.meta[o] for o in operands]
@@ -291,7 +292,7 @@ class NetworkBuilder:
                 made = tried.computed(values)
         except MicroNpuError:
             raise
-        except Exception as error:  # torch raises many kinds for operands that do not fit
+        except Exception as error:  # torch raises many kinds of exceptions for invalid operands
             shapes = ", ".join(str(list(v.shape)) for v in values)
             raise ModelError(
                 f"`{name}` does not fit its operands of shapes {shapes}: {first_line(error)}.",
@@ -305,13 +306,13 @@ class NetworkBuilder:
 
 
 def as_identifier(name: str) -> str:
-    """A name of a file as one of Python."""
+    """Return a name of a file as a Python identifier."""
     text = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "value"
     return f"n{text}" if text[0].isdigit() else text
 
 
 def _unused(name: str, taken: dict[str, int]) -> str:
-    """The name, with a number behind it if it is taken; ``taken`` counts the numbers of each name."""
+    """Return the name, with a number appended if it is used; ``taken`` counts the numbers of each name."""
     own = name
     while own in taken:
         taken[name] += 1
@@ -321,5 +322,5 @@ def _unused(name: str, taken: dict[str, int]) -> str:
 
 
 def tensor(data: npt.NDArray[Any]) -> torch.Tensor:
-    """A constant of a file as a tensor of its own."""
+    """Return a copy of a constant of a file as a tensor."""
     return torch.from_numpy(np.array(data))

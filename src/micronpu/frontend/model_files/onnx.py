@@ -22,7 +22,7 @@ OLDEST_OPSET = 11
 
 
 def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
-    """The file as a module whose inputs and outputs are those of the file.
+    """Return the file as a module with the file's inputs and outputs.
 
     Args:
         path: for messages.
@@ -30,7 +30,7 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
 
     Raises:
         ModelError: `onnx` is not installed, or the file is damaged, too old, or has sizes that are not fixed.
-        UnsupportedError: a node is not read; the message names it.
+        UnsupportedError: a node is unsupported; the message names it.
     """
     try:
         import onnx
@@ -43,7 +43,7 @@ def read_onnx(data: bytes, path: Path, shapes: Shapes = ()) -> Network:
         opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
         if not model.graph.node:
             raise ValueError("no nodes")
-    except Exception as error:  # protobuf's own class depends on its version
+    except Exception as error:  # the exception class depends on protobuf's version
         raise ModelError(f"{path} is no ONNX model, or is damaged.", hint=DAMAGED) from error
     if opset < OLDEST_OPSET:
         raise ModelError(
@@ -140,7 +140,7 @@ def _inputs(builder: OnnxBuilder, given: Sequence[Any], shapes: Shapes, path: Pa
         shapes = dict(zip(names, shapes, strict=False))
     if unknown := [name for name in shapes if name not in names]:
         raise ModelError(f"{path} has no input `{unknown[0]}`.", hint=f"one of {', '.join(names)}")
-    named: dict[str, int] = {}  # sizes by their name in the file, which several inputs may have in common
+    named: dict[str, int] = {}  # sizes by their name in the file, which several inputs may share
     for one in given:
         dimensions = one.type.tensor_type.shape.dim
         batch = [1 if i == 0 else None for i in range(len(dimensions))]
@@ -151,7 +151,7 @@ def _inputs(builder: OnnxBuilder, given: Sequence[Any], shapes: Shapes, path: Pa
 
 
 def _sizes(given: Any, shapes: Mapping[str, Sequence[int]], named: Mapping[str, int], path: Path) -> list[int]:
-    """The shape of an input; the first size that a file leaves open is the batch, and 1."""
+    """Return the shape of an input; the first size that a file leaves open is the batch size, 1."""
     dimensions = given.type.tensor_type.shape.dim
     declared = [d.dim_value if d.dim_value > 0 else None for d in dimensions]
     usual = [named.get(d.dim_param, 1 if i == 0 else None) for i, d in enumerate(dimensions)]

@@ -1,7 +1,7 @@
 """Nodes of ONNX files, as steps of a network.
 
-The nodes become the steps of a `Network` in PyTorch's operators, in their order and with their names.  What does not
-depend on the inputs, such as the arithmetic on shapes that exporters write, is computed while the file is read.
+The nodes become the steps of a `Network` in PyTorch's operators, in their order and with their names.  Constant
+expressions, such as the arithmetic on shapes that exporters write, are computed while the file is read.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ class OnnxNode:
         return i < len(self.inputs) and bool(self.inputs[i])
 
     def operand(self, i: int) -> Operand:
-        """The number of a tensor, or a constant."""
+        """Return the number of a tensor, or a constant."""
         if not self.has(i):
             raise self.error(f"has no operand {i}", DAMAGED)
         return self.builder.value(self, self.inputs[i])
 
     def operands(self) -> list[Operand]:
-        """All operands."""
+        """Return all operands."""
         return [self.operand(i) for i in range(len(self.inputs)) if self.has(i)]
 
     def meta(self, i: int) -> torch.Tensor:
-        """Shape and dtype of an operand."""
+        """Return shape and dtype of an operand."""
         value = self.operand(i)
         return value if isinstance(value, torch.Tensor) else self.builder.meta[value]
 
     def constant(self, i: int) -> torch.Tensor | None:
-        """An operand that does not depend on the inputs; None if it is not given.
+        """Return a constant operand; None if it is not given.
 
         Raises:
-            UnsupportedError: it does.
+            UnsupportedError: it depends on the inputs.
         """
         if not self.has(i):
             return None
@@ -79,7 +79,7 @@ class OnnxNode:
         return value
 
     def integers(self, i: int, attribute: str = "") -> list[int] | None:
-        """Numbers that an operand gives, or in older files an attribute; None if neither does."""
+        """Return the numbers of an operand, or in older files of an attribute; None without either."""
         value = self.constant(i)
         if value is not None:
             return [int(n) for n in value.reshape(-1).tolist()]
@@ -89,12 +89,12 @@ class OnnxNode:
     def emit(
         self, function: Function, operands: Sequence[Operand] | None = None, rounding: Rounding | None = None
     ) -> None:
-        """Appends the node as a function of PyTorch; computed now if all its operands are constants."""
+        """Append the node as a function of PyTorch; it is computed now if all its operands are constants."""
         self.builder.emit(self, function, self.operands() if operands is None else operands, rounding)
 
 
 class OnnxBuilder(NetworkBuilder):
-    """Makes the steps of a file; `onnx_operators` defines what becomes of each node."""
+    """Builds the steps of a file; `onnx_operators` defines the lowering of each node."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,13 +102,13 @@ class OnnxBuilder(NetworkBuilder):
         self.rounded: set[str] = set()  # results of QuantizeLinear
 
     def value(self, node: OnnxNode, name: str) -> Operand:
-        """A value by its name."""
+        """Return a value by its name."""
         if name not in self.values:
             raise node.error(f"reads `{name}`, which no node before it makes", DAMAGED)
         return self.values[name]
 
     def emit(self, node: OnnxNode, function: Function, operands: Sequence[Operand], rounding: Rounding | None) -> None:
-        """See `OnnxNode.emit`; results behind those that the node names are dropped."""
+        """Append a node, see `OnnxNode.emit`; results that the node does not name are dropped."""
         if all(isinstance(o, torch.Tensor) for o in operands) and rounding is None:
             with torch.no_grad():
                 made = function(*operands)

@@ -21,7 +21,7 @@ from micronpu.frontend.model_files.onnx_operators import lowering
 
 @lowering("QuantizeLinear")
 def _quantize(node: OnnxNode) -> None:
-    # Results stay floats that the integers can represent: the DequantizeLinear behind has nothing left to do.
+    # Results remain floats that the integers can represent, so that the following DequantizeLinear is the identity.
     rounding = _rounding(node)
     node.emit(lambda x: x, [node.operand(0)], rounding)
     node.builder.rounded.add(node.outputs[0])
@@ -108,7 +108,7 @@ def _recurrent(node: OnnxNode) -> None:
 
 
 MOST_STEPS = 64
-"""Of a recurrent layer that PyTorch does not have, whose steps are written out."""
+"""Maximum number of steps of a recurrent layer that PyTorch does not have, which is unrolled."""
 
 
 class _ResetBefore(nn.Module):
@@ -145,7 +145,7 @@ class _ResetBefore(nn.Module):
 
 
 _GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
-"""PyTorch's gates by their place in ONNX: i, f, g, o of i, o, f, c; r, z, n of z, r, h."""
+"""PyTorch's gates by their index in ONNX: i, f, g, o of i, o, f, c; r, z, n of z, r, h."""
 
 
 def _layer(kind: str, w: torch.Tensor, r: torch.Tensor, b: torch.Tensor | None, both: bool) -> nn.RNNBase:

@@ -1,4 +1,4 @@
-"""What becomes of each ONNX operator: a function of PyTorch with the same meaning.
+"""Lowerings of ONNX operators: functions of PyTorch with the same semantics.
 
 Semantics: https://onnx.ai/onnx/operators/.
 """
@@ -18,16 +18,16 @@ from micronpu.frontend.model_files.onnx_builder import OnnxNode
 
 Lowering = Callable[[OnnxNode], None]
 LOWERINGS: dict[str, Lowering] = {}
-"""By the name of the operator."""
+"""Lowerings by the name of the operator."""
 _DTYPES = {
     1: torch.float32, 2: torch.uint8, 3: torch.int8, 5: torch.int16, 6: torch.int32, 7: torch.int64, 9: torch.bool,
     10: torch.float32, 11: torch.float32, 16: torch.float32,
 }  # fmt: skip
-"""By the number in ONNX's `TensorProto.DataType`; all floats are computed as float32."""
+"""Dtypes by the number in ONNX's `TensorProto.DataType`; all floats are computed as float32."""
 
 
 def lowering(*kinds: str) -> Callable[[Lowering], Lowering]:
-    """Registers the lowering of operators."""
+    """Register the lowering of operators."""
 
     def register(function: Lowering) -> Lowering:
         LOWERINGS.update(dict.fromkeys(kinds, function))
@@ -75,7 +75,7 @@ for _kind, _function in _PLAIN.items():
 
 
 def _with_attributes(function: Callable[..., Function], **defaults: Any) -> Lowering:
-    """A lowering that makes a function of attributes."""
+    """Return a lowering with a function that takes attributes."""
 
     def lower(node: OnnxNode) -> None:
         node.emit(function(**{name: node.attributes.get(name, value) for name, value in defaults.items()}))
@@ -170,7 +170,7 @@ def _cast(node: OnnxNode) -> None:
 
 
 def _window(node: OnnxNode, kernel: Sequence[int]) -> tuple[list[int], list[int], list[tuple[int, int]]]:
-    """Strides, dilations, and (before, after) of each axis of an image."""
+    """Return strides, dilations, and (before, after) paddings of each axis of an image."""
     count, size = len(kernel), node.meta(0).shape[2:]
     stride, dilation = (list(node.attributes.get(n, [1] * count)) for n in ("strides", "dilations"))
     how = node.attributes.get("auto_pad", b"NOTSET").decode()
@@ -214,7 +214,7 @@ def _transposed(node: OnnxNode) -> None:
     extra = list(node.attributes.get("output_padding", [0] * len(kernel)))
     function = (functional.conv_transpose1d, functional.conv_transpose2d)[len(kernel) - 1]
     before = [a for a, _ in pads]
-    # PyTorch cuts the same number at both ends; a larger cut at the end is a smaller output padding.
+    # PyTorch crops both ends equally; more cropping at the end means a smaller output padding.
     extra = [e + a - b for e, (a, b) in zip(extra, pads, strict=True)]
     if any(e < 0 for e in extra):
         raise node.error("cuts more at the end than its stride", "equal pads")
@@ -267,7 +267,7 @@ def _pool(node: OnnxNode) -> None:
         node.emit(whole)
     elif counts:
         node.emit(lambda x: whole(_padded(x, pads)))
-    else:  # each mean is over the elements that are there
+    else:  # each mean is over existing elements only
         node.emit(lambda x: whole(_padded(x, pads)) / whole(_padded(x.new_ones((1, 1, *x.shape[2:])), pads)))
 
 
@@ -405,7 +405,7 @@ def _slice(node: OnnxNode) -> None:
         if by > 0:
             cuts[axis] = slice(first, max(last, first), by)
             continue
-        # PyTorch has no negative steps: the elements in ascending order, turned around.
+        # PyTorch has no negative steps: take the elements in ascending order, and flip them.
         picked = range(first, last, by)
         cuts[axis] = slice(picked[-1], picked[0] + 1, -by) if picked else slice(0, 0)
         turned.append(axis)
@@ -530,7 +530,7 @@ _COORDINATES: dict[str, Callable[[torch.Tensor, int, int, float], torch.Tensor]]
     "asymmetric": lambda x, n, size, scale: x / scale,
     "align_corners": lambda x, n, size, scale: x * (n - 1) / max(size - 1, 1),
 }
-"""The place of a result's elements in the operand, by the length of both and the factor."""
+"""Position of a result's elements in the operand, by both sizes and the scale factor."""
 _ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "floor": torch.floor,
     "ceil": torch.ceil,
