@@ -1,11 +1,11 @@
-"""`make canary`: the tests in an environment of its own with the newest torch, torchao and ExecuTorch that pip finds.
+"""`make canary`: run the tests in a separate environment with the newest torch, torchao and ExecuTorch that pip finds.
 
     python scripts/canary.py                  the newest within the pins of pyproject.toml
-    python scripts/canary.py --beyond         the newest of all, whatever the pins say
+    python scripts/canary.py --beyond         the newest of all, regardless of the pins
     python scripts/canary.py -- tests/unit    other tests than all that are not slow
 
-Prints which versions there are, which private or deprecated names do not fit (see `micronpu.upstream`), and which tests
-failed, by the name that they failed at.  The environment stays, for a second run and for mending what broke.
+It prints the versions, the private or deprecated names that do not fit (see `micronpu.upstream`), and the failed tests
+by the name in their error.  The environment is kept, for a second run and for repairs.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from micronpu.upstream.door import SEEN  # noqa: E402
 
 _AT_A_DOOR = re.compile(r"(?:has no|has other parameters, \(.*?\), of) `([\w.:]+)`, without which")
 ELSEWHERE = "at none of them"
-"""Where tests fail that name no door."""
+"""Group of failed tests whose errors contain no private name."""
 
 
 def by_door(report: str) -> dict[str, list[str]]:
-    """The tests that failed, by the door that their errors name.
+    """Return the failed tests by the private name in their errors.
 
     Args:
         report: of pytest, in JUnit's XML.
@@ -49,19 +49,19 @@ def by_door(report: str) -> dict[str, list[str]]:
 
 
 def misfits(doctor: Mapping[str, object]) -> list[str]:
-    """What `micronpu doctor --upstream --json` says of names that do not fit."""
+    """Return the misfits in the output of `micronpu doctor --upstream --json`."""
     findings = doctor["findings"]
     assert isinstance(findings, list)
     return [f"{f['name']}: {f['found'] or f['remedy']}" for f in findings if not f["good"] and is_door(f["name"])]
 
 
 def is_door(name: str) -> bool:
-    """Whether a finding of the doctor is a private name."""
+    """Return True if a finding of the doctor is a private name."""
     return name.partition(":")[0].partition(".")[0] in SEEN and (":" in name or "." in name)
 
 
 def summary(versions: Mapping[str, str], wrong: Sequence[str], failed: Mapping[str, Sequence[str]]) -> str:
-    """What broke, for people."""
+    """Return the result as text."""
     lines = [f"{package} {version} (tested with {SEEN[package]})" for package, version in versions.items()]
     lines += ["", f"{len(wrong)} private names do not fit" + (":" if wrong else ".")]
     lines += [f"  {line}" for line in wrong]
@@ -83,7 +83,7 @@ def _install(python: Path, *, beyond: bool) -> None:
     pinned = re.findall(r'"(torch(?:vision)?==[0-9.*]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     subprocess.run([*pip, *pinned, *options], cwd=ROOT, check=True)
     subprocess.run([*pip, "-e", ".[dev]", *options], cwd=ROOT, check=True)
-    if beyond:  # pip says which pins this breaks, and goes on
+    if beyond:  # pip reports the pins that this violates, and continues
         subprocess.run([*pip, *SEEN, "torchvision", *options], cwd=ROOT, check=True)
 
 

@@ -1,11 +1,10 @@
-"""Puts the changelog together: what each change says of itself, in `changes/`, becomes an entry of `CHANGELOG.md`.
+"""Build the changelog: the fragments in `changes/` become an entry of `CHANGELOG.md`.
 
-A change leaves a file `changes/AREA-NAME.KIND.md` with one to three lines of Markdown. Kinds:
-`bytes` (programs or their numbers come out otherwise), `added`, `changed`, `fixed`, `speed`. So no two changes touch
-one file.
+A change adds a file `changes/AREA-NAME.KIND.md` with one to three lines of Markdown. Kinds: `bytes` (programs or their
+results change), `added`, `changed`, `fixed`, `speed`. So no two changes edit the same file.
 
-    python scripts/changelog.py                      # prints what has come since the last release
-    python scripts/changelog.py --release 0.2.0      # writes it into CHANGELOG.md, with the date, and deletes the files
+    python scripts/changelog.py                      # print the changes since the last release
+    python scripts/changelog.py --release 0.2.0      # write them with the date into CHANGELOG.md, and delete the files
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ KINDS = {
     "fixed": "Fixed",
     "speed": "Speed and memory",
 }
-"""By the end of a file's name the heading in the changelog, in this order."""
+"""Heading in the changelog by the kind of a file, in this order."""
 MARK = "<!-- The next release is put here: python scripts/changelog.py --release VERSION -->"
 _NAME = re.compile(rf"[a-z0-9]+(-[a-z0-9]+)*\.({'|'.join(KINDS)})\.md")
 _MOST_LINES = 6
 
 
 def fragments(folder: Path) -> list[Path]:
-    """The files of changes, in the order of their names."""
+    """Return the files of changes, sorted by name."""
     return sorted(p for p in folder.glob("*") if p.name != "README.md") if folder.is_dir() else []
 
 
 def faults(folder: Path) -> list[str]:
-    """What is wrong with the files of a folder, a sentence each."""
+    """Return the errors in the files of a folder, a sentence each."""
     found = []
     for path in fragments(folder):
         if _NAME.fullmatch(path.name) is None:
@@ -55,7 +54,7 @@ def faults(folder: Path) -> list[str]:
 
 
 def entry(folder: Path) -> str:
-    """What all files say, by kind; "" where there are none."""
+    """Return the texts of all files, by kind; "" if there are none."""
     parts = []
     for kind, title in KINDS.items():
         texts = [p.read_text(encoding="utf-8").split("\n") for p in fragments(folder) if p.name.endswith(f".{kind}.md")]
@@ -66,10 +65,10 @@ def entry(folder: Path) -> str:
 
 
 def release(root: Path, version: str, date: datetime.date) -> None:
-    """Moves the files' texts into the changelog.
+    """Move the files' texts into the changelog.
 
     Raises:
-        SystemExit: a file is not as it should be, there is none, or the changelog has the version already.
+        SystemExit: a file is invalid, there is none, or the changelog has the version already.
     """
     folder, log = root / "changes", root / "CHANGELOG.md"
     text = log.read_text(encoding="utf-8")

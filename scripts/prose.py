@@ -1,9 +1,9 @@
-"""Reads the prose of README, docs and examples: proselint, and words and phrases that readers stumbled over.
+"""Check the prose of README, docs and examples: proselint, and words and phrases that readers stumbled over.
 
-python scripts/prose.py        # what is wrong, a line each; exit code 1 where there is something
+    python scripts/prose.py        # print a line for each finding; exit code 1 if there are any
 
-Blocks of code, tables of figures and code within a sentence are left out.  A phrase that stumbles goes into `STUMBLES`,
-with what to write instead, so that it does not come back.
+Code blocks, tables of figures and inline code are ignored.  Add phrases that readers stumble over to `STUMBLES`, with a
+replacement.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ STUMBLES = {
 }
 """Regular expressions, and what to write instead."""
 CHECKS = {"typography": False, "lexical_illusions": False, "weasel_words": False, "spelling": False}
-"""Of proselint: straight quotes and dots are right beside code, and a table of words repeats them."""
+"""Checks of proselint that are off: straight quotes and dots are right in texts about code, and tables repeat words."""
 
 
 def pages() -> list[Path]:
-    """What people read."""
+    """Return the pages to check."""
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
     return [*found, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 
 
 def prose(text: str) -> str:
-    """A page without code, with its lines where they were."""
+    """Return a page without code, with unchanged line numbers."""
     blank = lambda match: re.sub(r"[^\n]", " ", match.group())  # noqa: E731
     text = re.sub(r"^```.*?^```$", blank, text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"<!--.*?-->", blank, text, flags=re.DOTALL)
@@ -55,7 +55,7 @@ def prose(text: str) -> str:
 
 
 def stumbles(page: Path) -> Iterator[str]:
-    """Phrases of the list, each with its place and what to write instead."""
+    """Yield phrases of the list, each with its place and a replacement."""
     text = prose(page.read_text(encoding="utf-8"))
     joined = text.replace("\n", " ")
     for phrase, better in STUMBLES.items():
@@ -65,7 +65,7 @@ def stumbles(page: Path) -> Iterator[str]:
 
 
 def proselint(paths: list[Path]) -> Iterator[str]:
-    """What proselint says of the prose, each with its place in the page."""
+    """Yield proselint's findings, each with its place in the page."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for path in paths:

@@ -1,4 +1,4 @@
-"""Makes docs/showpieces.md and its pictures: runs the examples, and keeps what they print and what their programs cost.
+"""Make docs/showpieces.md and its pictures: run the examples, and record their output and the cost of their programs.
 
     python scripts/showpieces.py                    # all; minutes, most of them for the language model
     python scripts/showpieces.py wake_word gesture  # these; the figures of the others stay as they were
@@ -31,7 +31,7 @@ FIGURES = ROOT / "benchmarks" / "results" / "showpieces.json"
 
 @dataclass(frozen=True)
 class Piece:
-    """An example that is shown: its script without `.py`, what it is, and of several methods the one that is timed."""
+    """An example: its script without `.py`, a description, and the method that is timed if there are several."""
 
     name: str
     script: str
@@ -113,12 +113,12 @@ writes its report. The figures are from these runs: accuracy in float and as the
 [estimates](figures.md).
 """
 SCRIPTS = tuple(piece.script for piece in PIECES if piece.name != "language_model")
-"""Those that a page of code holds; the language model brings its tokenizer and its training."""
+"""Scripts that fit on a page of code; the language model has its tokenizer and training in further files."""
 
 
 @contextlib.contextmanager
 def compiled() -> Iterator[list[Any]]:
-    """The programs that are compiled meanwhile, in order."""
+    """Record the programs that are compiled within the context, in order."""
     programs: list[Any] = []
     own = micronpu.compile
 
@@ -131,7 +131,7 @@ def compiled() -> Iterator[list[Any]]:
 
 
 def run(piece: Piece, arguments: list[str]) -> tuple[str, Any]:
-    """What an example prints, and the program that it compiled."""
+    """Return the output of an example, and the program that it compiled."""
     path = ROOT / "examples" / f"{piece.script}.py"
     output = io.StringIO()
     for helper in {p.stem for p in (ROOT / "examples").glob("*/*.py")}:
@@ -147,7 +147,7 @@ def run(piece: Piece, arguments: list[str]) -> tuple[str, Any]:
 
 
 def figures(program: Any, printed: str, method: str = "") -> dict[str, Any]:
-    """What the page says of a program; a call is one of `method`, where it has several."""
+    """Return the figures of a program for the page; a call is one of `method`, if there are several."""
     report = program.report
     call = report.methods[method] if method else report
     parts = call.latency

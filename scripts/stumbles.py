@@ -27,9 +27,20 @@ CLEAN = (
     ),
     *(
         f"src/micronpu/{package}"
-        for package in ("ops", "passes", "program", "report", "runtime", "targets", "transforms", "upstream")
+        for package in (
+            "ops",
+            "partition",
+            "passes",
+            "program",
+            "recipes",
+            "report",
+            "runtime",
+            "targets",
+            "transforms",
+        )
     ),
-    "scripts/stumbles.py",
+    "src/micronpu/upstream",
+    "scripts",
 )
 RULES = {
     r"^(?:What|Whether|Where|Those|So many|Of|With|By) (?!to\b)": "a noun or a verb: 'Return the ...', 'True if ...'",

@@ -1,8 +1,8 @@
-"""Makes docs/terminal.svg: commands as they are typed and what they print, an animated picture that needs no script.
+"""Make docs/terminal.svg: commands with their output, an animated picture that needs no script.
 
-python scripts/terminal.py      # runs the commands in a copy of examples/keyword_spotting; some 30 s
+    python scripts/terminal.py      # run the commands in a copy of examples/keyword_spotting; some 30 s
 
-The picture is the text of real runs.  It stands still for people who ask their system for less motion.
+The picture shows the text of real runs.  It does not move if the system is set to reduce motion.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ COMMANDS = (
     ("micronpu run kws.pte -i x.npy", 8),
     ("micronpu deploy kws.pte --for corstone300 -o firmware", 8),
 )
-"""What is typed, and how many lines of its output are shown."""
+"""Commands, and the number of lines of their output that are shown."""
 COLUMNS, LINE, CHARACTER, MARGIN = 96, 18, 7.83, 14
 SECONDS, TYPING = 4.5, 1.2
-"""Of a command on the screen, and of its typing."""
+"""Seconds for which a command is on the screen, and for its typing."""
 _STYLE = """
 text { font: 13px ui-monospace, Menlo, 'DejaVu Sans Mono', Consolas, monospace; fill: #d7e0e5; white-space: pre; }
 .prompt { fill: #4cc2ae; } .typed { fill: #ffffff; font-weight: bold; } .more { fill: #8a979e; }
@@ -37,7 +37,7 @@ text { font: 13px ui-monospace, Menlo, 'DejaVu Sans Mono', Consolas, monospace; 
 
 
 def printed(folder: Path, command: str) -> list[str]:
-    """What a command prints, a line each, without colours."""
+    """Return the output of a command as lines without colours."""
     words = command.split()
     tool = Path(sys.executable).with_name(words[0])
     environment = {**os.environ, "COLUMNS": str(COLUMNS), "NO_COLOR": "1"}
@@ -50,13 +50,13 @@ def printed(folder: Path, command: str) -> list[str]:
 
 
 def shown(lines: list[str], most: int) -> list[str]:
-    """The first lines, none wider than the picture."""
+    """Return the first lines, cut to the width of the picture."""
     cut = [line if len(line) <= COLUMNS else f"{line[: COLUMNS - 1]}…" for line in lines]
     return [*cut[: most - 1], f"… {len(cut) - most + 1} lines more"] if len(cut) > most else cut
 
 
 def scene(number: int, count: int, command: str, lines: list[str], height: int) -> str:
-    """One command: its letters one after the other, then what it prints."""
+    """Return one scene: a command, typed letter by letter, and its output."""
     total = SECONDS * count
     begin, end, printed_at = (100 * part / count for part in (number, number + 1, number + TYPING / SECONDS))
     name, y = f"s{number}", MARGIN + LINE
@@ -90,7 +90,7 @@ def _text(x: float, y: float, kind: str, words: str) -> str:
 
 
 def picture(runs: list[tuple[str, list[str]]]) -> str:
-    """The whole picture."""
+    """Return the whole picture."""
     height = int(2 * MARGIN + LINE * (max(len(lines) for _, lines in runs) + 2))
     width = int(2 * MARGIN + CHARACTER * COLUMNS)
     scenes = "\n".join(scene(i, len(runs), command, lines, height) for i, (command, lines) in enumerate(runs))

@@ -19,7 +19,7 @@ from micronpu.frontend.program import value_of
 def compute_both_branches(module: GraphModule) -> tuple[str, ...]:
     """Inline the branches of every `cond` into the graph, in place.
 
-      cond(p, {relu(a(x))}, {tanh(b(x))}, x) -> y        where(p, relu(a(x)), tanh(b(x))) -> y
+        cond(p, {relu(a(x))}, {tanh(b(x))}, x) -> y        where(p, relu(a(x)), tanh(b(x))) -> y
 
     Exact for the result of the chosen branch: branches have no side effects, and the other result is discarded.
 

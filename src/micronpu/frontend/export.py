@@ -116,7 +116,7 @@ def _standing_alone(examples: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, .
 def _assignments_written(model: nn.Module) -> Iterator[set[str]]:
     """Turn assignments of forward to a buffer into writes at the end of forward.
 
-      self.h = new                h = new; buffer_of_h.copy_(h)
+        self.h = new                h = new; buffer_of_h.copy_(h)
 
     torch.export keeps such an assignment only in the outermost module.
 
@@ -200,7 +200,7 @@ def by_shape(operator: Any) -> Any:
 class _RecurrencesByShape(TorchFunctionMode):
     """Replaces recurrent layers by placeholders, so that torch.export does not compute them step by step.
 
-      gru(x, h)        micronpu::gru(x, h), and in the finished program aten::gru(x, h)
+        gru(x, h)        micronpu::gru(x, h), and in the finished program aten::gru(x, h)
 
     A layer of 1,000 steps would take ten seconds, for one node in the graph.  The mode applies to its own thread only.
     """

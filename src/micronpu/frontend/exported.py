@@ -190,7 +190,7 @@ def graph_module(program: Any) -> GraphModule:
 def _without_transforms(program: ExportedProgram) -> ExportedProgram:
     """Return a program in which transforms of torch.func are decomposed into operators.
 
-      torch.vmap(f)(x)        f with one more axis
+        torch.vmap(f)(x)        f with one more axis
 
     Raises:
         ModelError: torch cannot do it.

@@ -3,7 +3,7 @@
 The program consists of quantize, dequantize and float operators.  The graph has only integers: a value of the graph is
 the tensor between a quantize and its dequantizes, and an operator maps integers to integers.
 
-  x8 ── dq ── conv2d ── relu ── q ── y8         x8 ── conv2d{activation=relu} ── y8
+    x8 ── dq ── conv2d ── relu ── q ── y8         x8 ── conv2d{activation=relu} ── y8
 """
 
 from __future__ import annotations

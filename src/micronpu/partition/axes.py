@@ -1,4 +1,4 @@
-"""Orders of axes in memory that a payload can name: contiguous and channels-last."""
+"""Orders of axes in memory that a payload can express: contiguous and channels-last."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _QUANTIZE = "quantize_per_tensor.default"
 
 
 def is_in_order(value: Any) -> bool:
-    """Whether ExecuTorch reads an order off the strides that a payload can name."""
+    """Return True if ExecuTorch derives an order from the strides that a payload can express."""
     return not isinstance(value, torch.Tensor) or axes_in_memory(value) in (tuple(range(value.dim())), CHANNELS_LAST)
 
 
 def order_inputs(module: GraphModule, inputs: Collection[Any]) -> None:
-    """Copies inputs that are contiguous, but with the strides of another order on axes of size 1.
+    """Copy inputs that are contiguous, but with the strides of another order on axes of size 1, in place.
 
         x [1, 1, 6, 6] with strides (36, 1, 6, 1) -> quantize        x -> clone{contiguous} -> quantize
 
-    ExecuTorch reads the order of the axes off the strides, (0, 2, 1, 3) here, which no payload can name.
+    ExecuTorch derives the order of the axes from the strides, (0, 2, 1, 3) here, which no payload can express.
     """
     for node in module.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
@@ -43,11 +43,11 @@ def order_inputs(module: GraphModule, inputs: Collection[Any]) -> None:
 
 
 def order_results(module: GraphModule, partitioning: Partitioning) -> None:
-    """Copies what partitions compute in an order that no payload can name; the NPU makes the copy, which costs nothing.
+    """Copy results of partitions in an order that no payload can express; the NPU makes the copy, at no cost.
 
     conv2d -> quantize -> dequantize -> y    conv2d -> quantize -> dequantize -> clone{contiguous} -> quantize -> ...
 
-    Also inside of them: where they end is known when their command streams are.
+    Values inside partitions are copied, too: their ends are known only after compilation.
     """
     for partition in partitioning.partitions:
         for quantize in partition.nodes:
@@ -69,7 +69,7 @@ def order_results(module: GraphModule, partitioning: Partitioning) -> None:
 
 
 def out_of_order(partitioning: Partitioning) -> dict[str, Reason]:
-    """Why operators at the border of partitions have to stay on the host, by name of a node of theirs."""
+    """Return reasons for operators at the boundary of partitions to stay on the core, by name of their node."""
     found: dict[str, Reason] = {}
     for partition in partitioning.partitions:
         for value in (n for n in (*partition.inputs, *partition.outputs) if not is_in_order(value_of(n))):

@@ -1,9 +1,9 @@
-"""Several back ends of one delegate name in one process.
+"""Several backends of one delegate name in one process.
 
-ExecuTorch looks a back end up by the name of its class, which is the name by which the board's runtime looks up the
-delegate, and takes the class that was defined last.  Other packages define classes of the same names; its own Cortex-M
-back end imports one of them.  So each of ours looks at the compile specs: what is not ours it hands on to the other
-class of its name, and a partitioner makes sure that ours is the one that is asked.
+ExecuTorch finds a backend by the name of its class, which is also the delegate's name on the board, and takes the class
+that was defined last.  Other packages define classes of the same names; ExecuTorch's own Cortex-M backend imports one.
+So each class here examines the compile specs and delegates foreign ones to the other class of its name, and a
+partitioner makes sure that ExecuTorch finds the class of this package.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Specs = list[CompileSpec]
 
 
 class ByCompileSpec:
-    """Beside `BackendDetails` a base of a back end that shares its name with others."""
+    """Second base class, beside `BackendDetails`, of a backend that shares its name with others."""
 
     __name__: str
 
     @staticmethod
     @abstractmethod
     def owns(compile_specs: Specs) -> bool:
-        """Whether compile specs are for this back end."""
+        """Return True if compile specs are for this backend."""
 
     @staticmethod
     @abstractmethod
     def compiled(edge_program: ExportedProgram, compile_specs: Specs) -> PreprocessResult:
-        """The payload of a partition, with a debug handle per NPU operation."""
+        """Return the payload of a partition, with a debug handle per NPU operation."""
 
     @classmethod
     def preprocess(cls, edge_program: ExportedProgram, compile_specs: Specs) -> PreprocessResult:
-        """The payload of a partition, by the back end that its compile specs are for."""
+        """Return the payload of a partition, from the backend that its compile specs are for."""
         owner = cls._owner(compile_specs)
         if owner is not None:
             return owner.preprocess(edge_program, compile_specs)
@@ -47,7 +47,7 @@ class ByCompileSpec:
     def copy_exported_program_for_preprocess(
         cls, edge_program: ExportedProgram, compile_specs: Specs
     ) -> ExportedProgram:
-        """A program that may be changed."""
+        """Return a copy of the program that may be changed."""
         owner = cls._owner(compile_specs) or BackendDetails
         return owner.copy_exported_program_for_preprocess(edge_program, compile_specs)
 
@@ -55,7 +55,7 @@ class ByCompileSpec:
     def preprocess_multimethod(
         cls, edge_programs: dict[str, list[ExportedProgram]], compile_specs: dict[str, list[Specs]]
     ) -> dict[str, list[PreprocessResult]]:
-        """The payloads of all partitions of all methods; each back end is asked once for all of its own."""
+        """Return the payloads of all partitions of all methods; each backend is called once."""
         owners = {m: [cls._owner(specs) for specs in given] for m, given in compile_specs.items()}
         results: dict[str, list[Any]] = {m: [None] * len(given) for m, given in compile_specs.items()}
         for owner in dict.fromkeys(o for given in owners.values() for o in given):
@@ -73,18 +73,18 @@ class ByCompileSpec:
 
     @classmethod
     def _owner(cls, specs: Specs) -> type[BackendDetails] | None:
-        """The other class of the same name that compile specs are for, or None where they are ours."""
+        """Return the other class of the same name that compile specs are for, or None if they are for this class."""
         if cls.owns(specs):
             return None
         others = [c for c in backends_named(cls.__name__) if not issubclass(c, ByCompileSpec)]
-        return others[-1] if others else None  # where there is no other, ours says what is wrong with them
+        return others[-1] if others else None  # without another class, this one reports the error
 
 
 def be_found(backend: type[BackendDetails]) -> type[BackendDetails]:
-    """Defines a back end anew where another class of its name has been defined since, so that ours is asked first.
+    """Define a backend again if another class of its name was defined later, so that ExecuTorch finds this one.
 
     Returns:
-        The class that ExecuTorch finds, as long as somebody holds it.
+        The class that ExecuTorch finds while a reference to it exists.
     """
     last = backends_named(backend.__name__)[-1]
     if issubclass(last, ByCompileSpec):

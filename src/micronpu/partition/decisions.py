@@ -1,9 +1,8 @@
 """Verdict and partition for every operator of a quantized program, decided once.
 
-The unit of the decision is an operator with the quantization round it: the dequantizes that feed it, a clamp that it
-takes into itself, and the quantizes of its result.  Each unit is imported once.  What is imported is what the NPU's
-rules look at, what is rewritten where they refuse it, and what the graph of its partition is made of, so that the
-report says what the payload holds.
+The unit of the decision is an operator with the quantization around it: its dequantizes, a fused clamp, and the
+quantizes of its result.  Each unit is imported once.  The NPU's rules examine the imported unit, rewrites are applied
+to it if they refuse it, and the graph of its partition is made of it, so that the report describes the payload.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ class Decisions:
 
     Args:
         view: the quantized program.
-        npu: what the NPU takes; None where there is none.
-        beside: what the core takes of what the NPU leaves; None where nothing does in int8.
+        npu: policy of the NPU; None without one.
+        beside: policy of the core for the remaining operators; None if nothing computes them in int8.
     """
 
     def __init__(self, view: ProgramView, npu: Policy | None, beside: Policy | None = None, name: str = "") -> None:
@@ -61,26 +60,26 @@ class Decisions:
         self._known: dict[Policy, dict[Unit, Decision]] = {}
 
     def refuse(self, reasons: Mapping[str, Reason]) -> bool:
-        """Keeps operators off the NPU that its compiler could not take when it was tried; the others stay decided.
+        """Keep operators off the NPU that its compiler refused; decisions on other operators stay valid.
 
         Args:
             reasons: by name of the node.
 
         Returns:
-            Whether any of it is new.
+            True if any of it is new.
         """
         new = reasons.keys() - self._refused.keys()
         self._refused |= reasons
         return bool(new)
 
     def keep_whole(self, shared: Collection[FxNode]) -> bool:
-        """Keeps readers of dequantizes off the NPU that something else reads as well; returns whether any is new."""
+        """Keep operators off the NPU whose dequantizes have other readers; return True if any is new."""
         new = set(shared) - self._shared
         self._shared |= new
         return bool(new)
 
     def partitioning(self) -> Partitioning:
-        """The partitions that follow from what is known by now, and the report."""
+        """Return the partitions that follow from the known facts, and the report."""
         npu = self._npu
         delegated = [] if npu is None else self._partitions(npu, self.view.graph.nodes, self._units)
         number = {d.unit: i for i, p in enumerate(delegated) for d in p.decisions}
@@ -109,7 +108,7 @@ class Decisions:
             known[unit] = _decide(policy, unit)
         decision = known[unit]
         if policy is self._npu and not decision.reasons:
-            # A fused clamp can be refused as well as the operator that takes it.
+            # A fused clamp can be refused as well as the operator that it is fused into.
             nodes = (*unit.body, *unit.quantizes)
             decision.reasons += [r for n in nodes if (r := _torn(n, self._shared) or self._refused.get(n.name))]
         return decision
@@ -119,11 +118,11 @@ class Decisions:
     def _partitions(
         self, policy: Policy, nodes: Iterable[FxNode], units: Sequence[Unit], calls: Sequence[Partition] = ()
     ) -> list[Partition]:
-        """Groups what is taken.
+        """Group accepted units into partitions.
 
         Args:
             nodes: of the program, in execution order.
-            calls: partitions that stand for their nodes, whose outputs alone are among ``nodes``.
+            calls: partitions that replace their nodes; only their outputs are among ``nodes``.
         """
         chosen = list(nodes)
         decided = [self._decision(policy, u) for u in units]
@@ -132,7 +131,7 @@ class Decisions:
         groups = group([v.sources for v in vertices], [v.decision is not None for v in vertices])
         order = ProgramOrder(chosen)
         made: list[Partition] = []
-        # What is left to be made is at the end.
+        # The next group is at the end.
         waiting = [[d for v in members if (d := vertices[v].decision) is not None] for members in reversed(groups)]
         is_cut = True
         while waiting:
@@ -144,7 +143,7 @@ class Decisions:
             is_cut = True
             partition = _partition(joined, order, policy)
             if len(joined) > 1 and _most(partition.inputs, partition.outputs) > (policy.most_tensors or math.inf):
-                # No value comes back to a partition, so that what runs later in it waits for nothing behind it.
+                # No value returns to a partition, so that its second half delays nothing in its first half.
                 middle = len(joined) // 2
                 waiting += [joined[middle:], joined[:middle]]
                 continue
@@ -182,7 +181,7 @@ class Decisions:
         return replace(made, reasons=tuple(reasons))
 
     def _reasons(self, policy: Policy, unit: Unit) -> list[Reason]:
-        """Why a policy leaves a unit; one that it would take has company that only moves values."""
+        """Return why a policy refuses a unit; an accepted one may be among units that only move values."""
         found = self._decision(policy, unit).reasons
         return found or [
             reason_at(unit.anchor, COMPUTES, COMPUTES_SENTENCE, "only operators that move or return values")
@@ -190,7 +189,7 @@ class Decisions:
 
 
 def _decide(policy: Policy, unit: Unit) -> Decision:
-    """Asks the policy about everything that a unit is made of."""
+    """Apply the policy to all nodes of a unit."""
     decision = Decision(unit)
     decision.reasons += [r for n in (*unit.body, *unit.quantizes) if (r := policy.exclude(n)) is not None]
     if decision.reasons:
@@ -224,14 +223,14 @@ def _decide(policy: Policy, unit: Unit) -> Decision:
 
 
 def _may_stand(policy: Policy, joined: Sequence[Decision]) -> bool:
-    """Whether what is taken computes enough to be a partition."""
+    """Return True if the units compute enough to be a partition."""
     if not policy.allow_empty and not any(d.operations for d in joined):
         return False
     return policy.allow_no_op_partitions or any(_worth_it(policy, d) for d in joined)
 
 
 def _worth_it(policy: Policy, decision: Decision) -> bool:
-    """Whether a decision is reason enough for a call."""
+    """Return True if a decision justifies a call."""
     return not decision.moves_only or (policy.allow_moves and decision.moves and decision.unit.head is not None)
 
 
@@ -264,12 +263,11 @@ class _Vertex:
 
 
 def _vertices(nodes: Sequence[FxNode], taken: Sequence[Decision], calls: Sequence[Partition]) -> list[_Vertex]:
-    """What is taken, and the nodes of the host, in execution order with what each waits for.
+    """Return accepted units and nodes of the core in execution order, with the indices that each waits for.
 
-    A unit stands where its first quantize stands: its operands are computed by then and nobody reads it earlier.
-    What is not taken stands node by node, since the host may read and write floats in the middle of a unit.
-    Dequantizes are transparent: whoever reads one waits for the integers behind it, since every reader may have a
-    dequantize of its own.
+    The position of a unit is that of its first quantize: its operands are computed by then, and its result is not read
+    earlier. Refused nodes are separate vertices, since the core may read and write floats inside a unit. Dequantizes
+    are transparent: their readers wait for the integers before them, since every reader may have its own dequantize.
     """
     home = {n: d for d in taken for n in (*d.unit.body, *d.unit.quantizes)}
     called = {output: p.inputs for p in calls for output in p.outputs}
@@ -308,5 +306,5 @@ def _partition(decisions: Sequence[Decision], order: ProgramOrder, policy: Polic
 
 
 def _read_outside(quantize: FxNode, members: set[FxNode], inside: set[FxNode]) -> bool:
-    """Whether anything but the partition reads the integers, directly or through a dequantize that both use."""
+    """Return True if anything but the partition reads the integers, directly or through a shared dequantize."""
     return any(user not in inside or any(reader not in members for reader in user.users) for user in quantize.users)

@@ -1,4 +1,4 @@
-"""Operators of the host as the operators of torch's core set, of which ExecuTorch has kernels."""
+"""Decomposition of operators on the core into torch's core set, for which ExecuTorch has kernels."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def _table() -> Mapping[OpOverload, Any]:
 
 
 def is_decomposed(operator: OpOverload) -> bool:
-    """Whether torch takes an operator apart into others of its core set.
+    """Return True if torch decomposes an operator into others of its core set.
 
-    One of that set that has a kernel stays whole, and so does a copy of a view; the table need not be made for these.
+    An operator of this set with a kernel is kept, and so is a copy of a view, without making the decomposition table.
     """
     is_core = torch.Tag.core in operator.tags
     if is_core or schema_of(operator).name.endswith("_copy"):
@@ -42,13 +42,13 @@ def is_decomposed(operator: OpOverload) -> bool:
 
 
 def decomposed(operator: OpOverload, args: Any, kwargs: Mapping[str, Any]) -> tuple[Graph, Mapping[str, torch.Tensor]]:
-    """What torch makes of a call of an operator.
+    """Return the decomposition of a call of an operator.
 
     Args:
         args, kwargs: operands, with a tensor of the right shape for each.
 
     Returns:
-        A graph of the tensors among the operands in their order, and the tensors that its ``get_attr`` nodes name.
+        A graph whose inputs are the tensors among the operands, in order, and the tensors of its ``get_attr`` nodes.
     """
     examples = [value for value in tree_leaves((args, dict(kwargs))) if isinstance(value, torch.Tensor)]
 
@@ -60,7 +60,7 @@ def decomposed(operator: OpOverload, args: Any, kwargs: Mapping[str, Any]) -> tu
     table = dict(_table())
     with as_exported():
         made = make_fx(call, decomposition_table=table, tracing_mode="fake")(*examples)
-    # What it writes into a tensor of its own becomes functions, which takes a second trace.
+    # Mutations of temporary tensors become functions, which takes a second trace.
     if any(isinstance(n.target, OpOverload) and schema_of(n.target).is_mutable for n in made.graph.nodes):
         functional = torch.func.functionalize(made, remove="mutations")
         made = make_fx(functional, decomposition_table=table, tracing_mode="fake")(*examples)

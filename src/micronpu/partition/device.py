@@ -1,4 +1,4 @@
-"""What every family does for the two entries: quantizer, verdicts, payloads, and the core's part."""
+"""Interface of a backend for both entry points: quantizer, verdicts, payloads, and the core's part."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class RefusedError(UnsupportedError):
     """The compiler refuses a partition because of one operator.
 
     Args:
-        what: the compiler's own sentence.
-        reasons: why, by name of the program's nodes that the operator stands for.
+        what: the compiler's message.
+        reasons: reasons by name of the operator's nodes in the program.
     """
 
     def __init__(self, what: str, reasons: Mapping[str, Reason]) -> None:
@@ -50,7 +50,7 @@ class RefusedError(UnsupportedError):
 
 @dataclass(frozen=True)
 class NamedData:
-    """Bytes that travel beside a payload.
+    """Bytes that are stored beside a payload.
 
     Attributes:
         file: ``NAME`` of the ``NAME.ptd`` that holds them; "" for the program's own ``.pte``.
@@ -61,7 +61,7 @@ class NamedData:
 
 
 _HEAD = 256
-"""Bytes of a payload that are looked for in a program; the rest is compared where they are found."""
+"""Number of leading bytes of a payload that are searched in a program; the rest is compared at the match."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +69,16 @@ class CompiledPartition:
     """A partition after compilation.
 
     Attributes:
-        data: the payload, once there is a program a part of its bytes.
+        data: the payload; a part of the program's bytes after the program is written.
         graph: the legalised graph, one node per NPU operation.
         debug_handles: identifier of an NPU operation to ExecuTorch's debug handles.
-        named_data: what travels beside the payload, by key.
-        name: of its first operator, unique in the program; files about the partition are called by it.
-        costs: the compiler's estimates, by the index of the graph's node; empty where it has none.
-        sparse: indices of the graph's nodes whose weights the NPU reads as two in four.
-        constant_bytes: weights and tables as the NPU reads them, 0 where that is not known.
-        cycles: of the NPU for all of it, 0 where its compiler has no estimate.
-        bus: what crosses the bus of the NPU, by port; empty where that is not known.
+        named_data: data stored beside the payload, by key.
+        name: name of its first operator, unique in the program; files about the partition have this name.
+        costs: the compiler's estimates, by the index of the graph's node; empty without estimates.
+        sparse: indices of the graph's nodes whose weights the NPU reads in 2:4 form.
+        constant_bytes: bytes of weights and tables as the NPU reads them; 0 if unknown.
+        cycles: of the NPU for the partition; 0 without an estimate.
+        bus: traffic on the bus of the NPU, by port; empty if unknown.
         unproved: reason why the payload could not be verified against the graph, or "".
     """
 
@@ -100,7 +100,7 @@ class CompiledPartition:
         return bytes(self.data)
 
     def within(self, program: bytes) -> Self:
-        """The same with the payload as it stands in a program, not beside it; in no other program it stays as it is."""
+        """Return a copy whose payload is a view into a program's bytes; unchanged if the program does not have it."""
         size = len(self.data)
         at = program.find(bytes(self.data[:_HEAD]))
         while at >= 0 and not program.startswith(self.data, at):
@@ -109,25 +109,25 @@ class CompiledPartition:
 
     @property
     def written(self) -> tuple[int, ...]:
-        """For each operator that the maker of the command stream was given, the index of the graph's node.
+        """Index of the graph's node for each operator that the compiler of the command stream received.
 
-        Empty where the payload is no command stream that could be run beside the graph.
+        Empty if the payload is no command stream that could be compared with the graph.
         """
         return ()
 
     @property
     def flatbuffer(self) -> bytes:
-        """What the maker of the command stream was given; b"" where there is none."""
+        """Input of the command stream's compiler; b"" without one."""
         return b""
 
     def program_bytes(self) -> Mapping[str, int]:
-        """What the payload consists of, by the names of `micronpu.report.memory`."""
+        """Return sizes of the payload's parts, by the names of `micronpu.report.memory`."""
         constants = constant_bytes(self.graph)
         return {CODE: max(len(self.data) - sum(constants.values()), 0), **constants}
 
     @property
     def npu_sram(self) -> int | None:
-        """Peak use of the SRAM by the NPU; None where its compiler does not say."""
+        """Peak use of the SRAM by the NPU in bytes; None if unknown."""
         return None
 
     @property
@@ -137,13 +137,14 @@ class CompiledPartition:
 
     @property
     def litert_operator(self) -> str:
-        """The custom operator by which LiteRT Micro calls the NPU; "" where it has none."""
+        """The custom operator by which LiteRT Micro calls the NPU; "" without one."""
         return ""
 
     def as_litert(
         self, inputs: Sequence[tuple[str, Tensor]], outputs: Sequence[tuple[str, Tensor]]
     ) -> tuple[Any, tuple[str, bytes]]:
-        """The payload as a LiteRT model of one such operator, in LiteRT's object form, and metadata of the model.
+        """Return the payload as a LiteRT model with one such operator, in LiteRT's object form, and metadata of the
+        model.
 
         Args:
             inputs, outputs: name and tensor, in the order of the payload's.
@@ -151,57 +152,57 @@ class CompiledPartition:
         raise InternalError(f"LiteRT has no operator for the payload of `{self.name}`.")
 
     def firmware_files(self) -> Mapping[str, str]:
-        """What the firmware has to be built with for this partition, text by file name; nothing as a rule."""
+        """Return files that the firmware must be built with for this partition, text by file name; usually none."""
         return {}
 
 
 def constant_bytes(graph: Graph) -> dict[str, int]:
-    """Bytes of weights and of tables that a graph holds."""
+    """Return the bytes of weights and of tables in a graph."""
     tables = sum(node.op.array.nbytes for node in graph.nodes if isinstance(node.op, LookupTable))
     return {WEIGHTS: sum(t.type.bytes for t in graph.constants()), TABLES: tables}
 
 
 class CorePart(ABC):
-    """What a core computes in int8 of what the NPU leaves over.
+    """The part of a core that computes remaining operators in int8.
 
     Attributes:
-        core: which one.
+        core: the core.
     """
 
     core: Core
 
     @abstractmethod
     def policy(self) -> Policy:
-        """What the core takes."""
+        """Return the policy of the core."""
 
     @abstractmethod
     def module(self, graph: Graph) -> GraphModule:
-        """Calls of the core's kernels that compute the graph of a partition."""
+        """Return calls of the core's kernels that compute the graph of a partition."""
 
     @abstractmethod
     def adapt(self, module: GraphModule) -> None:
-        """Changes the host part round the calls of kernels, in place, before it is written."""
+        """Change the core part around the calls of kernels, in place, before it is written."""
 
     @abstractmethod
     def costs(self, graph: Graph) -> Mapping[int, Cost]:
-        """What each kernel of a partition costs, by the index of the graph's node."""
+        """Return the cost of each kernel of a partition, by the index of the graph's node."""
 
     @abstractmethod
     def latency(self, graphs: Iterable[Graph]) -> tuple[Latency, ...]:
-        """How long the core computes in int8; empty where its clock is not known."""
+        """Return the core's time for int8 kernels; empty if its clock is unknown."""
 
 
 class Device(ABC):
-    """A family with its options, ready to partition and compile: an NPU, or a core alone.
+    """A backend with its options, ready to partition and compile: an NPU, or a core alone.
 
     Attributes:
         target: name in reports.
         backend: name by which the runtime looks up the delegate; "" for a core alone, which has none.
-        beside: computes in int8 what the NPU does not take; None where portable kernels do in float.
-        chip: that the target is; None for an NPU or a core by itself.
-        capabilities: what it computes with, which chooses among the ways of an operator.
-        disabled_rewrites: names of rewrites of the float program that the user wants left out.
-        pipeline: what the graph of every partition goes through.
+        beside: computes remaining operators in int8; None if portable kernels compute them in float.
+        chip: of the target; None for an NPU or a core without a chip.
+        capabilities: its capabilities, by which lowerings of an operator are chosen.
+        disabled_rewrites: names of rewrites of the float program that the user has disabled.
+        pipeline: passes for the graph of every partition.
     """
 
     target: str
@@ -214,38 +215,38 @@ class Device(ABC):
 
     @property
     def core(self) -> Core | None:
-        """The core that computes in int8 what the NPU does not take."""
+        """The core that computes remaining operators in int8."""
         return self.beside.core if self.beside is not None else None
 
     @property
     def dense_only(self) -> str:
-        """What zeros among the weights do where they save no cycles, as a sentence; "" where two in every four do."""
+        """Effect of zero weights if they save no cycles, as a sentence; "" if 2:4 sparsity does."""
         return f"{self.target} gains no cycles from weights that are zero, as far as is published."
 
     def quantizer(self, **choices: Unpack[QuantizerChoices]) -> StaticQuantizer:
-        """The quantizer for a float model; see `StaticQuantizer` for the arguments."""
+        """Return the quantizer for a float model; see `StaticQuantizer` for the arguments."""
         from micronpu.quantize.quantizer import StaticQuantizer
 
         return StaticQuantizer(self.capabilities, disabled_rewrites=self.disabled_rewrites, **choices)
 
     def unverified(self) -> Device:
-        """The device that hands out what its compiler makes without running it first."""
+        """Return a device that does not run the compiler's output to verify it."""
         return self
 
     @abstractmethod
     def policy(self) -> Policy | None:
-        """What the NPU takes; None where there is none."""
+        """Return the policy of the NPU; None without one."""
 
     @abstractmethod
     def plan(self, partition: Partition) -> object:
-        """Asks the compiler for a partition, whose graph stays as it is; what `compile` writes.
+        """Return the compiler's plan for a partition, which `compile` writes; the partition's graph is not changed.
 
         Raises:
-            RefusedError: the compiler refuses it after all.
+            RefusedError: the compiler refuses it.
         """
 
     def probe(self, partition: Partition) -> None:
-        """Whether there is a plan for a partition, whose weights need not be the real ones; no files are written.
+        """Check that there is a plan for a partition, whose weights need not be the real ones; no files are written.
 
         Raises:
             RefusedError: the compiler refuses it, which not every compiler does.
@@ -254,7 +255,7 @@ class Device(ABC):
 
     @abstractmethod
     def compile(self, partition: Partition) -> CompiledPartition:
-        """Writes the payload of a partition by its plan, or by one made now where it has none.
+        """Write the payload of a partition by its plan, or by a new one.
 
         Raises:
             RefusedError: there is no plan yet, and the compiler refuses it.
@@ -262,20 +263,20 @@ class Device(ABC):
 
     @abstractmethod
     def compile_program(self, graph: Graph) -> CompiledPartition:
-        """Chooses for and compiles an imported graph, all of which is for the NPU; it is changed in place."""
+        """Choose operators for an imported graph, all of which is for the NPU, and compile it; changed in place."""
 
     def excludes(self, node: FxNode) -> bool:
-        """Whether the user wants a node of the program to stay on the host."""
+        """Return True if the user wants a node of the program to stay on the core."""
         return False
 
     def decisions(self, view: ProgramView) -> Decisions:
-        """Every decision about a quantized program, for the NPU and the core together."""
+        """Return the decisions about a quantized program, for NPU and core."""
         policies = (self.policy(), self.beside.policy() if self.beside is not None else None)
         npu, beside = (None if p is None else replace(p, pipeline=self.pipeline) for p in policies)
         return Decisions(view, npu, beside, self.target)
 
     def partition(self, view: ProgramView) -> Partitioning:
-        """Partitions and verdicts of a quantized program."""
+        """Return partitions and verdicts of a quantized program."""
         return self.decisions(view).partitioning()
 
     def settle(
@@ -285,17 +286,17 @@ class Device(ABC):
         progress: Callable[[float], None] | None = None,
         ask: Callable[[Partition], object] | None = None,
     ) -> Partitioning:
-        """Plans every partition; where the compiler refuses an operator after all, it leaves the partition.
+        """Plan every partition; an operator that the compiler refuses is removed from its partition.
 
-        A partition that such a refusal leaves as it is keeps its plan.
+        Partitions that do not change keep their plans.
 
         Args:
             partitioning: the decisions' own.
-            progress: called with the part that is done, 0 to 1.
-            ask: for what a partition's plan is, `Device.plan` unless given.
+            progress: called with the finished fraction, 0 to 1.
+            ask: returns the plan of a partition; default: `Device.plan`.
 
         Returns:
-            The partitioning in which all partitions have been asked for.
+            The partitioning, all of whose partitions are planned.
         """
         known: dict[object, object] = {}
         while True:
@@ -314,36 +315,36 @@ class Device(ABC):
                 partitioning = decisions.partitioning()
 
     def improve(self, partitioning: Partitioning, progress: Callable[[float], None]) -> None:
-        """Makes the plans of settled partitions better, where the user has asked for more than the usual.
+        """Improve the plans of settled partitions if the options request it.
 
         Args:
-            progress: called with the part that is done, 0 to 1.
+            progress: called with the finished fraction, 0 to 1.
         """
         return
 
     @abstractmethod
     def specs(self) -> list[tuple[str, bytes]]:
-        """Keys and values that are written beside the payload: the options, without what only concerns this machine."""
+        """Return keys and values that are written beside the payload: the options, except those about this machine."""
 
     def latency(self, parts: Sequence[CompiledPartition]) -> tuple[Latency, ...]:
-        """How long the NPU is busy with the finished parts; empty where there is no model of it."""
+        """Return the NPU's time for the finished parts; empty without a model of it."""
         return ()
 
     def resident(self, parts: Sequence[CompiledPartition]) -> ResidentPrice | None:
-        """What the finished parts would take with their weights in SRAM; None where they are, or do not fit."""
+        """Return time and memory with the weights in SRAM; None if they are there already, or do not fit."""
         return None
 
     def no_latency(self) -> str:
-        """Why there is no figure of the NPU's time, as a clause; "" where there is one."""
+        """Return the reason why there is no figure of the NPU's time, as a clause; "" if there is one."""
         return "there is no model of it"
 
     def shared(self, parts: Sequence[CompiledPartition]) -> Sequence[CompiledPartition]:
-        """The finished parts of several methods of a program, in order, with one copy of what several of them hold."""
+        """Return the finished parts of several methods of a program, in order, with common data stored once."""
         return parts
 
     @abstractmethod
     def notes(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
-        """What the report says about the finished parts and the tools that made them."""
+        """Return notes of the report about the finished parts and the tools that made them."""
 
     def details(self, parts: Sequence[CompiledPartition]) -> tuple[str, ...]:
         """Return how the finished parts were made, for the full report."""
@@ -351,12 +352,12 @@ class Device(ABC):
 
 
 def _border(partition: Partition) -> object:
-    """What a plan depends on: the nodes, and how they are called."""
+    """Return the facts that a plan depends on: the nodes, inputs and outputs."""
     return partition.nodes, partition.inputs, partition.outputs, partition.images
 
 
 def graph_for_npu(graph: Graph, policy: Policy) -> Graph:
-    """An imported graph, all of which is for the NPU, with what the policy chooses for its operators; in place."""
+    """Apply the policy's choices to an imported graph, all of which is for the NPU, in place."""
 
     def decide(node: Node) -> Choice | None:
         answer = policy.decide(node)

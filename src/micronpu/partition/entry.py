@@ -1,4 +1,4 @@
-"""The entry that ExecuTorch offers, `to_edge_transform_and_lower(partitioner=[...])`, for any device."""
+"""ExecuTorch's entry point, `to_edge_transform_and_lower(partitioner=[...])`, for any device."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from micronpu.report.delegation import DelegationReport
 from micronpu.upstream.executorch import decompositions, is_edge_operator, named_data_store
 from micronpu.upstream.torch import OpOverload, overload_part, reshape_copy, schema_of, set_graph
 
-_ALIGNMENT = 16  # bytes; what a board reads in place
+_ALIGNMENT = 16  # bytes, so that a board can read it in place
 
 
 def preprocess(edge_program: ExportedProgram, device: Device) -> PreprocessResult:
-    """The payload of a partition, with a debug handle per NPU operation."""
+    """Return the payload of a partition, with a debug handle per NPU operation."""
     compiled = device.compile_program(import_program(ProgramView(edge_program)))
     mapping = DelegateMappingBuilder(generated_identifiers=False)
     for identifier, handles in compiled.debug_handles.items():
@@ -48,32 +48,33 @@ def preprocess(edge_program: ExportedProgram, device: Device) -> PreprocessResul
 
 
 def named_data(part: CompiledPartition) -> Any:
-    """What travels beside a payload, as ExecuTorch stores it."""
+    """Return data beside a payload in ExecuTorch's store."""
     store = named_data_store()
     for key, named in part.named_data.items():
         store.add_named_data(key, named.data, alignment=_ALIGNMENT, external_tag=named.file or None)
-    store.add_named_data(digest.KEY, digest.EMPTY)  # the same of all partitions, and stored once
+    store.add_named_data(digest.KEY, digest.EMPTY)  # equal for all partitions, and stored once
     return store
 
 
 class DevicePartitioner(Partitioner):
-    """Tags what a device runs.
+    """Tags the partitions of a device.
 
     Args:
         device: the NPU with its options.
         delegation_spec: backend and compile specs.
-        preserve_ops: ATen operators, such as ``torch.ops.aten.hardswish.default``, that ExecuTorch shall not decompose.
+        preserve_ops: ATen operators, such as ``torch.ops.aten.hardswish.default``, that ExecuTorch must not decompose.
 
     Attributes:
-        backend: class that makes the payloads.
-        report: what the last call of `partition` decided, or None before it.
+        backend: class that compiles the payloads.
+        report: result of the last call of `partition`, or None before it.
     """
 
     backend: type[BackendDetails]
 
     def __init__(self, device: Device, delegation_spec: DelegationSpec, preserve_ops: Sequence[Any] = ()) -> None:
         super().__init__()
-        # What stays on the host has quantize and dequantize at its border: this registers their out variants.
+        # Importing it registers the out variants of quantize and dequantize, which remain at the boundary of the core
+        # part.
         import executorch.kernels.quantized  # noqa: F401
 
         self.device = device
@@ -85,20 +86,20 @@ class DevicePartitioner(Partitioner):
         self._not_kept: dict[str, None] = {}
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
-        """Operators to keep whole: exactly the nodes that the same rules would delegate.
+        """Return the operators to preserve: exactly those of the nodes that the same rules would delegate.
 
-        Once the program holds edge operators nothing more is asked for, since ExecuTorch would otherwise fail on a
-        kept operator that a later change of the program makes undelegable.
+        Once the program has edge operators none is requested: ExecuTorch would fail on a preserved operator that later
+        turns out not to be delegable.
         """
         if any(is_edge_operator(n.target) for n in ep.graph.nodes):
-            # ExecuTorch asks a last time when everything is partitioned.
+            # ExecuTorch's last query follows partitioning.
             decompose_leftovers(ep, self._kept)
             return [], None
         self._weights.remember(ep)
         partitioning = self._partitioning(ep)
         delegated = {n.name for g in partitioning.partitions for n in g.nodes}
         kept = {n.target for n in ep.graph.nodes if n.name in delegated and overload_name(n)} & _decomposed_operators()
-        # ExecuTorch asks again when the program is decomposed; what is known by then is kept.
+        # ExecuTorch queries again after decomposition; earlier results are kept.
         self._not_kept |= dict.fromkeys(
             f"{v.operator} is in preserve_ops, but is not kept whole, because it cannot be delegated. {v.reasons[0]}"
             for v in partitioning.report.host
@@ -108,8 +109,8 @@ class DevicePartitioner(Partitioner):
         return list(kept), lambda node: node.name in delegated
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tags the partitions; nodes that stay on the host keep their reasons in `report`."""
-        self._found = be_found(self.backend)  # ExecuTorch looks for it next
+        """Tag the partitions; nodes that stay on the core have their reasons in `report`."""
+        self._found = be_found(self.backend)  # ExecuTorch looks it up next
         partitioning = self._settled(exported_program)
         report = partitioning.report
         self.report = replace(report, notes=(*report.notes, *self._not_kept))
@@ -124,12 +125,12 @@ class DevicePartitioner(Partitioner):
         return PartitionResult(tagged_exported_program=exported_program, partition_tags=tags)
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
-        """Prepares a copy of the program for the decompositions that ExecuTorch does next.
+        """Prepare a copy of the program for ExecuTorch's decompositions.
 
-        Every operator gets dequantizes of its own, so that partitions and the host share none.  A clamp that shall stay
-        on the host is separated from the operator that would take it along.  A reshape that will be delegated gets a
-        name that ExecuTorch leaves alone: a reshape of something transposed would become a copy and a view, without
-        quantization between, which no partition can take.
+        Every operator gets its own dequantizes, so that partitions and the core share none.  A clamp that must stay on
+        the core is separated from the operator that it would be fused into.  A reshape that will be delegated becomes
+        an operator that ExecuTorch does not replace: a reshape of a transposed value would become a copy and a view
+        without quantization between them, which cannot be delegated.
         """
         changed = copy.copy(exported_program)
         module = GraphModule(exported_program.graph_module, copy.deepcopy(exported_program.graph))
@@ -150,14 +151,14 @@ class DevicePartitioner(Partitioner):
         return self.device.partition(ProgramView(program))
 
     def _settled(self, program: ExportedProgram) -> Partitioning:
-        """Partitions that can be cut out and compiled."""
+        """Return partitions that can be cut out and compiled."""
         decisions = self.device.decisions(ProgramView(program, self._weights.behind(program)))
         while True:
             partitioning = decisions.partitioning()
-            # ExecuTorch allows a partitioner no change of the graph: what shares a dequantize has to stay on the host.
+            # A partitioner must not change the graph, so readers of a shared dequantize stay on the core.
             if decisions.keep_whole(_torn_dequantizes(partitioning)) or decisions.refuse(out_of_order(partitioning)):
                 continue
-            # Nor may it hand on what it finds, so that whether there is a plan must do.
+            # It cannot pass on a plan either, so only the existence of a plan is checked.
             settled = self.device.settle(decisions, partitioning, ask=self.device.probe)
             if settled is not partitioning and (
                 decisions.keep_whole(_torn_dequantizes(settled)) or decisions.refuse(out_of_order(settled))
@@ -168,9 +169,10 @@ class DevicePartitioner(Partitioner):
 
 @functools.lru_cache(maxsize=1)
 def _decomposed_operators() -> frozenset[Any]:
-    """What it makes sense to ask ExecuTorch to keep: what it would decompose, and the reshape that it does not know.
+    """Return operators that ExecuTorch can preserve: those that it would decompose, and the reshape that it does not
+    know.
 
-    It warns of requests to keep anything else, and of those that it cannot keep.
+    It warns about requests for any other operator.
     """
     decomposed = frozenset(
         op
@@ -183,7 +185,7 @@ def _decomposed_operators() -> frozenset[Any]:
 
 
 def _overload(op: Any) -> str:
-    """Name with overload of an ATen operator, as `overload_name` gives it."""
+    """Return name with overload of an ATen operator, as `overload_name` does."""
     if not isinstance(op, OpOverload) or op.namespace != "aten":
         raise OptionError(
             f"`preserve_ops` holds {op!r}, which is no overload of an ATen operator.",
@@ -193,7 +195,7 @@ def _overload(op: Any) -> str:
 
 
 def _torn_dequantizes(partitioning: Partitioning) -> set[Node]:
-    """Dequantizes in a partition that something outside of it reads as well."""
+    """Return dequantizes in a partition with readers outside of it."""
     torn: set[Node] = set()
     for group in partitioning.partitions:
         members = set(group.nodes)
@@ -202,7 +204,7 @@ def _torn_dequantizes(partitioning: Partitioning) -> set[Node]:
 
 
 def split_dequantizes(module: GraphModule) -> PassResult:
-    """Gives every reader a dequantize of its own.
+    """Give every reader its own dequantize.
 
     x8 -> dq -> (a, b)        x8 -> dq -> a, x8 -> dq' -> b
     """

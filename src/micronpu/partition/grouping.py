@@ -1,6 +1,6 @@
-"""Joins what a target can run into as few partitions as possible without making the program cyclic.
+"""Grouping of supported operators into as few partitions as possible without making the program cyclic.
 
-A partition runs as one call, so no value may leave it, pass through something else and come back:
+A partition runs as one call, so no value may leave it, pass through another operator and return:
 
     a ── host ── c          {a, c} would wait for host, which waits for {a, c}
 
@@ -19,21 +19,23 @@ from micronpu.base.errors import InternalError
 
 
 def group(predecessors: Sequence[Sequence[int]], supported: Sequence[bool]) -> list[list[int]]:
-    """Partitions of the supported vertices, in time and space linear in the size of the graph.
+    """Return partitions of the supported vertices, in time and space linear in the size of the graph.
 
     Args:
         predecessors: for every vertex, in execution order, the vertices that it reads.
-        supported: which vertices may be in a partition.
+        supported: for every vertex whether it may be in a partition.
 
     Returns:
-        Partitions in execution order, each a sorted list of vertices; every supported vertex is in exactly one.
-        Making one vertex of each keeps the graph acyclic, and no division has fewer partitions.
+        Partitions in execution order, each a sorted list of vertices; every supported vertex is in exactly one. Merging
+        each into one vertex keeps the graph acyclic, and no division has fewer partitions.
 
     Raises:
         InternalError: a vertex reads itself or a later one.
     """
-    # level[v] is the number of partitions that run before or with v on the longest path to it.  A partition is a
-    # level: values flow from lower levels to equal or higher ones, and leave a level for the host to come back higher.
+    # level[v] is the number of partitions that run before or with v on the longest path to it.  Each level is a
+    # partition:
+    # values flow from lower levels to equal or higher ones, and a value that returns from the core is at a higher
+    # level.
     level: list[int] = []
     partitions: list[list[int]] = []
     for vertex, sources in enumerate(predecessors):

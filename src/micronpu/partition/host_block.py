@@ -1,7 +1,7 @@
-"""The host part of a program as the steps of ExecuTorch's runtime: one list, in which every tensor has its shape.
+"""The core part of a program as steps of ExecuTorch's runtime: one list, in which every tensor has a fixed shape.
 
-Graphs that others call are written out where they are called, operators are those that have kernels, and what only
-looks at the memory of another tensor takes no step.  The rules are those of ExecuTorch's own lowering.
+Called graphs are inlined, operators are decomposed into those with kernels, and views take no step.  The rules are
+those of ExecuTorch's own lowering.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ aten = torch.ops.aten
 
 @dataclass(eq=False)
 class Tensor:
-    """A tensor of the host part.
+    """A tensor of the core part.
 
     Attributes:
         meta: its shape, dtype and strides; a tensor without data.
-        base: the tensor in whose memory it lies.
-        data: of a constant.
-        state: of a tensor that lives on from call to call, the name of its buffer; ``data`` has its first value.
-        is_bounded: whether it grows in a run.
-        source: what it was read back from on the same grid, with the grid.
+        base: the tensor whose memory it shares.
+        data: value of a constant.
+        state: name of the buffer of a tensor that persists from call to call; ``data`` is its initial value.
+        is_bounded: True if its size grows during a run.
+        source: the integers that it was dequantized from, and their qparams.
     """
 
     meta: torch.Tensor
@@ -65,10 +65,10 @@ class Step:
     Attributes:
         operands: in the kernel's order, with their types in its schema.
         results: tensors that it writes.
-        is_list: whether these are one list.
-        is_view: whether it takes no step where nothing outside of the program sees its result.
-        node: of the host part.
-        handles: debug handles of what it computes.
+        is_list: True if the results are one list.
+        is_view: True for a view, which takes no step unless its result is a program output.
+        node: of the core part.
+        handles: debug handles of its operators.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Step:
 
 @dataclass(eq=False)
 class DelegateStep:
-    """A call of a delegate; ``read`` are the numbers of the results that something reads."""
+    """A call of a delegate; ``read`` is the number of results that are read."""
 
     call: DelegateCall
     operands: list[Tensor]
@@ -104,9 +104,9 @@ class LoopStep:
     """A block that is repeated for each row of sequences.
 
     Attributes:
-        initial: what ``states`` begin with.
-        sequences: whose rows the block takes, in ``rows``.
-        body: gives the states' next values, and a row of each of ``results``.
+        initial: initial values of ``states``.
+        sequences: tensors whose rows the block reads, as ``rows``.
+        body: returns the next values of the states, and a row of each of ``results``.
     """
 
     initial: list[Tensor]
@@ -119,7 +119,7 @@ class LoopStep:
 
 @dataclass(eq=False)
 class Block:
-    """Steps in order, and what they give."""
+    """Steps in order, and their outputs."""
 
     inputs: list[Tensor]
     steps: list[Step | DelegateStep | WriteStep | LoopStep] = field(default_factory=list)
@@ -127,10 +127,10 @@ class Block:
 
 
 def block_of(module: GraphModule, examples: Sequence[torch.Tensor]) -> Block:
-    """The steps of a host part.
+    """Return the steps of a core part.
 
     Raises:
-        UnsupportedError: no kernel writes the results of an operator into memory planned before.
+        UnsupportedError: no kernel writes the results of an operator into preallocated memory.
     """
     shapes = _Shapes()
     block = Block([Tensor(shapes.like(example)) for example in examples])
@@ -141,26 +141,26 @@ def block_of(module: GraphModule, examples: Sequence[torch.Tensor]) -> Block:
 
 
 class _Shapes:
-    """Tensors without data, as torch computes them for the CPU."""
+    """Tensors without data, with shapes as torch computes them on the CPU."""
 
     def __init__(self) -> None:
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """One of the same shape, dtype and strides."""
+        """Return a tensor of the same shape, dtype and strides."""
         with self._mode:
             return torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype)
 
     def of(self, shape: Sequence[int], dtype: torch.dtype, layout: Any = torch.contiguous_format) -> torch.Tensor:
-        """One of a shape and an order in memory."""
+        """Return a tensor with this shape and order in memory."""
         with self._mode:
             return torch.empty(tuple(shape), dtype=dtype).to(memory_format=layout)
 
     def computed(self, node: Node, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What a function gives.
+        """Return the result of a function on tensors without data.
 
         Args:
-            node: of the host part.
+            node: of the core part.
         """
         args, kwargs = tree_map(lambda v: v.meta if isinstance(v, Tensor) else v, (args, kwargs))
         try:
@@ -174,7 +174,7 @@ class _Shapes:
 
 
 def missing_variant(name: str, node: Node) -> UnsupportedError:
-    """The error for an operator without a kernel of its form."""
+    """Return the error for an operator without an out variant."""
     return UnsupportedError(
         f"ExecuTorch cannot call {name}, as {place_of(node)} does on the host: there is no variant of it that writes "
         "into memory planned before.",
@@ -183,7 +183,7 @@ def missing_variant(name: str, node: Node) -> UnsupportedError:
 
 
 def place_of(node: Node) -> str:
-    """``sort`` (model.py:12), for sentences."""
+    """Return a text such as `sort` (model.py:12)."""
     source = origin_of(node).source
     return f"`{node.name}`{f' ({source})' if source else ''}"
 
@@ -198,7 +198,7 @@ class _Builder:
         self._handles: tuple[int, ...] = ()
 
     def run(self, module: GraphModule, inputs: Sequence[Any]) -> Any:
-        """Steps of a graph; what it gives."""
+        """Append the steps of a graph, and return its outputs."""
         own: dict[Node, Any] = {}
         given = iter(inputs)
         states = {str(n.args[0].target) for n in module.graph.nodes if is_write(n)}
@@ -280,7 +280,7 @@ class _Builder:
     # ---------------------------------------------------------------- operators
 
     def call(self, target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """An operator of ATen, or of any other library."""
+        """Append an operator of ATen, or of any other library."""
         target = _function_of(target)
         if target.name() in _RESHAPES:
             return self._reshaped(args[0], args[1])
@@ -289,7 +289,7 @@ class _Builder:
         return self._core(target, list(args), dict(kwargs))
 
     def _in_parts(self, target: OpOverload, args: Any, kwargs: Any) -> Any:
-        """What torch takes an operator apart into."""
+        """Append the decomposition of an operator."""
         tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         graph, constants = decomposed(target, *tree_map(_example, (args, kwargs)))
         own: dict[Node, Any] = {}
@@ -309,16 +309,16 @@ class _Builder:
         raise AssertionError("a graph without an output")
 
     def _core(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """An operator that is not taken apart."""
+        """Append an operator that is not decomposed."""
         schema = schema_of(target)
         if not schema.returns and not schema.is_mutable:
-            return None  # what only checks something
+            return None  # it only checks something
         if schema.is_mutable:
             raise missing_variant(schema.name, self._node)
         if target.is_view:
             return self._viewed(target, args, kwargs)
         if target is aten.empty.memory_format:
-            return Tensor(self._shapes.computed(self._node, target, *args, **kwargs))  # whatever the memory holds
+            return Tensor(self._shapes.computed(self._node, target, *args, **kwargs))  # contents are undefined
         if schema.name == "quantized_decomposed::quantize_per_tensor" and isinstance(args[0], Tensor):
             source, grid = args[0].source or (None, ())
             if source is not None and grid == tuple(args[1:]):
@@ -338,7 +338,7 @@ class _Builder:
         return self._called(target, args, kwargs)
 
     def _called(self, target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A step that calls the kernel of an operator."""
+        """Append a step that calls the kernel of an operator."""
         signature = kernel_of(target)
         schema = schema_of(target)
         if signature is None:
@@ -354,7 +354,7 @@ class _Builder:
         return results if is_list or len(results) > 1 else results[0]
 
     def _reshaped(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """A tensor of the same numbers in another shape: in the memory of the first where these are in order there."""
+        """Return the tensor with another shape, as a view if it is contiguous in memory."""
         meta = self._shapes.computed(self._node, torch.empty_like, x, memory_format=torch.contiguous_format)
         meta = self._shapes.computed(self._node, aten.view_copy.default, meta, shape)
         if not x.meta.is_contiguous():
@@ -373,7 +373,7 @@ class _Builder:
         return result
 
     def _viewed(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """A look at the memory of a tensor: the tensor itself, another shape of it, or a copy of what is seen."""
+        """Return a view of a tensor: the tensor itself, another shape of it, or a copy."""
         x = args[0]
         seen = self._shapes.computed(self._node, target, *args, **kwargs)
         if isinstance(seen, torch.Tensor):
@@ -388,7 +388,7 @@ class _Builder:
         return self._called(copy, args, kwargs)
 
     def _copied(self, x: Tensor, layout: Any = None, dtype: torch.dtype | None = None, is_cast: bool = False) -> Tensor:
-        """A tensor with the same numbers: in another order, of another type, or by itself."""
+        """Return a copy of a tensor, optionally in another order or dtype."""
         how: dict[str, Any] = {
             "dtype": dtype or x.meta.dtype,
             "memory_format": layout or torch.preserve_format,
@@ -406,7 +406,7 @@ class _Builder:
         return result
 
     def _of_one_type(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
-        """Operands of the type that the result has."""
+        """Return operands converted to the dtype of the result."""
         dtype = self._shapes.computed(self._node, target, *args, **kwargs).dtype
         return [
             self._copied(value, dtype=dtype, is_cast=True) if isinstance(value, Tensor) else value for value in args
@@ -417,11 +417,11 @@ _OF_ONE_TYPE = frozenset(f"aten::{n}" for n in ("add.Tensor", "mul.Tensor", "sub
     "aten::div.Tensor_mode",
     "aten::minimum",
 }
-"""Operators whose kernels ExecuTorch calls with operands of one type."""
+"""Operators whose kernels need operands of one dtype."""
 _IN_ORDER = frozenset(
     f"aten::{n}" for n in ("_adaptive_avg_pool2d", "avg_pool2d", "expand_copy", "mean.dim", "sum.dim_IntList")
 )
-"""Operators whose kernels take the first operand in the order of its axes alone."""
+"""Operators whose kernels need a contiguous first operand."""
 _RESHAPES = frozenset(f"aten::{n}" for n in ("reshape", "_unsafe_view", "view_copy"))
 
 
@@ -437,7 +437,7 @@ def _gives_list(target: OpOverload) -> bool:
 
 
 def _function_of(operator: OpOverload) -> OpOverload:
-    """The function for an operator that writes into its first operand, which nothing else reads by now."""
+    """Return the functional variant of an in-place operator, whose first operand has no other readers at this stage."""
     schema = schema_of(operator)
     if not schema.is_mutable or not schema.name.endswith("_"):
         return operator
@@ -447,13 +447,13 @@ def _function_of(operator: OpOverload) -> OpOverload:
 
 
 def _copy_of(view: OpOverload) -> OpOverload | None:
-    """The operator that copies what a view sees."""
+    """Return the operator that copies the result of a view."""
     packet = getattr(aten, f"{schema_of(view).name.partition('::')[2]}_copy", None)
     return getattr(packet, schema_of(view).overload_name or "default", None)
 
 
 def tensors_of(step: Step | DelegateStep | WriteStep | LoopStep) -> Iterator[Tensor]:
-    """What a step reads."""
+    """Yield the tensors that a step reads."""
     if isinstance(step, WriteStep):
         yield from (step.state, step.value)
     elif isinstance(step, LoopStep):
@@ -468,7 +468,7 @@ def tensors_of(step: Step | DelegateStep | WriteStep | LoopStep) -> Iterator[Ten
 
 
 def _leave_out_unread(block: Block) -> None:
-    """Leaves out steps whose results nothing reads, in place, and views that nothing outside sees."""
+    """Remove steps whose results are not read, and views that are no program output, in place."""
     outputs = {id(value) for value in tree_leaves(block.outputs) if isinstance(value, Tensor)}
     read = set(outputs)
     kept: list[Step | DelegateStep | WriteStep | LoopStep] = []

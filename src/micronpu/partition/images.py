@@ -1,4 +1,4 @@
-"""Order of axes of what the NPU and the core hand each other."""
+"""Order of axes of values between NPU and core."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from micronpu.partition.partition import Partition
 
 
 def agree_on_images(partitions: Sequence[Partition]) -> None:
-    """Chooses their images: what one partition computes and others read, and one of them holds as [N, H, W, C] anyway.
+    """Choose values between partitions that are passed as [N, H, W, C] because one of the partitions has them in this
+    order.
 
-    npu: conv2d -> transpose ─► core: transpose -> avg_pool2d        npu: conv2d ─► core: avg_pool2d
+        npu: conv2d -> transpose ─► core: transpose -> avg_pool2d        npu: conv2d ─► core: avg_pool2d
 
-    A partition that is given an image, and only moves the transpose to its end, is asked again.
+    If a partition receives an image and then only transposes it at its end, its own results are checked again.
 
     Args:
         partitions: of the NPU and of the core.
@@ -39,7 +40,7 @@ def agree_on_images(partitions: Sequence[Partition]) -> None:
 
 
 def _held_as_images(partition: Partition) -> list[FxNode]:
-    """Values at the border that the partition itself holds as [N, H, W, C], or brings to that order and back."""
+    """Return inputs and outputs that the partition itself has as [N, H, W, C], or transposes to that order and back."""
     graph = partition.graph
     users, producer = graph.users(), graph.producers()
     found = [n for i, n in enumerate(partition.inputs) if i in graph.channels_last_inputs]

@@ -1,4 +1,4 @@
-"""Files about what a partition goes through, for people who want to look."""
+"""Files with intermediate results of a partition, for inspection."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from micronpu.passes.pipeline import Pipeline
 
 
 class Intermediates:
-    """The folder of one partition; nothing is written, and nothing made to be written, where the user wants none.
+    """The folder of one partition; without a folder nothing is computed or written.
 
     Args:
         folder: of the compilation, made if missing; "" for none.
-        name: of the partition, which has a folder of that name in it.
+        name: of the partition, and of its folder.
     """
 
     def __init__(self, folder: str, name: str) -> None:
@@ -24,7 +24,7 @@ class Intermediates:
         self._name = name
 
     def write(self, file: str, make: Callable[[], str | bytes]) -> None:
-        """Writes a file into the partition's folder.
+        """Write a file into the partition's folder.
 
         Raises:
             FileError: it cannot be written.
@@ -33,7 +33,7 @@ class Intermediates:
             _write(self._folder / self._name / file, make())
 
     def write_passes(self, graph: Graph, pipeline: Pipeline) -> None:
-        """Writes a graph as it was before the passes, and as each of them that changed something left it.
+        """Write a graph before the passes, and after each pass that changed something.
 
         Raises:
             FileError: a file cannot be written.
@@ -45,7 +45,7 @@ class Intermediates:
             _write(self._folder / self._name / "passes" / f"{number:03}_{name}.txt", text)
 
     def write_anyway(self, file: str, content: str) -> None:
-        """Writes a file that the user has asked for by itself: into the folder, or the current one without one."""
+        """Write a file that was requested separately: into the folder, or the current one without one."""
         _write((self._folder or Path()) / file, content)
 
 

@@ -1,4 +1,4 @@
-"""Kernels of the runtime: those of a core, as nodes of a graph call them, and how each kernel takes its operands."""
+"""Kernels of the runtime and of a core, with their signatures."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from micronpu.upstream.torch import OpOverload, overload_part, schema_of
 
 @dataclass(frozen=True)
 class CoreKernel:
-    """A kernel of a core, called with all that its schema has, in this order; a node's ``val`` says what it gives.
+    """A kernel of a core, called with all arguments of its schema in order; the ``val`` of a node describes its result.
 
-    ExecuTorch's definition of the operators takes seconds to import, and is asked for where one is computed or traced.
+    ExecuTorch's definition of the operators takes seconds to import, and is only imported to compute or trace one.
     """
 
     name: str
@@ -27,7 +27,7 @@ class CoreKernel:
 
     @property
     def qualified(self) -> str:
-        """The name with that of its library, as a program has it."""
+        """The name with its namespace, as in a program."""
         return f"{CORE_KERNELS}{self.name}"
 
     def __call__(self, *operands: Any) -> Any:
@@ -36,12 +36,12 @@ class CoreKernel:
 
 @dataclass(frozen=True)
 class Signature:
-    """A kernel that writes into memory planned before.
+    """A kernel that writes into preallocated memory.
 
     Attributes:
         name, overload: ``aten::add`` and ``out``.
-        arguments: names, types and defaults of what comes before the results, in order.
-        results: how many it has; 1 also for a list of them.
+        arguments: names, types and defaults of the arguments before the results, in order.
+        results: number of results; 1 also for a list.
     """
 
     name: str
@@ -51,14 +51,14 @@ class Signature:
 
 
 _OPTIONS = {"dtype", "layout", "device", "pin_memory"}
-"""What says of which kind a new tensor is; a kernel sees it of the tensor that it writes into."""
+"""Arguments that describe a new tensor; a kernel takes these from the tensor that it writes into."""
 
 
 @functools.lru_cache(maxsize=4096)
 def kernel_of(operator: OpOverload) -> Signature | None:
-    """The kernel of an operator that gives new tensors; None where there is none that writes into given ones.
+    """Return the kernel of a functional operator; None if no kernel writes into given tensors.
 
-    Operators of which torch knows no such variant are looked up among the kernels that ExecuTorch ships.
+    Operators without such a variant in torch are looked up among ExecuTorch's kernels.
     """
     schema = schema_of(operator)
     own = [argument for argument in schema.arguments if not argument.is_out]

@@ -1,8 +1,8 @@
-"""Operators that were kept whole for an NPU and then stayed on the host.
+"""Operators that were preserved for an NPU and then stayed on the core.
 
-ExecuTorch keeps an operator whole when a partitioner asks for it, before anything is partitioned.  Passes of the user
-or another partitioner may change the program afterwards, so that the operator is not delegated after all.  The host
-has no kernel for it; it needs the core ATen operators that ExecuTorch would have made of it at once.
+ExecuTorch preserves operators that a partitioner requests, before partitioning.  Passes of the user or another
+partitioner may change the program afterwards, so that such an operator is not delegated.  The core has no kernel for
+it, and needs the core ATen operators of its decomposition.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from micronpu.upstream.torch import FakeTensor, OpOverload
 
 
 def decompose_leftovers(program: ExportedProgram, operators: Collection[OpOverload]) -> bool:
-    """Replaces operators of an edge program by what ExecuTorch makes of them, in place.
+    """Decompose operators of an edge program as ExecuTorch does, in place.
 
-    linear(x, w, b) -> y        permute_copy(w) -> w'; addmm(b, x, w') -> y
+        linear(x, w, b) -> y        permute_copy(w) -> w'; addmm(b, x, w') -> y
 
     Args:
-        operators: ATen operators that the host shall not see.
+        operators: ATen operators to decompose.
 
     Returns:
-        Whether anything was replaced.
+        True if anything was replaced.
     """
     found = [n for n in program.graph.nodes if aten_overload(n) in operators]
     for node in found:
@@ -42,7 +42,7 @@ def decompose_leftovers(program: ExportedProgram, operators: Collection[OpOverlo
 
 
 class _Call(nn.Module):
-    """One call of an operator, as a module of its tensor operands."""
+    """One call of an operator, as a module with its tensor operands as inputs."""
 
     def __init__(self, node: Node) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class _Call(nn.Module):
 
 
 def _inline(program: ExportedProgram, node: Node) -> None:
-    """Lowers the operator alone, as ExecuTorch does, and puts the result in its place."""
+    """Lower the operator alone, as ExecuTorch does, and replace it by the result."""
     values = [n.meta["val"] for n in node.all_input_nodes]
     examples = tuple(torch.empty_strided(v.shape, v.stride(), dtype=v.dtype).zero_() for v in values)
     with torch.no_grad():
@@ -83,7 +83,7 @@ def _inline(program: ExportedProgram, node: Node) -> None:
 
 
 def _add_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> Node:
-    """A new constant of the program, in front of its inputs."""
+    """Add a constant to the program, before its inputs."""
     first = next(n for n in program.graph.find_nodes(op="placeholder", sort=True) if _is_input(program, n))
     with program.graph.inserting_before(first):
         node: Node = constant_placeholder(program, name, value)
@@ -95,7 +95,7 @@ def _is_input(program: ExportedProgram, node: Node) -> bool:
 
 
 def _into(mode: Any, value: Any) -> Any:
-    """A fake tensor like another one, in the fake mode of another program."""
+    """Return a fake tensor with the same shape in the fake mode of another program."""
     if mode is None or not isinstance(value, FakeTensor):
         return value
     with mode:
@@ -103,7 +103,7 @@ def _into(mode: Any, value: Any) -> Any:
 
 
 def _replace(program: ExportedProgram, node: Node, results: list[Node]) -> None:
-    """Makes the readers of ``node`` read ``results``, which also take over its name as an output of the program."""
+    """Make the readers of ``node`` read ``results``, which also take its name as a program output."""
     replaced = {node: results[0]}
     if not isinstance(node.meta["val"], torch.Tensor):
         replaced = {user: results[int(user.args[1])] for user in node.users if is_getitem(user)}  # type: ignore[arg-type]

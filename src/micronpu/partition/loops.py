@@ -1,4 +1,4 @@
-"""Loops of the host part: a step that is compiled by itself, called by the runtime for each row of a sequence."""
+"""Loops of the core part: a separately compiled step, called by the runtime for each row of a sequence."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from micronpu.upstream.torch import scan_operator
 
 
 def scan(module: GraphModule, node: Node, step: GraphModule, body: GraphModule) -> None:
-    """Replaces the call of a `micronpu.quantize.loops.Loop` by ExecuTorch's loop, in place.
+    """Replace the call of a `micronpu.quantize.loops.Loop` by ExecuTorch's loop, in place.
 
         y, h = loop(x, h0)        h, y = scan(step, [h0], [x], constants)
 
     Args:
-        module: the host part.
-        step: what the host does in a step, from (x, states) to (y, states).
-        body: what ``step`` was made of.
+        module: the core part.
+        step: the core part of a step, from (x, states) to (y, states).
+        body: the module that ``step`` was made of.
     """
     count = len(states_of(body).values)
     name = f"{node.target}_step"
@@ -46,10 +46,10 @@ def scan(module: GraphModule, node: Node, step: GraphModule, body: GraphModule) 
 
 
 def _copy_for_views(module: GraphModule, source: Node) -> None:
-    """Gives ATen operators, and what the core computes, a copy of what a loop made or a step is given.
+    """Insert copies of loop results and step inputs before ATen operators and core kernels.
 
-    ExecuTorch takes the length of a sequence for a dynamic one, of which it has no views, and plans a view of what
-    comes into a step where the step would have held it, and does not.
+    ExecuTorch treats the length of a sequence as dynamic, and has no views of dynamic tensors. It also plans a view of
+    a step's input as if the step owned its memory, which it does not.
     """
     readers = [n for n in source.users if getattr(n.target, "namespace", "") == "aten" or _is_core(module, n)]
     if readers:
@@ -65,9 +65,10 @@ def _is_core(module: GraphModule, node: Node) -> bool:
 
 
 def _states_first(step: GraphModule, count: int) -> tuple[GraphModule, list[torch.Tensor]]:
-    """The step with its inputs and outputs in the order of a scan, and its constants, which are its last inputs.
+    """Return the step with its inputs and outputs in the order of a scan, and its constants, which become its last
+    inputs.
 
-    No output is another one, or an input.  What the core computes stands in the step itself.
+    No output is another one, or an input.  The core's kernels are inlined into the step.
     """
     graph = Graph()
     copies: dict[Node, Node] = {}
@@ -75,7 +76,7 @@ def _states_first(step: GraphModule, count: int) -> tuple[GraphModule, list[torc
     x, *states = [n for n in step.graph.nodes if n.op == "placeholder"]
     for node in (*states, x):
         copies[node] = graph.node_copy(node)
-    first = graph.call_function(len, ((),))  # constants come in front of it
+    first = graph.call_function(len, ((),))  # marks where constants are inserted
     results: list[Node] = []
 
     def copy_nodes(source: GraphModule) -> None:

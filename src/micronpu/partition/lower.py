@@ -1,4 +1,4 @@
-"""What ExecuTorch's own lowering is given: delegate calls with finished payloads, and how programs are finished."""
+"""Input of ExecuTorch's own lowering: delegate calls with finished payloads, and the configuration of the output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from micronpu.upstream.executorch import initialized, planning_by
 
 
 def delegate(call: DelegateCall) -> LoweredBackendModule:
-    """A delegate call with a finished payload, as ExecuTorch has it."""
+    """Return a delegate call with a finished payload, in ExecuTorch's form."""
     stub = torch.export.export(call, call.examples)
     beside = named_data(call.part).get_named_data_store_output()
     specs = [CompileSpec(key, value) for key, value in call.specs]
@@ -27,7 +27,7 @@ def delegate(call: DelegateCall) -> LoweredBackendModule:
 
 
 def with_delegates(module: nn.Module) -> nn.Module:
-    """The module with ExecuTorch's delegate calls in the place of ours, in place."""
+    """Replace delegate calls of this package by ExecuTorch's, in place."""
     for name, child in list(module.named_children()):
         if isinstance(child, DelegateCall):
             setattr(module, name, delegate(child))
@@ -37,14 +37,15 @@ def with_delegates(module: nn.Module) -> nn.Module:
 
 
 def backend_config(*, shared: bool = False) -> ExecutorchBackendConfig:
-    """How programs are finished: payloads inside, where the board can read them in place, and tensors placed.
+    """Return the configuration for writing programs: inline payloads, which the board can read in place, and planned
+    memory.
 
     Args:
-        shared: states stand in a memory that all methods have.
+        shared: states are in a memory that all methods share.
     """
     planning = MemoryPlanningPass(memory_planning_algo=planning_by(plan), share_mutable_buffers=shared)
     return ExecutorchBackendConfig(
         extract_delegate_segments=False,
         memory_planning_pass=planning,
-        passes=[initialized(PREFIX)],  # else a state begins with whatever the memory holds
+        passes=[initialized(PREFIX)],  # otherwise the initial value of a state would be undefined
     )

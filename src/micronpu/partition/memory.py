@@ -1,9 +1,8 @@
-"""Where the tensors between delegate calls lie: lifetimes, a placement, and the bound that no placement can beat.
+"""Memory planning of tensors between delegate calls: lifetimes, a placement, and a lower bound.
 
-Placing is two-dimensional packing: a tensor is a rectangle, as long as its lifetime and as high as its size; only its
-height above the ground can be chosen.  `place` tries a few orders with first fit and then moves the tensors that stick
-out to the front of the order, until the bound is met or a fixed number of tries is over.  The same tensors give the
-same offsets.
+Placing is two-dimensional packing: a tensor is a rectangle of its lifetime and its size, and only its offset can be
+chosen.  `place` tries a few orders with first fit and then moves the topmost tensors to the front of the order, until
+the bound is met or a fixed number of tries is over.  The same tensors get the same offsets.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
 TRIES = 400
-"""Orders that are tried beyond the fixed ones."""
+"""Number of orders that are tried after the fixed ones."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +39,20 @@ class Lifetime:
     last: int
 
     def meets(self, other: Lifetime) -> bool:
-        """Whether both are alive at some step."""
+        """Return True if both are alive at some step."""
         return self.first <= other.last and other.first <= self.last
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Offsets in bytes, in the order of the tensors, and how high they reach."""
+    """Offsets in bytes, in the order of the tensors, and the total size."""
 
     offsets: tuple[int, ...]
     size: int
 
 
 def alive_bytes(tensors: Iterable[Lifetime]) -> dict[int, int]:
-    """Bytes that are alive at each step at which a tensor begins: the peak is among them."""
+    """Return the live bytes at each step at which a tensor begins; the peak is among them."""
     tensors = list(tensors)
     changes: dict[int, int] = {}
     for t in tensors:
@@ -68,12 +67,12 @@ def alive_bytes(tensors: Iterable[Lifetime]) -> dict[int, int]:
 
 
 def lower_bound(tensors: Iterable[Lifetime]) -> int:
-    """The largest sum of live bytes; no placement is smaller."""
+    """Return the largest sum of live bytes, a lower bound for placements."""
     return max(alive_bytes(tensors).values(), default=0)
 
 
 def place(tensors: Sequence[Lifetime]) -> Placement:
-    """Offsets at which tensors that are alive together do not overlap."""
+    """Return offsets at which tensors with common lifetimes do not overlap."""
     count = len(tensors)
     neighbours = _neighbours(tensors)
     bound = lower_bound(tensors)
@@ -87,7 +86,7 @@ def place(tensors: Sequence[Lifetime]) -> Placement:
     dice = random.Random(0)
     current, size = order, best
     for _ in range(TRIES):
-        # A tensor at the top comes earlier, and one of its neighbours later: what is placed late sticks out.
+        # Move a topmost tensor before one of its neighbours: tensors that are placed late end up at the top.
         top = [i for i in range(count) if size.offsets[i] + tensors[i].size == size.size]
         moved = dice.choice(top)
         candidate = [i for i in current if i != moved]
@@ -107,7 +106,7 @@ def place(tensors: Sequence[Lifetime]) -> Placement:
 
 
 def _neighbours(tensors: Sequence[Lifetime]) -> list[list[int]]:
-    """For each tensor those that are alive together with it, in order."""
+    """Return the tensors that are alive together with each tensor, in order."""
     first, last = np.array([t.first for t in tensors], np.int64), np.array([t.last for t in tensors], np.int64)
     found = []
     for i, t in enumerate(tensors):
@@ -120,7 +119,7 @@ def _neighbours(tensors: Sequence[Lifetime]) -> list[list[int]]:
 def _best_fixed(
     tensors: Sequence[Lifetime], neighbours: Sequence[Sequence[int]], bound: int
 ) -> tuple[Placement, list[int]]:
-    """The best placement of a few orders that depend on nothing but the tensors, and its order."""
+    """Return the best placement of a few fixed orders, and its order."""
 
     def length(i: int) -> int:
         return tensors[i].last - tensors[i].first + 1
@@ -146,7 +145,7 @@ def _best_fixed(
 
 
 def _first_fit(tensors: Sequence[Lifetime], neighbours: Sequence[Sequence[int]], order: Sequence[int]) -> Placement:
-    """Each tensor in its turn at the lowest offset where nothing that lives with it lies."""
+    """Place each tensor in turn at the lowest offset that is free during its lifetime."""
     offsets = [-1] * len(tensors)
     top = 0
     for i in order:
@@ -168,9 +167,10 @@ def plan(
     graph_signature: ExportGraphSignature,
     extra_padding: int = 0,
 ) -> Any:
-    """The placement as an algorithm of ExecuTorch's memory planning.
+    """Place tensors, as an algorithm of ExecuTorch's memory planning.
 
-    Programs with control flow, tensors in the storage of others or memories of their own are left to its greedy one.
+    Programs with control flow, tensors in the storage of others or several memories are left to ExecuTorch's greedy
+    one.
     """
     specs = list(specs)
     special = any(s.storage_base is not None or s.mem_id not in (None, 1) for s in specs)

@@ -1,4 +1,4 @@
-"""Values that the host only moves, between two partitions or into a state, and decisions that it takes: as they are."""
+"""Removal of conversions around values that the core only moves or decides: integers stay integers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _CAST, _SHIFT = torch.ops.aten.to.dtype, torch.ops.aten.bitwise_xor.Scalar
 
 
 def move_integers(module: GraphModule) -> bool:
-    """Lets the host move integers where it would dequantize, move and quantize again on the same grid, in place.
+    """Move integers on the core instead of dequantizing, moving and quantizing with the same qparams, in place.
 
         c8 -> dequantize -> index_copy(x8 -> dequantize) -> quantize -> y8        index_copy(c8, x8) -> y8
 
     Returns:
-        Whether anything was changed.
+        True if anything was changed.
     """
     chosen: dict[Node, Grid] = {}
     for node in reversed(module.graph.nodes):
@@ -55,16 +55,16 @@ def move_integers(module: GraphModule) -> bool:
 
 
 def shift_bytes(module: GraphModule) -> bool:
-    """Lets the host shift bytes at the border where it would make floats of them and integers again, in place.
+    """Shift uint8 inputs and outputs on the core instead of dequantizing and quantizing them, in place.
 
         xu8 -> dequantize -> quantize -> x8        xu8 -> to(int8) -> bitwise_xor(-128) -> x8
         y8 -> dequantize -> quantize -> yu8        y8 -> bitwise_xor(-128) -> to(uint8) -> yu8
 
-    Exact: both grids have one scale and zero points 128 apart, the cast keeps the bits, and the highest bit is what
-    128 changes.
+    Exact: both have the same scale and zero points 128 apart, the cast keeps the bits, and adding 128 flips the highest
+    bit.
 
     Returns:
-        Whether anything was changed.
+        True if anything was changed.
     """
     changed = False
     graph = module.graph
@@ -89,12 +89,12 @@ def shift_bytes(module: GraphModule) -> bool:
 
 
 def undo_decisions(module: GraphModule) -> bool:
-    """Lets the host hand on a decision that it takes itself, which had become a number for the NPU, in place.
+    """Pass on a decision of the core directly if it was quantized only for the NPU, in place.
 
         x -> argmax -> to(float32) -> quantize -> dequantize -> to(int64) -> y        x -> argmax -> y
 
     Returns:
-        Whether anything was changed.
+        True if anything was changed.
     """
     changed = False
     for node in list(module.graph.nodes):
@@ -109,7 +109,7 @@ def undo_decisions(module: GraphModule) -> bool:
 
 
 def _decision(node: Node) -> Node | None:
-    """What the host decides, of which a node makes a number and the same again; None for other nodes."""
+    """Return the decision on the core that a node restores from a number; None for other nodes."""
     if overload_name(node) not in CASTS:
         return None
     steps = [node]
@@ -127,7 +127,7 @@ def _decision(node: Node) -> Node | None:
     largest = 1 if dtype is torch.bool else MOST_POSITIONS - 1
     if scale != 1.0 or not low <= zero_point <= high - largest:
         return None
-    # Positions are at most 255 where a grid was made for them.
+    # Qparams for positions are only made for positions up to 255.
     return source if dtype is torch.bool or overload_name(source) in POSITIONS else None
 
 
@@ -137,24 +137,24 @@ def _moves(node: Node) -> bool:
     if name == "index_put.default" and arguments(node)["accumulate"]:
         return False
     if any(isinstance(a, torch.dtype) for a in (*node.args, *node.kwargs.values())):
-        return False  # of integers, a cast to float32 would make other numbers
+        return False  # for integers, a cast to float32 would change the result
     return entry is not None and entry.moves_only and _is_float(node)
 
 
 def _read_on(node: Node, chosen: dict[Node, Grid]) -> Grid | None:
-    """The one grid on which all readers of a value take it."""
+    """Return the qparams that all readers of a value share, or None."""
     grids = {_grid(user) if is_quantize(user) else chosen.get(user) for user in node.users}
     return grids.pop() if len(grids) == 1 else None
 
 
 def _given_on(node: Node, grid: Grid, chosen: dict[Node, Grid]) -> bool:
-    """Whether all floats that a node reads are integers of a grid; a node that reads none makes its own."""
+    """Return True if all floats that a node reads are integers with these qparams; False if it reads none."""
     floats = [n for n in node.all_input_nodes if _is_float(n) or is_dequantize(n)]
     return bool(floats) and all(chosen.get(n) == grid or (is_dequantize(n) and _grid(n) == grid) for n in floats)
 
 
 def _grid(node: Node) -> Grid | None:
-    """Scale, zero point, limits and type of a quantize or dequantize; None where they are computed."""
+    """Return scale, zero point, limits and dtype of a quantize or dequantize; None if they are computed."""
     given = arguments(node)
     grid = tuple(given[name] for name in ("scale", "zero_point", "quant_min", "quant_max", "dtype"))
     return None if any(isinstance(value, Node) for value in grid) else grid

@@ -1,4 +1,4 @@
-"""What a report says about the graphs of partitions, whatever computes them."""
+"""Notes of a report about the graphs of partitions, for any backend."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from micronpu.partition.partition import Partition
 
 _STEPS_OF_SOFTMAX = 256
 _FEW_STEPS = 3
-"""Of a grid from zero, for the largest weight of a channel: hardly more is left of it than its signs."""
+"""Largest weight of a channel, in LSB from zero, that leaves hardly more than the weights' signs."""
 _MANY_CHANNELS = 0.25
-"""Part of a layer's channels."""
+"""Fraction of a layer's channels."""
 _MOST_NAMES = 5
 
 
 def coarse_notes(graphs: Sequence[Graph]) -> tuple[str, ...]:
-    """What the report says about values that are small for the grid that they are on."""
+    """Return notes about values that are small for their qparams."""
     return (*_long_rows(graphs), *_small_channels(graphs))
 
 
 def _small_channels(graphs: Iterable[Graph]) -> tuple[str, ...]:
-    """Of layers with one scale for weights of channels of very different size."""
+    """Return notes about layers with one scale for channels of very different size."""
     names = [
         node.origin.nodes[0]
         for graph in graphs
@@ -58,15 +58,15 @@ def _part_of_small_channels(node: Node) -> float:
     axis = weight.data.ndim - 1 if isinstance(node.op, DepthwiseConv2d) else 0
     channels = np.moveaxis(weight.data, axis, 0)
     largest = np.abs(channels.reshape(len(channels), -1).astype(np.int32)).max(1)
-    # Channels that are filled up have no bias either.
+    # Padding channels have no bias either.
     bias = node.inputs[2].data if len(node.inputs) > 2 else None
     largest = largest[(largest > 0) | (bias != 0 if bias is not None and bias.size == len(largest) else False)]
-    # Weights that a rewrite makes may be ones on a grid of their own.
+    # Weights from a rewrite may be ones with their own scale.
     return float((largest <= _FEW_STEPS).mean()) if largest.max(initial=0) > 2 * _FEW_STEPS else 0.0
 
 
 def _long_rows(graphs: Iterable[Graph]) -> tuple[str, ...]:
-    """Of rows that are too long for the fixed grid of their softmax."""
+    """Return notes about rows that are too long for the fixed scale of their softmax."""
     long = [
         (node.origin.nodes[-1] if node.origin.nodes else node.output.name, node.output.shape[-1])
         for graph in graphs
@@ -85,7 +85,7 @@ def _long_rows(graphs: Iterable[Graph]) -> tuple[str, ...]:
 def pattern_notes(
     device: Device, partitions: Sequence[Partition], parts: Sequence[CompiledPartition]
 ) -> tuple[str, ...]:
-    """What the report says about weights with two zeros in every four, whoever made them so: a sentence or nothing.
+    """Return a note about 2:4 sparse weights, or nothing.
 
     Args:
         parts: the compiled partitions, in the same order.

@@ -1,9 +1,8 @@
-"""The orders of a program's nodes once partitions are cut out of it: ExecuTorch's, and that of `outline`.
+"""Orders of a program's nodes after partitions are cut out: ExecuTorch's, and that of `outline`.
 
 The arguments of a delegate call are in the order in which the nodes of the partition read them.  ExecuTorch sorts the
-whole program anew, breadth first, whenever it has made a call of a partition, so that the arguments of the second
-partition are those of another order than the program's.  `micronpu.compile` follows it, so that both ways give the same
-payload.
+whole program again, breadth first, after each partition, so that the arguments of the second partition follow another
+order than the program's.  `micronpu.compile` follows it, so that both entry points produce the same payload.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from micronpu.frontend.program import is_dequantize
 class ProgramOrder:
     """Nodes in ExecuTorch's order.
 
-    A dequantize with several readers counts as one for each, as `NeutronPartitioner` makes of it.
+    A dequantize with several readers counts as one per reader, as `NeutronPartitioner` duplicates it.
 
     Args:
         nodes: of the program, in execution order.
@@ -30,14 +29,14 @@ class ProgramOrder:
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._order: list[Hashable] = []
         self._sources: dict[Hashable, list[Hashable]] = {}
-        self._results: dict[Hashable, Hashable] = {}  # what stands for the outputs of calls
+        self._results: dict[Hashable, Hashable] = {}  # replacements of the calls' outputs
         for node in nodes:
             for key in _parts(node):
                 self._order.append(key)
                 self._sources[key] = [(s, node) if is_dequantize(s) else s for s in node.all_input_nodes]
 
     def positions(self, members: Collection[Node]) -> dict[Node, int]:
-        """Place of each node of a partition; a dequantize is where the first of its readers in the partition has it."""
+        """Return the position of each node of a partition; for a dequantize, that of its first reader in it."""
         found: dict[Node, int] = {}
         for place, key in enumerate(self._order):
             node, reader = key if isinstance(key, tuple) else (key, None)
@@ -46,17 +45,17 @@ class ProgramOrder:
         return found
 
     def cut(self, members: Iterable[Node], inputs: Sequence[Node], outputs: Sequence[Node]) -> None:
-        """Replaces a partition by a call, and sorts as ExecuTorch does.
+        """Replace a partition by a call, and sort as ExecuTorch does.
 
         Args:
             members: all nodes of the partition.
-            inputs, outputs: its border, in the order of the call.
+            inputs, outputs: its inputs and outputs, in the order of the call.
         """
         inside = set(members)
         results: dict[Hashable, Hashable] = {output: object() for output in outputs}
         if not results:
             return
-        needed: set[Hashable] = set()  # by what stays; a constant may be read by several partitions
+        needed: set[Hashable] = set()  # of remaining nodes; several partitions may read one constant
         gone: set[Hashable] = set()
         for key in reversed(self._order):
             owner = key[1] if isinstance(key, tuple) else key
@@ -72,7 +71,7 @@ class ProgramOrder:
             for i, key in enumerate(self._order)
             for k in ([] if key in gone else [key]) + (behind if i == last else [])
         ]
-        self._sources[call] = [self._results.get(i, i) for i in inputs]  # which another call may give
+        self._sources[call] = [self._results.get(i, i) for i in inputs]  # which may be results of another call
         self._results.update(results)
         self._sources.update({result: [call] for result in results.values()})
         for key in self._order:
@@ -99,7 +98,7 @@ class ProgramOrder:
 
 
 class Call(Protocol):
-    """What stands for its nodes: the border of a partition."""
+    """Inputs and outputs of a partition, which replace its nodes."""
 
     @property
     def inputs(self) -> tuple[Node, ...]: ...
@@ -109,7 +108,8 @@ class Call(Protocol):
 
 
 def outlined_order(graph: Graph, calls: Sequence[Call]) -> list[Node]:
-    """The nodes that the outputs of a program need, in the order of need; calls are represented by their outputs.
+    """Return the nodes that the outputs of a program need, in the order of need; calls are represented by their
+    outputs.
 
     Raises:
         InternalError: a call waits for its own result.
@@ -136,7 +136,7 @@ def outlined_order(graph: Graph, calls: Sequence[Call]) -> list[Node]:
 
 
 def _parts(node: Node) -> list[Hashable]:
-    """The node, or one for each reader of a dequantize, the later ones nearer to it."""
+    """Return the node, or for a dequantize one entry per reader, later readers first."""
     if not is_dequantize(node):
         return [node]
     first, *rest = [(node, user) for user in node.users] or [(node, node)]

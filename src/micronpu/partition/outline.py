@@ -1,7 +1,7 @@
-"""The host part of a program, built round delegate calls that are compiled already.
+"""The core part of a program, built around compiled delegate calls.
 
-The operators of a partition are replaced by one call before ExecuTorch sees the program, so that its passes, which
-walk every node many times, never meet them.  What is left is lowered by ExecuTorch as usual.
+The operators of a partition are replaced by one call before ExecuTorch receives the program, so that its passes, which
+traverse every node many times, never process them.  ExecuTorch lowers the rest as usual.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _CLONE = torch.ops.aten.clone.default
 
 
 class DelegateCall(nn.Module):
-    """A call of the NPU: it has the types of a partition's border, and computes nothing.
+    """A call of the NPU: it has the types of a partition's inputs and outputs, and computes nothing.
 
     Args:
         backend: name by which the runtime looks up the delegate.
         specs: keys and values of the compile specs.
-        inputs, outputs: tensors with the shapes, dtypes and layouts of the call's border.
+        inputs, outputs: tensors with the shapes, dtypes and layouts of the call.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ def _memory_format(tensor: torch.Tensor) -> torch.memory_format:
 
 
 def border(partition: Partition, view: ProgramView) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Tensors with the types of a partition's inputs and outputs."""
+    """Return tensors with the types of a partition's inputs and outputs."""
 
     def empty(node: Node, channels_last: bool) -> torch.Tensor:
         shape = static_shape(node)
@@ -85,11 +85,11 @@ def border(partition: Partition, view: ProgramView) -> tuple[list[torch.Tensor],
 
 
 def outline(module: GraphModule, parts: Sequence[Call], calls: Sequence[tuple[str, nn.Module]]) -> GraphModule:
-    """A new module in which each partition is one call; weights that only partitions read are not in it.
+    """Return a new module in which each partition is one call, without weights that only partitions read.
 
     Args:
-        parts: the borders of the partitions.
-        calls: name of each call, and what computes it: integers in, a tuple of integers out.
+        parts: inputs and outputs of the partitions.
+        calls: name of each call, and its module: integers in, a tuple of integers out.
     """
     graph = Graph()
     root = nn.Module()
@@ -119,11 +119,11 @@ def outline(module: GraphModule, parts: Sequence[Call], calls: Sequence[tuple[st
 
 
 def compute_contiguously(module: GraphModule) -> None:
-    """Gives operators of the host contiguous copies of what comes into the program in another order.
+    """Give operators on the core contiguous copies of program inputs in another order.
 
     x -> (quantize -> delegate, atan2)        x -> (quantize -> delegate, clone{contiguous} -> atan2)
 
-    What partitions hand them is contiguous, and ExecuTorch's kernels refuse operands and results in different orders.
+    Results of partitions are contiguous, and ExecuTorch's kernels refuse operands and results in different orders.
     """
     for node in list(module.graph.nodes):
         source = node.args[0] if is_quantize(node) else node
@@ -140,13 +140,13 @@ def compute_contiguously(module: GraphModule) -> None:
 
 
 def _is_in_order(node: Node) -> bool:
-    """Whether ExecuTorch takes a value for contiguous; it asks for the strides of axes of size 1, too."""
+    """Return True if ExecuTorch regards a value as contiguous, which includes the strides of axes of size 1."""
     value = value_of(node)
     return not isinstance(value, torch.Tensor) or value.stride() == torch.empty(value.shape, device="meta").stride()
 
 
 def _integers(quantize: Node) -> torch.Tensor:
-    """A tensor of the type that a call hands on in the place of a quantize."""
+    """Return a tensor of the type that a call returns for a quantize."""
     shape = static_shape(quantize)
     assert shape is not None
     layout = torch.channels_last if leaves_channels_last(quantize) else torch.contiguous_format
@@ -156,7 +156,7 @@ def _integers(quantize: Node) -> torch.Tensor:
 
 
 def _share(source: nn.Module, target: nn.Module, name: str) -> None:
-    """Makes an attribute ``a.b.c`` of one module available in another."""
+    """Make an attribute ``a.b.c`` of one module available in another."""
     *path, last = name.split(".")
     value: Any = source
     for part in path:

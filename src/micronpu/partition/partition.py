@@ -1,4 +1,4 @@
-"""Units that are decided on, and what one call computes, as values."""
+"""Decisions on units, and partitions, as values."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Decision:
-    """What becomes of a unit on an NPU or a core.
+    """The decision on a unit for an NPU or a core.
 
     Attributes:
-        reasons: why it is not taken, empty where it is.
+        reasons: reasons why it is refused; empty if it is accepted.
         macs: multiply-accumulate operations.
-        operations: number of operations before the passes, but for those that leave nothing to run or return an
-            operand as it is.
-        computes: whether one of them does more than to move values.
-        moves: whether one of them writes values in another place.
-        choices: what computes each node of the imported unit.
+        operations: number of operations before the passes, except those that leave nothing to run or return an operand
+            unchanged.
+        computes: True if one of them does more than move values.
+        moves: True if one of them moves values in memory.
+        choices: choice for each node of the imported unit.
     """
 
     unit: Unit
@@ -47,28 +47,27 @@ class Decision:
 
     @property
     def rewrites(self) -> tuple[str, ...]:
-        """Names of the rewrites without which it would not be taken."""
+        """Names of the rewrites without which it would be refused."""
         return tuple(dict.fromkeys(name for choice in self.choices.values() for name in choice.rewrites))
 
     @property
     def moves_only(self) -> bool:
-        """Whether it computes nothing."""
+        """True if it computes nothing."""
         return self.unit.moves_only or not self.computes
 
 
 @dataclass(eq=False)
 class Partition:
-    """What one call computes: nodes, border, and the graph that was chosen for them.
+    """Content of one call: nodes, inputs and outputs, and the chosen graph.
 
     Attributes:
         nodes: every node that belongs to it, in execution order.
-        inputs: integer nodes read from outside, in the order in which ExecuTorch makes arguments of them: as they are
-            first read.
+        inputs: integer nodes read from outside, in the order of ExecuTorch's arguments: as they are first read.
         outputs: quantize nodes whose integers are read outside.
-        decisions: on its units, in the order of the program.
+        decisions: decisions on its units, in the order of the program.
         policy: of the NPU or the core that computes it.
-        images: values at its border whose [N, C, H, W] it is given, or gives, as a contiguous [N, H, W, C].
-        plan: how the NPU's compiler was asked for it and what it made, see `Device.plan`; None before it was asked.
+        images: inputs and outputs of shape [N, C, H, W] that are passed as contiguous [N, H, W, C].
+        plan: options and result of the NPU's compiler, see `Device.plan`; None before it has run.
     """
 
     nodes: tuple[FxNode, ...]
@@ -81,7 +80,7 @@ class Partition:
 
     @functools.cached_property
     def chosen(self) -> Graph:
-        """The imported graph with the rewrites that were chosen."""
+        """The imported graph with the chosen rewrites."""
         units = [d.unit for d in self.decisions]
         pieces = [u.imported for u in units if isinstance(u.imported, Piece)]
         instead = {n: c.nodes for d in self.decisions for n, c in d.choices.items() if c.rewrites}
@@ -89,12 +88,12 @@ class Partition:
 
     @functools.cached_property
     def graph(self) -> Graph:
-        """The chosen graph in its final form; what compilation writes."""
+        """The chosen graph in its final form, which is compiled."""
         return self.policy.finished(self.chosen.clone())
 
     @property
     def costs(self) -> dict[str, float]:
-        """The estimate of each operator that was rewritten, by name of the program's node."""
+        """The estimated cost of each rewritten operator, by name of the program's node."""
         return {
             d.unit.anchor.name: sum(c.cost for c in d.choices.values() if c.rewrites)
             for d in self.decisions
@@ -102,7 +101,7 @@ class Partition:
         }
 
     def finished_by(self) -> dict[str, tuple[str, ...]]:
-        """Names of the rewrites that the final form of the graph needed, by name of the program's node."""
+        """Return names of the rewrites that the final form of the graph needed, by name of the program's node."""
         found: dict[str, dict[str, None]] = {}
         for node in self.graph.nodes if self.policy.finishing else ():
             names = [name for name in node.origin.passes if name in self.policy.finishing]
@@ -111,7 +110,7 @@ class Partition:
         return {source: tuple(names) for source, names in found.items()}
 
     def hand_over(self, images: Collection[FxNode]) -> bool:
-        """Makes those of its border that are among ``images`` its images; returns whether that changed anything."""
+        """Make those inputs and outputs that are among ``images`` its images; return True if anything changed."""
         own = frozenset(n for n in (*self.inputs, *self.outputs) if n in images)
         if own == self.images:
             return False
@@ -128,7 +127,7 @@ class Partitioning:
 
     Attributes:
         partitions: of the NPU.
-        core: what the core beside it computes in int8.
+        core: of the core beside it, in int8.
     """
 
     partitions: tuple[Partition, ...]
@@ -142,5 +141,5 @@ class Partitioning:
         return self.report.__rich__()
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the report's page."""
+        """Return the report's page for a notebook."""
         return self.report._repr_html_()

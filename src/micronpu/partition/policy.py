@@ -1,4 +1,4 @@
-"""What an NPU, or the core beside it, takes of a program: the questions that partitioning asks."""
+"""Policy of an NPU, or of the core beside it: which operators it accepts."""
 
 from __future__ import annotations
 
@@ -25,34 +25,33 @@ COMPUTES_SENTENCE = "A partition computes something; moving values to the NPU an
 
 
 def reason_at(node: FxNode, rule: str, sentence: str, detail: str, hint: str = "") -> Reason:
-    """A reason that points at a node of the program."""
+    """Return a reason with the place of a node of the program."""
     return Reason(rule, sentence, detail, node.name, origin_of(node).source, hint)
 
 
 def nothing(node: FxNode) -> Reason | None:
-    """Nobody objects to a node."""
+    """Exclude no node."""
     return None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Policy:
-    """What an NPU or a core takes of a program.
+    """Decides which operators an NPU or a core accepts.
 
     Attributes:
         name: of the target in reports.
-        decide: what shall compute an imported operator, or why nothing does.
-        exclude: a reason why the user does not want a node of the program there, or None.
-        finish: brings the graph of a partition, whose operators are chosen, to its final form with the passes of a
-            pipeline; in place.
-        pipeline: the user's, or what there is.
+        decide: returns the choice for an imported operator, or why there is none.
+        exclude: returns a reason why the user does not want a node there, or None.
+        finish: brings the chosen graph of a partition to its final form with the passes of a pipeline; in place.
+        pipeline: the user's, or the default.
         allow_no_op_partitions: also make partitions that only move values, reshapes included.
-        allow_moves: also make partitions that only move values, where an operator writes them in another place.
+        allow_moves: also make partitions that only move values, if an operator moves them in memory.
         allow_empty: also make partitions with nothing to run at all.
-        free: operators that leave nothing to run, such as a reshape where that moves no byte.
-        finishing: names of the rewrites that `finish` applies where an operator would not fit without.
-        notes: what the report says beside the verdicts.
-        most_tensors: how many inputs, and how many outputs, a partition may have; None for any number. One with more
-            is divided.
+        free: operators that leave nothing to run, such as a reshape that moves no byte.
+        finishing: names of the rewrites that `finish` applies to operators that need them.
+        notes: notes of the report besides the verdicts.
+        most_tensors: maximum number of inputs, and of outputs, of a partition, which is otherwise divided; None for any
+            number.
     """
 
     name: str
@@ -69,5 +68,5 @@ class Policy:
     pipeline: Pipeline = DEFAULT
 
     def finished(self, graph: Graph) -> Graph:
-        """The final form of a graph whose operators are chosen; in place."""
+        """Bring a graph whose operators are chosen to its final form, in place."""
         return self.finish(graph, self.pipeline)

@@ -1,4 +1,4 @@
-"""The portable kernels that ExecuTorch ships, from its lists; nothing of it is loaded."""
+"""The portable kernels of the installed ExecuTorch, from its lists; none is loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import resources
 
 @functools.lru_cache(maxsize=1)
 def portable_kernels() -> frozenset[str]:
-    """Names of the operators that ExecuTorch has portable kernels for, from the lists that it ships."""
+    """Return names of the operators with a portable kernel, from ExecuTorch's lists."""
     texts = [
         resources.files(f"executorch.kernels.{package}").joinpath(name).read_text(encoding="utf-8")
         for package, name in (
@@ -28,5 +28,5 @@ def _packets() -> frozenset[str]:
 
 
 def has_some_kernel(packet: str) -> bool:
-    """Whether ExecuTorch has a portable kernel of any overload of an operator, such as "add"."""
+    """Return True if ExecuTorch has a portable kernel of any overload of an operator, such as "add"."""
     return packet in _packets()

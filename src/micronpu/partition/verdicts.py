@@ -1,4 +1,4 @@
-"""What the report says of an operator: where it runs, whose results it reads, and why one stays in float."""
+"""Verdicts of the report: where an operator runs, whose results it reads, and why it stays in float."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from micronpu.report.verdict import Reason, Verdict
 
 
 def reads_of(view: ProgramView, verdicts: Collection[FxNode]) -> dict[FxNode, tuple[str, ...]]:
-    """Names of the nodes with a verdict, and of inputs, whose results a node reads, through those without one."""
+    """Return the names of nodes with a verdict, and of inputs, whose results a node reads, through other nodes."""
     shown = {*verdicts, *view.inputs}
     through: dict[FxNode, dict[str, None]] = {}
     found: dict[FxNode, tuple[str, ...]] = {}
@@ -37,7 +37,7 @@ def reads_of(view: ProgramView, verdicts: Collection[FxNode]) -> dict[FxNode, tu
 
 
 def float_verdict(node: FxNode) -> Verdict:
-    """The verdict on an operator whose result nobody quantizes."""
+    """Return the verdict on an operator whose result is not quantized."""
     detail, hint = _on_integers(node), ""
     if not detail:
         detail, hint = _why_float(node)
@@ -45,7 +45,7 @@ def float_verdict(node: FxNode) -> Verdict:
 
 
 def _on_integers(node: FxNode) -> str:
-    """What is said of integers that are computed from integers; "" of anything else."""
+    """Return the detail for integers that are computed from integers; "" for any other operator."""
     types = [getattr(value_of(n), "dtype", None) for n in (node, *node.all_input_nodes)]
     if types[0] is torch.bool or any(t is None or t.is_floating_point or t.is_complex for t in types):
         return ""
@@ -56,7 +56,7 @@ def _on_integers(node: FxNode) -> str:
 
 
 def _why_float(node: FxNode) -> tuple[str, str]:
-    """Why an operator is not quantized, and what to try."""
+    """Return why an operator is not quantized, and what to try."""
     try:
         entry = import_of(node)
         detail = "its result is not quantized"
@@ -77,7 +77,7 @@ def _why_float(node: FxNode) -> tuple[str, str]:
 
 
 def _hint_without_table(overload: str) -> str:
-    """What to try where a chip has no tables, and the composition of the overload, if it has one, did not fit."""
+    """Return the hint for a chip without tables on which the overload's decomposition, if any, did not fit."""
     composed = next((w for w in WAYS[overload] if isinstance(w, Composition)), None)
     if composed is not None:
         return f"a call of the form that is written as others: {composed.sentence.rstrip('.')}"

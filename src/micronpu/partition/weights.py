@@ -1,4 +1,4 @@
-"""The weights behind a program that ExecuTorch shows in shapes only."""
+"""Weights of a program of which ExecuTorch shows only shapes."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from micronpu.upstream.torch import FakeTensor
 
 
 class SeenWeights:
-    """Parameters and buffers of the programs that a partitioner was asked about before it is shown their shapes.
+    """Parameters and buffers that a partitioner saw before ExecuTorch hides them.
 
-    ExecuTorch asks which operators to decompose with the program itself, and where the partitions are with a copy of it
-    whose state dictionary is fake.  Whoever tries a partition, and looks at what the NPU computes, needs the values.
+    ExecuTorch passes the program itself to query operators to preserve, and a copy with a fake state dictionary to
+    partition.  Checking a partition needs the values.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, list[weakref.ref[torch.Tensor]]] = {}
 
     def remember(self, program: ExportedProgram) -> None:
-        """Keeps hold of a program's state, for as long as somebody else does."""
+        """Remember a program's state by weak references."""
         for name, value in program.state_dict.items():
             if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
                 known = [ref for ref in self._seen.get(name, []) if (held := ref()) is not None and held is not value]
                 self._seen[name] = [*known, weakref.ref(value)]
 
     def behind(self, program: ExportedProgram) -> dict[str, torch.Tensor]:
-        """The values of a program's state that are known, by name; methods may have the same names for other values."""
+        """Return the known values of a program's state, by name; methods may use one name for different values."""
         return {
             name: value
             for name, fake in program.state_dict.items()
@@ -39,5 +39,5 @@ class SeenWeights:
 
 
 def _shows(fake: FakeTensor, value: torch.Tensor) -> bool:
-    """Whether a fake tensor was made of this very value: its mode makes one of each."""
+    """Return True if a fake tensor was made of this very value: its mode makes one of each."""
     return fake.fake_mode.from_tensor(value, static_shapes=True) is fake

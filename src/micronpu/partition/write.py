@@ -1,7 +1,7 @@
-"""Host parts as the bytes of a program: values, instructions, memory.
+"""Writer of core parts as the bytes of a program: values, instructions, memory.
 
-As ExecuTorch's emitter writes them.  A tensor has memory from the step before the one that writes it, as there, to the
-last step that reads it; what a loop's block needs is there while the loop runs.
+The layout follows ExecuTorch's emitter.  As there, a tensor has memory from the step before the one that writes it to
+the last step that reads it; the tensors of a loop's block have memory while the loop runs.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from micronpu.upstream.pte import CORE_KERNELS
 from micronpu.upstream.torch import codegen_of, tree_leaves, tree_map, tree_structure, treespec_dumps
 
 _COMPLEX = {torch.complex64: 9, torch.complex128: 10}
-"""What no kernel of ExecuTorch computes; a kernel of the user's own may."""
+"""Scalar types without a kernel in ExecuTorch; custom kernels may have them."""
 _SCALAR_TYPES = {getattr(torch, name): number for number, name in ELEMENT_TYPES.items()} | _COMPLEX
 _MEMORY_FORMATS = {torch.contiguous_format: 0, torch.preserve_format: 1}
 _OWN, _SHARED = 1, 2
-"""Numbers of the memory of a method, and of that of all methods of a program."""
+"""Index of the memory of a method, and of the memory that all methods share."""
 
 
 class Part(NamedTuple):
-    """What becomes a method."""
+    """Input of a method."""
 
     module: GraphModule
     examples: Sequence[torch.Tensor]
@@ -68,8 +68,8 @@ class Written(NamedTuple):
     Attributes:
         buffer: the bytes of the `.pte`.
         data_files: `.ptd` files by name.
-        callers: of each method, by the names of the operators that it calls, the first node of the host part that does.
-        handles: of each method, the debug handles of its instructions by their numbers.
+        callers: for each method, the first node of the core part that calls an operator, by the operator's name.
+        handles: for each method, the debug handles of its instructions by index.
     """
 
     buffer: bytes
@@ -79,14 +79,14 @@ class Written(NamedTuple):
 
 
 def written(parts: Mapping[str, Part], named_data: Mapping[str, bytes] | None = None) -> Written:
-    """The program of host parts.
+    """Write core parts as a program.
 
     Args:
-        parts: by the name of the method. Where there are several, buffers of one name are one state of them all.
-        named_data: what the program carries beside what its partitions bring along.
+        parts: by the name of the method. Several methods share buffers of the same name as one state.
+        named_data: named data of the program, in addition to its partitions'.
 
     Raises:
-        UnsupportedError: an operator has no kernel of the form that the runtime calls.
+        UnsupportedError: an operator has no out variant.
     """
     program = Program()
     shared = _Shared(program, _SHARED if len(parts) > 1 else _OWN)
@@ -105,18 +105,18 @@ def written(parts: Mapping[str, Part], named_data: Mapping[str, bytes] | None = 
 
 
 _PRIMITIVES = ("executorch_prim::", "aten::sym_", CORE_KERNELS)
-"""What the runtime does itself, and the operators of CMSIS-NN, which come with the core."""
+"""Prefixes of operators that the runtime has built in, and of CMSIS-NN's operators, which come with the core."""
 
 
 def without_kernel(callers: Mapping[str, Node]) -> list[str]:
-    """The operators that ExecuTorch has no portable kernel for, such as ``aten::erfinv.out``."""
+    """Return operators without a portable kernel in ExecuTorch, such as ``aten::erfinv.out``."""
     return sorted(n for n in callers.keys() - portable_kernels() if not n.startswith(_PRIMITIVES))
 
 
 def _named_data(
     modules: Iterable[GraphModule], further: Mapping[str, bytes]
 ) -> tuple[dict[str, bytes], dict[str, dict[str, bytes]]]:
-    """Named data of the program, partition by partition, and that of each file beside it."""
+    """Return named data of the program, partition by partition, and that of each file beside it."""
     own: dict[str, bytes] = {}
     files: dict[str, dict[str, bytes]] = {}
     for module in modules:
@@ -136,14 +136,14 @@ def _put(found: dict[str, bytes], key: str, data: bytes) -> None:
 
 
 class _Pool:
-    """Data of a program, of which each stands there once."""
+    """Data of a program, each stored once."""
 
     def __init__(self, found: list[bytes]) -> None:
         self._found = found
         self._numbers: dict[bytes, int] = {}
 
     def number(self, data: bytes) -> int:
-        """Of data, which are put there if they are new."""
+        """Return the index of data, which are added if they are new."""
         if data not in self._numbers:
             self._numbers[data] = len(self._found)
             self._found.append(data)
@@ -151,13 +151,13 @@ class _Pool:
 
 
 class _Shared:
-    """What all methods of a program have in common.
+    """State shared by all methods of a program.
 
     Args:
-        memory: in which states lie.
+        memory: of the states.
 
     Attributes:
-        size: bytes of this memory that states take, where it is theirs alone.
+        size: bytes of states in this memory, if it holds only states.
     """
 
     def __init__(self, program: Program, memory: int) -> None:
@@ -166,7 +166,7 @@ class _Shared:
         self._offsets: dict[str, int] = {}
 
     def offset(self, state: Tensor) -> int:
-        """Where in the memory that is theirs alone a state lies."""
+        """Return the offset of a state in the memory that holds only states."""
         if state.state not in self._offsets:
             self._offsets[state.state] = self.size
             self.size += _size(state)
@@ -175,12 +175,12 @@ class _Shared:
 
 @dataclass(eq=False)
 class _Frame:
-    """Tensors that are placed together: those of a method, or of a loop's block.
+    """Tensors of a method, or of a loop's block, which are placed together.
 
     Attributes:
-        spans: of each tensor, the steps that it is there from and to.
-        blocks: frames within, with the step that needs them.
-        known: tensors of these frames, and of those around.
+        spans: first and last step of each tensor's lifetime.
+        blocks: inner frames, with the step that needs them.
+        known: tensors of this frame, and of outer ones.
     """
 
     spans: dict[int, list[int]] = field(default_factory=dict)
@@ -197,12 +197,12 @@ class _Frame:
     def touch(self, tensor: Tensor, step: int) -> None:
         root = _root(tensor)
         if root.data is None and id(root) not in self.known:
-            self.begin(root, step)  # memory that nothing writes before, such as a kernel's to work in
+            self.begin(root, step)  # memory without a previous write, such as a kernel's scratch memory
         if id(root) in self.spans:
             self.spans[id(root)][1] = max(self.spans[id(root)][1], step)
 
     def place(self) -> None:
-        """Finds where each tensor lies."""
+        """Choose the offset of each tensor."""
         for _, inner in self.blocks:
             inner.place()
         lifetimes = [Lifetime(_size(self.tensors[key]), first, last) for key, (first, last) in self.spans.items()]
@@ -268,7 +268,7 @@ class _Writer:
         return len(self.method.values) - 1
 
     def _place(self, tensor: Tensor) -> int:
-        """Of the value of a tensor, which is filled in when all is placed."""
+        """Return the index of a tensor's value, which is filled in after placement."""
         if id(tensor) not in self._places:
             self._places[id(tensor)] = self._new(None)
             self._tensors[self._places[id(tensor)]] = tensor
@@ -292,10 +292,10 @@ class _Writer:
         return TensorValue(number, tuple(meta.shape), order, memory, offset, data, tensor.is_bounded)
 
     def _operand(self, value: Any, kind: Any) -> int:
-        """The place of what a kernel takes.
+        """Return the index of a kernel's operand.
 
         Args:
-            kind: its type in the schema; None where it is what it looks like.
+            kind: its type in the schema; None to derive it from the value.
         """
         if isinstance(value, Tensor):
             return self._place(value)
@@ -401,7 +401,7 @@ class _Writer:
         for tensor in (*step.states, *step.results):
             self._frame.begin(tensor, self._now)
         for tensor in tensors_of(step):
-            if id(_root(tensor)) in self._frame.known:  # and not one of the block's own
+            if id(_root(tensor)) in self._frame.known:  # tensors of the block itself are not counted
                 self._frame.touch(tensor, self._now)
         states, results = ([self._place(t) for t in tensors] for tensors in (step.states, step.results))
         sequences = [self._place(t) for t in step.sequences]
@@ -442,11 +442,11 @@ def _root(tensor: Tensor) -> Tensor:
 
 
 def _size(tensor: Tensor) -> int:
-    """Bytes that are planned for a tensor."""
+    """Return the number of bytes that are planned for a tensor."""
     return math.ceil(tensor.meta.numel() * tensor.meta.element_size() / ALIGNMENT) * ALIGNMENT
 
 
 def _bytes(data: torch.Tensor) -> bytes:
-    """The numbers of a tensor in the order in which they lie in memory."""
+    """Return the bytes of a tensor in the order of its memory."""
     order = axes_in_memory(data)
     return bytes(data.permute(order).contiguous().flatten().view(torch.uint8).numpy()) if data.numel() else b""

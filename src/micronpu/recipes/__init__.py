@@ -1,4 +1,4 @@
-"""Export recipes for ``executorch.export``: one per NPU family and for the cores beside them, and one per chip.
+"""Export recipes for ``executorch.export``: one per NPU backend and for the cores beside them, and one per chip.
 
 session = executorch.export.export(model, [(x,)], micronpu.recipes.get_imxrt700_recipe(calibration=batches))
 session.save_to_pte("kws.pte")

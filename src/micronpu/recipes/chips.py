@@ -1,4 +1,4 @@
-"""Recipes for chips: the NPU and the core beside it, by the chip's file."""
+"""Recipes for chips: the NPU and the core beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from micronpu.recipes.providers import RecipeOptions, device_recipe, split_optio
 from micronpu.targets.registry import FAMILIES, find_target, options_for
 
 Quantization = Literal["int8", "int8_qat", "int16", "int16_qat"]
-"""Activations of 8 or 16 bits; quantized after training or in training (QAT). Weights are int8."""
+"""Activations of 8 or 16 bits; quantized after or during training (QAT). Weights are int8."""
 
 
 def get_imxrt700_recipe(quantization: Quantization = "int8", **options: Any) -> ExportRecipe:
@@ -36,16 +36,16 @@ def get_imx93_recipe(quantization: Quantization = "int8", **options: Any) -> Exp
 
 
 def get_chip_recipe(target: str, quantization: Quantization = "int8", **options: Any) -> ExportRecipe:
-    """The recipe for a target of `micronpu.compile`; programs are the same as those that `micronpu.compile` makes.
+    """Return the recipe for a target; programs are the same as those of `micronpu.compile`.
 
     Args:
-        target: see ``micronpu targets``; a chip file of your own will do.
+        target: see ``micronpu targets``, or the path of a chip file.
         quantization: "int8", "int8_qat", "int16" or "int16_qat".
-        options: fields of `RecipeOptions` and of the options of the NPU's family, `NeutronOptions` or
-            `EthosUOptions`, except the chip.
+        options: fields of `RecipeOptions` and of the options of the NPU's backend, `NeutronOptions` or `EthosUOptions`,
+            except the chip.
 
     Raises:
-        OptionError: there is no such target or option, or a value does not fit.
+        OptionError: there is no such target or option, or a value is invalid.
     """
     if quantization not in get_args(Quantization):
         raise OptionError(f"`quantization` is {quantization!r}.", hint=f"one of {', '.join(get_args(Quantization))}")

@@ -1,4 +1,4 @@
-"""Several recipes as one."""
+"""Combination of several recipes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from micronpu.recipes.lowering import OutliningPartitioner, core_of
 
 
 def combine(recipes: Sequence[ExportRecipe], name: str | None = None) -> ExportRecipe:
-    """One recipe of several: an NPU, the core beside it, and what other packages offer, in this order.
+    """Combine recipes into one: an NPU, the core beside it, and backends of other packages, in this order.
 
-    All of it is quantized by the quantizer of the first recipe that has one of ours: NPU and core compute on the same
-    int8 grids, so that nothing has to be quantized anew where one hands on to the other.  The core comes behind the NPU
-    wherever it stands in the list.
+    The quantizer of the first recipe with one of this package quantizes the whole model: NPU and core use the same int8
+    qparams, so that values between them need no requantization.  The core always comes after the NPU.
 
     Args:
-        name: of the result; made of theirs unless given.
+        name: of the result; derived from the recipes' names by default.
 
     Raises:
-        OptionError: two of the recipes disagree.
+        OptionError: two of the recipes conflict.
     """
     check_type("name", name, str, type(None))
     recipes = items("recipes", recipes, "export recipes")
@@ -66,7 +65,7 @@ def _names(recipes: Sequence[ExportRecipe]) -> str:
 
 
 def _check_one_chip(recipes: Sequence[ExportRecipe]) -> None:
-    """Refuses two NPUs, and two cores: a program is for one chip."""
+    """Refuse two NPUs or two cores: a program is for one chip."""
     owned = [(r, p) for r in recipes for p in _partitioners(r)]
     npus = [(r.name, p.device.target) for r, p in owned if isinstance(p, OutliningPartitioner) and p.device.backend]
     cores = [(r.name, core.name) for r, p in owned if (core := core_of(p)) is not None]
@@ -81,7 +80,7 @@ def _check_one_chip(recipes: Sequence[ExportRecipe]) -> None:
 
 
 def _check_quantization(recipes: Sequence[ExportRecipe]) -> None:
-    """Refuses recipes whose quantized tensors would be different ones."""
+    """Refuse recipes that quantize tensors differently."""
     quantized = [r for r in recipes if r.quantization_recipe is not None]
     for first, second in itertools.pairwise(quantized):
         one, other = (bool(r.quantization_recipe.is_qat) for r in (first, second))
@@ -112,7 +111,7 @@ def _has_data(recipe: ExportRecipe) -> bool:
 
 
 def _activations(recipe: ExportRecipe) -> str:
-    """Element type of activations, "" where it is not known."""
+    """Return the dtype of activations, "" if unknown."""
     for quantizer in _quantizers(recipe):
         if isinstance(quantizer, StaticQuantizer) and quantizer.settings.default is not None:
             return quantizer.settings.default.activations

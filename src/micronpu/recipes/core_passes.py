@@ -1,4 +1,4 @@
-"""ExecuTorch's flow for a Cortex-M core alone, under the names that its users know."""
+"""ExecuTorch's flow for a Cortex-M core alone, under ExecuTorch's names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from micronpu.upstream.torch import OpOverload, overload_part, packet_name
 
 
 def cortex_m_edge_compile_config() -> EdgeCompileConfig:
-    """How `to_edge` lowers a program for `CortexMPassManager`: what the core may compute whole stays whole."""
+    """Return the configuration of `to_edge` for `CortexMPassManager`: operators of the core are not decomposed."""
     config: EdgeCompileConfig = edge_config()
     whole = [o for o in decompositions() if isinstance(o, OpOverload) and _name(o) in ATEN_IMPORTS]
     config.preserve_ops = sorted(whole, key=str)
@@ -34,22 +34,22 @@ def _name(overload: Any) -> str:
 
 
 class CortexMPassManager:
-    """Puts calls of CMSIS-NN's kernels into an edge program of a quantized model.
+    """Replaces operators of a quantized edge program by calls of CMSIS-NN's kernels.
 
         edge = to_edge(quantized, compile_config=cortex_m_edge_compile_config())
         passes = CortexMPassManager(edge.exported_program())
         edge._edge_programs["forward"] = passes.transform()
 
-    The operators come decomposed here: `micronpu.compile` and the recipes see them whole.
+    The operators are decomposed here, in contrast to `micronpu.compile` and the recipes.
 
     Args:
         exported_program: of the edge dialect.
-        passes: None; the kernels are chosen by `micronpu passes`, which `CortexMOptions.disabled_passes` switches.
-        target_config: the core; a Cortex-M55 unless given.
-        use_explicit_layout: taken and not looked at: every layout is taken.
+        passes: must be None; `CortexMOptions.disabled_passes` switches the passes that choose the kernels.
+        target_config: the core; default: Cortex-M55.
+        use_explicit_layout: ignored: every layout is accepted.
 
     Attributes:
-        report: what runs where and why, once `transform` was called.
+        report: delegation report, after `transform` was called.
 
     Raises:
         OptionError: an argument is of another type.
@@ -82,10 +82,10 @@ class CortexMPassManager:
         self.report: DelegationReport | None = None
 
     def transform(self) -> ExportedProgram:
-        """The edge program with the kernels' calls; the one that was given stays as it is.
+        """Return the edge program with calls of the kernels; the original is not changed.
 
         Raises:
-            ModelError: it holds calls of a delegate, which belong in front of the core's part.
+            ModelError: it contains delegate calls, which must be made before the core's part.
         """
         with quiet():
             module = graph_module(self.exported_program)

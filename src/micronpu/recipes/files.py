@@ -1,4 +1,4 @@
-"""Files about a program for the people who build the firmware: report, kernel selection, operators of the host."""
+"""Files about a program for firmware developers: report, kernel selection, operators of the core."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ OPERATORS = "host_operators.txt"
 
 
 class MicroNpuStage(Enum):
-    """Stages of our own."""
+    """Additional stages."""
 
     FILES = "micronpu_files"
 
 
 FILES = MicroNpuStage.FILES
-"""For ``pipeline_stages`` of a recipe and `ExportSession.register_stage`."""
+"""Value for ``pipeline_stages`` of a recipe and `ExportSession.register_stage`."""
 
 
 def check_files_dir(folder: Any) -> Path | None:
-    """The folder to write to, or None for none.
+    """Return the folder to write to, or None.
 
     Raises:
         OptionError: not a path.
@@ -47,7 +47,7 @@ def check_files_dir(folder: Any) -> Path | None:
 
 
 def write_report_files(partitioners: Sequence[Partitioner], folder: Path) -> list[Path]:
-    """Writes the delegation report as JSON and HTML, and what the firmware needs for each partition.
+    """Write the delegation report as JSON and HTML, and the files that the firmware needs for each partition.
 
     Args:
         partitioners: of the recipe that the program was made with.
@@ -66,13 +66,13 @@ def write_report_files(partitioners: Sequence[Partitioner], folder: Path) -> lis
 
 
 def host_operators(program: ExecutorchProgramManager) -> list[str]:
-    """What a runtime has to register for the host part, such as ``cortex_m::quantized_add.out``, sorted."""
+    """Return the operators that a runtime must register, such as ``cortex_m::quantized_add.out``, sorted."""
     plans = program.executorch_program.execution_plan
     return sorted({f"{o.name}.{o.overload}" if o.overload else o.name for plan in plans for o in plan.operators})
 
 
 def stages_with_files(recipe: ExportRecipe) -> list[Any]:
-    """The stages that a session runs for a float module, and `FILES` behind them."""
+    """Return the stages that a session runs for a float module, followed by `FILES`."""
     check_type("recipe", recipe, ExportRecipe, hint="micronpu.recipes.get_imxrt700_recipe()")
     lowering = recipe.lowering_recipe
     return [
@@ -99,10 +99,10 @@ class WriteFiles:
 
 
 class FilesStage(Stage):
-    """Writes all files about a finished program, as a stage of a session, behind `StageType.TO_EXECUTORCH`.
+    """Writes all files about a finished program, as a stage of a session after `StageType.TO_EXECUTORCH`.
 
-    Besides what a recipe with ``files_dir`` writes: ``host_operators.txt``, one operator per line, which ExecuTorch's
-    selective build takes as its list.
+    In addition to the files of a recipe with ``files_dir`` it writes ``host_operators.txt``, one operator per line, for
+    ExecuTorch's selective build.
 
         recipe.pipeline_stages = stages_with_files(recipe)
         session = ExportSession(model, [(x,)], recipe)
@@ -136,7 +136,7 @@ class FilesStage(Stage):
         return False
 
     def run(self, artifact: PipelineArtifact) -> None:
-        """Writes; hands on what it was given."""
+        """Write the files, and pass on the artifact unchanged."""
         write_report_files(self.partitioners, self.folder)
         lines = "".join(f"{name}\n" for name in host_operators(artifact.data))
         write_file(self.folder / OPERATORS, lines.encode())

@@ -1,9 +1,9 @@
-"""The lowering part of a recipe: partitioners that put finished calls into the program before ExecuTorch lowers it.
+"""The lowering part of a recipe: partitioners that insert finished delegate calls before ExecuTorch lowers the program.
 
-ExecuTorch asks every partitioner of a list, in its order, to prepare the ATen program before it decomposes anything.
-That is where these do their work, by the code of `micronpu.compile`: the big graph never goes through ExecuTorch's
-passes, no operator has to be preserved from its decompositions, and what the NPU leaves is there as the model has it
-for the core, which comes next in the list.
+ExecuTorch lets every partitioner of a list, in order, transform the ATen program before decomposition. These
+partitioners do all their work there, with the code of `micronpu.compile`: ExecuTorch's passes never process the whole
+graph, no operator must be preserved from decomposition, and the next partitioner in the list, for the core, gets the
+remaining operators in their original form.
 """
 
 from __future__ import annotations
@@ -34,23 +34,22 @@ from micronpu.upstream.executorch import edge_config
 
 
 class OutliningPartitioner(Partitioner):
-    """What an NPU runs, as finished delegate calls, and what a core computes in int8, as calls of CMSIS-NN's kernels.
+    """Replaces parts for an NPU by finished delegate calls, and parts for a core by calls of CMSIS-NN's kernels.
 
     Args:
-        device: the NPU, or the core alone, with its options.  A core beside an NPU computes what that leaves.
-        io: type of the integers that the finished program takes and gives, for which the quantizer needs `set_io`;
-            None for floats.
+        device: the NPU, or the core alone, with its options.  A core beside an NPU computes the remaining operators.
+        io: dtype of the program's integer inputs and outputs, for which the quantizer needs `set_io`; None for floats.
 
     Attributes:
-        borders: what the integers of the last program mean, or None where it takes and gives floats.
-        report: what runs where and why in the last program, or None before there was one; that of a core behind an
-            NPU is the NPU's affair.
+        borders: meaning of the integers of the last program, or None for floats.
+        report: report of the last program, or None; a core after an NPU does not have one.
         partitions: the delegated parts of the last program.
     """
 
     def __init__(self, device: Device, *, io: Borders | None = None) -> None:
         super().__init__()
-        # What stays on the host has quantize and dequantize at its border: this registers their out variants.
+        # Importing it registers the out variants of quantize and dequantize, which remain at the boundary of the core
+        # part.
         import executorch.kernels.quantized  # noqa: F401
 
         self.device = device
@@ -60,12 +59,12 @@ class OutliningPartitioner(Partitioner):
         self.partitions: tuple[CompiledPartition, ...] = ()
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
-        """The program with calls in the place of what they compute."""
+        """Replace partitions by calls; the given program is not changed."""
         with quiet():
             return self.outlined(lift(graph_module(exported_program)), examples_of(exported_program))
 
     def outlined(self, given: GraphModule, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
-        """The same of a quantized module, in place.
+        """Replace partitions of a quantized module by calls, in place.
 
         Args:
             examples: inputs of the shapes that it takes.
@@ -83,11 +82,11 @@ class OutliningPartitioner(Partitioner):
             return torch.export.export(with_delegates(host.module), examples)
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
-        """None: what is left is for the host."""
+        """Return nothing: the remaining operators are for the core."""
         return [], None
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Nothing: all is partitioned by now."""
+        """Return no partitions: they have been replaced already."""
         return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
 
 
@@ -96,26 +95,26 @@ def _is_behind_an_npu(module: GraphModule) -> bool:
 
 
 class CorePartitioner(OutliningPartitioner):
-    """What a Cortex-M core computes in int8, as calls of CMSIS-NN's kernels; alone, or behind the NPU's partitioner."""
+    """Replaces parts for a Cortex-M core by calls of CMSIS-NN's kernels; alone, or after the NPU's partitioner."""
 
     def __init__(self, core: Core) -> None:
         super().__init__(core_device(core))
 
 
 def core_of(partitioner: Partitioner) -> Core | None:
-    """The core that a partitioner writes kernels for; None for none, and for a partitioner that is not one of these."""
+    """Return the core that a partitioner writes kernels for; None without one, and for other partitioners."""
     return partitioner.device.core if isinstance(partitioner, OutliningPartitioner) else None
 
 
 def plan_scratch(edge: EdgeProgramManager) -> list[Any]:
-    """Makes planned memory of the scratch tensors of CMSIS-NN's kernels; for ``edge_manager_transform_passes``."""
+    """Plan memory for the scratch tensors of CMSIS-NN's kernels; for ``edge_manager_transform_passes``."""
     for family in FAMILIES.values():
         family.plan_scratch(edge)
     return []
 
 
 def examples_of(program: ExportedProgram) -> tuple[torch.Tensor, ...]:
-    """Inputs of the shapes that a program takes."""
+    """Return inputs of the shapes that a program takes."""
     if program.example_inputs:
         return tuple(program.example_inputs[0])
     given = set(program.graph_signature.user_inputs)
@@ -124,20 +123,20 @@ def examples_of(program: ExportedProgram) -> tuple[torch.Tensor, ...]:
 
 
 def layout_of(value: torch.Tensor) -> torch.memory_format:
-    """The order of a tensor's axes in memory."""
+    """Return the order of a tensor's axes in memory."""
     channels_last = value.dim() == 4 and not value.is_contiguous()
     return torch.channels_last if channels_last else torch.contiguous_format
 
 
 def lowering(partitioner: Partitioner, callbacks: list[Any]) -> LoweringRecipe:
-    """The lowering recipe of a partitioner.
+    """Return the lowering recipe of a partitioner.
 
     Args:
-        callbacks: called with the lowered program, in a stage of their own.
+        callbacks: called with the lowered program, in a separate stage.
     """
     return LoweringRecipe(
         partitioners=[partitioner],
         edge_manager_transform_passes=callbacks or None,
-        # What stays on the host may mix dtypes in a way that ExecuTorch's check of the edge dialect refuses.
+        # The core part may mix dtypes, which ExecuTorch's check of the edge dialect refuses.
         edge_compile_config=edge_config(),
     )

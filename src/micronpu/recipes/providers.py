@@ -1,4 +1,4 @@
-"""Recipe types of the NPU families and of the core, and the providers that make recipes of them."""
+"""Recipe types of the NPU backends and of the core, and their providers."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from micronpu.targets.registry import FAMILIES
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeOptions:
-    """What every recipe takes.
+    """Options of all recipes.
 
     Attributes:
-        calibration: typical inputs for post-training quantization, as `micronpu.compile` takes them, or a function that
-            returns them; the example inputs of the session unless given.
-        train: for quantization-aware training: trains the module that it is given, in place.
+        calibration: typical inputs for post-training quantization, as for `micronpu.compile`, or a function that
+            returns them; default: the example inputs of the session.
+        train: for quantization-aware training: function that trains a module in place.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
-        io: "int8", "uint8" or "int16" for a program that takes and gives integers; None for floats.
+        io: "int8", "uint8" or "int16" for integer inputs and outputs; None for floats.
         files_dir: an existing folder for report and kernel selections, written when a program is lowered; "" for none.
 
     Raises:
@@ -68,13 +68,13 @@ class RecipeOptions:
         check_files_dir(self.files_dir)
 
     def check(self, recipe: str, is_qat: bool) -> None:
-        """Refuses options that do not go with a kind of recipe.
+        """Refuse options that do not match the kind of recipe.
 
         Args:
-            recipe: how the recipe is called in the sentence.
+            recipe: name of the recipe in messages.
 
         Raises:
-            OptionError: a training function is missing or has nothing to do.
+            OptionError: a training function is missing or unused.
         """
         if is_qat and self.train is None:
             raise OptionError(
@@ -95,14 +95,14 @@ class RecipeOptions:
 
 
 def split_options(given: Mapping[str, Any], *kinds: type) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Options by the dataclass that has a field of their name, and those that none has."""
+    """Split options by the dataclass that has a field of their name; the second result has the unknown ones."""
     known = [{f.name for f in fields(kind)} for kind in kinds]
     rest = {k: v for k, v in given.items() if not any(k in names for names in known)}
     return [{k: v for k, v in given.items() if k in names} for names in known], rest
 
 
 def unknown_options(recipe: str, unknown: Sequence[str], *kinds: type) -> OptionError:
-    """What is said about options that there are not."""
+    """Return the error for unknown options."""
     known = sorted({f.name for kind in kinds for f in fields(kind)})
     old = {kind.silicon_key for kind in kinds if issubclass(kind, Options)}
     close = [c for name in unknown for c in (["silicon"] if name in old else difflib.get_close_matches(name, known, 1))]
@@ -114,7 +114,7 @@ def unknown_options(recipe: str, unknown: Sequence[str], *kinds: type) -> Option
 
 
 def build(name: str, quantizer: StaticQuantizer, partitioner: Partitioner, options: RecipeOptions) -> ExportRecipe:
-    """A recipe of a quantizer and a partitioner."""
+    """Return a recipe of a quantizer and a partitioner."""
     if quantizer.is_qat:
         quantization = aware_training(quantizer, options.train)
     else:
@@ -135,11 +135,11 @@ def build(name: str, quantizer: StaticQuantizer, partitioner: Partitioner, optio
 
 
 class _Provider(BackendRecipeProvider):
-    """What the providers have in common.
+    """Base class of the providers.
 
     Attributes:
         types: the recipes that it makes.
-        options: dataclass whose fields are the options of the family.
+        options: dataclass whose fields are the options of the backend.
     """
 
     types: type[RecipeType]
@@ -154,20 +154,20 @@ class _Provider(BackendRecipeProvider):
         return tuple(self.types.__members__.values())
 
     def create_recipe(self, recipe_type: RecipeType, **kwargs: Any) -> ExportRecipe | None:
-        """A recipe; None for one of another family.
+        """Return a recipe, or None for a type of another backend.
 
         Args:
-            kwargs: fields of `RecipeOptions` and of the family's options.  Recipes that are combined are given the same
-                options, so that an unknown one is warned of and otherwise left alone.
+            kwargs: fields of `RecipeOptions` and of the backend's options.  Combined recipes are given the same
+                options, so an unknown one only causes a warning.
 
         Raises:
-            OptionError: a value that does not fit, or a QAT recipe without a training function.
+            OptionError: a value is invalid, or a QAT recipe has no training function.
         """
         if not isinstance(recipe_type, self.types):
             return None
         (common, own), unknown = split_options(kwargs, RecipeOptions, self.options)
         name = f"{self.types.__name__}.{recipe_type.name}"
-        if self.options.silicon_key in unknown:  # what it was called in earlier versions
+        if self.options.silicon_key in unknown:  # its name in earlier versions
             raise unknown_options(name, [self.options.silicon_key], RecipeOptions, self.options)
         if unknown:
             warn(str(unknown_options(name, list(unknown), RecipeOptions, self.options)))
@@ -181,11 +181,11 @@ class _Provider(BackendRecipeProvider):
     def _create(
         self, name: str, own: dict[str, Any], options: RecipeOptions, is_qat: bool, activations: Activations
     ) -> ExportRecipe:
-        """The recipe, from checked options."""
+        """Return the recipe for checked options."""
 
 
 class FamilyRecipeProvider(_Provider):
-    """Recipes of a family; options are the fields of `RecipeOptions` and of the family's options."""
+    """Recipes of a backend; options are the fields of `RecipeOptions` and of the backend's options."""
 
     family: Family
 
@@ -205,12 +205,12 @@ def provider_of(family: Family) -> type[FamilyRecipeProvider]:
 def device_recipe(
     name: str, device: Device, options: RecipeOptions, is_qat: bool, activations: Activations
 ) -> ExportRecipe:
-    """A recipe for a device."""
+    """Return a recipe for a device."""
     quantizer = device.quantizer(per_channel=options.per_channel, is_qat=is_qat, activations=activations, io=options.io)
     return build(name, quantizer, OutliningPartitioner(device, io=options.io), options)
 
 
 BY_FAMILY = {name: provider_of(family) for name, family in FAMILIES.items()}
-"""The class of the provider of each family."""
+"""Provider class of each backend."""
 
 PROVIDERS: tuple[_Provider, ...] = tuple(provider() for provider in BY_FAMILY.values())

@@ -1,4 +1,4 @@
-"""The quantization part of a recipe: what `micronpu.compile` does around PT2E, as passes of ExecuTorch's stage."""
+"""The quantization part of a recipe: the steps of `micronpu.compile` around PT2E, as passes of ExecuTorch's stage."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _VIEWS = ("view.default", "reshape.default", "_unsafe_view.default")
 
 
 def post_training(quantizer: StaticQuantizer, calibration: Any) -> QuantizationRecipe:
-    """Post-training quantization.
+    """Return a recipe for post-training quantization.
 
     Args:
-        calibration: an iterable of inputs, as `micronpu.compile` takes it, or a function that returns one; None for
-            the example inputs of the session.
+        calibration: an iterable of inputs, as for `micronpu.compile`, or a function that returns one; None for the
+            example inputs of the session.
     """
     data = _Calibration(calibration)
     return QuantizationRecipe(
@@ -41,7 +41,7 @@ def post_training(quantizer: StaticQuantizer, calibration: Any) -> QuantizationR
 
 
 class _Calibration:
-    """Calibration data and what has to be known of the model to check it."""
+    """Calibration data, and facts about the model that are needed to check them."""
 
     def __init__(self, calibration: Any) -> None:
         self._calibration = calibration
@@ -49,7 +49,7 @@ class _Calibration:
         self._in_training = ""
 
     def before(self, module: GraphModule) -> GraphModule:
-        """Folds batch norms before torch does, which writes into weights that other layers may share."""
+        """Fold batch norms before torch does, which writes into weights that other layers may share."""
         self._examples = _examples(module)
         self._in_training = next((n.name for n in module.graph.nodes if is_in_training(n)), "")
         fold_batch_norms(module)
@@ -60,7 +60,7 @@ class _Calibration:
         return calibration_batches(given, self._examples)
 
     def watch(self, prepared: GraphModule) -> GraphModule:
-        """Refuses a model in training mode when it is called: ExecuTorch reworks what a pass raises."""
+        """Refuse a model in training mode when it is called, because ExecuTorch replaces exceptions of a pass."""
 
         def refuse(*_: Any) -> None:
             raise ModelError(
@@ -74,11 +74,11 @@ class _Calibration:
 
 
 def aware_training(quantizer: StaticQuantizer, train: Train) -> QuantizationRecipe:
-    """Quantization-aware training.
+    """Return a recipe for quantization-aware training.
 
     Args:
         quantizer: made with ``is_qat=True``.
-        train: trains the module that it is given, in place, with batches of any size where the model allows it.
+        train: trains a module in place, with batches of any size if the model allows it.
     """
     examples: list[Inputs] = [()]
 
@@ -96,18 +96,18 @@ def aware_training(quantizer: StaticQuantizer, train: Train) -> QuantizationReci
 
 
 def _examples(module: GraphModule) -> Inputs:
-    """Inputs of the types that a captured module takes."""
+    """Return inputs with the shapes and dtypes of a captured module."""
     values = (n.meta["val"] for n in module.graph.nodes if n.op == "placeholder")
     return tuple(torch.zeros(v.shape, dtype=v.dtype).to(memory_format=layout_of(v)) for v in values)
 
 
 def any_batch_size(module: GraphModule) -> GraphModule:
-    """Frees reshapes of the batch size 1 that the module was captured with, in place.
+    """Replace the batch size 1 in reshapes of a captured module by any size, in place.
 
         x [1, 8, 4, 4] -> view [1, 128]        x [N, 8, 4, 4] -> view [-1, 128]
 
-    Everything else that a convolutional network is made of takes any batch size already.  The result for batch 1 is the
-    same as before.
+    The other operators of a convolutional network take any batch size already.  The result for batch 1 is the same as
+    before.
     """
     for node in module.graph.nodes:
         if overload_name(node) not in _VIEWS:
