@@ -26,7 +26,7 @@ from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import host_part
 from micronpu.compiler.judge import compared
-from micronpu.compiler.sensitivity import MOST_ORDERED, Fidelity, Path, Sensitivity, names_of, uneven_factors
+from micronpu.compiler.sensitivity import MOST_ORDERED, Fidelity, Path, Sensitivity, exported_name
 from micronpu.frontend.states import States
 from micronpu.frontend.work import work_of
 from micronpu.partition.device import Device
@@ -314,10 +314,7 @@ class Search:
             start: with its price.
         """
         most, everything = self.allowed.slowdown * start.cycles, self.allowed.everything
-        uneven = self.fitting(uneven_factors(self.module, torch.iinfo(getattr(torch, start.activations)).max))
         first = self.corrected(start, _PROJECTIONS)
-        if uneven and not first.is_near:
-            first = self.left_to_core(first, uneven, most)
         tried = [start] if first.settings == start.settings else [start, first]
         wide = None
         if self.has_int16 and start.price is not None and not everything:
@@ -497,11 +494,10 @@ class Search:
     def _by_name(self, tried: Tried) -> dict[str, float]:
         """Return the cycles of a program by operator of the exported program."""
         assert tried.price is not None
-        names = frozenset(self.work)
         found: dict[str, float] = {}
         for node in tried.module.graph.nodes:
             if node.name in tried.price.operators:
-                name = next((n for n in names_of(node) if n in names), "")
+                name = exported_name(node, self.work)
                 found[name] = found.get(name, 0.0) + tried.price.operators[node.name]
         return found
 

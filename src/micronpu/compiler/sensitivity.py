@@ -15,9 +15,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.importer import known_import
-from micronpu.frontend.program import is_compute, overload_name
+from micronpu.frontend.program import is_compute
 from micronpu.frontend.states import states_of
-from micronpu.quantize.attributes import attribute
 from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.running import Row
 from micronpu.quantize.unrounded import Layer, Unrounded, float_leaves, grid_limits
@@ -26,8 +25,6 @@ _SATURATED = 6.5
 """Where the sigmoid of a value is 0 or 1 to within half an LSB of int8."""
 MOST_ORDERED = 64
 """Values that are measured alone, at most: those with most noise of their own."""
-_UNEVEN = 0.03
-"""Relative error of a constant factor from which it is left to the core."""
 _DOWN, _UP = 3.2, 1.03
 """NPU cycles that the conversion of a number from int16 to int8 takes, and that from int8 to int16 (Vela's figures)."""
 
@@ -232,14 +229,10 @@ class Sensitivity:
 
     def _valued(self, layer: Layer) -> Value:
         source = _source(layer)
-        producer = "" if source.op == "placeholder" else self.name_of(source)
+        producer = "" if source.op == "placeholder" else exported_name(source, self._names)
         size = source.meta.get("val")
         elements = size.numel() if isinstance(size, torch.Tensor) else 0
         return Value(layer.quantize, producer, frozenset(self._readers_of(layer)), elements)
-
-    def name_of(self, node: Node) -> str:
-        """Return the operator of the exported program that a node was made of; "" where that is not known."""
-        return next((name for name in names_of(node) if name in self._names), "")
 
     def _readers_of(self, layer: Layer) -> Iterator[str]:
         waiting, seen = list(layer.quantize.users), set[Node]()
@@ -248,21 +241,25 @@ class Sensitivity:
             if node in seen or node.op != "call_function":
                 continue
             seen.add(node)
-            if is_compute(node) and (name := self.name_of(node)):
+            if is_compute(node) and (name := exported_name(node, self._names)):
                 yield name
             entry = known_import(node)
             if not is_compute(node) or (entry is not None and entry.moves_only):
                 waiting += list(node.users)
 
 
-def names_of(node: Node) -> Iterator[str]:
-    """Yield what an operator is called, and what it was made of since the exported program."""
-    yield node.name
-    sources = list(node.meta.get("from_node") or ())
-    while sources:
+def exported_name(node: Node, names: Collection[str]) -> str:
+    """Return the operator of the exported program that a node was made of; "" where that is not known.
+
+    Args:
+        names: the operators of the exported program.
+    """
+    name, sources = node.name, list(node.meta.get("from_node") or ())
+    while name not in names and sources:
         source = sources.pop()
-        yield str(source.name)
+        name = str(source.name)
         sources += source.from_node
+    return name if name in names else ""
 
 
 def _source(layer: Layer) -> Node:
@@ -276,38 +273,6 @@ def _source(layer: Layer) -> Node:
 def _moves(node: Node) -> bool:
     entry = known_import(node)
     return entry is not None and entry.moves_only and len(node.all_input_nodes) == 1
-
-
-def uneven_factors(model: GraphModule, largest: int) -> frozenset[str]:
-    """Return the products with a constant whose small elements an integer does not hold, and what leads to them.
-
-    One scale for factors of 0.14 and 530 makes the small ones 0 in int8, and 6 % wrong in int16.
-
-    Args:
-        largest: integer.
-    """
-    found: set[Node] = set()
-    for node in model.graph.nodes:
-        name = overload_name(node).split(".")[0]
-        if name not in ("mul", "div"):
-            continue
-        known = [v for n in node.all_input_nodes if (v := attribute(model, n)) is not None and v.is_floating_point()]
-        factors = known[0].detach().double().flatten() if len(known) == 1 else torch.zeros(0)
-        factors = factors[factors != 0]
-        if name == "div":
-            factors = 1 / factors
-        if factors.numel() < 2:
-            continue
-        scale = factors.abs().max() / largest
-        if float(((factors / scale).round() * scale / factors - 1).abs().max()) > _UNEVEN:
-            found.add(node)
-    waiting = list(found)
-    while waiting:
-        node = waiting.pop()
-        near = {n for n in node.all_input_nodes if n.op == "call_function"} - found
-        found |= near
-        waiting += near
-    return frozenset(node.name for node in found)
 
 
 class Path:

@@ -86,3 +86,10 @@ def test_a_norm_is_not_folded_into_a_layer_that_it_makes_uneven() -> None:
         for form in ("norm", "formula")
     )
     assert norm.accuracy.sqnr > formula.accuracy.sqnr - 1 and norm.delegated == norm.operators
+
+
+def test_factors_of_unlike_size_stay_in_float_though_a_large_feature_hides_them() -> None:
+    deviation, mean = torch.tensor([7.0, 7.0, 2.0, 0.002]), torch.tensor([0.0, 0.0, 0.0, 0.05])
+    data = [row + torch.tensor([0.0, 0.0, 0.0, 0.05]) for row in rows(deviation=deviation, mean=mean)]
+    report = compiled(Weather("formula", mean, deviation), data, "ethos-u55-128", quantization="int16").report
+    assert [v.operator for v in report.in_float] == ["sub.Tensor", "mul.Tensor"]
