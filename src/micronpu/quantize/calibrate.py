@@ -258,8 +258,8 @@ def finished(
     corrections = settings.corrections if settings is not None else None
     rows = [row for sequence in sequences for row in sequence]
     if corrections is not None and corrections.need_data:
-        with quiet(), one_thread():
-            rows = seen_calls(runnable(prepared, _first(states, sequences)), states, sequences)
+        with quiet(), one_thread(), unobserved(prepared):
+            rows = seen_calls(runnable(prepared, _first(states, sequences), observes=False), states, sequences)
     quantized = converted(prepared, rows, corrections)
     forget(prepared, quantized)
     return quantized

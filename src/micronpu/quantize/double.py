@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.loops import Loop, unobserved
+from micronpu.quantize.observers import is_observer
 from micronpu.upstream.torch import OperatorBase, OpOverload, codegen_of, schema_of, tree_map
 
 _FACTORIES = ("arange", "full", "linspace", "ones", "scalar_tensor", "zeros")
@@ -78,15 +79,21 @@ _PLAIN = frozenset(
 """Names of operators that most networks have, all with kernels for float64: such a network is not tried first."""
 
 
-def in_double(module: GraphModule) -> GraphModule:
+def in_double(module: GraphModule, *, observes: bool = True) -> GraphModule:
     """A module that computes the same in float64, with the same names of nodes, and the same observers.
 
     It takes float32 as well, and leaves the module and its tensors alone. What is no operator of ATen, as control flow
     and quantize, computes in float32 inside of it.
+
+    Args:
+        observes: False to leave out the observers.
     """
     root, graph = nn.Module(), Graph()
     copies: dict[Node, Node] = {}
     for node in module.graph.nodes:
+        if not observes and node.op == "call_module" and is_observer(module.get_submodule(str(node.target))):
+            copies[node] = copies[node.args[0]]
+            continue
         made = graph.node_copy(node, lambda n: copies[n])
         if node.op == "placeholder":
             made = graph.call_function(_widened, (made,))
@@ -140,7 +147,7 @@ def as_learner(made: GraphModule, row: tuple[torch.Tensor, ...]) -> tuple[torch.
     return tuple(map(_widened, row)) if _has_double(made) else row
 
 
-def runnable(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> GraphModule:
+def runnable(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]], *, observes: bool = True) -> GraphModule:
     """`in_double`, or the module itself where an operator of it has no kernel for that, or its types do not fit.
 
     Args:
@@ -148,7 +155,7 @@ def runnable(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> G
     """
     if _has_double(module):
         return module  # types that do not fit would fit, and the model be judged that does not run
-    wide = in_double(module)
+    wide = in_double(module, observes=observes)
     if is_plain(module) or not rows:
         return wide
     try:

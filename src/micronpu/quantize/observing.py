@@ -421,26 +421,27 @@ class HistogramObserver(RangeObserver):
 
     def see(self, x: torch.Tensor) -> None:
         x = x.to(self.min_val.dtype)
-        low, high = torch.aminmax(x)
-        if torch.isnan(low):
+        low, high = map(float, torch.aminmax(x))
+        if math.isnan(low):
             raise ModelError(
                 "An observer is shown NaN, from which no range can be learnt.",
                 hint="look for a division by zero or the logarithm of what is not positive in the model",
             )
-        if torch.isinf(low) or torch.isinf(high):
+        if math.isinf(low) or math.isinf(high):
             x = x[torch.isfinite(x)]
             if not x.numel():
                 return
-            low, high = torch.aminmax(x)
-        if self.is_empty:
+            low, high = map(float, torch.aminmax(x))
+        first, last = float(self.min_val), float(self.max_val)
+        if math.isinf(first) or math.isinf(last):
             self.histogram.zero_()
         else:
-            low, high = torch.minimum(low, self.min_val), torch.maximum(high, self.max_val)
-            if low != self.min_val or high != self.max_val:
-                self.histogram.copy_(self._moved(float(low), float(high)))
-        self.min_val.copy_(low)
-        self.max_val.copy_(high)
-        self.histogram += torch.histc(x.double(), self.bins, min=float(low), max=float(high)).to(self.histogram)
+            low, high = min(low, first), max(high, last)
+            if (low, high) != (first, last):
+                self.histogram.copy_(self._moved(low, high))
+        self.min_val.fill_(low)
+        self.max_val.fill_(high)
+        self.histogram.add_(torch.histc(x.double(), self.bins, min=low, max=high))
 
     def _moved(self, low: float, high: float) -> torch.Tensor:
         """The counts in bins from ``low`` to ``high``, which hold those of now."""

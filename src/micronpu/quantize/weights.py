@@ -23,7 +23,9 @@ from micronpu.quantize.rounding import adaptive_rounding
 
 Row = tuple[torch.Tensor, ...]
 ROWS = 32
-"""Calibration rows that the corrections look at, at most."""
+"""Calibration rows that the corrections look at, or more where a layer has few positions in each."""
+_TIMES, _WORK = 4, 2_000_000_000
+"""Positions for each weight of an output channel that are enough, and MACs that the rows beyond `ROWS` may take."""
 _POSITIONS = 256
 """Positions of a convolution that are looked at in each row, at most."""
 _WIDEST = 4096
@@ -36,14 +38,15 @@ def correct(prepared: GraphModule, batches: Sequence[Row], corrections: Correcti
     if not (corrections.bias_correction or corrections.adaptive_rounding):
         return
     layers = list(_layers(prepared))
-    step = max(1, len(batches) // ROWS)
+    count = _rows_wanted(prepared, [layer for layer, _ in layers])
+    step = max(1, len(batches) // count)
     with torch.no_grad():
         statistics = {
             layer: _Statistics(layer, _weight(prepared, layer).shape, corrections.adaptive_rounding)
             for layer, _ in layers
         }
         wide = runnable(prepared, batches)
-        for row in batches[::step][:ROWS]:
+        for row in batches[::step][:count]:
             run = FloatRun(wide)
             run.run(*row)
             for layer, _ in layers:
@@ -74,6 +77,22 @@ def _layers(prepared: GraphModule) -> Iterator[tuple[Node, Any]]:
         alone = isinstance(source, Node) and source.op == "get_attr" and len(source.users) == len(watched.users) == 1
         if is_observer(observer) and alone and attribute(prepared, source) is not None:
             yield node, observer
+
+
+def _rows_wanted(prepared: GraphModule, layers: Sequence[Node]) -> int:
+    """Return how many rows tell enough of the products of what the layers are fed with.
+
+    The weights of a linear layer meet one position in each row: of 32 positions, the moments of 200 values say little.
+    """
+    wanted, macs = ROWS, 0
+    for layer in layers:
+        weight, result = _weight(prepared, layer), layer.meta.get("val")
+        if isinstance(result, torch.Tensor):
+            positions, taps = result.numel() // len(weight), weight[0].numel()
+            macs += positions * weight.numel()
+            if taps <= _WIDEST:
+                wanted = max(wanted, -(-_TIMES * taps // min(positions, _POSITIONS)))
+    return max(ROWS, min(wanted, _WORK // max(macs, 1)))
 
 
 def _source(prepared: GraphModule, node: Any) -> Node:
