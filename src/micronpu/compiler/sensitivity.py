@@ -90,9 +90,10 @@ class Fidelity:
         return min((_decibels(s, n) for s, n in pairs if s > 0), default=math.inf)
 
     def gains_on(self, other: Fidelity) -> float:
-        """dB by which this one is nearer; 0 where fewer than half of the samples are."""
-        nearer = sum(mine < theirs for mine, theirs in zip(self.shares, other.shares, strict=True))
-        return self.score - other.score if 2 * nearer >= len(self.shares) else 0.0
+        """dB by which this one is nearer; 0 where a single one of several samples makes it so."""
+        gained = sorted(t - m for m, t in zip(self.shares, other.shares, strict=True) if m != t)
+        rest = gained[:-1] if len(self.shares) > 1 else gained
+        return self.score - other.score if sum(rest) > 0 else 0.0
 
 
 def _peak(x: torch.Tensor) -> float:
