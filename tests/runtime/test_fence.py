@@ -15,7 +15,7 @@ from tests.runtime.test_host_program import add_pte, int8
 
 import micronpu
 from micronpu.base.errors import RuntimeUnavailableError
-from micronpu.runtime import HostProgram, RunOptions
+from micronpu.runtime import ArrayProgram, HostProgram, RunOptions
 
 A, B = int8(1, 8, seed=1), int8(1, 8, seed=2)
 SOURCES = Path(micronpu.__file__).parents[1]
@@ -128,9 +128,18 @@ import torch
 def test_imports_may_write_and_start_programs(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text(TORCH_FOR_CUDA)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with HostProgram(add_pte(), RunOptions(isolated=True)) as program:
+    with HostProgram(add_pte(), RunOptions(isolated=True, profile=True)) as program:
         assert program._isolated.fences == expected_fences()
         assert torch.equal(program.run(A, B)[0], HostProgram(add_pte()).run(A, B)[0])
+
+
+def test_a_program_that_needs_no_torch_runs_without_it(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("raise ImportError")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with ArrayProgram(add_pte(), RunOptions(isolated=True)) as program:
+        (given,) = program.run_arrays(A.numpy(), B.numpy())
+        assert torch.equal(program.run(A, B)[0], torch.from_numpy(given))
+    assert torch.equal(HostProgram(add_pte()).run(A, B)[0], torch.from_numpy(given))
 
 
 @pytest.mark.parametrize(
@@ -145,5 +154,5 @@ def test_a_process_that_does_not_start_is_not_the_program_s_fault(code, message,
     (tmp_path / "torch.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(RuntimeUnavailableError, match=message) as caught:
-        HostProgram(add_pte(), RunOptions(isolated=True))
+        HostProgram(add_pte(), RunOptions(isolated=True, profile=True))
     assert "damaged" not in str(caught.value)

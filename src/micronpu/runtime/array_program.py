@@ -22,7 +22,7 @@ class ArrayProgram(HostProgram):
         (scores,) = program.run_arrays(features)
 
     The program is checked as any other, and uses the same kernels. torch is imported only if the program needs it: to
-    record a profile, to run isolated, for bfloat16, for kernels of torch libraries and for other packages' delegates.
+    record a profile, for bfloat16, for kernels of torch libraries and for other packages' delegates.
     """
 
     def run_arrays(self, *inputs: Array, method: str | None = None) -> tuple[Any, ...]:
@@ -47,6 +47,11 @@ class ArrayProgram(HostProgram):
             for position, (array, wanted) in enumerate(zip(inputs, summary.inputs, strict=True))
         ]
         self._check_positions(arguments, name)
+        if self._isolated is not None:
+            with self._lock:
+                results = self._isolated.run(arguments, name, arrays=True)
+                self._counts.called(name)
+                return results
         if self._native is None:
             return self._run_with_torch(arguments, name)
         return tuple(self._run_native(arguments, name))

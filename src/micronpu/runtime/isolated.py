@@ -21,6 +21,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import micronpu.base.errors
 from micronpu.base.arguments import is_class
 from micronpu.base.errors import MicroNpuError, ModelError, PayloadError, RuntimeUnavailableError
@@ -39,6 +41,9 @@ _LEAST = 1e-3  # seconds; 0 would select the socket's non-blocking mode
 _START_LIMIT = 600.0
 """Seconds until the process must be ready: importing torch takes minutes on a busy machine or a slow disk."""
 _TYPES = frozenset(ELEMENT_TYPES.values())
+_BFLOAT16 = "bfloat16"
+
+Array = np.ndarray[Any, Any]
 
 
 def send(channel: socket.socket, head: dict[str, Any], blobs: Sequence[bytes | memoryview] = ()) -> None:
@@ -76,55 +81,63 @@ def _read(channel: socket.socket, size: int, until: float | None) -> bytes:
     return bytes(data)
 
 
-def pack(tensor: torch.Tensor) -> tuple[dict[str, Any], bytes]:
+def pack(value: torch.Tensor | Array) -> tuple[dict[str, Any], bytes]:
     """A tensor's type and shape, its axes from the outermost in memory, and its bytes in this order."""
-    import torch
+    if isinstance(value, np.ndarray):
+        dtype, array = value.dtype.name, value
+    else:
+        import torch
 
-    strides = tensor.stride()
-    order = sorted(range(tensor.dim()), key=lambda axis: -strides[axis])
-    memory = tensor.detach().permute(order).contiguous().reshape(-1)
-    head = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape), "order": order}
-    return head, memory.view(torch.uint8).numpy().tobytes() if memory.numel() else b""
+        dtype = str(value.dtype).removeprefix("torch.")
+        array = (value.view(torch.int16) if dtype == _BFLOAT16 else value).detach().numpy()
+    order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+    return {"dtype": dtype, "shape": list(array.shape), "order": order}, array.transpose(order).tobytes()
 
 
-def unpack(head: dict[str, Any], data: bytes) -> torch.Tensor:
+def unpack(head: dict[str, Any], data: bytes, arrays: bool) -> torch.Tensor | Array:
     """Return the tensor that `pack` serialized, with its own memory.
+
+    Args:
+        arrays: return a NumPy array; bfloat16, which NumPy does not have, becomes float32.
 
     Raises:
         ValueError: the data are inconsistent.
     """
-    import torch
-
     dtype, shape, order = head["dtype"], [int(n) for n in head["shape"]], [int(n) for n in head["order"]]
     if dtype not in _TYPES or sorted(order) != list(range(len(shape))):
         raise ValueError("a tensor of no known type or order")
-    if not data:
-        return torch.empty(shape, dtype=getattr(torch, dtype))
-    flat = torch.frombuffer(bytearray(data), dtype=getattr(torch, dtype))
-    try:
-        memory = flat.reshape([shape[axis] for axis in order])
-    except RuntimeError as error:
-        raise ValueError("a tensor of another size") from error
-    return memory.permute(sorted(range(len(order)), key=order.__getitem__))
+    flat = np.frombuffer(bytearray(data), np.int16 if dtype == _BFLOAT16 else dtype)
+    if dtype == _BFLOAT16 and arrays:
+        flat = (flat.astype(np.uint32) << 16).view(np.float32)
+    memory = flat.reshape([shape[axis] for axis in order])
+    array = memory.transpose(sorted(range(len(order)), key=order.__getitem__))
+    if arrays:
+        return array
+    import torch
+
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if dtype == _BFLOAT16 else tensor
+
+
+def _is_tensor(value: Any) -> bool:
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
 
 
 def pack_all(values: Sequence[Any]) -> tuple[list[Any], list[bytes]]:
-    """Serialize tensors with `pack`; numbers, texts and None are unchanged.
+    """Serialize tensors and arrays with `pack`; numbers, texts and None are unchanged.
 
     Raises:
         ModelError: a value is something else.
     """
-    import torch
-
     heads: list[Any] = []
     blobs: list[bytes] = []
     for position, value in enumerate(values):
-        if isinstance(value, torch.Tensor):
+        if value is None or isinstance(value, bool | int | float | str):
+            heads.append(value)
+        elif isinstance(value, np.ndarray) or _is_tensor(value):
             head, blob = pack(value)
             heads.append(head)
             blobs.append(blob)
-        elif value is None or isinstance(value, bool | int | float | str):
-            heads.append(value)
         else:
             raise ModelError(
                 f"Value {position} is a {type(value).__name__}, which cannot be handed to another process.",
@@ -133,8 +146,8 @@ def pack_all(values: Sequence[Any]) -> tuple[list[Any], list[bytes]]:
     return heads, blobs
 
 
-def unpack_all(heads: Sequence[Any], blobs: Sequence[bytes]) -> tuple[Any, ...]:
-    """Return the values that `pack_all` serialized.
+def unpack_all(heads: Sequence[Any], blobs: Sequence[bytes], arrays: bool) -> tuple[Any, ...]:
+    """Return the values that `pack_all` serialized; see `unpack`.
 
     Raises:
         ValueError, KeyError, TypeError: the data are inconsistent.
@@ -142,7 +155,7 @@ def unpack_all(heads: Sequence[Any], blobs: Sequence[bytes]) -> tuple[Any, ...]:
     parts = list(blobs)
     if len(parts) != sum(isinstance(head, dict) for head in heads):
         raise ValueError("another number of tensors")
-    return tuple(unpack(head, parts.pop(0)) if isinstance(head, dict) else head for head in heads)
+    return tuple(unpack(head, parts.pop(0), arrays) if isinstance(head, dict) else head for head in heads)
 
 
 class IsolatedProgram:
@@ -152,6 +165,7 @@ class IsolatedProgram:
         data: the program.
         name: what to call it in messages.
         options: how to run; their `time_limit` applies to each request, including loading.
+        operators: what the program calls, if it may run without torch, which takes seconds to import; otherwise None.
 
     Attributes:
         fences: restrictions that this machine's kernel enforces on the process; see `micronpu.base.fence`.
@@ -161,7 +175,9 @@ class IsolatedProgram:
             RuntimeUnavailableError: no process can be started, or it ends before it has read the program.
     """
 
-    def __init__(self, data: bytes, name: str, options: RunOptions, method: str) -> None:
+    def __init__(
+        self, data: bytes, name: str, options: RunOptions, method: str, operators: Sequence[str] | None
+    ) -> None:
         self._name = name
         self._limit = options.time_limit
         self._lock = threading.Lock()
@@ -194,16 +210,16 @@ class IsolatedProgram:
             ) from error
         self._log = log
         with self._closed_on_failure():
-            self.fences = self._await_start()
+            self.fences = self._await_start({"operators": operators})
             head = {"do": "load", "name": name, "options": asdict(options), "method": method}
             self.ask(head, [data])
 
-    def run(self, inputs: Sequence[Any], method: str) -> tuple[Any, ...]:
-        """Run once; see `HostProgram.run`, which has checked the inputs."""
+    def run(self, inputs: Sequence[Any], method: str, arrays: bool = False) -> tuple[Any, ...]:
+        """Run once on checked tensors or arrays; see `HostProgram.run`, and `unpack` for the results."""
         described, sent = pack_all(inputs)
         head, blobs = self.ask({"do": "run", "inputs": described, "method": method}, sent)
         try:
-            return unpack_all(head["outputs"], blobs)
+            return unpack_all(head["outputs"], blobs, arrays)
         except (ValueError, KeyError, TypeError) as error:
             raise PayloadError(f"{self._name} gave something that is no tensor.", hint="do not trust it") from error
 
@@ -245,9 +261,10 @@ class IsolatedProgram:
             hint="RunOptions(time_limit=...) or `micronpu run --time-limit`, with more seconds, for one that you trust",
         )
 
-    def _await_start(self) -> frozenset[str]:
-        """Wait until the process is ready to read a program; return its restrictions."""
+    def _await_start(self, head: dict[str, Any]) -> frozenset[str]:
+        """Tell the process what to import, and wait until it is ready to read a program; return its restrictions."""
         try:
+            send(self._channel, head)
             answer, _ = receive(self._channel, time.monotonic() + _START_LIMIT)
         except (EOFError, OSError, ValueError) as error:  # TimeoutError is an OSError
             how, printed = self._how_it_ended()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from micronpu.runtime.program import HostProgram
+    from micronpu.runtime.array_program import ArrayProgram
 
 _MEMORY = 4 << 30
 """Memory in bytes that a program may use, in addition to that of the process before loading."""
@@ -40,13 +40,15 @@ def main() -> None:
 
     with socket.socket(fileno=os.dup(0)) as channel:
         try:
-            fences = _prepare(scratch)
+            fences = _prepare(scratch, receive(channel)[0]["operators"])
+        except EOFError:
+            return
         except MicroNpuError as error:
             send(channel, {"error": type(error).__name__, "what": error.what, "hint": error.hint})
             return
         tie(channel)
         send(channel, {"fences": sorted(fences)})
-        program: HostProgram | None = None
+        program: ArrayProgram | None = None
         answer: tuple[dict[str, Any], list[bytes]]
         while True:
             try:
@@ -65,19 +67,24 @@ def main() -> None:
                 send(channel, {"error": type(error).__name__, "what": error.what, "hint": error.hint})
 
 
-def _prepare(scratch: str | None) -> frozenset[str]:
+def _prepare(scratch: str | None, operators: list[str] | None) -> frozenset[str]:
     """Import everything that running a program needs, then restrict this process; return the restrictions.
 
     Imports look for temporary and cache folders, start compilers and read the machine's devices, depending on the build
     of torch: after the restriction they fail. The imported code is as trusted as this module.
-    """
-    import torch  # noqa: F401  (its memory is not the program's)
 
-    import micronpu.runtime.program  # noqa: F401
+    Args:
+        operators: what the program calls, if the plug-in may run it without torch; otherwise None.
+    """
+    import micronpu.runtime.array_program  # noqa: F401
     from micronpu.base.fence import put_up
+    from micronpu.runtime.native import has_all
     from micronpu.runtime.plugin import load_plugin
 
-    load_plugin()
+    if operators is None or not has_all(load_plugin(torch=False), operators):
+        import torch  # noqa: F401  (its memory is not the program's)
+
+        load_plugin()
     fences = put_up(scratch)
     tempfile.tempdir = scratch
     for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _FILE), (resource.RLIMIT_NOFILE, _FILES)):
@@ -86,11 +93,11 @@ def _prepare(scratch: str | None) -> frozenset[str]:
     return fences
 
 
-def _load(head: dict[str, Any], blobs: list[bytes]) -> HostProgram:
-    from micronpu.runtime.program import HostProgram
+def _load(head: dict[str, Any], blobs: list[bytes]) -> ArrayProgram:
+    from micronpu.runtime.array_program import ArrayProgram
     from micronpu.runtime.run_options import RunOptions
 
-    class Program(HostProgram):
+    class Program(ArrayProgram):
         """A program that runs even with a wrong digest: this process is expendable."""
 
         _checks_digest = False
@@ -125,7 +132,7 @@ def _limit_time(seconds: float | None) -> None:
         _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + each)
 
 
-def _answer(program: HostProgram, head: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+def _answer(program: ArrayProgram, head: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
     from micronpu.runtime.isolated import pack_all, unpack_all
 
     if head["do"] == "save":
@@ -136,7 +143,9 @@ def _answer(program: HostProgram, head: dict[str, Any], blobs: list[bytes]) -> t
     if head["do"] == "reset":
         program.reset()
         return {}, []
-    outputs, data = pack_all(program.run(*unpack_all(head["inputs"], blobs), method=head["method"]))
+    inputs = unpack_all(head["inputs"], blobs, arrays=program.is_native)
+    run = program.run_arrays if program.is_native else program.run
+    outputs, data = pack_all(run(*inputs, method=head["method"]))
     return {"outputs": outputs}, data
 
 

@@ -121,7 +121,9 @@ class HostProgram:
             for delegate in {d for m in self._methods.values() for d in m.delegates}:
                 if (family := family_with(delegate)) is not None:
                     family.build_host()
-            self._isolated = IsolatedProgram(self._data, self._name, self.options, method)
+            called = sorted({operator for m in self._methods.values() for operator in m.operators})
+            operators = called if self._may_be_native() else None
+            self._isolated = IsolatedProgram(self._data, self._name, self.options, method, operators)
             return
         self._start()
 
