@@ -1,4 +1,4 @@
-"""Front ends of sound as modules, in forms that an NPU computes well."""
+"""Audio front ends as modules, in forms that an NPU computes accurately."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ __all__ = ["LogMel"]
 
 
 class LogMel(nn.Module):
-    """Log-mel features of sound, wholly on the NPU: two convolutions, an absolute value and a logarithm.
+    """Log-mel features of sound, fully delegated to the NPU: two convolutions, an absolute value and a logarithm.
 
-    The usual way squares the spectrum, and a square needs twice the bits: in int8 and even in int16 quiet bands are
-    lost.  Here the magnitude of a bin is the mean of what it measures in some directions of the complex plane, ``|re|``
-    and ``|im|`` for two, which needs no square.  The first convolution holds the window and the transform, the second
-    the mel filters.  It runs frame by frame, too, with `micronpu.streaming(model, inputs, dim=2, step=hop)`.
+    The usual form squares the spectrum, and a square needs twice the bits: quiet bands are lost in int8 and even in
+    int16.  Here the magnitude of a bin is the mean of its projections on some directions of the complex plane, ``|re|``
+    and ``|im|`` for two, which needs no square.  The first convolution contains the window and the transform, the
+    second the mel filters.  It can also run frame by frame, with `micronpu.streaming(model, inputs, dim=2, step=hop)`.
 
     Args:
         sample_rate: of the sound in Hz.
         window: samples of a frame, weighted by a Hann window.
         hop: samples from one frame to the next.
         bands: of the mel scale, HTK's.
-        floor_db: the level under which everything is silence, in dB of a sine of full scale.  Weights of 8 bits hear
-            nothing much further below what is loud in the same frame.
-        directions: that a magnitude is measured in: 2 differ from it by some 2 %, 4 by half a percent at twice the
-            arithmetic.
-        low_hz: where the lowest band begins.
-        high_hz: where the highest band ends; None is half of the sample rate.
+        floor_db: the level below which everything is silence, in dB relative to a sine of full scale.  8-bit weights
+            resolve little below loud components of the same frame.
+        directions: number of directions for a magnitude: with 2 the error is some 2 %, with 4 half a percent at twice
+            the arithmetic.
+        low_hz: lower end of the lowest band.
+        high_hz: upper end of the highest band; None is half of the sample rate.
 
     Shape:
         Input ``[N, 1, samples]``, -1 to 1; output ``[N, bands, frames]``, the natural logarithm of the magnitude, 0 to
         1 for a sine of full scale in the middle of a band.  There are ``(samples - window) // hop + 1`` frames.
 
     Raises:
-        OptionError: a value does not fit.
+        OptionError: a value is invalid.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ def _is_number(value: object) -> bool:
 
 
 def _transform(window: int, size: int, directions: int) -> torch.Tensor:
-    """What a bin measures in each direction, ``[directions * bins, window]``; a sine of full scale has magnitude 1."""
+    """Return the projections of each bin, ``[directions * bins, window]``; a sine of full scale has magnitude 1."""
     hann = torch.hann_window(window, dtype=torch.float64)
     bins = torch.arange(size // 2 + 1, dtype=torch.float64)
     angles = 2 * math.pi / size * bins[:, None] * torch.arange(window, dtype=torch.float64)
@@ -107,7 +107,7 @@ def _transform(window: int, size: int, directions: int) -> torch.Tensor:
 
 
 def _filters(sample_rate: int, size: int, bands: int, hertz: tuple[float, float]) -> torch.Tensor:
-    """Triangles of the mel scale, ``[bands, bins]``, each 1 at its middle."""
+    """Return triangles of the mel scale, ``[bands, bins]``, each 1 at its middle."""
     frequencies = torch.linspace(0, sample_rate / 2, size // 2 + 1, dtype=torch.float64)
     ends = _mel(torch.tensor(hertz, dtype=torch.float64)).tolist()
     edges = torch.linspace(ends[0], ends[1], bands + 2, dtype=torch.float64)[:, None]
@@ -121,5 +121,5 @@ def _mel(frequency: torch.Tensor) -> torch.Tensor:
 
 
 def _shares(filters: torch.Tensor, directions: int) -> torch.Tensor:
-    """The filters for what is measured in all directions; the mean of a cosine's absolute value is 2 / pi."""
+    """Return the filters for the projections on all directions; the mean of a cosine's absolute value is 2 / pi."""
     return (filters.repeat(1, directions) * math.pi / 2 / directions).float()

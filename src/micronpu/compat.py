@@ -1,7 +1,7 @@
-"""Names that scripts for ExecuTorch's own back ends import beside the partitioner and the quantizer of a family.
+"""Names that scripts for ExecuTorch's own backends import, for each backend of this package.
 
-With them a script runs once its imports are changed; new code has no need of any.  Some of them have no effect here,
-and a report says so.
+They let a script run after only its imports are changed; new code needs none of them.  Some have no effect here, which
+a report mentions.
 """
 
 from micronpu.base.lazy import lazily

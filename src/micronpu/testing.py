@@ -1,10 +1,10 @@
-"""For tests of a user's own: a model through quantization, compiler and runtime, compared on the way.
+"""Test helper for users: a model through quantization, compiler and runtime, with comparisons.
 
     from micronpu.testing import Tester
 
     Tester(module, (x,)).quantize().compile("imxrt700").check_delegated("conv2d", "relu").run_and_compare()
 
-Made for tests that were written with the testers of ExecuTorch's back ends; each stage returns the tester.
+It replaces the testers of ExecuTorch's backends; each stage returns the tester.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from micronpu.report.texts import plural
 from micronpu.targets.registry import target_required
 
 _ROWS = 8
-"""Made-up calibration inputs, where none are given."""
+"""Number of generated calibration inputs."""
 
 
 class ComparisonError(MicroNpuError, AssertionError):
-    """A program does not do what a test says; an AssertionError, as tests have it."""
+    """A check of a test failed; also an AssertionError."""
 
 
 class Tester:
-    """A model on its way to an NPU.
+    """A model under test.
 
     Args:
         module: in evaluation mode, or a `torch.export.ExportedProgram`.
         inputs: example inputs, a tuple of tensors or one tensor.
 
     Attributes:
-        program: what `compile` made, a `CompiledProgram`; None before.
+        program: result of `compile`, a `CompiledProgram`; None before.
     """
 
     __test__ = False  # pytest takes classes of this name for tests
@@ -59,11 +59,11 @@ class Tester:
         *,
         calibration: Sequence[Sequence[torch.Tensor] | torch.Tensor] | None = None,
     ) -> Tester:
-        """How the model is quantized.
+        """Set the quantization of the model.
 
         Args:
-            quantization: as `micronpu.compile` takes it; int8 unless given.
-            calibration: typical inputs; the example inputs and some of their spread unless given.
+            quantization: as for `micronpu.compile`; default: int8.
+            calibration: typical inputs; default: the example inputs and permutations of them.
         """
         check_type("quantization", quantization, micronpu.Quantization, type(None), hint='Quantization(io="int8")')
         self._quantization = quantization or micronpu.Quantization()
@@ -73,10 +73,10 @@ class Tester:
 
     @target_required
     def compile(self, target: str, **options: Any) -> Tester:
-        """Compiles the model.
+        """Compile the model.
 
         Args:
-            target: as `micronpu.compile` takes it.
+            target: as for `micronpu.compile`.
             options: further arguments of `micronpu.compile`.
 
         Raises:
@@ -89,7 +89,8 @@ class Tester:
         return self
 
     def check_delegated(self, *operators: str) -> Tester:
-        """Every call of these operators, such as "conv2d" or "aten.relu.default", is on the NPU; of all, without any.
+        """Check that every call of these operators, such as "conv2d" or "aten.relu.default", is on the NPU; default:
+        all.
 
         Raises:
             ComparisonError: one is not; the message has the reason.
@@ -97,11 +98,11 @@ class Tester:
         return self._check_place(operators, True)
 
     def check_not_delegated(self, *operators: str) -> Tester:
-        """No call of these operators is on the NPU."""
+        """Check that no call of these operators is on the NPU."""
         return self._check_place(operators, False)
 
     def check_count(self, counts: dict[str, int], *, delegated: bool = True) -> Tester:
-        """How many calls of an operator are on the NPU, or else not."""
+        """Check the numbers of calls of operators on the NPU, or not on it."""
         found = Counter(_short(v.operator) for v in self._compiled().report.verdicts if v.delegated is delegated)
         for operator, count in counts.items():
             if found[_short(operator)] != count:
@@ -120,16 +121,16 @@ class Tester:
         rtol: float = 1e-5,
         on: str | None = None,
     ) -> Tester:
-        """The program beside the quantized model: each output at most so far apart.
+        """Compare the outputs of the program with those of the quantized model.
 
         Args:
-            inputs: of the run; the example inputs unless given. Floats also where the program takes integers.
-            steps: of an output's grid, on top of the tolerances; what the host computes in float has no grid.
-            atol, rtol: as `torch.allclose` has them.
-            on: a board that runs the program, as `CompiledProgram.run` takes it.
+            inputs: of the run; default: the example inputs. Floats, even if the program takes integers.
+            steps: allowed difference in LSB of an output, in addition to the tolerances; float outputs have no LSB.
+            atol, rtol: as for `torch.allclose`.
+            on: a board that runs the program, as for `CompiledProgram.run`.
 
         Raises:
-            ComparisonError: an output is further apart; the message names its worst element.
+            ComparisonError: an output differs by more; the message names its worst element.
         """
         program = self._compiled()
         given = inputs or self.inputs
@@ -163,7 +164,7 @@ class Tester:
         return self
 
     def _similar(self, number: int) -> tuple[torch.Tensor, ...]:
-        """Inputs like the example, in another order of their elements: of the same range."""
+        """Return inputs of the same range: the example's elements in another order."""
         made = torch.Generator().manual_seed(number)
         return tuple(x.reshape(-1)[torch.randperm(x.numel(), generator=made)].reshape(x.shape) for x in self.inputs)
 
@@ -188,7 +189,7 @@ class Tester:
 
 
 def _short(operator: str) -> str:
-    """Name of an operator in any usual spelling, without its overload."""
+    """Return the name of an operator in any usual spelling, without its overload."""
     name = operator.replace("::", ".").removeprefix("executorch_exir_dialects_edge__ops_").replace("aten_", "aten.", 1)
     parts = [part for part in name.split(".") if part not in ("aten", "torch", "ops", "edge")]
     return parts[0]

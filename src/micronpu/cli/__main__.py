@@ -14,8 +14,7 @@ from micronpu.base.quiet import own_process
 _STANDARD_ERROR = 2
 _FEW_COLLECTIONS = 100_000, 50, 100
 """Thresholds of the garbage collector. At Python's defaults, scanning torch's objects takes a seventh of its import
-time and of a compilation.
-"""
+time and of a compilation."""
 
 
 def main() -> NoReturn:

@@ -258,8 +258,7 @@ def _examine_vendors() -> Iterator[Finding]:
 
 def _examine_networks() -> Iterator[Finding]:
     """Yield torchvision, if installed: a separate process imports it, as its compiled operators need one build of
-    torch.
-    """
+    torch."""
     if importlib.util.find_spec("torchvision") is None:
         return
     command = [sys.executable, "-c", "import torchvision; print(torchvision.__version__)"]

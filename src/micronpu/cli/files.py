@@ -138,8 +138,7 @@ class UserFile:
     @contextmanager
     def guard(self, what: str) -> Iterator[None]:
         """Let the user's code import modules of its folder, and turn its errors into a message that starts with
-        ``what``.
-        """
+        ``what``."""
         folder = str(self._place.parent)
         sys.path.insert(0, folder)
         try:

@@ -111,8 +111,7 @@ def _unwrapped(text: str) -> str:
 @contextmanager
 def _whole_names() -> Iterator[None]:
     """Make columns of the help fold instead of cutting names: typer sets no widths, and rich shortens all columns
-    alike.
-    """
+    alike."""
     from rich.table import Table
     from rich.text import Text
     from typer import rich_utils

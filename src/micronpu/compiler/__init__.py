@@ -1,1 +1,1 @@
-"""The front door: from a model to a finished program, step by step."""
+"""`micronpu.compile` and `micronpu.check`: from a model to a finished program, step by step."""

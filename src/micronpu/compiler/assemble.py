@@ -1,4 +1,4 @@
-"""From a method's parts and the file's bytes to the program that a user gets, tried and judged."""
+"""Assembly of the returned program from a method's parts and the file's bytes, with its verification."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Staged:
     """A method whose NPU parts are compiled, before the file is written.
 
     Attributes:
-        name: of the method, where the program has several; "" for the only one.
-        expected: what it is to give; None where it is not to be run.
-        whole: the quantized module with its states as buffers, for the user.
+        name: of the method; "" if the program has only one.
+        expected: expected results; None if it is not run.
+        whole: the quantized module with its states as buffers.
     """
 
     quantized: Quantized
@@ -52,7 +52,7 @@ class Staged:
 
     @classmethod
     def of(cls, quantized: Quantized, device: Device, clock: Clock, checks: Verification, *, name: str = "") -> Staged:
-        """Runs the quantized module where the program is to be compared, and compiles the NPU's parts."""
+        """Run the quantized module if the program is to be compared with it, and compile the NPU's parts."""
         expected: Expected | None = None
         if checks.run:
             with clock.early("verify"):
@@ -66,10 +66,10 @@ class Staged:
 
 
 def programs_of(staged: Sequence[Staged], target: str, checks: Verification, clock: Clock) -> list[CompiledProgram]:
-    """The program of each method: all of one file.
+    """Return the program of each method, all from one file.
 
     Raises:
-        MicroNpuError: it cannot be lowered, gives other results than the quantized model, or misses a budget.
+        MicroNpuError: it cannot be lowered, differs from the quantized model, or misses a budget.
     """
     with clock.step("lower"), quiet():
         parts = [
@@ -112,7 +112,7 @@ def programs_of(staged: Sequence[Staged], target: str, checks: Verification, clo
 def _untried(
     own: Staged, host: HostPart, buffer: bytes, made: Lowered, plan: Plan, memory: MemoryReport, clock: Clock
 ) -> CompiledProgram:
-    """The program of a method, with what its report says before it is run.
+    """Return the program of a method, with the part of its report that needs no run.
 
     Args:
         plan: of the method.
@@ -164,7 +164,7 @@ def _unproved(program: CompiledProgram) -> tuple[ReportWarning, ...]:
 def _judged(
     own: Staged, host: HostPart, program: CompiledProgram, checks: Verification, clock: Clock
 ) -> DelegationReport:
-    """Tries the program; its report with what that shows.  Warns, and refuses what misses a budget."""
+    """Run the program, and return its report with the results.  Warns, and refuses a program that misses a budget."""
     report, quantized = program.report, own.quantized
     if own.expected is not None:
         with clock.step("verify"):
@@ -175,7 +175,7 @@ def _judged(
     unproved = () if any(w.rule == NOT_VERIFIED for w in report.warnings) else _unproved(program)
     searched = () if quantized.frontier is None else quantized.frontier.warnings
     report = replace(report, warnings=(*of_placement(report), *unproved, *searched, *report.warnings, *seen))
-    report = replace(report, tools=tool_versions())  # behind the run: it imports what reads packages
+    report = replace(report, tools=tool_versions())  # after the run, which imports packages
     if checks.budgets is not None:
         results = checks.budgets.results(report)
         check_budgets(results, strict=checks.strict)
@@ -190,7 +190,7 @@ def _judged(
 
 
 def _border_notes(borders: IntegerBorders | None) -> tuple[str, ...]:
-    """What the integers at the program's border mean."""
+    """Return a note on the meaning of integer inputs and outputs."""
     if borders is None:
         return ()
     known = [*borders.inputs, *(b for b in borders.outputs if b is not None)]

@@ -1,4 +1,4 @@
-"""What can be said of a program's accuracy without running it: from calibration data, grids and the graph alone."""
+"""Static checks of accuracy, which run no program: from calibration data, qparams and the graph."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ from micronpu.upstream.torch import tree_leaves
 Row = tuple[torch.Tensor, ...]
 
 _INSIDE = 0.5
-"""LSBs of an input below which the standard deviation of a feature leaves next to nothing of it."""
+"""Standard deviation of a feature, in LSB of its input, below which the quantized feature carries hardly any
+information."""
 _FEATURES, _ENOUGH_ROWS = 256, 4
-"""Along more of them they are samples in time; fewer rows may have a small value by chance."""
+"""Maximum number of features (more are samples in time), and minimum number of samples for the check."""
 _REPEATS = 4
-"""Mean number of times that a sample is among the data, from which it is said."""
+"""Mean number of repetitions of each sample from which repeated data are reported."""
 _FEW_STEPS = 4
-"""Steps up to whose root mean square a part of an output has next to no values."""
+"""Root mean square, in LSB, below which a part of an output has hardly any distinct values."""
 _JUMP, _ROOT_JUMP = 0.2, 0.05
-"""Part of a result's range that one step of the operand makes, from which most of the small operands are lost."""
+"""Part of a result's range covered by one LSB of the operand, from which most of the small operands are lost."""
 _SURE = 30.0
-"""dB of all outputs on rows kept back, from which no operator has lost what counts."""
+"""dB of all outputs on held-out samples from which no loss of small operands is reported."""
 _TAKES = ("slice", "chunk", "split", "split_with_sizes", "unbind", "select", "narrow", "tensor_split")
 _FINER, _ENOUGH_VALUES = 4.0, 16
-"""How many times finer steps a part of a tensor could have, from which it is said that it has those of the whole;
-fewer values may all be small by chance."""
+"""Ratio of LSBs from which a part of a tensor is reported for using those of the whole, and minimum number of values:
+fewer may all be small by chance."""
 
 _FUNCTIONS: dict[str, tuple[Callable[[float], float], Callable[[float, float], float]]] = {
     "log": (math.log, lambda low, high: math.exp(low)),
@@ -60,22 +61,22 @@ _FUNCTIONS: dict[str, tuple[Callable[[float], float], Callable[[float, float], f
     "rsqrt": (lambda x: x**-0.5, lambda low, high: high**-2),
     "sqrt": (math.sqrt, lambda low, high: max(low, 0.0) ** 2),
 }
-"""Functions that spread small operands over much of their range, with the smallest operand that a range tells of; `div`
-as one of its divisor, which it is computed by."""
+"""Functions that spread small operands over much of their range, with the smallest operand by the result's range; `div`
+as a function of its divisor."""
 _DIVISIONS = ("reciprocal", "rsqrt", "div")
 
 
 def of_data(
     rows: Sequence[Row], names: Sequence[str], calibrating: int, distinct: int | None = None, steps: int = 255
 ) -> tuple[ReportWarning, ...]:
-    """What calibration rows show.
+    """Return warnings about calibration samples.
 
     Args:
-        rows: all of them.
+        rows: all samples.
         names: of the inputs.
-        calibrating: how many calls choose the ranges.
-        distinct: how many of the samples or recordings differ from each other; None where that is not known.
-        steps: of the scale of an input.
+        calibrating: number of calls that choose the ranges.
+        distinct: number of distinct samples or recordings; None if unknown.
+        steps: number of LSBs in the range of an input.
     """
     found = list(_uninformative(rows, names, distinct))
     if not found and calibrating == 1 and all(value.dim() == 0 or value.shape[0] == 1 for value in rows[0]):
@@ -99,12 +100,12 @@ def of_data(
 def of_graph(
     module: GraphModule, exact: Sequence[Row], *, proposal: str, accuracy: ProgramAccuracy | None = None
 ) -> tuple[ReportWarning, ...]:
-    """What a quantized module shows.
+    """Return warnings about a quantized module.
 
     Args:
-        exact: what the float model gives for some rows.
-        proposal: what to try for more precision than int8; "" where there is nothing.
-        accuracy: of the program where it has been run: what may cost accuracy is nothing to tell of where it did not.
+        exact: results of the float model for some samples.
+        proposal: hint for more precision than int8; "" without one.
+        accuracy: of the program, if it has been run: potential losses that have not occurred are not reported.
     """
     view = ProgramView(module)
     lost: list[ReportWarning] = []
@@ -124,7 +125,7 @@ def of_graph(
 
 
 def of_placement(report: DelegationReport) -> tuple[ReportWarning, ...]:
-    """What the placement of the operators shows: none is on the NPU of the target, and some are not in int8 either."""
+    """Return a warning if no operator is on the target's NPU, and some are not in int8 either."""
     if not report.has_npu or report.delegated or not report.in_float:
         return ()
     first = report.in_float[0]
@@ -149,7 +150,7 @@ def of_placement(report: DelegationReport) -> tuple[ReportWarning, ...]:
 
 
 def _uninformative(rows: Sequence[Row], names: Sequence[str], distinct: int | None) -> tuple[ReportWarning, ...]:
-    """Of data that tell little of what other inputs are like: one value everywhere, or few samples again and again."""
+    """Return warnings about uninformative data: one value everywhere, or few samples that are repeated."""
     floats = [
         (name, *_ends(values))
         for name, values in zip(names, zip(*rows, strict=True), strict=True)
@@ -176,7 +177,7 @@ def _uninformative(rows: Sequence[Row], names: Sequence[str], distinct: int | No
 
 
 def _ends(values: Sequence[torch.Tensor]) -> tuple[float, float]:
-    """Smallest and largest value of tensors."""
+    """Return smallest and largest value of tensors."""
     ends = [float(end) for value in values if value.numel() for end in value.detach().aminmax()] or [0.0]
     return min(ends), max(ends)
 
@@ -192,7 +193,7 @@ def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> R
             continue
         features = torch.cat([v.detach().double().movedim(axis, 0).flatten(1) for v in values], 1)
         deviations, means = torch.std_mean(features, 1)
-        deviations = torch.where(deviations > 1e-6 * means.abs(), deviations, torch.inf)  # constants have none
+        deviations = torch.where(deviations > 1e-6 * means.abs(), deviations, torch.inf)  # exclude constants
         small = int(deviations.argmin())
         if float(deviations[small]) < _INSIDE * step:
             return ReportWarning(
@@ -211,7 +212,7 @@ def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> R
 
 
 def _shown(node: Node) -> str:
-    """A node's name and line, for people."""
+    """Return a node's name and source line."""
     source = origin_of(node).source
     return f"`{node.name}`{f' ({source})' if source else ''}"
 
@@ -219,12 +220,12 @@ def _shown(node: Node) -> str:
 def _first_step(
     kind: str, written: str, step: float, ends: tuple[float, float], most: float
 ) -> tuple[float, float] | None:
-    """The least operand that counts, and the share of the results' range that the next one is away; None of no number.
+    """Return the smallest relevant operand, and the share of the results' range between it and the next one, or None.
 
     Args:
         kind: the function.
-        written: the one that the model has, which may be computed by another.
-        ends: of the results' grid.
+        written: the model's function, which may be computed by another.
+        ends: range of the results.
         most: the largest operand.
     """
     function, smallest = _FUNCTIONS[kind]
@@ -232,7 +233,9 @@ def _first_step(
     try:
         least = max(smallest(low, high), 0.0) or (0.0 if kind in ("sqrt", "log1p") else step * 1e-6)
         jump = abs(function(least + step) - function(least)) / (high - low)
-        if written != kind:  # by a logarithm, whose own first step is smaller than that of what it stands for
+        if (
+            written != kind
+        ):  # by a logarithm, whose first LSB covers less of the range than that of the original function
             whole = _FUNCTIONS[written][0]
             jump = max(jump, abs((whole(least + step) - whole(least)) / (whole(most) - whole(least))))
     except (OverflowError, ValueError, ZeroDivisionError):
@@ -241,7 +244,7 @@ def _first_step(
 
 
 def _int8_edges(view: ProgramView, operand: Node, reader: Node) -> tuple[Edge, Edge] | None:
-    """The grids of a computed int8 operand and of a result; None of other operands."""
+    """Return the parameters of a computed int8 operand and of a result; None for other operands."""
     given, made = view.edge(operand), view.edge(reader)
     if given is None or made is None or given.dtype is not DType.INT8 or view.constant(operand.args[0]) is not None:
         return None
@@ -249,7 +252,7 @@ def _int8_edges(view: ProgramView, operand: Node, reader: Node) -> tuple[Edge, E
 
 
 def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarning | None:
-    """Of a function that makes much of small operands, where int8 has rounded these to the same value."""
+    """Return a warning for a function that amplifies small operands which int8 rounds to the same value."""
     if not is_compute(node):
         return None
     kind = overload_name(node).split(".")[0].rstrip("_")
@@ -293,7 +296,7 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
 
 
 def _is_power(node: Node) -> bool:
-    """Whether a value is a square, or a sum of squares."""
+    """Return True if a value is a square, or a sum of squares."""
     for _ in range(32):
         if is_dequantize(node) or is_quantize(node):
             (node,) = node.all_input_nodes[:1]
@@ -327,7 +330,7 @@ def _unrounded(node: Node) -> Node:
 def _unequal_parts(
     view: ProgramView, number: int, node: Node, values: Sequence[torch.Tensor], sources: Sources | None
 ) -> ReportWarning | None:
-    """Of an output with parts of which some are far smaller than others."""
+    """Return a warning for an output with parts that are far smaller than others."""
     edge = view.edge(node) if is_dequantize(node) or is_quantize(node) else None
     if edge is None or edge.dtype is not DType.INT8 or sources is None or sources.number.shape != values[0].shape:
         return None
@@ -346,7 +349,7 @@ def _unequal_parts(
 
 
 def _small_part(view: ProgramView, number: int, node: Node, values: Sequence[torch.Tensor]) -> ReportWarning | None:
-    """Of an output that is a part of a tensor, on the grid of the whole, whose other parts are far larger."""
+    """Return a warning for an output that is a small part of a tensor with far larger values."""
     edge = view.edge(node) if is_dequantize(node) or is_quantize(node) else None
     taken = _taken(node)
     if edge is None or taken is None or edge.dtype is not DType.INT8 or not values[0].is_floating_point():
@@ -373,7 +376,7 @@ def _small_part(view: ProgramView, number: int, node: Node, values: Sequence[tor
 
 
 def _taken(node: Any) -> Node | None:
-    """What takes a part of a value whose grid calibration chose, behind what only moves it."""
+    """Return the operator that takes a part of a value with calibrated qparams, through operators that only move it."""
     found = None
     while isinstance(node, Node):
         if is_quantize(node) or is_dequantize(node) or not is_compute(node):

@@ -1,4 +1,5 @@
-"""What the bytes of a program rest on, put together of what `micronpu.compile` is given; and back, from a manifest."""
+"""Inputs that determine the bytes of a program: collected from the arguments of `micronpu.compile`, or read from a
+manifest."""
 
 from __future__ import annotations
 
@@ -31,16 +32,16 @@ from micronpu.transforms.sparsity.options import SparsityOptions, sparsity_optio
 from micronpu.transforms.wanted import Transforms
 
 _CODE = "code"
-"""The key of what a file cannot hold: Python, and other files."""
+"""Key of values that a file cannot hold: Python objects, and other files."""
 _ONLY_SHOW = ("rich", "typer")
-"""Packages that micronpu needs and that have no say in bytes."""
+"""Dependencies of micronpu that do not influence bytes."""
 _OF_VERIFICATION = ("run", "held_out", "allow_missing_kernels")
-"""What decides bytes, and not only whether there is a program."""
+"""Options of the verification that influence bytes, or whether there is a program."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The arguments of `micronpu.compile` that decide bytes, beside the model and its data."""
+    """The arguments of `micronpu.compile` that determine bytes, except the model and its data."""
 
     target: str
     quantization: HowToQuantize = None
@@ -50,7 +51,7 @@ class Wanted:
     train: Train | None = None
 
     def told(self) -> dict[str, str]:
-        """All of it, defaults too, value as JSON by name."""
+        """Return all arguments, including defaults, value as JSON by name."""
         target = find_target(self.target)
         found: dict[str, Any] = {"target": self.target}
         if target.chip is not None and target.chip.file:
@@ -80,13 +81,13 @@ class Wanted:
 
     @classmethod
     def read(cls, told: Mapping[str, str], target: str | None = None) -> Wanted:
-        """What `told` gave, for the same program anew.
+        """Return the arguments from the result of `told`.
 
         Args:
-            target: in the place of the one that is told: a chip file may lie elsewhere.
+            target: replaces the recorded target: a chip file may have moved.
 
         Raises:
-            OptionError: something of it is Python, or is none of what there is.
+            OptionError: an argument is a Python object, or does not exist.
         """
         values = _read(told)
         groups: dict[str, dict[str, Any]] = {"options": {}, "quantization": {}, "transforms": {}, "verify": {}}
@@ -127,7 +128,7 @@ class Wanted:
 
 
 def basis_of(wanted: Wanted, digests: Mapping[str, Digests]) -> Basis:
-    """The basis of a finished program.
+    """Return the basis of a finished program.
 
     Args:
         digests: of each method by its name; "" for the only one.
@@ -165,7 +166,7 @@ def _named(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _code(value: Any) -> Any:
-    """What JSON does not know: data classes by their fields, paths as text, and Python by its name and settings."""
+    """Convert values for JSON: data classes to their fields, paths to text, Python objects to name and settings."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, (set, frozenset)):

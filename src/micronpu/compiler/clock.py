@@ -1,4 +1,4 @@
-"""The steps of a compilation: who is told of them, how long they take, and whose errors are whose."""
+"""The steps of a compilation: progress callbacks, times, and the origin of errors."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from micronpu.base.memory import release
 from micronpu.base.progress import notebook_listener
 
 Listener = Callable[[str, float], None]
-"""Called with the name of the step under way and the part of it that is done, 0 to 1."""
+"""Progress callback: name of the current step, and its finished fraction, 0 to 1."""
 
 
 _OF_THE_USER = ("export", "train")
-"""Steps that run code of the user, whose errors are not ours to explain."""
+"""Steps that run code of the user, whose errors are passed on unchanged."""
 
 
 class Clock:
-    """Tells of the steps of a compilation and takes their times.
+    """Reports the steps of a compilation and measures their times.
 
     Args:
-        listener: is told; without one a notebook shows the steps, and else nobody does.
+        listener: progress callback; default: a display in notebooks, otherwise none.
 
     Attributes:
         seconds: wall time per step.
@@ -46,7 +46,7 @@ class Clock:
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Turns an error that is neither the user's nor a sentence already into one."""
+        """Turn an unexpected error into a message, unless the user's code has raised it."""
         try:
             with timing.step(name):
                 yield
@@ -67,12 +67,12 @@ class Clock:
             try:
                 self._listener(name, part)
             except Exception as error:
-                self._raised = error  # which is the listener's, whatever the step
+                self._raised = error  # of the callback, not of the step
                 raise
 
     @contextmanager
     def early(self, name: str) -> Iterator[None]:
-        """Part of a later step, whose time it counts to."""
+        """Run a part of a later step, and add its time to that step."""
         start = time.perf_counter()
         with self._explained(name):
             yield

@@ -1,4 +1,4 @@
-"""`micronpu.compile`: checks the input, then export, quantize, partition, compile, outline, lower."""
+"""`micronpu.compile`: check the input, then export, quantize, partition, compile, outline, lower."""
 
 from __future__ import annotations
 
@@ -93,35 +93,36 @@ def compile_model(
     transforms: Transforms | str | SparsityOptions | Pipeline | None = None,
     listener: Listener | None = None,
 ) -> CompiledProgram | CompiledMethods:
-    """Compiles a PyTorch model for a chip, or several as the methods of one program.
+    """Compile a PyTorch model for a chip, or several models as the methods of one program.
 
     Args:
-        model: a float module in evaluation mode, an exported program of one or its ``module()``, or a program or module
-            that is quantized already (the result of `convert_pt2e`); or the path of a LiteRT or ONNX file, see
-            docs/models.md.  Several methods are a dictionary, ``{"prefill": (model, example), "decode": (model,
-            example)}``, with the target behind it; see docs/methods.md.
-        example_inputs: inputs that fix shapes and dtypes; one tensor may stand for a tuple of one.  A dictionary names
-            arguments of forward, whose others keep their defaults; calibration data may be such dictionaries then, and
-            the program takes the inputs in its order.
+        model: a float module in evaluation mode, its exported program or ``module()``, or a quantized program or module
+            (the result of `convert_pt2e`); or the path of a LiteRT or ONNX file, see docs/models.md.  Several methods
+            are a dictionary, ``{"prefill": (model, example), "decode": (model, example)}``, followed by the target; see
+            docs/methods.md.
+        example_inputs: inputs that fix shapes and dtypes; a single tensor is one input.  A dictionary names arguments
+            of forward; the others keep their defaults. Calibration data may then be such dictionaries, and the program
+            takes the inputs in the dictionary's order.
         target: see ``micronpu targets``.
         calibration: typical inputs, some dozens: tensors, tuples of tensors or NumPy arrays.  Needed for a float model.
-            For a model that changes its buffers a list of sequences, ``[[x0, x1, ...], ...]``: its states begin anew
-            with each; see docs/streaming.md.
-        train: trains the module that it is given, in place: quantization-aware training of a float model, which takes
-            the place of calibration.
-        quantization: a `Quantization`; or in short "auto" (the default), "accurate", "int8" or "int16", the path of a
-            TOML file or a dictionary of its form, such as ``{"equalize": True}``, or a quantizer of your own.
-        options: further options of the family: `NeutronOptions`, `EthosUOptions` or `CortexMOptions`.
-        verify: a `Verification`; or in short False not to run the program, or `Budgets`.
-        transforms: `Transforms` of the model before; or in short "2:4" for sparse weights, or a `Pipeline`.
-        listener: hears about progress; in a notebook a line under the cell says it unless given.
+            For a model that changes its buffers a list of sequences, ``[[x0, x1, ...], ...]``: its states are reset for
+            each; see docs/streaming.md.
+        train: function that trains a module in place: quantization-aware training of a float model, instead of
+            calibration.
+        quantization: a `Quantization`; or as a shorthand "auto" (the default), "accurate", "int8" or "int16", the path
+            of a TOML file or a dictionary of its form, such as ``{"equalize": True}``, or a custom quantizer.
+        options: options of the NPU's backend: `NeutronOptions`, `EthosUOptions` or `CortexMOptions`.
+        verify: a `Verification`; or as a shorthand False not to run the program, or `Budgets`.
+        transforms: `Transforms` of the model before compilation; or as a shorthand "2:4" for sparse weights, or a
+            `Pipeline`.
+        listener: progress callback; default: a line below the cell in notebooks.
 
     Returns:
         The program with ``report``, ``save`` and ``run``.
 
     Raises:
-        MicroNpuError: something in the input does not fit; the message says what, where, why and what to try.
-        BudgetError: the program misses a budget, or with ``strict`` a warning is about it.
+        MicroNpuError: an argument is invalid; the message says what, where, why and what to try.
+        BudgetError: the program misses a budget, or with ``strict`` has a warning.
     """
     checks, wanted = Verification.of(verify), Transforms.of(transforms)
     check_listener(listener)
@@ -155,7 +156,7 @@ def compile_model(
     if not checks.run:
         device = device.unverified()
     how = Quantization.of(quantization)
-    fewer = wanted.on(device)  # whose weights a search would not keep
+    fewer = wanted.on(device)  # a search would not keep their weights
     chosen = how.quantizer_for(device.quantizer, train is not None, chooses=fewer is None)
     quantized = quantized_module(
         network,
@@ -189,10 +190,10 @@ def check_model(
     quantization: HowToQuantize = None,
     options: Options | None = None,
 ) -> Partitioning:
-    """What would be delegated, without compiling.
+    """Return what would be delegated, without compiling.
 
-    A float model without calibration data is quantized with its example inputs alone: the decisions depend on shapes
-    and operators, not on ranges.  The arguments are those of `compile_model`.
+    A float model without calibration data is quantized with only its example inputs: the decisions depend on shapes and
+    operators, not on ranges.  The arguments are those of `compile_model`.
     """
     clock = Clock(None)
     network, inputs, calibration = opened(model, example_inputs, calibration)

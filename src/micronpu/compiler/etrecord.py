@@ -1,7 +1,7 @@
-"""The ETRecord of a program: what `executorch.devtools.Inspector` needs beside a recorded run to name the user's code.
+"""The ETRecord of a program, with which `executorch.devtools.Inspector` maps a recorded run to the user's code.
 
-Its reference is the quantized program in float, one node per operator with the user's line, and every NPU operation
-leads to the nodes that it computes by their debug handles.
+Its reference is the quantized program in float, one node per operator with the user's source line. Debug handles map
+every NPU operation to the nodes that it computes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from micronpu.upstream.executorch import debug_record
 from micronpu.upstream.session import exclusive
 
 HANDLE = "debug_handle"
-"""Key of a node's metadata by which ExecuTorch's tools know it."""
+"""Key of a node's metadata in ExecuTorch's tools."""
 
 
 def number_nodes(module: GraphModule) -> None:
-    """Gives every operator of a quantized module a debug handle, in execution order."""
+    """Give every operator of a quantized module a debug handle, in execution order."""
     for number, node in enumerate((n for n in module.graph.nodes if n.op == "call_function"), 1):
         node.meta[HANDLE] = number
 
@@ -44,17 +44,17 @@ def write_etrecord(
     kernels: Mapping[int, tuple[int, ...]] | None = None,
     method: str = "",
 ) -> Path:
-    """Writes the record.
+    """Write the record.
 
     Args:
         module: quantized, with the debug handles that the partitions were made with.
-        inputs: what values are compared on.
+        inputs: inputs for comparing values.
         program: the bytes of the ``.pte``.
-        kernels: debug handles of what the core computes, by the number of the instruction.
-        method: which one of the program's, where it has several.
+        kernels: debug handles of operators on the core, by the number of the instruction.
+        method: the method, if the program has several.
 
     Raises:
-        FileError: it cannot be written there.
+        FileError: it cannot be written.
         ModelError: the partitions were compiled without debug handles.
     """
     check_writable(path)
@@ -83,7 +83,7 @@ def write_etrecord(
 
 
 def _reference(module: GraphModule, row: tuple[torch.Tensor, ...]) -> ExportedProgram:
-    """The module as an exported program whose nodes have the module's debug handles."""
+    """Return the module as an exported program whose nodes have the module's debug handles."""
     handles = {n.name: n.meta[HANDLE] for n in module.graph.nodes if HANDLE in n.meta}
     with torch.no_grad():
         exported = torch.export.export(module, row)
@@ -97,7 +97,7 @@ def _reference(module: GraphModule, row: tuple[torch.Tensor, ...]) -> ExportedPr
 
 
 def _sources(node: torch.fx.Node) -> list[str]:
-    """Names of what a node was traced from, the nearest first."""
+    """Return names of the nodes that a node was traced from, the nearest first."""
     found = []
     steps = list(node.meta.get("from_node") or [])
     while steps:
@@ -108,7 +108,7 @@ def _sources(node: torch.fx.Node) -> list[str]:
 
 
 def _maps(plan: Plan, partitions: Sequence[CompiledPartition]) -> tuple[dict[int, Any], dict[int, Any], dict[int, int]]:
-    """Debug handles, identifiers of NPU operations and numbers of outputs, by the number of the instruction."""
+    """Return debug handles, identifiers of NPU operations and numbers of outputs, by the number of the instruction."""
     by_payload = {part.payload: part for part in partitions}
     handles: dict[int, Any] = {}
     delegates: dict[int, Any] = {}

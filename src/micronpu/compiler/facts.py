@@ -1,4 +1,4 @@
-"""What the report says about a finished program beside the decisions: its border, its tools, its digests."""
+"""Facts about a finished program for the report: inputs and outputs, tools, digests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 def tool_versions() -> dict[str, str]:
-    """Versions of Python, micronpu and the packages that micronpu needs, as far as they are installed."""
+    """Return versions of Python, micronpu and its installed dependencies."""
     found = {"python": platform.python_version(), "micronpu": VERSION}
     for text in requirements():
         name = _NAME.match(text)
@@ -39,7 +39,7 @@ def tool_versions() -> dict[str, str]:
 
 
 def digests(program: bytes, partitions: Sequence[CompiledPartition]) -> dict[str, str]:
-    """SHA-256 of the program and of each payload."""
+    """Return SHA-256 of the program and of each payload."""
     blobs: Mapping[str, bytes | memoryview] = {
         "program": program,
         **{f"partition {i}": part.data for i, part in enumerate(partitions)},
@@ -50,10 +50,10 @@ def digests(program: bytes, partitions: Sequence[CompiledPartition]) -> dict[str
 def missing_figures(
     device: Device, parts: Sequence[CompiledPartition], graphs: Sequence[Graph], report: DelegationReport
 ) -> dict[str, str]:
-    """Figures of a program that the report cannot give, with the reason, a clause each.
+    """Return figures that the report cannot give, with the reason, a clause each.
 
     Args:
-        graphs: what the core computes in int8.
+        graphs: graphs of the core's int8 parts.
         report: of the partitioning.
     """
     missing = {}
@@ -72,10 +72,10 @@ def missing_figures(
 def border_tensors(
     module: GraphModule, borders: IntegerBorders | None
 ) -> tuple[tuple[BorderTensor, ...], tuple[BorderTensor, ...]]:
-    """Inputs and outputs of a quantized module.
+    """Return inputs and outputs of a quantized module.
 
     Args:
-        borders: what its integers mean, where it takes and gives integers.
+        borders: meaning of its integer inputs and outputs, or None.
     """
     view = ProgramView(module)
     results: list[Node] = []
@@ -101,7 +101,7 @@ def _tensor(view: ProgramView, node: Node, name: str, meaning: Any) -> BorderTen
 
 
 def _step(view: ProgramView, node: Node) -> tuple[float | None, int | None]:
-    """The quantization that a float goes through right behind an input, or came through in front of an output."""
+    """Return the qparams directly after an input, or directly before an output."""
     steps = [node] if is_dequantize(node) else [user for user in node.users if is_quantize(user)]
     edges = {view.edge(step) for step in steps}
     edge = edges.pop() if len(edges) == 1 else None

@@ -1,4 +1,4 @@
-"""Whether the host could run what is left to it, before anything is compiled."""
+"""Static check of the operators on the core before compilation."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from micronpu.report.warnings import NO_KERNEL, WARNING, ReportWarning
 
 
 def of_host(module: GraphModule, verdicts: Sequence[Verdict]) -> tuple[ReportWarning, ...]:
-    """A warning for each kind of operator that `compile` would refuse, because ExecuTorch has no kernel for it.
+    """Return a warning for each kind of operator that `compile` would refuse because ExecuTorch has no kernel for it.
 
-    An operator of whose name ExecuTorch has kernels is believed; each kind of the others is lowered by itself.
+    Operators with kernels of the same name pass; each other kind is lowered separately.
 
     Args:
         module: the quantized program.
@@ -63,7 +63,7 @@ def _warning(verdict: Verdict, lacking: str, hint: str) -> ReportWarning:
 
 
 def _lacking(node: Node, module: GraphModule) -> str:
-    """Names of what has no kernel of what an operator becomes by itself, or ""."""
+    """Return names of missing kernels in the decomposition of an operator, or ""."""
     with quiet():
         alone = _alone(node, module)
         if alone is None:
@@ -72,12 +72,12 @@ def _lacking(node: Node, module: GraphModule) -> str:
             return ", ".join(without_kernel(written({"forward": Part(*alone)}).callers["forward"]))
         except UnsupportedError:
             return str(overload_name(node))
-        except Exception:  # it cannot be written apart from its program: nothing is known
+        except Exception:  # it cannot be lowered without its program: unknown
             return ""
 
 
 def _alone(node: Node, module: GraphModule) -> tuple[GraphModule, tuple[torch.Tensor, ...]] | None:
-    """The operator as a program, with inputs of its shapes; None where a shape is not known."""
+    """Return the operator as a program, with inputs of its shapes; None if a shape is unknown."""
     graph = Graph()
     inputs: list[torch.Tensor] = []
     copies: dict[Node, Any] = {}
@@ -93,11 +93,11 @@ def _alone(node: Node, module: GraphModule) -> tuple[GraphModule, tuple[torch.Te
 
 
 def _value(node: Node, module: GraphModule) -> Any:
-    """A tensor with the node's shape and element type; None where nothing says it."""
+    """Return a tensor with the node's shape and dtype; None if unknown."""
     if "val" in node.meta:
         return node.meta["val"]
     if node.op == "get_attr":
         return operator.attrgetter(str(node.target))(module)
-    if "quantize_per" in str(node.target):  # there and back again: what comes out is as what went in
+    if "quantize_per" in str(node.target):  # a dequantize returns the shape of its operand
         return _value(node.all_input_nodes[0], module)
     return None

@@ -1,7 +1,7 @@
-"""What is said of a program that is far from the float model: how far, and which operator costs most.
+"""Warnings about programs that are far from the float model: the distance, and the operator that costs most.
 
-The comparison itself is `verify`'s; here its figures become warnings.  Operators are only looked at one by one where an
-output is far.
+The comparison itself is in `verify`; here its figures become warnings.  Single operators are only measured if an output
+is far from float.
 """
 
 from __future__ import annotations
@@ -29,43 +29,44 @@ from micronpu.upstream.session import one_thread
 from micronpu.upstream.torch import tree_leaves
 
 FAR, NEAR = 10.0, 20.0
-"""dB against float: below the first a program is of no use as a rule, below the second a look is worth it."""
+"""dB against float: below the first value a program is usually useless, below the second it deserves a look."""
 _SURE = 30.0
-"""dB from which a single other answer is a matter of two scores that are almost equal."""
+"""dB from which a single changed decision is explained by two nearly equal scores."""
 _WRONG, _FEW = 0.5, 0.125
-"""Shares of rows with another answer, from which it is a warning, and above which it is a note."""
+"""Shares of samples with another top-1 result: minimum for a warning, and minimum for a note."""
 _ROWS, _CALLS, _OWN = 4, 64, 16
-"""Samples on which operators are looked at one by one, calls of a recording, and calls of which single results are."""
+"""Maximum number of samples for measuring operators, of calls of a recording, and of calls for errors of single
+results."""
 _TRIED, _WORK = 64, 1_500_000_000
-"""Operators that are tried alone, at most, and MACs that this may take, of which two may take more."""
+"""Maximum number of operators that are measured alone, and of MACs for it; two operators may exceed the latter."""
 _ALIKE = 0.5
-"""Share of the largest noise of a single operator, from which another costs about as much."""
+"""Share of the largest noise of a single operator from which another counts as equally expensive."""
 _MOST = 0.25
-"""Share of the noise at an output from which one operator is said to cost it."""
+"""Share of the noise at an output from which one operator is named as the cause."""
 _BEYOND = 0.1
-"""Part of a grid by which values are beyond it, from which they were clipped and not only rounded."""
+"""Part of a range by which values exceed it, from which they count as clipped and not only rounded."""
 _WIDE = 8.0
-"""How many times as far as the values a grid reaches, from which something else has made it so wide."""
+"""Ratio of a range to its values from which other values must have widened it."""
 _MARGIN = 3.0
-"""dB by which other rows may be farther than those that were kept back."""
+"""Additional dB by which samples other than the held-out ones may be farther from float."""
 _AVOIDABLE = 3.0
-"""dB between a program and what int8 alone asks for, from which something else costs as much."""
+"""dB between a program and the limit of int8 from which the loss is called avoidable."""
 _LOOKS, _FEWEST = 3, 4
-"""Runs that a look at a row takes, and rows of which ranges tell nothing."""
+"""Runs for measuring one sample, and number of samples below which ranges mean nothing."""
 _FRESH = 16
-"""Steps of the finest grid that there is, below which an output is nothing that training has made."""
+"""Size in the smallest LSB of all values below which an output looks untrained."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What the guard looks at.
+    """Input of the checks.
 
     Attributes:
         module: the quantized module; its states are its last inputs and outputs.
-        trial: what it was judged on.
-        results: what it gives for each call of each recording, as floats.
-        proposal: what to try for more precision than int8; "" where there is nothing.
-        in_float: whether its inputs and outputs are floats.
+        trial: the samples that it was evaluated on.
+        results: its results for each call of each recording, as floats.
+        proposal: hint for more precision than int8; "" without one.
+        in_float: True if its inputs and outputs are floats.
     """
 
     module: GraphModule
@@ -81,12 +82,12 @@ class Ran:
 
     @cached_property
     def exact(self) -> list[Row]:
-        """What the float model gives for them."""
+        """Results of the float model for all calls."""
         return list(chain.from_iterable(self.trial.exact))
 
     @cached_property
     def found(self) -> list[Row]:
-        """What the quantized model gives for them."""
+        """Results of the quantized model for all calls."""
         return list(chain.from_iterable(self.results))
 
     @property
@@ -94,7 +95,7 @@ class Ran:
         return self.trial.has_states
 
     def name_of(self, call: int) -> str:
-        """Which call that is, as people say it."""
+        """Return the name of a call in messages."""
         if not self.trial.numbers:
             return "the example inputs"
         if not self.has_states:
@@ -109,15 +110,15 @@ class Ran:
 
 @dataclass(frozen=True)
 class _Cause:
-    """What costs most at an output.
+    """The largest cause of noise at an output.
 
     Attributes:
-        layer: the operator; None where it is no single one.
-        own: of its result against the exact one, on exact operands, in dB.
-        alone: of the output, when nothing else is rounded, in dB.
-        share: of the noise at the output, 0 to 1 and above.
-        written: of the output with nothing rounded but weights, in dB, where that makes most of the noise: it is these,
-            or operators are written as others.
+        layer: the operator; None if it is not a single one.
+        own: ratio of its result against the exact one, on exact operands, in dB.
+        alone: ratio of the output if nothing else is rounded, in dB.
+        share: share of the noise at the output; may exceed 1.
+        written: ratio of the output if only weights are rounded, in dB, if that explains most of the noise: the cause
+            is then the weights, or decompositions of operators.
         reach: smallest and largest exact value of the operator.
     """
 
@@ -130,7 +131,7 @@ class _Cause:
 
 
 def warnings_of(accuracy: ProgramAccuracy | None, ran: Ran) -> tuple[ReportWarning, ...]:
-    """A warning for each output that is far from float, and a note for each that is rather far."""
+    """Return a warning for each output that is far from float, and a note for each that is rather far."""
     if accuracy is None or not ran.exact:
         return ()
     search = _Search(ran)
@@ -165,7 +166,7 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
 
 
 def _far_part(output: OutputAccuracy, accuracy: ProgramAccuracy) -> ReportWarning | None:
-    """Of an output that is near as a whole, and far in a part whose values are small beside the others."""
+    """Return a warning for an output with a part of small values that is far from float, though the output is not."""
     worst = min(output.parts, key=lambda part: part.sqnr, default=None)
     if worst is None or worst.sqnr >= NEAR:
         return None
@@ -181,7 +182,7 @@ def _far_part(output: OutputAccuracy, accuracy: ProgramAccuracy) -> ReportWarnin
 
 
 def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) -> ReportWarning | None:
-    """Of an output that is near enough by its noise, where the largest score is another one all the same."""
+    """Return a warning for an output whose top-1 results change, although its noise is small."""
     share = against.agreement
     wrong = against.rows - (against.agreeing or 0)
     if share is None or 1 - share <= _FEW or (against.sqnr >= _SURE and wrong < 2):
@@ -200,7 +201,7 @@ def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) 
 
 
 def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarning | None:
-    """Of an output that is farther from float than int8 asks for."""
+    """Return a note for an output that is farther from float than int8 requires."""
     if against.sqnr >= _SURE + _MARGIN or (beside := search.beside(number)) is None:
         return None
     if min(against.sqnr, beside.sqnr) >= _SURE or beside.lost < _AVOIDABLE:
@@ -220,7 +221,7 @@ def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarni
 
 
 def _other_integers(accuracy: ProgramAccuracy) -> ReportWarning | None:
-    """Of outputs that are integers, such as positions of the largest values."""
+    """Return a warning for integer outputs, such as positions of the largest values."""
     share = accuracy.integers
     if share is None or 1 - share <= _FEW:
         return None
@@ -234,7 +235,7 @@ def _other_integers(accuracy: ProgramAccuracy) -> ReportWarning | None:
 
 
 def _not_finite(number: int, ran: Ran, search: _Search) -> ReportWarning | None:
-    """Of an output that is NaN or endless in float, which no comparison counts."""
+    """Return a warning for an output that is NaN or infinite in float, which comparisons ignore."""
     for place, row in enumerate(ran.exact):
         if not row[number].is_floating_point() or bool(row[number].isfinite().all()):
             continue
@@ -257,7 +258,7 @@ def _not_finite(number: int, ran: Ran, search: _Search) -> ReportWarning | None:
 
 
 def _finite(values: torch.Tensor) -> torch.Tensor:
-    """The finite ones, and 0."""
+    """Return the finite elements, and 0."""
     return torch.cat([values.new_zeros(1), values[values.isfinite()]])
 
 
@@ -265,7 +266,7 @@ def _finite(values: torch.Tensor) -> torch.Tensor:
 
 
 class _Search:
-    """Looks for the operators that cost most; what it computes for one output is kept for others."""
+    """Searches the operators that cost most; intermediate results are kept for other outputs."""
 
     def __init__(self, ran: Ran) -> None:
         self.ran = ran
@@ -280,13 +281,13 @@ class _Search:
 
     @cached_property
     def _totals(self) -> list[list[tuple[float, float]]]:
-        """Of each call, by float output, the power of the float result and of what the quantized model is off."""
+        """For each call and float output, the power of the float result and of the quantized model's error."""
         ran = self.ran
         return [noise(float_leaves(y), float_leaves(x)) for y, x in zip(ran.found, ran.exact, strict=True)]
 
     @cached_property
     def _recordings(self) -> list[range]:
-        """The recordings with most noise, as numbers of their calls; of long ones the first calls."""
+        """The recordings with most noise, as ranges of calls; only the first calls of long ones."""
         found, first = [], 0
         for recording in self.ran.trial.recordings:
             found.append(range(first, first + min(len(recording), _CALLS)))
@@ -304,7 +305,7 @@ class _Search:
         return list(chain.from_iterable(self._recordings))
 
     def cause(self, output: int) -> _Cause:
-        """What costs most of the noise at an output."""
+        """Return the largest cause of the noise at an output."""
         place = self._place(output)
         with torch.no_grad(), quiet(), one_thread():
             signal, total = (sum(self._totals[i][place][k] for i in self._calls) for k in (0, 1))
@@ -316,11 +317,11 @@ class _Search:
             return self._costliest(place, signal, total)
 
     def _place(self, output: int) -> int:
-        """Of an output among those that are floats."""
+        """Return the index of an output among those that are floats."""
         return sum(v.is_floating_point() for v in self.ran.exact[0][:output])
 
     def beside(self, output: int) -> Beside | None:
-        """How near it could be; None where that would take long, or cannot be told."""
+        """Return the distance that int8 allows; None if unknown, or slow to compute."""
         if self._beside is None:
             return None
         return self._beside[self._place(output)]
@@ -338,7 +339,7 @@ class _Search:
             )
 
     def first_not_finite(self, row: int, nan: bool) -> Node | None:
-        """The operator that is the first to compute NaN, or infinity, in float."""
+        """Return the first operator that computes NaN, or infinity, in float."""
         with torch.no_grad(), quiet(), one_thread():
             values = self._values(row)
         for node, value in values.items():
@@ -352,14 +353,14 @@ class _Search:
 
     @cached_property
     def _first(self) -> Row:
-        """The first values of the states, as floats."""
+        """The initial values of the states, as floats."""
         return tuple(
             s.initial if s.scale is None else (s.initial.double() - (s.zero_point or 0)).float() * s.scale
             for s in states_of(self.ran.module).values
         )
 
     def _split(self, results: Any) -> tuple[list[torch.Tensor], Row]:
-        """The float outputs of a call, and the states behind it."""
+        """Return the float outputs of a call, and the states after it."""
         leaves, count = tree_leaves(results), len(self._first)
         return float_leaves(leaves[: len(leaves) - count]), tuple(leaves[len(leaves) - count :])
 
@@ -367,7 +368,7 @@ class _Search:
         return self._split(values[self.ran.module.graph.output_node()])[0]
 
     def _values(self, call: int) -> Values:
-        """All values of a call, those of the calls before it in its recording as well."""
+        """Return all values of a call, after the previous calls of its recording."""
         if call in self._known:
             return self._known[call]
         states, output = self._first, self.ran.module.graph.output_node()
@@ -378,7 +379,7 @@ class _Search:
         return self._known[call]
 
     def _before(self, call: int) -> range:
-        """A call and those before it in its recording."""
+        """Return a call and those before it in its recording."""
         first = 0
         for recording in self.ran.trial.recordings:
             if call < first + len(recording):
@@ -386,12 +387,12 @@ class _Search:
             first += len(recording)
         return range(first, call + 1)
 
-    # ---------------------------------------------------------------- one operator after the other
+    # ---------------------------------------------------------------- one operator at a time
 
     def _costliest(self, place: int, signal: float, total: float) -> _Cause:
-        """The operator that makes most of the noise; of those that make about as much, the first.
+        """Return the operator that adds most of the noise; among similar ones, the first.
 
-        A value and what an operator makes of it often cost as much: then the one that is far by itself is to blame.
+        A value and the result computed from it often cost as much: then the operator whose own error is large is named.
         """
         self._measure()
         count = min(_TRIED, max(2, _WORK // max(self.ran.trial.macs * len(self._calls), 1)))
@@ -414,7 +415,7 @@ class _Search:
         return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
 
     def _measure(self) -> None:
-        """Each layer by itself."""
+        """Measure each layer alone."""
         if self._owns:
             return
         powers = {layer: (0.0, 0.0) for layer in self._unrounded.layers if not layer.moves}
@@ -428,7 +429,7 @@ class _Search:
         self._ratios = {layer: decibels(x, error) for layer, (x, error) in powers.items() if x > 0 and error > 0}
 
     def _noise_of(self, layer: Layer) -> list[float]:
-        """Noise of all outputs when nothing but one layer is rounded."""
+        """Return the noise of all outputs if only one layer is rounded."""
         if layer not in self._alone:
             found = [
                 noise(
@@ -441,9 +442,10 @@ class _Search:
         return self._alone[layer]
 
     def _all_in_turn(self, layers: Sequence[Layer]) -> None:
-        """The same of a model with states: each layer alone through all calls, so that its error lives on in states.
+        """Measure layers of a model with states: each layer alone through all calls, so that its error persists in
+        states.
 
-        All layers side by side: a batch whose entries differ in which layer they round.
+        All layers run in one batch, whose entries differ in the rounded layer.
         """
         wanted = [layer for layer in layers if layer not in self._alone]
         if not wanted:
@@ -473,7 +475,7 @@ class _Search:
 
 
 def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
-    """What is said of a cause, and what to try."""
+    """Return the description of a cause, and what to try."""
     look = ["micronpu.blame(model, data)", "micronpu.fix(model, data)"]
     if cause.written is not None:
         what = (
@@ -510,7 +512,7 @@ def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
 
 
 def _place_of(cause: _Cause) -> dict[str, Any]:
-    """Where the operator of a cause is, as fields of a warning."""
+    """Return the place of a cause's operator, as fields of a warning."""
     if cause.layer is None:
         return {}
     first = cause.layer.first

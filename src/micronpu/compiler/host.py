@@ -1,4 +1,4 @@
-"""The host part of a program: what is left round the NPU's parts, which are compiled by then."""
+"""The core part of a program: the operators around the NPU's compiled parts."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from micronpu.report.traffic import together
 
 @dataclass(frozen=True)
 class HostPart:
-    """A quantized program in which the NPU's parts are calls of finished payloads, not lowered yet.
+    """A quantized program in which the NPU's parts are calls of finished payloads, before lowering.
 
     Attributes:
-        module: calls ``delegate_0`` and so on for the NPU, each a `DelegateCall`, and ``core_0`` and so on for what a
-            core computes in int8.
-        report: what runs where and why.
-        partitions: what the NPU computes, in the order of the calls.
-        reads: for each of them, the nodes of the quantized module whose integers it takes.
-        core_graphs: what the core computes in int8, in the order of the calls.
+        module: calls ``delegate_0`` and so on for the NPU, each a `DelegateCall`, and ``core_0`` and so on for the
+            core's int8 parts.
+        report: the delegation report.
+        partitions: compiled partitions, in the order of the calls.
+        reads: for each partition, the nodes of the quantized module whose integers it reads.
+        core_graphs: graphs of the core's int8 parts, in the order of the calls.
     """
 
     module: GraphModule
@@ -52,7 +52,7 @@ class HostPart:
 
 
 def within(host: HostPart, program: bytes) -> HostPart:
-    """The host part with payloads that are parts of the finished program."""
+    """Return the core part with payloads that are views into the finished program."""
     for call in host.module.modules():
         if isinstance(call, DelegateCall):
             call.part = call.part.within(program)
@@ -60,7 +60,7 @@ def within(host: HostPart, program: bytes) -> HostPart:
 
 
 def with_one_copy(hosts: Sequence[HostPart], device: Device) -> list[HostPart]:
-    """The host parts of several methods, of whose partitions those that hold the same have it once."""
+    """Return the core parts of several methods, with common data of their partitions stored once."""
     parts = [part for host in hosts for part in host.partitions]
     made = {id(old): new for old, new in zip(parts, device.shared(parts), strict=True)}
     for host in hosts:
@@ -71,7 +71,7 @@ def with_one_copy(hosts: Sequence[HostPart], device: Device) -> list[HostPart]:
 
 
 def _with_borders(part: CompiledPartition, borders: IntegerBorders | None, method: str) -> CompiledPartition:
-    """A partition with what the program's integers mean, where it takes or gives any."""
+    """Return a partition with the meaning of the program's integer inputs and outputs, if it has any."""
     if borders is None:
         return part
     own = NamedData(pack_borders(borders.inputs, borders.outputs))
@@ -85,10 +85,10 @@ def host_part(
     borders: IntegerBorders | None = None,
     method: str = "",
 ) -> HostPart:
-    """Partitions a quantized module and compiles the partitions.
+    """Partition a quantized module and compile the partitions.
 
     Args:
-        borders: what the program's integers mean, which travels with its first partition.
+        borders: meaning of integer inputs and outputs, which is stored with the first partition.
         method: name of the module in a program with several methods.
     """
     clock = clock or Clock(None)
@@ -137,10 +137,10 @@ def _report(
     graphs: Sequence[Graph],
     loops: _Loops,
 ) -> DelegationReport:
-    """The verdicts with what is known once partitions are compiled: operations, costs, time, notes.
+    """Return the verdicts with operations, costs, time and notes of the compiled partitions.
 
     Args:
-        graphs: what the core computes in int8.
+        graphs: graphs of the core's int8 parts.
     """
     beside = device.beside
     latency = device.latency([*compiled, *loops.every])
@@ -174,26 +174,26 @@ def _report(
 
 
 class _Loops(NamedTuple):
-    """The compiled steps of a program's loops, and how often each is called."""
+    """The compiled steps of a program's loops, and the number of calls of each."""
 
     steps: tuple[HostPart, ...] = ()
     counts: tuple[int, ...] = ()
 
     @property
     def every(self) -> list[CompiledPartition]:
-        """The partitions of the steps, as often as they are called."""
+        """The partitions of the steps, repeated for each call."""
         return [part for step, count in zip(self.steps, self.counts, strict=True) for part in step.partitions * count]
 
     @property
     def every_core(self) -> list[Graph]:
-        """What the core computes in int8 in the steps, as often as they are called."""
+        """Graphs of the core's int8 parts of the steps, repeated for each call."""
         return [
             graph for step, count in zip(self.steps, self.counts, strict=True) for graph in step.core_graphs * count
         ]
 
 
 def _scans(module: GraphModule, device: Device) -> _Loops:
-    """Compiles the step of each loop of a host part and writes the loop as ExecuTorch's, in place."""
+    """Compile the step of each loop of a core part and write the loop as ExecuTorch's, in place."""
     steps, counts = [], []
     for node, loop in list(loops_of(module)):
         value = node.args[0].meta["val"]  # type: ignore[union-attr]
@@ -205,7 +205,7 @@ def _scans(module: GraphModule, device: Device) -> _Loops:
 
 
 def _with_loops(report: DelegationReport, first: int, first_core: int, loops: _Loops) -> DelegationReport:
-    """The report with what the steps of loops compute.
+    """Return the report with the operators of the loops' steps.
 
     Args:
         first: number of the first partition of a step.

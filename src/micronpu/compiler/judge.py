@@ -1,8 +1,8 @@
-"""How far a quantized model is from the float model, measured on samples that did not calibrate it.
+"""Accuracy of a quantized model against the float model, measured on held-out samples.
 
-The one measurement that the report, its warnings, budgets and the choice of precisions go by.  The quantized module
-runs in torch on all samples, or on whole recordings of a model with states; that the program computes the same is
-checked on a few of them, see `micronpu.compiler.verify`.
+The report, its warnings, budgets and the choice of precisions all use this measurement.  The quantized module runs in
+torch on all samples, or on whole recordings of a model with states; a few of them verify that the program computes the
+same, see `micronpu.compiler.verify`.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from micronpu.report.metrics import Metric
 
 _QUARTERS = 4
 _RESAMPLES, _FEWEST = 100, 4
-"""Of the samples for the interval of a metric, and samples below which it has none."""
+"""Number of resamples for the interval of a metric, and minimum number of samples for an interval."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a quantized model gives for the samples of a trial.
+    """Results of a quantized model for the samples of a trial.
 
     Attributes:
-        results: of each call of each recording, as floats where the float model gives floats.
-        accuracy: against the float model; None where that is not known, or gives nothing that can be compared.
+        results: for each call of each recording, as floats if the float model returns floats.
+        accuracy: against the float model; None if unknown, or without comparable outputs.
     """
 
     results: list[list[Row]]
@@ -60,13 +60,13 @@ def judge(
     """Run a quantized module on all samples of a trial, and compare it with the float model.
 
     Args:
-        module: as quantizing makes it: its states, if it has any, are its last inputs and outputs.
-        trial: the samples with what the float model gives for them.
-        borders: what the module's inputs and outputs mean where they are integers.
-        known: what the module gives, where it has been run.
+        module: result of quantization: its states, if it has any, are its last inputs and outputs.
+        trial: the samples with the float model's results.
+        borders: meaning of the module's integer inputs and outputs, or None.
+        known: the module's results, if it has been run.
 
     Returns:
-        Figures that are the same each time on the same machine: time plays no part in them.
+        Figures that are reproducible on the same machine.
     """
     if borders is not None:
         recordings = tuple([borders.quantize(row) for row in recording] for recording in trial.recordings)
@@ -79,10 +79,10 @@ def judge(
 def compared(
     results: Sequence[Sequence[Row]], trial: Trial, sources: Sequence[Sources | None] = ()
 ) -> ProgramAccuracy | None:
-    """The accuracy of some results of all samples; None where there is nothing to compare.
+    """Return the accuracy of results for all samples; None if there is nothing to compare.
 
     Args:
-        sources: of each output what its elements are joined of, see `sources_of`.
+        sources: of the elements of each output, see `sources_of`.
     """
     found, wanted = (list(itertools.chain.from_iterable(of)) for of in (results, trial.exact))
     lengths = [len(recording) for recording in trial.recordings]
@@ -122,7 +122,7 @@ def _output(
 
 
 def _over_calls(found: Sequence[Array], wanted: Sequence[Array], lengths: Sequence[int]) -> tuple[float, ...]:
-    """dB in each quarter of the recordings; () where these have fewer calls than quarters."""
+    """Return dB in each quarter of the recordings; () if these have fewer calls than quarters."""
     signal, noise = np.zeros(_QUARTERS), np.zeros(_QUARTERS)
     first = 0
     for length in lengths:
@@ -137,7 +137,7 @@ def _over_calls(found: Sequence[Array], wanted: Sequence[Array], lengths: Sequen
 
 
 def _equal_integers(results: Sequence[Row], exact: Sequence[Row]) -> float | None:
-    """Share of the elements of integer outputs that are those of the float model; None without any."""
+    """Return the share of the elements of integer outputs that equal the float model's; None without any."""
     equal = elements = 0
     for ours, floats in zip(results, exact, strict=True):
         for y, x in zip(ours, floats, strict=False):
@@ -150,10 +150,10 @@ def _equal_integers(results: Sequence[Row], exact: Sequence[Row]) -> float | Non
 
 
 def _metric(metric: Metric, found: Sequence[Row], wanted: Sequence[Row], trial: Trial) -> MetricAccuracy:
-    """The metric of the float and of the quantized model.
+    """Return the metric of the float and of the quantized model.
 
     Raises:
-        ModelError: the metric raises, gives NaN, gives other numbers for the same outputs, or labels do not fit it.
+        ModelError: the metric raises, returns NaN, is not reproducible, or labels do not fit it.
     """
     one = metric.is_builtin
     outputs, exact = _arrays(found, one), _arrays(wanted, one)
@@ -182,7 +182,7 @@ def _metric(metric: Metric, found: Sequence[Row], wanted: Sequence[Row], trial: 
 
 
 def _arrays(rows: Sequence[Row], first_only: bool) -> Any:
-    """An array with a row for each call; a tuple of one for each output where there are several."""
+    """Return an array with a row for each call, or a tuple of arrays for several outputs."""
     columns = [_joined(column) for column in zip(*rows, strict=True)]
     return columns[0] if first_only or len(columns) == 1 else tuple(columns)
 
@@ -195,7 +195,7 @@ def _joined(values: Sequence[torch.Tensor]) -> Array:
 def _bootstrapped(
     metric: Metric, outputs: Any, labels: Any, inputs: tuple[Array, ...], lengths: Sequence[int]
 ) -> tuple[float, float] | None:
-    """95 % interval of a metric by resampling samples or recordings; None of few, or where the metric fails on one."""
+    """Return the 95 % interval of a metric by resampling samples or recordings; None if few, or if the metric fails."""
     if len(lengths) < _FEWEST:
         return None
     random, ends = np.random.default_rng(0), np.cumsum(lengths)
@@ -209,7 +209,7 @@ def _bootstrapped(
         numbers = np.concatenate([calls[i] for i in random.integers(0, len(lengths), len(lengths))])
         try:
             value = metric.score(drawn(outputs, numbers), drawn(labels, numbers), drawn(inputs, numbers))
-        except ModelError:  # a draw may lack what the metric needs
+        except ModelError:  # a draw may lack a class that the metric needs
             return None
         found.append(value)
     known = np.asarray(found)[np.isfinite(found)]

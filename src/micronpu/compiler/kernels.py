@@ -1,4 +1,4 @@
-"""Whether the host part of a program can run: every operator that it calls needs a kernel of ExecuTorch."""
+"""Check that ExecuTorch has a kernel for every operator of the core part."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _HINT = "other operators for it, or allow_missing_kernels=True where you registe
 
 
 def check_kernels(callers: Mapping[str, Node], allow: bool) -> tuple[str, ...]:
-    """What the report says about operators without a kernel, where the user allows them.
+    """Return notes about operators without a kernel, if the user allows them.
 
     Args:
-        callers: by the names of the operators of a method, the first node that calls each.
+        callers: the first node that calls each operator of a method, by the operator's name.
 
     Raises:
-        UnsupportedError: there are some, and the user does not.
+        UnsupportedError: there are some, and the user does not allow them.
     """
     missing = without_kernel(callers)
     if missing and not allow:

@@ -1,4 +1,4 @@
-"""From host parts to the bytes of a program: one method, or several that share their states."""
+"""Lowering of core parts to the bytes of a program: one method, or several that share their states."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from micronpu.program.states import STATES_KEY, key_of, pack_states
 
 @dataclass(frozen=True)
 class MethodPart:
-    """What becomes a method.
+    """Input of a method.
 
     Attributes:
         host: with its states as buffers.
         examples: inputs.
-        borders: what inputs and outputs mean where they are integers.
-        name: of the method, where the program has several; "" for the only one.
-        ranges: of the inputs that are positions, by number, how many positions there are.
-        counts: what the method does with states that are positions.
+        borders: meaning of integer inputs and outputs, or None.
+        name: of the method; "" if the program has only one.
+        ranges: number of positions of each input that is one, by the input's index.
+        counts: use of states that are positions.
     """
 
     host: HostPart
@@ -46,9 +46,9 @@ class Lowered(NamedTuple):
 
     Attributes:
         buffer: its bytes.
-        notes: what the report says about its kernels.
-        data_files: what stands beside it, by name.
-        handles: of each method, the debug handles of what its instructions compute on the host, by their numbers.
+        notes: notes of the report about its kernels.
+        data_files: files beside the program, by name.
+        handles: for each method, the debug handles of the core's instructions, by index.
     """
 
     buffer: bytes
@@ -58,10 +58,10 @@ class Lowered(NamedTuple):
 
 
 def lowered(methods: Sequence[MethodPart], allow_missing_kernels: bool) -> Lowered:
-    """The host parts round the NPU's as a program.
+    """Lower the core parts around the NPU's to a program.
 
     Raises:
-        UnsupportedError: an operator of the host has no kernel.
+        UnsupportedError: an operator on the core has no kernel.
     """
     named: dict[str, bytes] = {}
     for method in methods:
@@ -74,7 +74,7 @@ def lowered(methods: Sequence[MethodPart], allow_missing_kernels: bool) -> Lower
 
 
 def told(method: MethodPart) -> dict[str, bytes]:
-    """What the program says of its inputs and outputs, as named data."""
+    """Return the facts about inputs and outputs that the program stores as named data."""
     found = {}
     if method.borders is not None:
         found[key_of(BORDERS_KEY, method.name)] = pack_borders(method.borders.inputs, method.borders.outputs)

@@ -1,7 +1,7 @@
-"""What a finished program takes of the chip's memories, read from its bytes.
+"""Use of the chip's memories by a finished program, read from its bytes.
 
-The plan of the runtime stands in the `.pte`: which tensor lies where, and which call reads or writes it.  So the same
-figures come out whoever wrote the plan, and they are those of the device.
+The `.pte` contains the runtime's plan: the place of each tensor, and the calls that read or write it.  So the figures
+are those of the device, for any writer of the plan.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def memory_of(
     consists_of: Sequence[Mapping[str, int]],
     parts: Sequence[CompiledPartition],
 ) -> MemoryReport:
-    """The memory of a program.
+    """Return the memory use of a program.
 
     Args:
-        plan: of the method, of the program as the board has it.
-        size: bytes of that.
-        target: what it was compiled for.
-        consists_of: bytes of the program's file by what they are, of `PROGRAM`; what is not named is `REST`.
-        parts: what the NPU computes.
+        plan: of the method, in the program for the board.
+        size: of the program in bytes.
+        target: that it was compiled for.
+        consists_of: bytes of the program's file by kind, of `PROGRAM`; the remainder is `REST`.
+        parts: compiled partitions.
     """
     pools = pools_of(plan)
     board = board_of(plan, target)
@@ -67,9 +67,10 @@ def memory_of(
 
 
 def arena_of(plan: Plan, number: int, region: str) -> Arena:
-    """What lives when in a planned memory.
+    """Return the lifetimes in a planned memory.
 
-    The calls of the plan are the steps.  Tensors at one place whose lives touch are one: views of the same bytes.
+    The calls of the plan are the steps.  Tensors at one place with adjacent lifetimes are merged: they are views of the
+    same bytes.
     """
     calls, last_step = plan.calls, max(len(plan.calls) - 1, 0)
     names: dict[int, str] = {}
@@ -110,7 +111,7 @@ def arena_of(plan: Plan, number: int, region: str) -> Arena:
 
 
 def partition_memory(name: str, part: CompiledPartition) -> PartitionMemory | None:
-    """What a partition takes over time by its compiler's estimates; None where there are none."""
+    """Return a partition's memory use over time, from its compiler's estimates; None without estimates."""
     counted = [(i, cost.memory_bytes) for i, cost in sorted(part.costs.items()) if cost.memory_bytes]
     if not counted:
         return None
@@ -144,7 +145,7 @@ def _bytes(value: Value) -> int:
 
 
 def graph_arena(name: str, graph: Graph) -> Arena:
-    """What the tensors of a partition take if nothing but their lives is known, placed as the runtime's are."""
+    """Return the arena of a partition's tensors, placed by their lifetimes like the runtime's."""
     steps = _steps(graph)
     labels, lives = _lives(graph, steps)
     placement = place(lives)
@@ -160,7 +161,7 @@ def _steps(graph: Graph) -> tuple[str, ...]:
 
 
 def _lives(graph: Graph, steps: Sequence[str]) -> tuple[list[str], list[Lifetime]]:
-    """What makes each tensor of a graph, and from when to when it is needed.
+    """Return the producer of each tensor of a graph, and its lifetime.
 
     Args:
         steps: names of the graph's nodes.

@@ -30,8 +30,8 @@ class CompiledMethods:
         program.run(token, position, method="decode")
 
     Attributes:
-        methods: each as a program of its own: its report, its quantized model, its borders.  They stand in one file,
-            and a call of one sees what a call of another has left in a state.
+        methods: each as a program: its report, its quantized model, its inputs and outputs.  They are in one file, and
+            share the values of their states.
     """
 
     def __init__(self, methods: Mapping[str, CompiledProgram]) -> None:
@@ -40,7 +40,7 @@ class CompiledMethods:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         first, *rest = self.methods.values()
-        for method in rest:  # a state is that of all of them again
+        for method in rest:  # methods share their states again
             method._host = first._host
 
     @property
@@ -49,27 +49,27 @@ class CompiledMethods:
 
     @property
     def buffer(self) -> bytes:
-        """The bytes of the ``.pte``."""
+        """Bytes of the ``.pte``."""
         return self._first.buffer
 
     @property
     def data_files(self) -> dict[str, bytes]:
-        """What else a board needs, by file name."""
+        """Further files that a board needs, by name."""
         return self._first.data_files
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Wall time per step of the compilation, of all methods together."""
+        """Wall time per step of the compilation, for all methods together."""
         return self._first.seconds
 
     @property
     def report(self) -> MethodsReport:
-        """What runs where and why: method by method, and the whole."""
+        """Reports of all methods, and figures of the whole program."""
         return MethodsReport({name: method.report for name, method in self.methods.items()})
 
     @property
     def states(self) -> tuple[State, ...]:
-        """Buffers that live on from one call to the next, each once, with their first values."""
+        """Buffers that persist from one call to the next, each once, with their initial values."""
         return tuple({state.name: state for method in self.methods.values() for state in method.states}.values())
 
     def _of(self, method: str | None) -> CompiledProgram:
@@ -89,13 +89,13 @@ class CompiledMethods:
         check: bool = False,
         profile: bool | str | os.PathLike[str] = False,
     ) -> Any:
-        """Runs a method; see `CompiledProgram.run`.
+        """Run a method; see `CompiledProgram.run`.
 
         Args:
-            method: "forward" unless given.
+            method: default: "forward".
 
         Returns:
-            The output, or a tuple where there are several.
+            The output, or a tuple for several.
 
         Raises:
             OptionError: there is no such method.
@@ -103,7 +103,7 @@ class CompiledMethods:
         return self._of(method).run(*inputs, fast=fast, check=check, profile=profile)
 
     def reset(self) -> None:
-        """Sets the states of all methods back to their first values: the next call is the first of a sequence.
+        """Reset the states of all methods to their initial values: the next call is the first of a sequence.
 
         Raises:
             ModelError: no method has a state.
@@ -117,11 +117,11 @@ class CompiledMethods:
             method.reset_states()
 
     def save(self, path: str | os.PathLike[str], *, manifest: bool = False) -> Path:
-        """Writes the ``.pte`` with all methods, and the data files beside it; see `CompiledProgram.save`."""
+        """Write the ``.pte`` with all methods, and the data files beside it; see `CompiledProgram.save`."""
         return self._first.save(path, manifest=manifest)
 
     def save_etrecord(self, path: str | os.PathLike[str], *inputs: Any, method: str | None = None) -> Path:
-        """Writes the ETRecord of a method; see `CompiledProgram.save_etrecord`."""
+        """Write the ETRecord of a method; see `CompiledProgram.save_etrecord`."""
         return self._of(method).save_etrecord(path, *inputs)
 
     def deploy(
@@ -135,13 +135,14 @@ class CompiledMethods:
         force: bool = False,
         functions: Sequence[str] = (),
     ) -> Deployment:
-        """Writes a folder with all that the firmware needs beside ExecuTorch's runtime; see `CompiledProgram.deploy`.
+        """Write a folder with all that the firmware needs in addition to ExecuTorch's runtime; see
+        `CompiledProgram.deploy`.
 
         Args:
-            vectors: by method, what `CompiledProgram.deploy` takes.
+            vectors: argument of `CompiledProgram.deploy`, by method.
 
         Raises:
-            MicroNpuError: the target cannot take the program, vectors do not fit, or the folder holds files.
+            MicroNpuError: the program does not fit the target, vectors are invalid, or the folder holds files.
         """
         from micronpu.deploy.deployment import SECTION, Source, deploy_together
 
@@ -161,9 +162,10 @@ class CompiledMethods:
     def board(
         self, on: str = "corstone300", *, method: str | None = None, seconds: float | None = None
     ) -> VirtualBoard | NsysBoard:
-        """An emulated board that runs a method in Arm's own firmware, which loads one; see `CompiledProgram.board`.
+        """Return an emulated board that runs a method in Arm's own firmware, which loads one; see
+        `CompiledProgram.board`.
 
-        States live on from one call of the method to the next, and no other method sees them.
+        States persist from one call of the method to the next, and are not shared with other methods.
 
         Raises:
             OptionError: there is no such method.
@@ -176,7 +178,7 @@ class CompiledMethods:
         return Group(*(method.__rich__() for method in self.methods.values()))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the pages of the methods."""
+        """Return the pages of the methods for a notebook."""
         return self.report._repr_html_()
 
     def __str__(self) -> str:

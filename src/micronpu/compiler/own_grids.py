@@ -1,7 +1,7 @@
-"""How near to float a network comes with every value on a grid of its own range, beside what its program gives.
+"""Distance from float of a network in which every value has its own qparams, compared with its program.
 
-That is what int8 alone asks for: one rounding of each operator of the user's model, none inside of it, and no grid that
-is shared, dictated or too short.  A program that is much farther from float loses more than it has to.
+This is the limit of int8: one rounding per operator of the user's model, none inside decompositions, and no shared,
+prescribed or narrow range.  A program that is much farther from float has avoidable losses.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _STEPS = 255
 
 @dataclass(frozen=True)
 class Beside:
-    """Of one output, in dB against float.
+    """Ratios of one output, in dB against float.
 
     Attributes:
         sqnr: of the program.
-        possible: with every value on a grid of its own range.
-        rows: on which both were measured.
+        possible: if every value has its own qparams.
+        rows: number of samples that both were measured on.
     """
 
     sqnr: float
@@ -37,18 +37,18 @@ class Beside:
 
     @property
     def lost(self) -> float:
-        """dB that the program is farther from float."""
+        """dB by which the program is farther from float."""
         return self.possible - self.sqnr
 
 
 def beside_own_grids(
     unrounded: Unrounded, tried: Sequence[Row], exact: Sequence[Row], results: Sequence[Row], seen: Sequence[Row]
 ) -> list[Beside]:
-    """For each float output.
+    """Return the ratios of each float output.
 
     Args:
-        tried: rows that the program ran, with the results of the float model and its own.
-        seen: rows that chose the ranges, for which the quantized module stands for the program.
+        tried: samples that the program ran, with the results of the float model and its own.
+        seen: samples that chose the ranges, run by the quantized module instead of the program.
     """
     first: dict[Node, tuple[float, float]] = {}
     wanted = []
@@ -79,13 +79,13 @@ def _grid(low: float, high: float) -> Grid:
 
 
 def _ends(unrounded: Unrounded) -> list[Node]:
-    """The quantize nodes behind the last of what each operator of the user's model was written as, and of inputs."""
+    """Return the quantize nodes of inputs, and of the last operator of each decomposition of the user's operators."""
     last = {_name(layer.first): layer.quantize for layer in unrounded.layers}
     return list(last.values())
 
 
 def _name(node: Node) -> str:
-    """Of the operator in the exported program that a node was made of."""
+    """Return the operator of the exported program that a node was made of."""
     sources, name = list(node.meta.get("from_node") or ()), node.name
     while sources:
         name, sources = str(sources[0].name), list(sources[0].from_node)

@@ -1,7 +1,7 @@
 """Parts of an output whose values differ in size: boxes beside scores, or channels in different units.
 
-The ratio of an output is that of its large values.  Where an output is a concatenation, or has channels, those of its
-elements that are far smaller than others are judged by themselves.
+The ratio of an output is dominated by its large values.  If an output is a concatenation, or has channels, elements
+that are far smaller than others are evaluated separately.
 """
 
 from __future__ import annotations
@@ -23,23 +23,22 @@ from micronpu.report.accuracy import Array, PartAccuracy, decibels
 from micronpu.upstream.torch import tree_leaves
 
 _APART = 8.0
-"""Ratio of sizes, between neighbours in their order, from which parts are judged apart."""
+"""Minimum ratio of sizes between neighbours in sorted order for parts to be evaluated separately."""
 _CHANNELS = 64
-"""Along more of them they are positions; fewer are channels."""
+"""Maximum number of channels; a longer axis has positions."""
 _NOTHING = 2.0**-16
 """Ratio to the largest size below which a channel is empty."""
 _SHOWN = 4
-"""Sources, and channels of one, that are named."""
+"""Maximum number of sources, and of channels of one, that are named."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What the elements of an output are joined of.
+    """Sources of an output's elements.
 
     Attributes:
-        number: index into `names` for each element, in the shape of the output; negative for an element that an
-            operator fills in.
-        names: of the sources: the operator, and the channel, or None where it has none.
+        number: index into `names` for each element, in the shape of the output; negative for a constant element.
+        names: of the sources: the operator, and the channel, or None without channels.
     """
 
     number: Array
@@ -47,7 +46,7 @@ class Sources:
 
 
 def sources_of(module: GraphModule) -> list[Sources | None]:
-    """Return the sources of each output, None of one that has a single source.
+    """Return the sources of each output, None for one with a single source.
 
     Args:
         module: quantized; its states, if it has any, are its last outputs.
@@ -60,9 +59,9 @@ def _sources(node: Node) -> Sources | None:
     names: list[tuple[str, int | None]] = []
     try:
         number = _numbered(node, names)
-    except Exception:  # a copy that does not take integers: the output is judged as a whole
+    except Exception:  # a copy that does not accept integers: the output is evaluated as a whole
         return None
-    # A cast leaves numbers as floats. Elements that an operator fills in, with 0 or less, have no source.
+    # A cast makes floats of the numbers. Constant elements, with 0 or less, have no source.
     return Sources(number.long().numpy() - 1, tuple(names)) if number is not None and len(names) > 1 else None
 
 
@@ -97,7 +96,7 @@ def _filled(node: Node, values: Mapping[Node, torch.Tensor | None]) -> Any:
 
 
 def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: Sources) -> tuple[PartAccuracy, ...]:
-    """Return the parts of an output, the largest values first; () where all are of one size.
+    """Return the parts of an output, the largest values first; () if all are of similar size.
 
     Args:
         found, wanted: of each sample, in the shape of the sources.
@@ -113,7 +112,7 @@ def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: Sour
         low, high = min(low, float(x.min(initial=np.inf))), max(high, float(x.max(initial=-np.inf)))
         signal += np.bincount(place, np.square(x[known]), count)
         noise += np.bincount(place, np.square(y - x)[known], count)
-    if low >= 0.0 and high <= 1.0:  # shares, whose errors compare as they are
+    if low >= 0.0 and high <= 1.0:  # probabilities, whose errors are comparable
         return ()
     sizes = np.sqrt(signal / np.maximum(np.bincount(place, minlength=count) * len(wanted), 1))
     order = [int(i) for i in np.argsort(-sizes, kind="stable") if sizes[i] > _NOTHING * sizes.max()]
@@ -136,7 +135,7 @@ def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: Sour
 
 
 def _named(numbers: Sequence[int], names: Sequence[tuple[str, int | None]]) -> str:
-    """``channels 0, 1 of `conv2d`, `linear```."""
+    """Return a text such as "channels 0, 1 of `conv2d`, `linear`"."""
     channels: dict[str, list[str]] = {}
     for number in numbers:
         name, channel = names[number]

@@ -1,4 +1,4 @@
-"""The search for the program that is nearest to float in the NPU time that the user allows.
+"""Search for the program that is nearest to float in the NPU time that the user allows.
 
 1. Corrections that cost nothing on the chip are kept where held-out samples gain.
 2. int16 everywhere is taken where it costs little time, as in recurrent networks.
@@ -6,7 +6,7 @@
    included; whole sets are simulated on held-out samples, and the best are compiled.
 4. Operators that compute little are left to the core in float where that removes much noise.
 
-A network that int8 serves keeps its int8 program, byte for byte.
+A network for which int8 suffices keeps its int8 program, byte for byte.
 """
 
 from __future__ import annotations
@@ -47,57 +47,57 @@ from micronpu.report.texts import plural
 from micronpu.upstream.session import one_thread
 
 NEAR, FAR = 26.0, 20.0
-"""dB from which int8 serves, and from which it does where no decision changes.
+"""dB from which int8 suffices; dB from which it suffices if no decision changes.
 
-Of the networks that were measured, all those from 26 dB on are as good as float in int8, none below 20 dB is, and
-between them those whose decisions change on held-out samples are not.  See docs/accuracy.md.
+Among the measured networks, all from 26 dB on are as good as float in int8, and none below 20 dB is. Those between are
+not if decisions change on held-out samples.  See docs/accuracy.md.
 """
 _FREE_GAIN, _PAID_GAIN = 0.5, 1.0
-"""dB on held-out samples that a correction has to bring, and a program that takes more time."""
+"""Minimum gain in dB on held-out samples for a correction, and for a program that takes more time."""
 _FEWEST_HELD_OUT, _FEWEST_CALLS = 2, 64
-"""Held-out calls, and calls that also calibrated, below which nothing is chosen."""
+"""Minimum number of held-out calls, and of calls that also calibrated, for a choice."""
 _MORE_SAMPLES = f"{LEAST} calibration samples or recordings, to choose the precision by"
 _TRIALS = 9
-"""Programs that a search tries, about."""
+"""Approximate number of programs that a search tries."""
 _ORDER_SAMPLES, _CALLS = 8, 64
 """Samples, and calls of a recording, that order the values."""
 _ORDER_WORK, _FIT_WORK = 12_000_000_000, 4_000_000_000
-"""MACs that the ordering of values and the search for ranges may take."""
+"""Maximum number of MACs for ordering values, and for the search for ranges."""
 _ORDER_NODES = 400_000
-"""Operators that the ordering of values may run."""
+"""Maximum number of operators that run to order values."""
 _CLOSE, _CORE_GAIN = 40.0, 3.0
-"""dB up to which operators are computed on the core, and dB that they have to bring."""
+"""dB up to which operators are moved to the core, and minimum gain in dB."""
 _CORRECTED = {"adaptive_rounding": True, "bias_correction": True}
 _PROJECTIONS: Cures = ((("projections", {"projections": True}),),)
 CURES: Cures = (
     (("adaptive rounding and bias correction", _CORRECTED),),
     (("ranges by results", {"fit_ranges": True}),),
 )
-"""Settings that cost nothing on the chip; of those in one group at most one is kept."""
+"""Settings without a cost on the chip; at most one of each group is kept."""
 _AFTER = frozenset({"adaptive_rounding", "bias_correction", "fit_ranges"})
-"""Corrections of a model that is calibrated."""
+"""Corrections of a calibrated model."""
 _CORE_CYCLES, _CORE_ROOM, _MOST_ON_CORE = 30.0, 20_000.0, 12
-"""Cycles of the core for a number that an operator computes in float; cycles and operators that this may take."""
+"""Core cycles per element that an operator computes in float; maximum number of such cycles, and of such operators."""
 _METRIC, _LOST = 1e-3, 1e-2
-"""Difference of the user's metric from which it decides between two programs, and loss that is none."""
+"""Minimum difference of the user's metric that decides between two programs, and maximum loss that counts as none."""
 _MOST_TYPED = 4
-"""Operators whose settings the report shows."""
+"""Maximum number of operators whose settings the report shows."""
 _STOPS = (0.2, 0.5, 1.0)
-"""Parts of the time that may be added at which a set of operators is simulated."""
+"""Fractions of the additional time at which a set of operators is simulated."""
 Settings: TypeAlias = dict[str, Any]
-"""Of the form that `micronpu.quantize.settings_file` reads."""
+"""Settings in the form that `micronpu.quantize.settings_file` reads."""
 Cures: TypeAlias = tuple[tuple[tuple[str, Settings], ...], ...]
 
 
 @dataclass(frozen=True)
 class Price:
-    """What a compiled program takes.
+    """Cost of a compiled program.
 
     Attributes:
         cycles: of the NPU and the core.
-        milliseconds: None where the clock is not known.
+        milliseconds: None if the clock is unknown.
         operators: cycles by the name of a node of the quantized module.
-        bytes: of the file; 0 where it has not been written.
+        bytes: of the file; 0 before it is written.
     """
 
     cycles: float
@@ -107,7 +107,7 @@ class Price:
 
     @classmethod
     def of(cls, report: DelegationReport, size: int = 0) -> Price:
-        """From the report of a program, or of what the NPU and the core do of it."""
+        """Return the cost from the report of a program."""
         operators: dict[str, float] = {}
         for operation in (*report.operations, *report.core_operations):
             if operation.cost is not None and operation.origin.nodes:
@@ -119,17 +119,17 @@ class Price:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a search may do.
+    """Limits and functions of a search.
 
     Attributes:
         quantizer: makes the quantizer for "int8" or "int16" activations, with some settings.
-        price: compiles a quantized module, which is kept as it is.
-        slowdown: time that a program may take, as a multiple of that of int8; inf to measure all that helps.
+        price: compiles a quantized module, which is not changed.
+        slowdown: maximum time of a program, as a multiple of int8's; inf to measure all improvements.
         activations: of the program that the search starts with.
-        cures: to try, group by group, beside projections.
-        helps: whether a second program is nearer to float than a first one by more than chance.
-        has_time: whether there is time for one more program; called with its name.
-        is_accurate: whether the user wants `NEAR`, whether decisions change or not.
+        cures: corrections to try, group by group, in addition to projections.
+        helps: returns whether a second program is significantly nearer to float than a first one.
+        has_time: returns whether there is time for another program; called with its name.
+        is_accurate: True if the user requests `NEAR`, even if no decision changes.
     """
 
     quantizer: Callable[[str, Settings], StaticQuantizer]
@@ -148,17 +148,17 @@ class Allowed:
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """A program that has been judged.
+    """A program that has been evaluated.
 
     Attributes:
         activations: of most operators.
         module: quantized.
-        settings: beside the activations.
-        names: of the cures among them.
-        more: which operators have another precision, for the report.
-        calibrated: the float model with its observers, if more corrections may be made; used up by them.
-        lost: what the user's metric is worse than that of the float model; 0 without a metric.
-        decides_alike: whether no decision differs from the float model's, where that has been looked at.
+        settings: in addition to the activations.
+        names: of the corrections among them.
+        more: description of operators with another precision, for the report.
+        calibrated: the float model with its observers, if further corrections are possible; they consume it.
+        lost: loss of the user's metric against the float model; 0 without a metric.
+        decides_alike: True if all decisions are known to equal the float model's.
     """
 
     activations: str
@@ -174,7 +174,7 @@ class Tried:
 
     @property
     def name(self) -> str:
-        """Return what the report calls it."""
+        """Return its name in the report."""
         return self.activations + self.more
 
     def gains_on(self, other: Tried) -> float:
@@ -185,12 +185,12 @@ class Tried:
 
     @property
     def is_near(self) -> bool:
-        """Return whether it is near float by the outputs, and as good by the user's metric."""
+        """Return True if it is near float by the outputs, and as good by the user's metric."""
         return self.lost < _LOST and self.fidelity.score >= NEAR
 
     @property
     def serves(self) -> bool:
-        """Return whether it is as good as float by all that is known, so that nothing nearer is looked for."""
+        """Return True if it is known to be as good as float, so that the search ends."""
         return self.is_near or (self.lost < _LOST and self.decides_alike)
 
     @property
@@ -204,9 +204,9 @@ class Chosen:
 
     Attributes:
         module: its states are inputs and outputs.
-        frontier: what was measured; None where int8 serves.
-        results: of the module for each call of the trial; None where that is not known.
-        proposal: what makes a choice possible; "" where one was made.
+        frontier: measurements; None if int8 suffices.
+        results: of the module for each call of the trial; None if unknown.
+        proposal: hint that makes a choice possible; "" if one was made.
     """
 
     module: GraphModule
@@ -216,7 +216,7 @@ class Chosen:
 
 
 def allowed_by(how: Quantization, device: Device) -> Allowed | None:
-    """Return what a search may do for a user's request; None where the user decides everything."""
+    """Return limits of a search for a user's request; None if the user has decided everything."""
     if not how.is_auto or how.slowdown is None:
         return None
     own = {} if how.settings is None else read_quantization(how.settings)
@@ -245,10 +245,10 @@ def chosen(
     """Return the best module within the time that is allowed.
 
     Args:
-        module: the float model; kept as it is.
+        module: the float model; it is not changed.
         states: of the float model.
         sequences: calibration data.
-        trial: samples or recordings that are judged, and what the float model gives for them.
+        trial: samples or recordings for the evaluation, and the float model's results.
         plain: the model quantized by `allowed.quantizer(allowed.activations, {})`.
     """
     fewest = _FEWEST_HELD_OUT if trial.held_out else _FEWEST_CALLS
@@ -266,17 +266,17 @@ def chosen(
 
 
 class Search:
-    """Makes programs of a float model, and judges them.
+    """Makes programs of a float model, and evaluates them.
 
     Args:
-        module: the float model; kept as it is.
+        module: the float model; it is not changed.
         states: of the float model.
         sequences: calibration data.
-        trial: samples or recordings that are judged, and what the float model gives for them.
+        trial: samples or recordings for the evaluation, and the float model's results.
 
     Attributes:
-        attempts: name of each cure that was tried, with the programs before and after it.
-        progress: called with the part that is done.
+        attempts: name of each correction that was tried, with the programs before and after it.
+        progress: called with the finished fraction.
     """
 
     def __init__(
@@ -330,7 +330,7 @@ class Search:
         return tried if wide is None else [*tried, wide]
 
     def everywhere(self, first: Tried) -> Tried | None:
-        """Return the program with int16 everywhere but for operators on the core; None where there is none."""
+        """Return the program with int16 everywhere except operators on the core; None if there is none."""
         cured = merged(first.settings, _CORRECTED | ({"projections": True} if has_magnitudes(self.module) else {}))
         own = [name for group in (*_PROJECTIONS, *CURES) for name, cure in group if cure.items() <= cured.items()]
         names = tuple(dict.fromkeys([*first.names, *own, "int16 everywhere"]))
@@ -365,7 +365,7 @@ class Search:
 
     @staticmethod
     def fidelity_of(trial: Trial, results: Sequence[Sequence[Row]]) -> Fidelity:
-        """Return how far results of all calls of a trial are from the float model's."""
+        """Return the distance of results of all calls of a trial from the float model's."""
         return Fidelity.of(_floats(trial.exact), _floats(results), [len(recording) for recording in trial.recordings])
 
     def quantized(
@@ -376,7 +376,7 @@ class Search:
         more: str = "",
         known: GraphModule | None = None,
     ) -> Tried | None:
-        """Return a program that is made anew; None where the model cannot be quantized so, or there is no time."""
+        """Return a new program; None if the model cannot be quantized so, or there is no time."""
         if not self.allowed.has_time((names or (activations,))[-1] + more):
             return None
         self.progress(min(self.trials / _TRIALS, 1.0))
@@ -394,10 +394,10 @@ class Search:
         more: str = "",
         known: GraphModule | None = None,
     ) -> Tried:
-        """Return a program that is made anew.
+        """Return a new program.
 
         Args:
-            known: the float model as it is calibrated for these settings; kept.
+            known: the float model calibrated for these settings; not changed.
 
         Raises:
             MicroNpuError: the model cannot be quantized so.
@@ -415,7 +415,7 @@ class Search:
             return tried
 
     def corrected(self, tried: Tried, cures: Cures) -> Tried:
-        """Return the program with those cures that bring it nearer to float on the judged samples."""
+        """Return the program with those corrections that bring it nearer to float on the evaluated samples."""
         known = tried.calibrated
         for group in cures:
             found: list[tuple[Tried, bool]] = []
@@ -436,13 +436,13 @@ class Search:
         return replace(tried, calibrated=known)
 
     def helps(self, before: Tried, after: Tried) -> bool:
-        """Return whether a cure brings a program nearer to float."""
+        """Return True if a correction brings a program nearer to float."""
         if self.allowed.helps is not None:
             return self.allowed.helps(before.fidelity, after.fidelity)
         return after.gains_on(before) >= _FREE_GAIN
 
     def is_idle(self, tried: Tried, cure: Settings, settings: Settings) -> bool:
-        """Return whether a cure changes nothing, or is not needed."""
+        """Return True if a correction changes nothing, or is not needed."""
         before, after = (self.allowed.quantizer(tried.activations, s).settings for s in (tried.settings, settings))
         if (before.default, before.corrections) == (after.default, after.corrections):
             return True
@@ -458,7 +458,7 @@ class Search:
     # ---------------------------------------------------------------- int16 for some operators
 
     def mixed(self, narrow: Tried, wide: Tried | None, most: float) -> list[Tried]:
-        """Return the best set of operators in int16 within the time, compiled, or all sets; [] where there is none."""
+        """Return the best set of operators in int16 within the time, compiled, or all sets; [] if there is none."""
         if wide is None or has_loops(narrow.module) or narrow.price is None or wide.price is None:
             return []
         most = min(most, wide.cycles)
@@ -479,7 +479,7 @@ class Search:
         return found
 
     def for_order(self, module: GraphModule) -> tuple[list[Sequence[Row]], list[list[torch.Tensor]]]:
-        """Return samples, or first calls of recordings, by which values are ordered, and the float model's results."""
+        """Return samples, or first calls of recordings, for ordering values, and the float model's results."""
         nodes = len(module.graph.nodes)
         most = min(_ORDER_WORK // max(1, sum(self.work.values())), _ORDER_NODES // max(1, nodes))
         runs = max(1, most // max(1, min(nodes, MOST_ORDERED)))
@@ -504,7 +504,7 @@ class Search:
     # ---------------------------------------------------------------- float on the core
 
     def on_core(self, best: Tried, most: float) -> Tried:
-        """Return the program with small operators in float on the core, where that removes much noise."""
+        """Return the program with small operators in float on the core, if that removes much noise."""
         if best.fidelity.score >= _CLOSE or has_loops(best.module):
             return best
         sensitivity = Sensitivity(best.module, self.work, self.for_order(best.module)[0], wide=False)
@@ -514,7 +514,7 @@ class Search:
             more = path | value.parts
             if more == path or not self.fitting(more):
                 continue
-            path = more  # errors of neighbours may cancel, so that one of them alone gains nothing
+            path = more  # errors of neighbours may cancel, so that one alone gains nothing
             if (found := sensitivity.without(path)) < left * 10 ** (-_FREE_GAIN / 10):
                 parts, left = path, found
             if sensitivity.alone(value) * 100 < left:
@@ -551,7 +551,7 @@ class Search:
         return best
 
     def frontier(self, tried: Sequence[Tried], best: Tried, start: Tried) -> Frontier:
-        """Return what was measured, for the report."""
+        """Return the measurements, for the report."""
         every = tried if any(t is best for t in tried) else [*tried, best]
         points = tuple(
             Point(
@@ -571,12 +571,12 @@ class Search:
 
 
 def has_loops(module: GraphModule) -> bool:
-    """Return whether a recurrent layer is a step that is called in a loop, which runs slowly here."""
+    """Return True if a recurrent layer is a step that is called in a loop, which runs slowly on this machine."""
     return next(iter(loops_of(module)), None) is not None
 
 
 def _typed(tried: Tried, best: Tried, start: Tried) -> str:
-    """Return what the user types for a program that was not chosen; "" where it is not nearer to float."""
+    """Return the option for a program that was not chosen; "" if it is not nearer to float."""
     if tried is best or tried.gains_on(best) <= 0:
         return ""
     if len(tried.settings.get("nodes", ())) > _MOST_TYPED:

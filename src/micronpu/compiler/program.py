@@ -1,4 +1,4 @@
-"""What a compilation returns."""
+"""The compiled program."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 LITERT_SUFFIX = ".tflite"
 ONLY = "forward"
-"""The method of a program that has one."""
+"""The method of a program with only one."""
 ETDUMP = "profile.etdump"
-"""Where a profile is written unless it is said."""
+"""Default path of a profile."""
 _OF_THIS_PROCESS = ("partitions", "quantized", "_every")
 """Attributes that cannot be pickled."""
 
@@ -49,22 +49,21 @@ _OF_THIS_PROCESS = ("partitions", "quantized", "_every")
 class CompiledProgram:
     """A finished program.
 
-    A copy of it has first values in its states.  What is pickled has neither `partitions` nor `quantized`, which are
-    graphs of torch with the user's model in them: it runs, saves, deploys and has its report.
+    A copy has initial values in its states.  A pickled program has neither `partitions` nor `quantized`, which are
+    graphs of torch with the user's model; it still runs, saves, deploys and has its report.
 
     Attributes:
         buffer: the bytes of the ``.pte``.
-        report: what runs where and why.
+        report: the delegation report.
         partitions: the delegated parts with their graphs.
-        data_files: what else a board needs, by file name: blocks that the options place outside of the program.
-        quantized: the quantized model, to be compared with; ``quantized(*inputs)`` runs it in eager mode.
+        data_files: further files that a board needs, by name: data that the options place outside of the program.
+        quantized: the quantized model, for comparison; ``quantized(*inputs)`` runs it in eager mode.
         seconds: wall time per step of the compilation.
-        borders: what inputs and outputs mean where they are integers, with ``quantize`` and ``dequantize``; None where
-            they are floats.
-        rows: the first inputs of the calibration data, as the program takes them: golden vectors of `deploy`.
-        states: buffers that live on from one call to the next, with their first values.
-        method: its name in the file, where that has several; "" for the only one.
-        basis: what the bytes rest on; see `manifest`.
+        borders: meaning of integer inputs and outputs, with ``quantize`` and ``dequantize``; None for floats.
+        rows: the first samples of the calibration data in the program's dtypes: golden vectors of `deploy`.
+        states: buffers that persist from one call to the next, with their initial values.
+        method: name of the method; "" if the file has only one.
+        basis: inputs that determine the bytes; see `manifest`.
     """
 
     buffer: bytes
@@ -114,17 +113,17 @@ class CompiledProgram:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def made_of(self, basis: Basis) -> CompiledProgram:
-        """The program with what it was made of, which its report gives the digests of."""
+        """Return the program with the inputs that determine its bytes, whose digests its report contains."""
         hashes = {**self.report.hashes, **basis.hashes()}
         return replace(self, basis=basis, report=replace(self.report, hashes=hashes))
 
     def save(self, path: str | os.PathLike[str], *, vela: bool = False, manifest: bool = False) -> Path:
-        """Writes the ``.pte``, and the data files beside it; a file is replaced only when the new one is complete.
+        """Write the ``.pte``, and the data files beside it; a file is replaced only when the new one is complete.
 
         Args:
-            path: where it ends in ".tflite", the quantized network is written as one LiteRT model; see `to_litert`.
+            path: if it ends in ".tflite", the quantized network is written as one LiteRT model; see `to_litert`.
             vela: see `to_litert`.
-            manifest: also write what the program was made of, ``NAME.manifest.json`` beside it; see `manifest`.
+            manifest: also write the program's manifest, ``NAME.manifest.json`` beside it; see `manifest`.
         """
         check_switch("vela", vela)
         check_switch("manifest", manifest)
@@ -145,11 +144,11 @@ class CompiledProgram:
             raise OptionError(f"A manifest is about a program, but {path} is a LiteRT model.", hint="model.pte")
 
     def manifest(self, program: str | os.PathLike[str] = "program.pte", sources: Sources | None = None) -> Manifest:
-        """What the program was made of, of which the same bytes can be made again; see docs/stability.md.
+        """Return the manifest of the program, from which the same bytes can be rebuilt; see docs/stability.md.
 
         Args:
             program: name of its file.
-            sources: where the command found the model and its data.
+            sources: the model and its data on the command line.
         """
         name = check_name(program).name
         blobs = {name: self.buffer, **self.data_files}
@@ -157,13 +156,13 @@ class CompiledProgram:
         return Manifest(name, len(self.buffer), hashes, self.basis, sources or Sources())
 
     def save_etrecord(self, path: str | os.PathLike[str], *inputs: torch.Tensor) -> Path:
-        """Writes the ETRecord, by which `executorch.devtools.Inspector` names the lines of the model.
+        """Write the ETRecord, with which `executorch.devtools.Inspector` shows the source lines of the model.
 
         Args:
-            inputs: of the run that is recorded, for `calculate_numeric_gap`; the example inputs unless given.
+            inputs: of the recorded run, for `calculate_numeric_gap`; default: the example inputs.
 
         Raises:
-            FileError: it cannot be written there.
+            FileError: it cannot be written.
         """
         from micronpu.compiler.etrecord import write_etrecord
 
@@ -179,13 +178,13 @@ class CompiledProgram:
         )
 
     def to_litert(self, *, vela: bool = False) -> bytes:
-        """The quantized network as one LiteRT model of integers, with names and a signature.
+        """Return the quantized network as one LiteRT model of integers, with names and a signature.
 
-        For LiteRT Micro on the core, for Vela's command, for NXP's converter as a tool by itself, for Netron.  Inputs
-        and outputs are those of the program with ``io="int8"``, in the same order and layout.
+        It is for LiteRT Micro on the core, the command `vela`, NXP's standalone converter, and Netron.  Inputs and
+        outputs are those of the program with ``io="int8"``, in the same order and layout.
 
         Args:
-            vela: the optimised model with the operator ``ethos-u`` instead, with the command stream of this program.
+            vela: return the optimised model with the operator ``ethos-u`` and the command stream of this program.
 
         Raises:
             UnsupportedError: an operator stays in float; the message names each, with its line.
@@ -208,20 +207,20 @@ class CompiledProgram:
         force: bool = False,
         functions: Sequence[str] = (),
     ) -> Deployment:
-        """Writes a folder with all that the firmware needs beside ExecuTorch's runtime; see docs/deploy.md.
+        """Write a folder with all that the firmware needs in addition to ExecuTorch's runtime; see docs/deploy.md.
 
         Args:
-            folder: which is new or empty.
-            target: the board; what the program was compiled for unless given.
+            folder: a new or empty folder.
+            target: the board; default: the program's target.
             vectors: golden vectors: for each input in order an array with a row per vector; ``output_0`` and so on may
-                follow. The first rows of the calibration data unless given.
-            name: of files and C names.
-            section: in which the program stands in the firmware.
-            force: write into a folder that holds files, in the place of those with the same names.
-            functions: C functions to write beside the program, of `micronpu.deploy.functions`: "resize", "nms" ...
+                follow. Default: the first samples of the calibration data.
+            name: prefix of files and C symbols.
+            section: linker section of the program.
+            force: write into a folder that holds files; those of the same names are replaced.
+            functions: C functions to add, of `micronpu.deploy.functions`: "resize", "nms" ...
 
         Raises:
-            MicroNpuError: the target cannot take the program, vectors do not fit, or the folder holds files.
+            MicroNpuError: the program does not fit the target, vectors are invalid, or the folder holds files.
         """
         from micronpu.deploy.deployment import SECTION, deploy_together
 
@@ -240,7 +239,7 @@ class CompiledProgram:
         )
 
     def source(self, name: str, vectors: Mapping[str, Any] | None) -> Source:
-        """The program with what `deploy` needs to know of it; see there."""
+        """Return the program in the form that `deploy` takes; see there."""
         from micronpu.deploy.deployment import Source
 
         check_type("vectors", vectors, Mapping, type(None), hint="an array of rows per input, by name")
@@ -256,25 +255,26 @@ class CompiledProgram:
         )
 
     def own_target(self) -> str | None:
-        """The target that the program was compiled for, where its core runs Linux, whose folder is another one."""
+        """Return the program's target if its core runs Linux, which has a different folder."""
         from micronpu.chips.core import runs_linux
         from micronpu.targets.registry import find_target
 
         try:
             target = find_target(self.report.target)
-        except OptionError:  # of a chip file of the user's
+        except OptionError:  # of a chip file of the user
             return None
         return target.name if target.chip is not None and runs_linux(target.chip.core) else None
 
     def _references(self) -> dict[bytes, Reference]:
-        """What the runs of command streams can be compared with, by payload."""
+        """Return references for verifying runs of command streams, by payload."""
         from micronpu.host.proof import reference_of
 
         parts = vars(self).get("_every") or self.partitions
         return {p.payload: reference_of(p.graph, p.written, p.flatbuffer) for p in parts if p.written}
 
     def _runner(self) -> Callable[[Sequence[Any]], list[Any]]:
-        """Runs the program on arrays, call by call from the first values of its states, in a copy of its own."""
+        """Return a function that runs a copy of the program on arrays, call by call from the initial values of its
+        states."""
         from micronpu.runtime import ArrayProgram
 
         host: list[ArrayProgram] = []
@@ -293,7 +293,7 @@ class CompiledProgram:
         return self.method or ONLY
 
     def _loaded(self, *, fast: bool = False, check: bool = False) -> HostProgram:
-        """The program in the runtime of this machine, loaded once for each way to run it."""
+        """Return the program in the runtime of this machine, loaded once for each set of run options."""
         from micronpu.runtime import ArrayProgram, RunOptions
 
         options = RunOptions(fast=fast, check=check)
@@ -308,19 +308,20 @@ class CompiledProgram:
         return self._loaded(fast=fast, check=check).run(*inputs, method=self._name)
 
     def board(self, on: str = "corstone300", *, seconds: float | None = None) -> VirtualBoard | NsysBoard:
-        """An emulated board that runs the program in Arm's own firmware, or NXP's simulator; see docs/virtual-board.md.
+        """Return an emulated board that runs the program in Arm's own firmware, or NXP's simulator; see
+        docs/virtual-board.md.
 
             with program.board() as board:
                 (scores,) = board.run(features)  # NumPy arrays, as often as wanted
 
         Args:
-            on: name of the board. Where Arm has no ExecuTorch runner for it, the program runs as the LiteRT model of
+            on: name of the board. If Arm has no ExecuTorch runner for it, the program runs as the LiteRT model of
                 ``to_litert(vela=True)``, whose inputs and outputs are integers. "imxrt700", for a Neutron program for
-                silicon, is NXP's simulator, where that is installed.
+                silicon, is NXP's simulator, if it is installed.
             seconds: time limit of the start, and of each call.
 
         Raises:
-            MicroNpuError: the board does not take the program; or QEMU or the runner is missing.
+            MicroNpuError: the board cannot run the program; or QEMU or the runner is missing.
         """
         from micronpu.board.model import read_model
         from micronpu.board.nsys import NsysBoard, read_silicon
@@ -344,25 +345,25 @@ class CompiledProgram:
         profile: bool | str | os.PathLike[str] = False,
         on: str | None = None,
     ) -> Any:
-        """Runs the program in the ExecuTorch runtime of this machine, the NPU's part in the simulator.
+        """Run the program in the ExecuTorch runtime of this machine, the NPU's part in the simulator.
 
         Args:
-            inputs: tensors with shape and dtype of the example inputs; or one dictionary of them by the names of the
-                inputs, which are those of ``report.inputs``.
-            fast: optimised kernels, which may differ by one step from the bit-exact ones.
-            check: compare the command stream of an Ethos-U with its graph after every operation that both name, which
-                is slow; see `RunOptions`.
-            profile: where to write an ETDump of the run, and what each operation wrote beside it, ``PATH.values``; True
+            inputs: tensors with shape and dtype of the example inputs; or one dictionary of them by the names in
+                ``report.inputs``.
+            fast: optimised kernels, which may differ by one LSB from the bit-exact ones.
+            check: compare the command stream of an Ethos-U with its graph after every common operation, which is slow;
+                see `RunOptions`.
+            profile: path for an ETDump of the run; the results of each operation are written to ``PATH.values``. True
                 writes ``profile.etdump`` and ``profile.etdump.values``. See docs/profiling.md.
-            on: an emulated board, such as "corstone300", in the place of this machine's runtime: Arm's own firmware,
-                started anew, with the first values of all states. See `board`. A Neutron program for silicon, which
-                this machine cannot run, runs in NXP's simulator where that is installed.
+            on: an emulated board, such as "corstone300", instead of this machine's runtime: Arm's own firmware,
+                restarted with the initial values of all states. See `board`. A Neutron program for silicon, which this
+                machine cannot run, runs in NXP's simulator if it is installed.
 
         Returns:
-            The output, or a tuple where there are several.
+            The output, or a tuple for several.
 
         Raises:
-            PayloadError: with ``check``, where the first difference is.
+            PayloadError: with ``check``, the place of the first difference.
             ModelError: a dictionary has other names.
         """
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
@@ -383,7 +384,7 @@ class CompiledProgram:
             except PayloadError:
                 from micronpu.board.nsys import chip_that_runs
 
-                # A program for silicon, which the vendor's simulator runs where it is installed.
+                # A program for silicon, which the vendor's simulator runs if installed.
                 chip = None if fast or check else chip_that_runs(self.buffer, self.report.target)
                 if chip is None:
                     raise
@@ -391,9 +392,7 @@ class CompiledProgram:
         return results[0] if len(results) == 1 else results
 
     def reset(self) -> None:
-        """Sets the states back to their first values: the next call is the first of a sequence.
-
-        That of ``quantized`` too.
+        """Reset the states to their initial values, also in ``quantized``: the next call is the first of a sequence.
 
         Raises:
             ModelError: the program has no state.
@@ -406,7 +405,7 @@ class CompiledProgram:
         self.reset_states()
 
     def reset_states(self) -> None:
-        """As `reset`, for programs with and without states."""
+        """Reset the states, if there are any."""
         if self.states:
             for host in self._host.values():
                 if host.states:
@@ -420,7 +419,7 @@ class CompiledProgram:
         return program_view(self.report, self.seconds)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the report's page."""
+        """Return the report's page for a notebook."""
         return self.report._repr_html_()
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""From what the user gives to a quantized module: checked, exported, sparse where asked for, trained or calibrated."""
+"""From the user's arguments to a quantized module: check, export, optionally make sparse, then train or calibrate."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ from micronpu.transforms.sparsity.keep import keep_what_is_sparse
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantized model, from which programs are made and with which they are compared.
+    """A quantized model, from which programs are made, and the reference for them.
 
     Attributes:
         module: with its states as its last inputs and outputs.
         examples: inputs for it.
-        rows: the first rows of the user's data, as it takes them.
-        trial: the rows that the program is tried on, as the float model takes them.
-        borders: what its inputs and outputs mean where they are integers.
-        sparsity: what became of its weights before, where they were made sparse.
-        notes: sentences about what became of its weights.
+        rows: the first samples of the user's data, in its dtypes.
+        trial: the samples for the evaluation, in the float model's dtypes.
+        borders: meaning of integer inputs and outputs, or None.
+        sparsity: report on its sparse weights, or None.
+        notes: notes about its weights.
         warnings: about the calibration data.
-        digests: of what the user gave.
-        frontier: what a search for precision has measured; None where there was none, or int8 serves.
-        results: what the module gives for all calls of the trial; None where that is not known.
-        proposal: what to try for more precision than int8; "" where there is nothing.
+        digests: of the user's arguments.
+        frontier: measurements of a search for precision; None without one, or if int8 suffices.
+        results: results of the module for all calls of the trial; None if unknown.
+        proposal: hint for more precision than int8; "" without one.
     """
 
     module: GraphModule
@@ -71,7 +71,7 @@ class Quantized:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """What lives on from one call to the next."""
+        """States that persist from one call to the next."""
         return states_of(self.module).values
 
 
@@ -100,11 +100,11 @@ def quantized_module(
     float_too: bool = False,
     allowed: Allowed | None = None,
 ) -> Quantized:
-    """Checks all input, exports and quantizes.
+    """Check all input, export and quantize.
 
     Args:
-        allowed: what a search for the nearest program may do; None for no search.
-        float_too: also run the float model on the rows that the program is tried on.
+        allowed: limits of a search for the best program; None for no search.
+        float_too: also run the float model on the samples for the evaluation.
     """
     with clock.step("export"):
         given = exported(model, example_inputs)
@@ -146,7 +146,7 @@ def quantized_module(
         LOOPS_ALLOWED.say(given.module, True)
         NOT_NEGATIVE.say(given.module, inputs_not_negative(given, [row for calls in sequences for row in calls]))
         with quiet():
-            second = copy.deepcopy(given.module) if allowed is not None else None  # the first is used up
+            second = copy.deepcopy(given.module) if allowed is not None else None  # the first copy is consumed
         with clock.step("quantize") as progress:
             module = quantize(
                 given.module, sequences, quantizer, lambda done: progress(done / calls), states=given.states
@@ -167,13 +167,13 @@ def quantized_module(
 
 
 def _steps(quantizer: StaticQuantizer) -> int:
-    """Steps of the scale of an input."""
+    """Return the number of LSBs in the range of an input."""
     default = quantizer.settings.default
     return 65535 if default is not None and default.activations == "int16" else 255
 
 
 def _of_quantized(warnings: Iterable[ReportWarning], module: GraphModule) -> tuple[ReportWarning, ...]:
-    """Warnings without those about the scale of an input that is standardised before it is quantized."""
+    """Return the warnings without those about the scale of an input that is standardized before it is quantized."""
     inputs = (node for node in module.graph.nodes if node.op == "placeholder")
     raw = {node.name for node in inputs if any(map(is_quantize, node.users))}
     return tuple(w for w in warnings if w.rule != "unlike-features" or w.node in raw)

@@ -1,7 +1,7 @@
 """The noise that the rounding of single values, and of sets of them, adds to a network's outputs.
 
 Everything is measured in a quantized module that runs in float: its weights are rounded, and of its activations only
-those that a measurement is about.  A network with states is run call by call.
+the measured ones.  A network with states is run call by call.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from micronpu.quantize.running import Row
 from micronpu.quantize.unrounded import Layer, Unrounded, float_leaves, grid_limits
 
 _SATURATED = 6.5
-"""Where the sigmoid of a value is 0 or 1 to within half an LSB of int8."""
+"""Value from which its sigmoid is 0 or 1 to within half an LSB of int8."""
 MOST_ORDERED = 64
-"""Values that are measured alone, at most: those with most noise of their own."""
+"""Maximum number of values that are measured alone: those with the largest rounding noise."""
 _DOWN, _UP = 3.2, 1.03
-"""NPU cycles that the conversion of a number from int16 to int8 takes, and that from int8 to int16 (Vela's figures)."""
+"""NPU cycles per element for the conversion from int16 to int8, and from int8 to int16 (Vela's figures)."""
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How far results are from the float model's.
+    """Distance of results from the float model's.
 
-    An output that reaches where a sigmoid saturates counts twice: as it is, and behind a sigmoid, since scores far from
-    a threshold hide those next to it.
+    An output with values that saturate a sigmoid counts twice: unchanged, and after a sigmoid, since scores far from a
+    threshold would otherwise hide those near it.
 
     Attributes:
         signal: power of each view of an output, over all samples.
-        noise: of each sample or recording, by view. [samples][views]
-        outputs: how many of the views are outputs as they are; these come first.
+        noise: power of the noise of each sample or recording, by view: [samples][views].
+        outputs: number of views that are unchanged outputs; these come first.
     """
 
     signal: tuple[float, ...]
@@ -56,7 +56,7 @@ class Fidelity:
         """Compare results, call by call.
 
         Args:
-            lengths: calls of each recording, whose noise is added up: quiet calls outnumber those that matter.
+            lengths: calls of each recording, whose noise is summed: most calls are quiet.
         """
         peaks = [max(_peak(row[i]) for row in exact) for i in range(len(exact[0]))] if exact else []
         behind = [i for i, peak in enumerate(peaks) if peak > _SATURATED]
@@ -74,12 +74,12 @@ class Fidelity:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Noise of each sample in the sum of all views' signals, each view scaled to a signal of 1."""
+        """Noise of each sample relative to the sum of all views' signals, each view scaled to a signal of 1."""
         return tuple(sum(n / s for n, s in zip(row, self.signal, strict=True) if s > 0) for row in self.noise)
 
     @property
     def score(self) -> float:
-        """dB of all views together: near that of the worst one."""
+        """dB of all views together, close to that of the worst one."""
         return _decibels(1.0, sum(self.shares))
 
     @property
@@ -90,7 +90,7 @@ class Fidelity:
         return min((_decibels(s, n) for s, n in pairs if s > 0), default=math.inf)
 
     def gains_on(self, other: Fidelity) -> float:
-        """dB by which this one is nearer; 0 where a single one of several samples makes it so."""
+        """Return dB by which this one is nearer; 0 if a single one of several samples decides that."""
         gained = sorted(t - m for m, t in zip(self.shares, other.shares, strict=True) if m != t)
         rest = gained[:-1] if len(self.shares) > 1 else gained
         return self.score - other.score if sum(rest) > 0 else 0.0
@@ -119,7 +119,7 @@ class Value:
         quantize: the node that rounds it.
         producer: the operator that computes it, by its name in the exported program; "" for an input.
         readers: the operators that compute with it.
-        elements: how many numbers it is.
+        elements: number of its elements.
     """
 
     quantize: Node
@@ -140,7 +140,7 @@ class Sensitivity:
         module: its states are inputs and outputs.
         names: the operators of the exported program.
         sequences: samples; those of a network with states are sequences of calls.
-        wide: whether a value that is wider is int16; otherwise it is float.
+        wide: True if a wider value is int16; otherwise it is float.
 
     Attributes:
         values: in the order of the graph.
@@ -172,7 +172,7 @@ class Sensitivity:
         return self._alone[value.quantize]
 
     def ordered(self) -> list[Value]:
-        """Return the values with most noise alone, largest first; of many, those whose own rounding is coarse."""
+        """Return the values with most noise alone, largest first; of many, only those with coarse rounding."""
         values = [v for v in self.values if v.parts]
         if len(values) > MOST_ORDERED:
             own = self._coarseness()
@@ -180,7 +180,7 @@ class Sensitivity:
         return sorted(values, key=lambda v: -self.alone(v))
 
     def without(self, parts: Collection[str]) -> float:
-        """Return the noise when some operators are wider, as a share of the signal."""
+        """Return the noise if some operators are wider, as a share of the signal."""
         kept = dict(self._own)
         for value in self.values:
             if value.parts and value.parts <= frozenset(parts):
@@ -250,7 +250,7 @@ class Sensitivity:
 
 
 def exported_name(node: Node, names: Collection[str]) -> str:
-    """Return the operator of the exported program that a node was made of; "" where that is not known.
+    """Return the operator of the exported program that a node was made of; "" if unknown.
 
     Args:
         names: the operators of the exported program.
@@ -264,7 +264,7 @@ def exported_name(node: Node, names: Collection[str]) -> str:
 
 
 def _source(layer: Layer) -> Node:
-    """Return what computes the values of a layer: not what only moves them."""
+    """Return the operator that computes the values of a layer, before operators that only move them."""
     node = layer.first
     while node.op == "call_function" and not (is_compute(node) and not _moves(node)):
         node = node.all_input_nodes[0]
@@ -312,12 +312,12 @@ class Path:
             waiting = {value: noise for value, noise in waiting.items() if not value.parts <= done}
 
     def within(self, cycles: float) -> frozenset[str]:
-        """Return the longest start of the path that adds so many cycles at most."""
+        """Return the longest prefix of the path that adds at most so many cycles."""
         return max((s for s, price in self.steps if price <= cycles), key=len, default=frozenset())
 
 
 def _conversion(value: Value, wide: Collection[str]) -> float:
-    """Return the cycles of a value's conversion between int8 and int16 when some operators are int16."""
+    """Return the cycles of a value's conversion between int8 and int16 if some operators are int16."""
     if not value.producer:
         return 0.0
     if value.producer in wide:

@@ -1,4 +1,4 @@
-"""Several methods of one program: checked, exported, quantized together, and compiled into one file."""
+"""Compilation of several methods into one program: checked, exported, and quantized together."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def compile_methods(
     """See `micronpu.compile`; the methods share states by the names of their buffers.
 
     Args:
-        calibration: by method, what `micronpu.compile` takes for a model; or a list of sequences of calls of whichever
+        calibration: calibration data by method, as for `micronpu.compile`; or a list of sequences of calls of any
             method, ``[[("prefill", inputs), ("decode", inputs), ...], ...]``.
 
     Raises:
@@ -111,7 +111,7 @@ def compile_methods(
     return CompiledMethods({program.method: program.made_of(basis) for program in programs})
 
 
-# ---------------------------------------------------------------- what the user gives
+# ---------------------------------------------------------------- the user's arguments
 
 
 def _checked(methods: Methods) -> Methods:
@@ -128,7 +128,7 @@ def _checked(methods: Methods) -> Methods:
 
 
 def _in_order(methods: Methods, calibration: Any) -> tuple[Methods, Any]:
-    """Methods whose inputs are by name, and their calibration data, with these in order."""
+    """Return methods whose inputs are by name, and their calibration data, with inputs in order."""
     found = dict(methods)
     for name, (model, examples) in methods.items():
         if isinstance(examples, Mapping):
@@ -136,7 +136,7 @@ def _in_order(methods: Methods, calibration: Any) -> tuple[Methods, Any]:
                 found[name] = called_by_name(_of_method(model), examples)
                 if isinstance(calibration, Mapping) and name in calibration:
                     calibration = {**calibration, name: rows_in_order(calibration[name], examples)}
-    if isinstance(calibration, list):  # sequences of calls of whichever method
+    if isinstance(calibration, list):  # sequences of calls of any method
         named = {name: tuple(examples) for name, (_, examples) in methods.items() if isinstance(examples, Mapping)}
         calibration = [
             [
@@ -153,7 +153,7 @@ def _in_order(methods: Methods, calibration: Any) -> tuple[Methods, Any]:
 
 
 def _exported(methods: Methods) -> dict[str, Exported]:
-    """All methods as graphs. What one of them writes is a state of each that reads it."""
+    """Return all methods as graphs. A buffer that one of them writes is a state of each that reads it."""
     programs: dict[str, Any] = {}
     for name, (model, examples) in methods.items():
         with _Named(name):
@@ -170,7 +170,7 @@ def _exported(methods: Methods) -> dict[str, Exported]:
 
 
 class _Named:
-    """Says in which method an error is."""
+    """Adds the name of the method to errors."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -184,7 +184,7 @@ class _Named:
 
 
 def _of_method(model: Any) -> Any:
-    """The module whose forward a bound method is; anything else as it is.
+    """Return the module whose forward is a bound method; anything else unchanged.
 
     It is the user's module with another forward: its parameters, and the names of its buffers.
     """
@@ -194,7 +194,7 @@ def _of_method(model: Any) -> Any:
 
 
 def _check_states(given: Mapping[str, Exported]) -> None:
-    """Raises `ModelError` where a state is not the same tensor in all methods that have it."""
+    """Raise `ModelError` if a state is not the same tensor in all methods that have it."""
     seen: dict[str, tuple[str, State]] = {}
     nodes: dict[str, str] = {}
     for method, own in given.items():
@@ -231,7 +231,7 @@ def _check_corrections(quantizer: StaticQuantizer) -> None:
 
 
 def _ready(given: Mapping[str, Exported]) -> dict[str, Quantized]:
-    """Methods that were quantized before."""
+    """Return methods that were quantized before."""
     made = {name: integer_states(own.module) for name, own in given.items()}
     check_grids(made)
     return {
@@ -289,7 +289,7 @@ def _quantized(
 def _data(
     given: Mapping[str, Exported], calibration: Any, checks: Verification
 ) -> tuple[list[list[Call]], dict[str, Trial]]:
-    """Calibration as sequences of calls, and what each method is tried on."""
+    """Return calibration data as sequences of calls, and the samples for the evaluation of each method."""
     if calibration is None or isinstance(calibration, Mapping):
         known = dict(calibration or {})
         if more := known.keys() - given.keys():
@@ -316,7 +316,7 @@ def _data(
 def _calls(
     given: Mapping[str, Exported], calibration: Any, checks: Verification
 ) -> tuple[list[list[Call]], dict[str, Trial]]:
-    """The same of sequences in which methods take turns."""
+    """Return the same for sequences in which methods alternate."""
     hint = '[[("prefill", inputs), ("decode", inputs), ...], ...], or {"prefill": ..., "decode": ...}'
     if isinstance(calibration, str) or not isinstance(calibration, Sequence):
         raise ModelError(f"Calibration data of several methods is {described(calibration)}.", hint=hint)

@@ -1,8 +1,8 @@
-"""How far a quantized model's results move when its values are rounded otherwise.
+"""Perturbation of a quantized model's results by different rounding.
 
-Integers of a program and the floats that a quantized model computes with round differently, here and there by a step.
-A position of the largest of values that are almost equal, or a comparison of two, then changes altogether, and nothing
-is wrong.  Whether that is so is not read off the operators: the model is run with steps added where it rounds.
+Integers of a program and the floats of a quantized model occasionally round differently, by an LSB. The position of the
+largest of nearly equal values, or a comparison of two, may then change completely without an error.  To recognize this,
+the model is run with LSBs added where it rounds.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from micronpu.frontend.program import ProgramView, is_quantize
 from micronpu.upstream.torch import tree_leaves
 
 TRIES = 128
-"""Before a difference is called an error.  One of some ten almost equal values comes first in a few of a hundred."""
-_ON_THE_GRID = 1e-3  # of a step; what is nearer to an integer than that was not rounded
+"""Runs before a difference is called an error.  One of ten nearly equal values comes first in a few of a hundred runs.
+"""
+_ON_THE_GRID = 1e-3  # in LSB; a value closer to an integer was not rounded
 _STEPS = {torch.int8: 1, torch.int16: 4}
-"""By how many steps an operator may round otherwise; those of int16 interpolate in tables."""
+"""LSBs by which an operator may round differently; those of int16 interpolate in tables."""
 
 
 def shaken(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]], seed: int) -> tuple[torch.Tensor, ...]:
-    """Results of the last of some rows, with values that are rounded up to a step off.
+    """Return the results of the last sample, with rounded values that are perturbed by up to an LSB.
 
     Args:
-        rows: run one after the other; more than one matters only to a module with states.
+        rows: samples that run one after the other; more than one is relevant only for a module with states.
     """
     model = _Shaken(module, seed)
     results: Any = ()
@@ -40,7 +41,7 @@ class _Shaken(Interpreter):
     def __init__(self, module: GraphModule, seed: int) -> None:
         super().__init__(module)
         self._random = torch.Generator().manual_seed(seed)
-        self._share = 0.5 ** (seed % 4)  # of the rounded values that move, at most: many at once hide each other
+        self._share = 0.5 ** (seed % 4)  # maximum share of perturbed values; many at once mask each other
         view = ProgramView(module)
         self._edges = {n: view.edge(n) for n in module.graph.nodes if n.op == "call_function" and is_quantize(n)}
 

@@ -1,4 +1,4 @@
-"""What is asked of a program before it is handed out, as one value."""
+"""Verification options of a compilation, as one value."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from micronpu.report.warnings import check_strict_use
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """How a program is tried, and what it must keep.
+    """Options for the evaluation of a program, and its budgets.
 
     Attributes:
-        run: run the program on a few rows, and compare it with the quantized model and with the float model; see
+        run: run the program on a few samples, and compare it with the quantized model and with the float model; see
             ``report.agreement``, ``report.accuracy`` and ``report.warnings``.
-        strict: refuse a program that a warning of the report is about, such as one that is below 10 dB against float.
-            Otherwise Python's `warnings` show each.
-        held_out: how many samples of the calibration data are held out from calibration, evenly spread, for the program
-            to be judged on; of a model with states, recordings.  Unless given none of fewer than 16; then one in eight,
-            or as many as leave 32 that calibrate, at most 32.
-        data: samples or recordings of your own to judge on, in the form of calibration data; all calibration data
-            calibrate then.
+        strict: refuse a program with a severe warning in its report, such as less than 10 dB against float. Otherwise
+            Python's `warnings` show it.
+        held_out: number of calibration samples, or recordings of a model with states, that are held out for the
+            evaluation, evenly spread.  Default: none of fewer than 16; otherwise one in eight, or as many as leave 32
+            that calibrate, at most 32.
+        data: separate samples or recordings for the evaluation, in the form of calibration data; all calibration data
+            then calibrate.
         labels: of `data`, an entry for each sample, or for each call of a recording.
-        metric: of your task, computed on the held-out samples: "top1", "auc", "f1", "mae", or a function ``(outputs,
-            labels)`` or ``(outputs, labels, inputs)`` that returns a number, of which more is better.  Outputs are an
-            array with a row for each sample, or a tuple of arrays where the model has several; without labels the
-            float model's outputs stand for them.
-        budgets: what the program may take at most, and must reach at least; one that misses them is an error.
-        allow_missing_kernels: also make programs whose host part calls operators that ExecuTorch has no portable kernel
-            for, for those who register their own.
+        metric: metric of your task, computed on the held-out samples: "top1", "auc", "f1", "mae", or a function
+            ``(outputs, labels)`` or ``(outputs, labels, inputs)`` that returns a number, larger is better.  Outputs are
+            an array with a row for each sample, or a tuple of arrays for several outputs; without labels the float
+            model's outputs are the labels.
+        budgets: limits of the program; missing one is an error.
+        allow_missing_kernels: allow operators on the core without a portable kernel in ExecuTorch, for applications
+            that register their own.
 
     Raises:
-        OptionError: a value does not fit, or ``strict`` or a metric is asked of what does not run.
+        OptionError: a value is invalid, or ``strict`` or a metric is given without ``run``.
     """
 
     run: bool = True
@@ -68,12 +68,12 @@ class Verification:
 
     @property
     def judging(self) -> HeldOut:
-        """The samples that the program is judged on."""
+        """The held-out samples with labels and metric."""
         return HeldOut(self.held_out, self.data, self.labels, self.metric)
 
     @classmethod
     def of(cls, given: Any) -> Verification:
-        """From what `micronpu.compile` takes: True and False are `run`, and budgets `budgets`.
+        """Convert the argument of `micronpu.compile`: True and False are `run`, and budgets `budgets`.
 
         Raises:
             OptionError: it is none of these.

@@ -1,8 +1,7 @@
-"""The program that was made, run beside the quantized model: the last look before the user gets it.
+"""Verification of the finished program against the quantized model.
 
-Rounding differs between the integers of a program and the floats that quantized models compute with, and a step may
-grow on its way through the network as any other error of quantization does.  What an operator computes wrongly is of
-another size, as a rule.
+Rounding differs between the integers of a program and the floats of quantized models, and a difference of one LSB may
+grow through the network like other quantization errors.  Errors of operators are usually much larger.
 """
 
 from __future__ import annotations
@@ -39,23 +38,23 @@ from micronpu.report.agreement import Agreement
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 
-_STEPS, _GROWTH = 4, 2.0  # roundings that differ may cost what quantization costs, on top of that
-_ALONE, _ALONE_INT16 = 4, 128  # steps of one operator with equal operands; int16 tables have lines of 128 numbers
-_UNKNOWN = 0.1  # of the largest value: what quantization may cost where the float model is not known
+_STEPS, _GROWTH = 4, 2.0  # different rounding may cost as much as quantization, plus this
+_ALONE, _ALONE_INT16 = 4, 128  # LSBs for one operator with equal operands; int16 tables have lines of 128 numbers
+_UNKNOWN = 0.1  # of the largest value: allowed cost of quantization if the float model is unknown
 
 Tensors = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a program is to give.
+    """Expected results of a program.
 
     Attributes:
-        trial: what it is tried on.
-        rows: of these inputs those that are run, as the program takes them.
+        trial: the samples for the evaluation.
+        rows: the inputs that are run, in the program's dtypes.
         results: of the quantized model, as floats.
         judgement: of the quantized model, on all samples.
-        warnings: of what it shows.
+        warnings: from the judgement.
     """
 
     trial: Trial
@@ -74,12 +73,12 @@ class Expected:
         *,
         proposal: str = "",
     ) -> Expected:
-        """By the quantized model in eager mode, which takes as much memory as compiling it: not at the same time.
+        """Run the quantized model in eager mode, which takes as much memory as compiling it: not at the same time.
 
         Args:
             quantized: its states are inputs and outputs.
-            known: what it gives for all calls of the trial; None where it has not been run.
-            proposal: what to try for more precision than int8; "" where there is nothing.
+            known: its results for all calls of the trial; None if it has not been run.
+            proposal: hint for more precision than int8; "" without one.
         """
         slow = any(isinstance(part, Loop) for part in quantized.modules())  # eager mode calls step by step
         rows = trial.rows[: 1 if slow else None]
@@ -101,7 +100,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Verified:
-    """What a comparison gave, for the report."""
+    """Result of a comparison, for the report."""
 
     agreement: Agreement
     accuracy: ProgramAccuracy | None = None
@@ -109,7 +108,7 @@ class Verified:
 
 
 def verified(program: CompiledProgram, expected: Expected, reads: Sequence[Sequence[str]]) -> Verified:
-    """Runs the program on a few rows and compares it with the quantized model, which is judged on all samples.
+    """Run the program on a few samples and compare it with the quantized model, which is evaluated on all samples.
 
     Args:
         reads: by partition, the nodes of the quantized module whose integers it reads.
@@ -168,7 +167,7 @@ def verified(program: CompiledProgram, expected: Expected, reads: Sequence[Seque
 def _with_program(
     accuracy: ProgramAccuracy | None, trial: Trial, results: Sequence[Tensors], wanted: Sequence[Tensors]
 ) -> ProgramAccuracy | None:
-    """The accuracy with the comparison of the program and the quantized model; None where there is nothing of both."""
+    """Return the accuracy with the comparison of program and quantized model; None without either."""
     known = {output.output: output for output in accuracy.outputs} if accuracy is not None else {}
     outputs = []
     for index, first in enumerate(wanted[0]):
@@ -182,7 +181,7 @@ def _with_program(
 
 
 def _difference(y: torch.Tensor, q: torch.Tensor, real: torch.Tensor | None, scale: float) -> tuple[float, float]:
-    """Largest difference of two results, and what it may be, in steps."""
+    """Return the largest difference of two results, and the allowed one, in LSB."""
     known = q.isfinite() & y.isfinite()
     if not bool(known.any()):
         return 0.0, 0.0
@@ -207,12 +206,12 @@ def _hangs_on_rounding(
     q: torch.Tensor,
     share: float,
 ) -> bool:
-    """Whether every element of a result is near to one that the quantized model gives when it rounds otherwise.
+    """Return True if every element of a result is near to one of the quantized model with perturbed rounding.
 
     Args:
-        index, grid: of the result.
+        index, grid: index and qparams of the result.
         y, q: the program's, and the quantized model's.
-        share: of their largest difference that is near.
+        share: fraction of their largest difference that counts as near.
     """
     module = program.quantized
     assert isinstance(module, GraphModule)
@@ -232,20 +231,20 @@ def _hangs_on_rounding(
 
 
 def _floats(borders: IntegerBorders | None, results: Sequence[Any]) -> Tensors:
-    """Results as the float program gives them."""
+    """Return results in the dtypes of the float program."""
     found = tensors_of(results)
     return found if borders is None else borders.dequantize(found)
 
 
 def _real(value: torch.Tensor, grid: QParams | None) -> torch.Tensor:
-    """An integer result as the floats that it means; anything else as it is."""
+    """Return an integer result dequantized; anything else unchanged."""
     if value.is_floating_point() or grid is None:
         return value
     return (value.to(torch.float32) - grid.zero_point[0]) * grid.scale[0]
 
 
 def _grids(module: GraphModule) -> list[QParams | None]:
-    """The quantization of each result, None where the host computes it in float."""
+    """Return the qparams of each result, None for a float that the core computes."""
     view = ProgramView(module)
     output = module.graph.output_node()
     found: list[QParams | None] = []
@@ -260,11 +259,11 @@ def _grids(module: GraphModule) -> list[QParams | None]:
     return found
 
 
-# ---------------------------------------------------------------- who is to blame
+# ---------------------------------------------------------------- search for the differing operator
 
 
 class _Record(Interpreter):
-    """Runs a quantized module and keeps the integers that it computes."""
+    """Runs a quantized module and records the integers that it computes."""
 
     def __init__(self, module: GraphModule) -> None:
         super().__init__(module)
@@ -280,7 +279,7 @@ class _Record(Interpreter):
 
 
 def _source_of(node: Node) -> str:
-    """The name that partitions have for a value; a state was an input when they were made."""
+    """Return the name of a value in partitions; a state was an input when they were made."""
     return str(node.target).removeprefix(PREFIX) if node.op == "get_attr" else node.name
 
 
@@ -308,10 +307,11 @@ def _wrong(
 def _first_that_differs(
     program: CompiledProgram, module: GraphModule, rows: Sequence[Tensors], reads: Sequence[Sequence[str]]
 ) -> str | None:
-    """The first NPU operation that is further from the quantized module than rounding explains, fed with its values.
+    """Return the first NPU operation that differs from the quantized module by more than rounding, on the module's
+    values.
 
-    Every value that the module has too is put in the place of what the operations made, so that each is judged by what
-    it does itself.  "" where not every partition can be looked at; None where each operation agrees.
+    Values that the module also has replace the results of previous operations, so that each operation is checked alone.
+    Returns "" if a partition cannot be examined, and None if all operations agree.
     """
     record = _Record(module)
     program.reset_states()
@@ -339,15 +339,15 @@ def _first_that_differs(
 
 
 class _Look:
-    """Compares what operations make with the integers of a quantized module, and hands these on.
+    """Compares results of operations with the integers of a quantized module, and passes on the latter.
 
     Attributes:
-        found: the first operator that differs, with its line; "" so far.
+        found: the first operator that differs, with its source line; "" if none does.
     """
 
     def __init__(self, module: GraphModule, integers: Mapping[str, np.ndarray[Any, Any]], graph: Graph) -> None:
         self._integers = integers
-        self._last: dict[str, Any] = {}  # what stands for a node of the program: the last of the operations of it
+        self._last: dict[str, Any] = {}  # the last operation of each node of the program
         self._quantized: dict[str, Node] = {}
         for node in graph.nodes:
             for name in node.origin.nodes:
@@ -371,28 +371,28 @@ class _Look:
                 continue
             instead, steps = _nearest_layout(result, wanted)
             if steps > (_ALONE if result.dtype == np.int8 else _ALONE_INT16) and not self.found:
-                operator = node.origin.nodes[0]  # and not the clamp that it has taken into itself
+                operator = node.origin.nodes[0]  # not the fused clamp
                 self.found = f"`{operator}`{f' ({node.origin.source})' if node.origin.source else ''}"
             return instead
         return None
 
 
 def _quantize_of(node: Node | None) -> Node | None:
-    """The quantize that reads a node; the node itself where it is one."""
+    """Return the quantize that reads a node, or the node itself if it is one."""
     if node is None or is_quantize(node):
         return node
     return next((user for user in node.users if is_quantize(user)), None)
 
 
 def _as(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """An array in the layout of a partition's border."""
+    """Return an array in the layout of a partition's inputs and outputs."""
     if array.ndim == 4 and tuple(array.transpose(0, 2, 3, 1).shape) == shape:
         return array.transpose(0, 2, 3, 1)
     return array.reshape(shape)
 
 
 def _nearest_layout(result: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
-    """What a result should be, in the layout in which the two are closest, and by how many steps they differ."""
+    """Return the expected result in the closest layout, and the difference in LSB."""
     forms = [wanted.reshape(result.shape)]
     if result.ndim == 4:
         count, high, wide, depth = result.shape

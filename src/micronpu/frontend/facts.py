@@ -79,8 +79,7 @@ HANDLES: Fact[tuple[int, ...]] = Fact("micronpu_handles", ())
 # Facts about modules.
 EXPORTED: Fact[bool] = Fact("micronpu_exported", False)
 """True for a float module of an exported program, with the user's source lines, and for any batch size if it allows
-that.
-"""
+that."""
 IN_TRAINING: Fact[bool] = Fact("micronpu_in_training", False)
 """True while weights and batch norms are trained."""
 NOT_NEGATIVE: Fact[Collection[str]] = Fact("micronpu_not_negative", ())

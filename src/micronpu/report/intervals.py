@@ -24,8 +24,7 @@ def wilson(right: int, rows: int) -> tuple[float, float]:
 
 def student(freedom: int) -> float:
     """Return the 97.5 % point of Student's t (Cornish-Fisher expansion from 5 degrees of freedom on; error at most 0.5
-    %).
-    """
+    %)."""
     if freedom <= len(_STUDENT):
         return _STUDENT[freedom - 1]
     first, second = (Z**3 + Z) / 4, (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96

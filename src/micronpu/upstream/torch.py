@@ -109,8 +109,7 @@ def packet_name(packet: OpOverloadPacket) -> str:
 @through(_BY_NAME)
 def schema_named(name: str, overload: str) -> Any:
     """Return the schema of a name such as ``aten::add`` and an overload such as ``out``; None if there is no such
-    operator.
-    """
+    operator."""
     try:
         return torch._C._get_schema(name, overload)
     except RuntimeError:
@@ -267,8 +266,7 @@ _LOAD = declared("torch.export.pt2_archive._package:load_pt2", "no `.pt2` file i
 @through(_FORM)
 def form_of_programs() -> Any:
     """Return the module of dataclasses that a `.pt2` is written from: `ExportedProgram`, `PayloadConfig` and their
-    parts.
-    """
+    parts."""
     return importlib.import_module("torch._export.serde.schema")
 
 
