@@ -24,6 +24,7 @@ from micronpu.quantize import post_training
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.double import runnable
+from micronpu.quantize.far_values import clamp_far_values
 from micronpu.quantize.features import mark_standardisation
 from micronpu.quantize.joints import settle_joints
 from micronpu.quantize.kept import calibration_entry, pack_observers, unpack_observers
@@ -135,6 +136,7 @@ def calibrated(
                     number += 1
                     if progress is not None:
                         progress(number)
+        clamp_far_values(runs, states, sequences)
     if entry is not None:
         entry.write(pack_observers(prepared))
     _end(prepared)

@@ -48,7 +48,7 @@ def function_before_fill(model: GraphModule, able: Capabilities) -> bool:
     """
     changed = False
     for node in list(model.graph.nodes):
-        changed |= _fill_behind(model, node, able) or _infinite_bound(model, node)
+        changed |= _fill_behind(model, node, able) or _infinite_bound(model, node) or _infinite_pad(node)
     if changed:
         model.graph.eliminate_dead_code()
         model.recompile()
@@ -86,6 +86,16 @@ def _infinite_bound(model: GraphModule, node: Node) -> bool:
             model.graph.erase_node(node)
             return True
     return False
+
+
+def _infinite_pad(node: Node) -> bool:
+    """pad(x, value=-inf) -> pad(x, value=-1e9), which saturates where it changes no result"""
+    if overload_name(node) not in ("pad.default", "constant_pad_nd.default"):
+        return False
+    places = [i for i, x in enumerate(node.args) if isinstance(x, float) and math.isinf(x)]
+    for place in places:
+        node.update_arg(place, math.copysign(1e9, float(node.args[place])))  # type: ignore[arg-type]
+    return bool(places)
 
 
 def _is_function(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""What calibration sees of what a softmax or an extremum reads: nothing so far below that it only says "hidden".
+"""Exclude masked scores from the calibration of what a softmax reads.
 
 A mask adds a number that stands for minus infinity.  A grid that reached down to it would have few steps left for the
 scores that count; one that ends `FLOOR` below the lowest of them is as good, since what saturates there weighs at most
@@ -19,7 +19,7 @@ from micronpu.frontend.facts import GRID
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.op import NewValues, Quantization
-from micronpu.ops.attention import HIDDEN, MASKED, MAXIMA, MINIMA
+from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.attributes import attribute
 from micronpu.quantize.observers import is_average, is_fixed, is_observer
@@ -37,13 +37,6 @@ def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
         places: observer by node or by (operand, reader) edge, as torchao has them while it prepares.
     """
     lifted: set[nn.Module] = set()
-    _observe_scores(model, places, lifted)
-    _observe_extrema(model, places, lifted)
-    _observe_pads(model, places)
-
-
-def _observe_scores(model: GraphModule, places: Mapping[Any, Any], lifted: set[nn.Module]) -> None:
-    """Of what softmaxes read; the observers that it lifts are added to those that are."""
     for node in model.graph.nodes:
         if overload_name(node) in SOFTMAX:
             scores = arguments(node)["self"]
@@ -67,73 +60,6 @@ def _observe_scores(model: GraphModule, places: Mapping[Any, Any], lifted: set[n
         keeps = may_hide and not is_average(observer)
         observer.register_forward_pre_hook(functools.partial(_lifted, rows=rows, also_floor=keeps))
         lifted.add(observer)
-
-
-def _observe_extrema(model: GraphModule, places: Mapping[Any, Any], lifted: set[nn.Module]) -> None:
-    """Of what a mask hides from extrema; the observers that it lifts are added to those that are."""
-    for node in model.graph.nodes:
-        if overload_name(node) not in (*MAXIMA, *MINIMA):
-            continue
-        value = node.args[0]
-        observer = places.get((value, node), places.get(value))
-        if observer is not None and not is_fixed(observer) and observer not in lifted and _is_masked(value):
-            lowest = overload_name(node) in MAXIMA
-            observer.register_forward_pre_hook(functools.partial(_without_hidden, lowest=lowest))
-            lifted.add(observer)
-
-
-def _observe_pads(model: GraphModule, places: Mapping[Any, Any]) -> None:
-    """Of what is padded for maxima or minima alone: the pads reach no farther than the others, which decide."""
-    for node in model.graph.nodes:
-        if overload_name(node) not in ("pad.default", "constant_pad_nd.default"):
-            continue
-        given = arguments(node)
-        lowest, cut = float(given["value"] or 0.0) <= 0, [-max(int(amount), 0) for amount in given["pad"]]
-        if given.get("mode", "constant") != "constant" or not _decides_nothing(node, cut, lowest=lowest):
-            continue
-        hook = functools.partial(_without_pads, shape=tuple(node.meta["val"].shape), cut=cut, lowest=lowest)
-        observers = {places[place] for place in (node, *((node, user) for user in node.users)) if place in places}
-        for observer in observers:
-            if is_observer(observer) and not is_fixed(observer):
-                observer.register_forward_pre_hook(hook)
-
-
-def _decides_nothing(pad: Node, cut: Sequence[int], *, lowest: bool) -> bool:
-    """Whether maxima (or minima) alone read a padded value, be it moved before, and each also of what is no pad."""
-    shape = [_size(size) for size in pad.meta["val"].shape]
-    inside = torch.nn.functional.pad(torch.ones(shape), cut)  # negative amounts cut off
-    waiting = [(pad, torch.nn.functional.pad(inside, [-amount for amount in cut]) * (1 if lowest else -1))]
-    while waiting:
-        value, marks = waiting.pop()
-        for user in value.users:
-            entry, name = known_import(user), overload_name(user)
-            is_extremum = name in (MAXIMA if lowest else MINIMA) and not name.startswith("arg")
-            if not is_extremum and (entry is None or not entry.moves_only):
-                return False
-            if user.all_input_nodes != [value] or not callable(user.target):
-                return False
-            seen = user.target(*(marks if a is value else a for a in user.args), **user.kwargs)
-            if not is_extremum:
-                waiting.append((user, seen))
-            elif not bool((seen[0] if isinstance(seen, tuple) else seen).all()):
-                return False
-    return bool(pad.users)
-
-
-def _without_pads(
-    observer: nn.Module, given: tuple[Any, ...], *, shape: tuple[Any, ...], cut: Sequence[int], lowest: bool
-) -> tuple[Any, ...]:
-    """A padded value of which the pads are like the lowest (or highest) of the others, if they are beyond these.
-
-    Args:
-        shape: of the padded value. The observer sees others, too, which are on the same grid.
-        cut: amounts that cut the pads off.
-    """
-    x, *others = given
-    inside = torch.nn.functional.pad(x.detach(), cut) if _is_of_shape(x, shape) else x[:0]
-    if not inside.numel():
-        return given
-    return x.clamp(min=float(inside.min())) if lowest else x.clamp(max=float(inside.max())), *others
 
 
 def give_grids_to_sums(model: GraphModule) -> None:
@@ -210,29 +136,6 @@ def _near_the_largest(observer: nn.Module, given: tuple[Any, ...]) -> tuple[Any,
     """Distances to the largest of a row without those of which the exponential is zero beside one."""
     x, *others = given
     return x.clamp(min=-FLOOR), *others
-
-
-def _without_hidden(observer: nn.Module, given: tuple[Any, ...], *, lowest: bool) -> tuple[Any, ...]:
-    """Values of which those that a mask hides from a maximum are like the lowest of the others, and from a minimum like
-    the highest.
-    """
-    x, *others = given
-    data = x.detach() if lowest else -x.detach()
-    shown = data[data > MASKED / 2]
-    if not shown.numel():
-        return given
-    end = float(shown.min())
-    return x.clamp(min=end) if lowest else x.clamp(max=-end), *others
-
-
-def _is_masked(value: Any) -> bool:
-    """Whether a value is a sum with a mask that hides, be it moved since."""
-    if not isinstance(value, Node) or value.op != "call_function":
-        return False
-    if overload_name(value) == "add.Tensor":
-        return any(map(_is_mask, value.all_input_nodes))
-    entry = known_import(value)
-    return entry is not None and entry.moves_only and any(map(_is_masked, value.all_input_nodes))
 
 
 def _is_of_shape(x: torch.Tensor, shape: tuple[Any, ...]) -> bool:

@@ -93,7 +93,7 @@ multiplied to a finer grid."""
 
 _ENOUGH = 600
 """So many values have shown how far others reach. Of 98 random networks 1,000 made more worse, 300 fewer better."""
-_FARTHEST_BEYOND = 2**20
+FARTHEST_BEYOND = 2**20
 """How many times farther than a grid reaches a value may lie that saturates on it: kernels count its steps in int32."""
 _FARTHEST = 6
 """As many ends of calls tell how far others may reach; of fewer calls nothing is told."""
@@ -227,7 +227,7 @@ class RangeObserver(nn.Module):
             less, more = self.beyond()
             low, high = low - less, high + more
             reach = self.within[1] - self.within[0]
-            if max(-self.lowest, self.highest) > _FARTHEST_BEYOND * reach:
+            if max(-self.lowest, self.highest) > FARTHEST_BEYOND * reach:
                 low, high = torch.full_like(low, self.lowest), torch.full_like(high, self.highest)
             elif math.isfinite(reach):
                 return low, high  # beyond these ends values saturate already, and up to them they count
@@ -406,7 +406,7 @@ class HistogramObserver(RangeObserver):
 
     Attributes:
         histogram: values per bin, from ``min_val`` to ``max_val``.
-        chosen: the two ends, where something else than the histogram has chosen them.
+        chosen_low, chosen_high: ends that replace those of the histogram; reversed where none do.
     """
 
     of_extremes: ClassVar[bool] = False
@@ -417,7 +417,7 @@ class HistogramObserver(RangeObserver):
     def __init__(self, *grid: Any, **more: Any) -> None:
         super().__init__(*grid, **more)
         self.register_buffer("histogram", torch.zeros(self.bins, dtype=torch.float64))
-        self.chosen: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.chosen_low, self.chosen_high = 0.0, -1.0
 
     def see(self, x: torch.Tensor) -> None:
         x = x.to(self.min_val.dtype)
@@ -458,11 +458,11 @@ class HistogramObserver(RangeObserver):
 
     def settle(self, low: torch.Tensor, high: torch.Tensor) -> None:
         self.values = _ENOUGH
-        self.chosen = low, high
+        self.chosen_low, self.chosen_high = float(low), float(high)
 
     def found(self) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.chosen is not None:
-            return self.chosen
+        if self.chosen_low <= self.chosen_high:
+            return torch.tensor(self.chosen_low).to(self.min_val), torch.tensor(self.chosen_high).to(self.max_val)
         low, high = float(self.min_val), float(self.max_val)
         if (high - low) / self.bins == 0.0:
             return self.min_val, self.max_val

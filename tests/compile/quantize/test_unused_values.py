@@ -52,6 +52,22 @@ def test_pads_of_a_minimum_behind_a_move() -> None:
     assert accuracy(lambda x: F.pad(x, (1, 1), value=1e9).transpose(2, 3).amin(2), "ethos-u55-128") > 36
 
 
+@pytest.mark.parametrize("target", ["ethos-u55-128", "imxrt700"])
+@pytest.mark.parametrize("value", [-100.0, -1e9])
+def test_constants_that_a_maximum_reads(value: float, target: str) -> None:
+    assert accuracy(lambda x: torch.cat([x, torch.full((1, 6, 2, 10), value)], 2).amax(2), target) > 36
+    assert accuracy(lambda x: torch.where(x > -0.5, x, value).amax(3), target) > 34
+
+
+@pytest.mark.filterwarnings("ignore::micronpu.AccuracyWarning")
+def test_constants_that_a_result_reads_count() -> None:
+    model = Net(lambda x: torch.cat([x, torch.full((1, 6, 2, 10), -100.0)], 2).clamp(min=-50.0))
+    x = torch.randn(1, 4, 12, 12)
+    program = micronpu.compile(model.eval(), x, "ethos-u55-128", calibration=[x])
+    with torch.no_grad():
+        assert float((program.run(x) - model(x)).abs().max()) < 0.3
+
+
 @pytest.mark.filterwarnings("ignore::micronpu.AccuracyWarning")
 def test_pads_that_are_results_count() -> None:
     windows_of_pads_alone = pooled(-30.0, kernel=1)

@@ -1,0 +1,182 @@
+"""Exclude values far beyond all others from a range, where calibration shows that they cannot change the results.
+
+A constant that stands for infinity (a pad before a maximum, a masked element, a sentinel in a concat) takes all the
+steps of a range.  Whether it matters is measured: the float program runs with such values clamped to where the others
+end; if all results stay the same, they may saturate there in the quantized program, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+
+from micronpu.frontend.states import States
+from micronpu.quantize.attributes import constant_nodes
+from micronpu.quantize.floats import called
+from micronpu.quantize.joints import PartObserver
+from micronpu.quantize.loops import unobserved
+from micronpu.quantize.observing import FARTHEST_BEYOND, RangeObserver
+from micronpu.upstream.torch import tree_leaves
+
+_GAP = 4.0
+"""Minimum ratio of half a far value to the largest of the others: at least two bits of int8 are at stake."""
+_DISTANCES = (0, 1, 4, 16, 64, 256)
+"""Distances of a clamp from the other values that are tried, in multiples of the largest magnitude of these."""
+_MOST = 64
+"""Maximum number of ranges that are tried, in the order of the program."""
+
+
+class _Range:
+    """The range of an observer, or of several that share qparams, with far values.
+
+    Attributes:
+        observer: has the range, far values included.
+        observed: results of the calls of its observers.
+        limit: magnitude from which on values are far; 0 where no value has a gap below its largest magnitude.
+        low, high: ends of the other values.
+        ends: of the clamp that is tried, or that changes no result.
+    """
+
+    def __init__(self, observer: RangeObserver) -> None:
+        self.observer = observer
+        self.observed: set[Node] = set()
+        self.limit = 0.0
+        self.low = self.high = 0.0
+        self.ends: tuple[float, float] | None = None
+        self._is_computed = self._is_given = False
+
+    def find_gap(self, place: Node, x: torch.Tensor) -> torch.Tensor:
+        """Set the limit where the magnitudes of values have a gap below the largest."""
+        sizes = x.abs()
+        most = float(sizes.max()) if x.numel() else 0.0
+        if 0 < most < math.inf and not ((sizes >= most / 2 / _GAP) & (sizes < most / 2)).any():
+            self.limit = max(self.limit, most / 2)
+        return x
+
+    def note(self, place: Node, x: torch.Tensor) -> torch.Tensor:
+        """Widen the range of the other values, and note where far ones come from."""
+        is_far = x.abs() >= self.limit
+        if not is_far.all():
+            low, high = torch.aminmax(x[~is_far])
+            self.low, self.high = min(self.low, float(low)), max(self.high, float(high))
+        if is_far.any():
+            self._is_given |= place.op == "placeholder"
+            is_moved = not self.observed.isdisjoint(place.all_input_nodes)
+            self._is_computed |= place.op == "call_function" and not is_moved
+        return x
+
+    def has_gap(self, others: float) -> bool:
+        """True if values are far beyond a magnitude and not of an input, whose range is the user's."""
+        return not self._is_given and others * _GAP <= self.limit
+
+    def clamp(self, place: Node, x: torch.Tensor) -> torch.Tensor:
+        """Return values within the ends."""
+        return x if self.ends is None else x.clamp(*self.ends)
+
+    def trials(self) -> Iterator[tuple[float, float]]:
+        """Yield ends of clamps, the narrowest first; none where other samples have values in the gap."""
+        least, most = float(self.observer.min_val), float(self.observer.max_val)
+        reach = max(-self.low, self.high)
+        for distance in _DISTANCES if reach else ():
+            low = self.low - distance * reach if least <= -self.limit else least
+            high = self.high + distance * reach if most >= self.limit else most
+            if (low, high) == (least, most) or not self.has_gap(max(-low, high)):
+                return
+            # The kernels that requantize a computed value count its steps in int32.
+            if not self._is_computed or max(-least, most) <= FARTHEST_BEYOND * (high - low):
+                yield low, high
+
+    def settle(self, observer: RangeObserver) -> None:
+        """Give an observer what is left of its range."""
+        if self.ends is not None and not observer.is_empty:
+            low, high = self.ends
+            observer.settle(observer.min_val.clamp(min=low), observer.max_val.clamp(max=high))
+
+
+class _Run(Interpreter):
+    """Runs a prepared module without its observers, and shows the values that they would see."""
+
+    def __init__(self, module: GraphModule, ranges: dict[Node, _Range], show: Callable[..., torch.Tensor]) -> None:
+        super().__init__(module)
+        self._ranges, self._show = ranges, show
+
+    def run_node(self, n: Node) -> Any:
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        if n.op == "call_module" and isinstance(self.module.get_submodule(str(n.target)), RangeObserver):
+            return self._show(self._ranges[n], n.args[0], args[0]) if n in self._ranges else args[0]
+        return called(n, args, kwargs) if n.op == "call_function" else super().run_node(n)
+
+
+def clamp_far_values(module: GraphModule, states: States, sequences: Sequence[Sequence[tuple[Any, ...]]]) -> None:
+    """Narrow the ranges of a calibrated module, in place.
+
+    Args:
+        module: with observers, as it was run for calibration.
+        sequences: the calibration data.
+    """
+
+    def results(show: Callable[..., torch.Tensor]) -> Iterator[list[Any]]:
+        run = _Run(module, ranges, show)
+        for sequence in sequences:
+            values = states.initial
+            for row in sequence:
+                found = run.run(*row, *values)
+                values = tuple(found[len(found) - len(values) :]) if values else ()
+                yield [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
+
+    ranges = _ranges(module)
+    with torch.no_grad(), unobserved(module):
+        next(results(_Range.find_gap), None)
+        ranges = {place: found for place, found in ranges.items() if found.limit}
+        if not ranges:
+            return
+        wanted = []
+        for found in results(_Range.note):
+            wanted.append(found)
+            if not any(r.has_gap(max(-r.low, r.high)) for r in ranges.values()):
+                return
+        for candidate in list(dict.fromkeys(ranges.values()))[:_MOST]:
+            for ends in candidate.trials():
+                candidate.ends = ends
+                if all(map(_are_same, results(_Range.clamp), wanted)):
+                    break
+            else:
+                candidate.ends = None
+    for place, one in ranges.items():
+        observer = module.get_submodule(str(place.target))
+        if isinstance(observer, PartObserver):
+            one.settle(observer.own)
+    for one in dict.fromkeys(ranges.values()):
+        one.settle(one.observer)
+
+
+def _ranges(module: GraphModule) -> dict[Node, _Range]:
+    """Return the range of each observed activation."""
+    constants = constant_nodes(module)
+    found: dict[RangeObserver, _Range] = {}
+    ranges: dict[Node, _Range] = {}
+    for node in module.graph.find_nodes(op="call_module"):
+        observer = module.get_submodule(str(node.target))
+        if isinstance(observer, RangeObserver):
+            whole = observer.whole if isinstance(observer, PartObserver) else observer
+            ranges[node] = found.setdefault(whole, _Range(whole))
+            ranges[node].observed.add(node)
+    read = {found_range for place, found_range in ranges.items() if place.args[0] not in constants}
+    return {place: found_range for place, found_range in ranges.items() if found_range in read}
+
+
+def _are_same(found: list[Any], wanted: list[Any]) -> bool:
+    """True if all results of a call are the same, but for weights of far values that are almost zero."""
+    for x, y in zip(*(map(_with_numbers, values) for values in (found, wanted)), strict=True):
+        least = min(1.0, float(y.abs().max())) if y.numel() else 1.0
+        if not torch.allclose(x, y, rtol=1e-5, atol=1e-9 * least, equal_nan=True):
+            return False
+    return True
+
+
+def _with_numbers(x: torch.Tensor) -> torch.Tensor:
+    return x.double() if x.dtype == torch.bool else x
