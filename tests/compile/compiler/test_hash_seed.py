@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.compile.compiler import test_random_programs
 from tests.compile.partition import test_mixed_programs
 
@@ -22,6 +23,7 @@ print(hash("x"), *(digest for name in sys.argv[2:] for digest in import_module(n
 """
 
 
+@pytest.mark.slow  # `.ci/run` compares programs made with other seeds, `tests.same_bytes`
 def test_bytes_do_not_depend_on_the_hash_seed() -> None:
     done = subprocess.run(
         [sys.executable, "-c", CODE, str(Path(__file__).parents[3]), *(module.__name__ for module in MODULES)],
