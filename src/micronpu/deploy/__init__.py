@@ -1,1 +1,1 @@
-"""What the firmware needs beside the program: sources, sizes, vectors, integration."""
+"""Files that the firmware needs in addition to the program: sources, sizes, vectors, integration."""

@@ -1,4 +1,4 @@
-"""The sources that run the programs of a folder: pools, a C interface for each, an application with the vectors."""
+"""Sources that run the programs of a folder: pools, a C interface for each, an application with the vectors."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ FIXED = (
 )
 """Files that are the same for every program."""
 DATA = ("micronpu_data.hpp", "micronpu_data.cpp")
-"""The same, where a program looks up data in files."""
+"""Further such files, for programs that read data from files."""
 
 
 def shared_sources(together: Together) -> dict[str, str]:
-    """The files that all programs of a folder share, by name."""
+    """Return the files that all programs of a folder share, by name."""
     texts = {name: _plain(name, together) for name in FIXED}
     if any(facts.data for facts in together.programs):
         texts |= {name: _plain(name, together) for name in DATA}
@@ -44,14 +44,14 @@ def shared_sources(together: Together) -> dict[str, str]:
 def _plain(name: str, together: Together) -> str:
     template = resources.files("micronpu.deploy") / "templates" / f"{name}.in"
     text = template.read_text(encoding="utf-8").replace("@HEADER@", together.header)
-    # A report knows a program whose file was made smaller by its first payload.
+    # Reports contain the hash of the first payload, also for a program whose file was stripped.
     payloads = {f.name: f.plan.delegates[0].payload for f in together.programs if f.plan.delegates}
     rows = [f'    {{"{name}", "{hashlib.sha256(payload).hexdigest()}"}},\n' for name, payload in payloads.items()]
     return text.replace("@PROGRAMS@", "".join(rows) or '    {"", ""},\n')
 
 
 def pools_source(together: Together) -> str:
-    """`micronpu_pools.c`."""
+    """Return `micronpu_pools.c`."""
     lines = [
         f"/* {together.header}",
         f" * The memories and pools of the programs, aligned and padded to {LINE} bytes, a line of the core's data",
@@ -76,7 +76,7 @@ def _declared(array: Array) -> str:
 
 
 def programs_source(together: Together) -> str:
-    """`micronpu_programs.c`: the programs by name."""
+    """Return `micronpu_programs.c`: the programs by name."""
     names = [facts.name for facts in together.programs]
     calls = ("init", "invoke", "reset", "version", "error")
     rows = []
@@ -99,7 +99,7 @@ def programs_source(together: Together) -> str:
 
 
 def _borders(facts: Facts) -> str:
-    """Shapes and types of a method's inputs and outputs."""
+    """Return C code with shapes and types of a method's inputs and outputs."""
     inputs: list[str] = []
     for border in facts.inputs:
         name, rank = f"{facts.upper}_{border.name.upper()}", max(len(border.tensor.shape), 1)
@@ -120,7 +120,7 @@ def _borders(facts: Facts) -> str:
 
 
 def _limits(facts: Facts) -> list[str]:
-    """What integers of inputs and states are held against before a call."""
+    """Return C code with the limits of integer inputs and states, which are checked before a call."""
     if not facts.limits:
         return []
     rows = [
@@ -132,13 +132,13 @@ def _limits(facts: Facts) -> list[str]:
 
 
 def kind_of(dtype: str, shape: Sequence[int], order: Sequence[int]) -> str:
-    """Type, shape and order of axes of what is printed, in one word: "int8:1x8x4x4:0,2,3,1"."""
+    """Return type, shape and order of axes of a printed value as one word: "int8:1x8x4x4:0,2,3,1"."""
     return f"{dtype}:{'x'.join(map(str, shape))}:{','.join(map(str, order))}"
 
 
 @dataclass(frozen=True)
 class Computed:
-    """What an instruction computes into planned memory: it is the first to name that tensor."""
+    """A tensor in planned memory, with the first instruction that refers to it, which computes it."""
 
     instruction: int
     number: int
@@ -146,9 +146,9 @@ class Computed:
 
 
 def computed(plan: Plan) -> list[Computed]:
-    """All tensors that the instructions of a method compute, in order; none of one that loops.
+    """Return all tensors that the instructions of a method compute, in order; none for a method with loops.
 
-    Inputs, constants and states are there before; memory that one tensor has left to another is printed in between.
+    Inputs, constants and states are excluded. Tensors that share memory are printed one after the other.
     """
     seen = {*plan.inputs}
     found: list[Computed] = []
@@ -167,7 +167,7 @@ def computed(plan: Plan) -> list[Computed]:
 
 
 def _values(facts: Facts) -> list[str]:
-    """What the instructions compute, for builds that print it."""
+    """Return C code with the values of instructions, for builds that print them."""
     rows = []
     for one in computed(facts.plan):
         tensor, value = one.value.tensor, one.value
@@ -204,7 +204,7 @@ def _invoked(number: int, facts: Facts) -> str:
 
 
 def model_source(methods: Sequence[Facts], together: Together) -> str:
-    """`NAME.cpp`: the C interface of a program and its methods over ExecuTorch's runtime."""
+    """Return `NAME.cpp`: the C interface of a program and its methods to ExecuTorch's runtime."""
     facts = methods[0].whole
     planned, method, temporary = together.planned(facts), together.method(facts), together.temporary(facts)
     borders, rows = [], []
@@ -246,7 +246,7 @@ def model_source(methods: Sequence[Facts], together: Together) -> str:
 
 
 def _started(number: int | None) -> tuple[str, str] | None:
-    """What a program includes to start its NPU, and how it does so."""
+    """Return the include and the function by which a program starts its NPU."""
     if number is None:
         return None
     lines = [
@@ -259,7 +259,7 @@ def _started(number: int | None) -> tuple[str, str] | None:
 
 
 def _data(facts: Facts) -> tuple[str, str]:
-    """What a program with data in files includes, and how it finds them."""
+    """Return the include and the code by which a program finds data in files."""
     if not facts.data:
         return "", ""
     rows = [f"    {{{facts.name}_ptd_{i}, {facts.upper}_PTD_{i}_BYTES}}," for i in range(len(facts.data))]
@@ -279,7 +279,7 @@ def _data(facts: Facts) -> tuple[str, str]:
 
 
 def image_source(methods: Sequence[Facts], together: Together) -> str:
-    """`NAME_image.c`: what the firmware gives to an image that replaces the program."""
+    """Return `NAME_image.c`: memory and kernels that the firmware offers to an image which replaces the program."""
     facts = methods[0].whole
     kernels = kernel_names([own.plan for own in methods])
     planned, temporary = together.planned(facts), together.temporary(facts)
@@ -310,7 +310,7 @@ def image_source(methods: Sequence[Facts], together: Together) -> str:
 
 
 def application(together: Together) -> str:
-    """`main.cpp`: runs the golden vectors of every program that has some."""
+    """Return `main.cpp`: it runs the golden vectors of every program that has some."""
     programs = [facts for facts in together.programs if facts.vectors is not None]
     room: list[str] = []
     rows = []
@@ -341,7 +341,7 @@ def application(together: Together) -> str:
 
 
 def c_sources(together: Together) -> list[str]:
-    """The sources of a build, in order."""
+    """Return the sources of a build, in order."""
     programs = together.programs
     own = [f"{methods[0].file}{suffix}" for methods in together.groups for suffix in (".S", ".cpp", "_image.c")]
     own += [f"{facts.name}_vectors.c" for facts in programs if facts.vectors is not None]

@@ -1,4 +1,4 @@
-"""What a program is deployed to: chip, core, memory mode; and whether it fits."""
+"""Target of a deployment: chip, core, memory mode; and checks that the program fits."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ SRAM_ONLY, DEDICATED_SRAM = "Sram_Only", "Dedicated_Sram"
 
 
 _KEPT = ("flash", "mram", "rram")
-"""Memories that hold what they hold without power."""
+"""Non-volatile memories."""
 
 
 @dataclass(frozen=True)
 class Board:
-    """What a program is deployed to.
+    """Target of a deployment.
 
     Attributes:
-        name: of the target, "" where none is known.
-        chip: None for an Ethos-U by itself, or where none is known.
-        core: such as "cortex-m55"; "" where it is not known.
+        name: of the target; "" if unknown.
+        chip: None for an Ethos-U without a chip, or if unknown.
+        core: such as "cortex-m55"; "" if unknown.
         accelerator: the Ethos-U of the program's command stream, such as "ethos-u55-128"; "" without one.
-        system_config, memory_mode: of Vela, as the program was compiled with; "" without an Ethos-U.
-        on_device: False for a program that only a laptop runs.
-        hot: the memory for planned tensors that are touched most; "" for none.
-        hot_bytes: of it that they may take.
+        system_config, memory_mode: Vela's options in the compilation; "" without an Ethos-U.
+        on_device: False for a program that runs only on the host.
+        hot: the memory for the most used planned tensors; "" for none.
+        hot_bytes: maximum number of bytes for them.
     """
 
     name: str
@@ -51,17 +51,17 @@ class Board:
 
     @property
     def has_start_up(self) -> bool:
-        """Whether the core is one for which the folder has start-up code: of a microcontroller, or not known."""
+        """True if the folder has start-up code for the core: a microcontroller's, or unknown."""
         return not self.core or runs_cmsis_nn(self.core)
 
     @property
     def has_helium(self) -> bool:
-        """Whether the core has vectors of integers and floats."""
+        """True if the core has vector instructions for integers and floats."""
         return runs_cmsis_nn(self.core) and self._core.instructions is InstructionSet.MVE
 
     @property
     def flags(self) -> str:
-        """What gcc is called with for the core."""
+        """Options of gcc for the core."""
         return (self._core if runs_cmsis_nn(self.core) else USUAL).flags
 
     @property
@@ -70,7 +70,7 @@ class Board:
 
     @property
     def sram(self) -> str:
-        """Name of the memory that tensors are computed in."""
+        """Name of the memory for activations."""
         return self._memory_for(ACTIVATIONS) or "sram"
 
     @property
@@ -88,7 +88,7 @@ class Board:
 
     @property
     def flash(self) -> str:
-        """Name of the memory that programs stand in."""
+        """Name of the memory that programs are in at run time."""
         if self.is_resident:
             return self.sram
         has_far = self.chip is not None and any(m.name == self.far for m in self.chip.memories)
@@ -96,12 +96,12 @@ class Board:
 
     @property
     def is_resident(self) -> bool:
-        """Whether programs stand in the memory of the tensors from the start of the firmware on."""
+        """True if programs are copied into the memory for activations when the firmware starts."""
         return self.memory_mode == SRAM_ONLY
 
     @property
     def stored(self) -> str:
-        """Name of the memory that programs are in when the power comes on."""
+        """Name of the memory that programs are stored in without power."""
         return self._memory_for(WEIGHTS) or "flash" if self.is_resident else self.flash
 
     def _memory_for(self, role: str) -> str:
@@ -109,10 +109,10 @@ class Board:
         return memory.name if memory is not None else ""
 
     def regions(self, program: int | Sequence[Item], pools: Pools) -> tuple[Region, ...]:
-        """What stands in each memory of the chip, without the firmware's own code.
+        """Return the content of each memory of the chip, without the firmware's own code.
 
         Args:
-            program: bytes of the program's file, or what it consists of.
+            program: bytes of the program's file, or its parts.
         """
         sizes = {m.name: m.bytes for m in self.chip.memories} if self.chip is not None else {}
         sram, far, flash = self.sram, self.far, self.flash
@@ -139,19 +139,19 @@ class Board:
 
     @property
     def fast_scratch(self) -> int:
-        """Bytes of the fast scratch memory that the memory mode's name promises the NPU, 0 where there is none."""
+        """Bytes of the NPU's fast scratch memory, from the memory mode's name; 0 without one."""
         size = re.fullmatch(rf"{DEDICATED_SRAM}_(\d+)KB", self.memory_mode)
         return int(size[1]) * 1024 if size else 0
 
 
 def board_of(plan: Plan, target: str | None) -> Board:
-    """What a program is for.
+    """Return the board that a program is for.
 
     Args:
-        target: as `micronpu.compile` knows it; what the program itself was compiled with unless given.
+        target: as for `micronpu.compile`; default: the target in the program.
 
     Raises:
-        OptionError: there is no such target, or it cannot take the program.
+        OptionError: there is no such target, or the program cannot run on it.
         PayloadError: a payload cannot be read.
     """
     options = {key: _text(value) for d in plan.delegates for key, value in d.specs}
@@ -181,7 +181,7 @@ def board_of(plan: Plan, target: str | None) -> Board:
 
 
 def whole_board(plans: Sequence[Plan], target: str | None) -> Board:
-    """What a program is for, with all its methods: of several targets, with commas between, the first that can take it.
+    """Return the board for all methods of a program: the first suitable one of comma-separated targets.
 
     Raises:
         OptionError: see `board_of` and `check_system`.
@@ -189,7 +189,7 @@ def whole_board(plans: Sequence[Plan], target: str | None) -> Board:
     """
     whole = plans[0]
     if len(plans) > 1:
-        # One that calls what any of them calls; delegates and operators are looked at, no values.
+        # A plan with the calls of all methods; only delegates and operators are examined.
         delegates = tuple(delegate for plan in plans for delegate in plan.delegates)
         whole = replace(whole, delegates=delegates, chains=tuple(chain for plan in plans for chain in plan.chains))
     if target is not None:
@@ -210,10 +210,10 @@ def whole_board(plans: Sequence[Plan], target: str | None) -> Board:
 
 
 def check_system(plan: Plan, board: Board) -> None:
-    """Refuses a core that runs another delegate than the program is for: it would hand over inputs elsewhere.
+    """Refuse a core that expects another delegate than the program's, because inputs would be passed differently.
 
     Raises:
-        OptionError: which it is.
+        OptionError: the core does not match.
         PayloadError: a payload cannot be read.
     """
     known = ((firmware_of(delegate.backend), delegate.payload) for delegate in plan.delegates)
@@ -235,10 +235,10 @@ def check_system(plan: Plan, board: Board) -> None:
 
 
 def with_hot(board: Board, given: str) -> Board:
-    """A board with a memory for planned tensors that are touched most.
+    """Return a board with a memory for the most used planned tensors.
 
     Args:
-        given: the name of a memory of the chip, with ``=`` and the bytes that they may take unless it is all of it.
+        given: the name of a memory of the chip, optionally with ``=`` and the maximum number of bytes.
 
     Raises:
         OptionError: the chip has no such memory, or less of it.
@@ -266,7 +266,7 @@ _OPTION = re.compile(r"[\w.+ /-]{0,200}", re.ASCII)
 
 
 def _text(value: bytes) -> str:
-    """An option of a compile spec, "" where it is no string, or none that has a place in C and CMake."""
+    """Return an option of a compile spec; "" if it is no string, or unsafe in C and CMake."""
     try:
         told = parse_json(value)
     except ValueError:
@@ -275,7 +275,7 @@ def _text(value: bytes) -> str:
 
 
 def _own_target(options: dict[str, str], accelerator: str) -> Target | None:
-    """The target that the program's options name."""
+    """Return the target in the program's options, or None."""
     name = options.get("config") or accelerator
     if not name:
         return None
@@ -287,15 +287,15 @@ def _own_target(options: dict[str, str], accelerator: str) -> Target | None:
 
 
 def _core(target: Target) -> str:
-    """The core of a target's chip, or else the one that its family knows of."""
+    """Return the core of a target's chip, or else the one that its backend knows."""
     return target.chip.core if target.chip is not None else FAMILIES[target.family].core_beside(target.silicon)
 
 
 def _check(plan: Plan, target: Target, accelerator: str) -> None:
-    """Refuses a target that cannot take the program.
+    """Refuse a target on which the program cannot run.
 
     Raises:
-        OptionError: which it is, and why.
+        OptionError: the reason.
     """
     hint = "the target that the program was compiled for"
     families = {family.backend: family for family in FAMILIES.values() if family.backend}

@@ -1,7 +1,7 @@
-"""The program with its vectors as ExecuTorch's bundled program (`.bpte`), which upstream's runners check themselves.
+"""The program with its vectors as ExecuTorch's bundled program (`.bpte`), which upstream's runners verify.
 
 Layout: `bundled_program_schema.fbs` of ExecuTorch 1.5, version 2 of its format, identifier `BP08`.  Written with
-flatbuffers alone: ExecuTorch's own serializer is below torch.
+flatbuffers alone: ExecuTorch's own serializer imports torch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from micronpu.program.pte import ELEMENT_TYPES
 
 _IDENTIFIER = b"BP08"
 _VERSION = 2
-_TENSOR = 1  # in the union ValueUnion
+_TENSOR = 1  # of the union ValueUnion
 _PROGRAM_ALIGNMENT, _DATA_ALIGNMENT = 32, 16
 _NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
 
 
 def bundle(program: bytes, method: str, inputs: Sequence[Border], outputs: Sequence[Border], vectors: Vectors) -> bytes:
-    """The bytes of the `.bpte`."""
+    """Return the bytes of the `.bpte`."""
     builder = flatbuffers.Builder(len(program) + 4096)
     cases = []
     for row, expected in zip(vectors.inputs, vectors.outputs, strict=True):

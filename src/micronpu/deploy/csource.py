@@ -1,4 +1,4 @@
-"""The C of the folder: the program as data, its header, its vectors."""
+"""C sources of the folder: the program as data, its header, its vectors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from micronpu.targets.firmware import Firmware
 from micronpu.targets.registry import firmware_of
 
 ALIGNMENT = 32
-"""Of the program in memory: 16 for an Ethos-U, and a line of the core's cache."""
+"""Alignment of the program in bytes: an Ethos-U needs 16, and a line of the core's cache has 32."""
 _KEYWORDS = """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class co_await
     co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype default delete do
@@ -29,17 +29,17 @@ _KEYWORDS = """
     template this thread_local throw true try typedef typeid typename typeof typeof_unqual union unsigned using virtual
     void volatile wchar_t while xor xor_eq
 """
-"""Of C23 and C++20."""
+"""Keywords of C23 and C++20."""
 _HEADERS = """
     assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg stdatomic
     stdbit stdbool stdckdint stddef stdint stdio stdlib stdnoreturn string strings tgmath threads time uchar unistd
     wchar wctype
 """
-"""Of the C library, in whose place NAME.h would be found."""
+"""Headers of the C library, which NAME.h would hide."""
 _SECTIONS = "text data bss rodata stack heap init fini"
-"""Of every linker script; the folder's has one .NAME."""
+"""Sections of every linker script; the folder's script adds .NAME."""
 RESERVED = frozenset((*_KEYWORDS.split(), *_HEADERS.split(), *_SECTIONS.split(), "main"))
-"""What files, C names and sections cannot be called after."""
+"""Names that files, C names and sections cannot have."""
 _C_TYPES = {
     "bool": ("uint8_t", "ELEMENT_UINT8"),
     "uint8": ("uint8_t", "ELEMENT_UINT8"),
@@ -50,17 +50,17 @@ _C_TYPES = {
     "float32": ("float", "ELEMENT_FLOAT"),
 }
 FLOAT_TOLERANCE = 1e-5
-"""What an output of float kernels may differ by: `exp` and its like are not the same in every C library."""
+"""Tolerance for outputs of float kernels: C libraries differ in `exp` and similar functions."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Integers of an input or a state by which rows are picked: when the method is called each is below a size.
+    """Upper limit of integers of an input or a state that select rows.
 
     Attributes:
-        input: its number; None for a state.
+        input: its index; None for a state.
         memory, offset: of the state.
-        count: how many integers.
+        count: number of integers.
         dtype: "int32" or "int64".
     """
 
@@ -74,23 +74,23 @@ class Limit:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that the files of the folder say of a method, most often a program's only one.
+    """Facts about a method for the files of the folder; most programs have only one.
 
-    Methods of one program have `file`, `program`, `pools`, `board`, `states`, `border` and `data` in common, which are
-    those of the whole.
+    Methods of one program share `file`, `program`, `pools`, `board`, `states`, `border` and `data`, which belong to the
+    whole program.
 
     Attributes:
         name: prefix of files and C names.
-        file: prefix of those of the whole program; another one where it has several methods.
+        file: prefix of the whole program's; differs from `name` if it has several methods.
         header: first line of each file.
-        section: name of the section in which the program stands.
+        section: name of the program's linker section.
         program: the stripped `.pte`.
         sha256: of it, as text.
         versions: tool to version.
-        states: what lives on in the planned memories from call to call.
-        border: a number for what inputs and outputs are, by which images are compared.
-        data: files in which the program looks up data, by name.
-        limits: of integers by which rows are picked.
+        states: values that persist in the planned memories from call to call.
+        border: CRC-32 of the description of inputs and outputs, by which images are compared.
+        data: files from which the program reads data, by name.
+        limits: of integers that select rows.
     """
 
     name: str
@@ -117,27 +117,27 @@ class Facts:
 
     @property
     def title(self) -> str:
-        """The program's file, with the method where there are several."""
+        """The program's file, with the method if there are several."""
         return f"{self.file}.pte" if self.is_whole else f"{self.file}.pte, {self.plan.name}"
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is its program's only method."""
+        """True if it is its program's only method."""
         return self.file == self.name
 
     @property
     def whole(self) -> Facts:
-        """With the names of the whole program."""
+        """Return a copy with the names of the whole program."""
         return self if self.is_whole else replace(self, name=self.file)
 
     @property
     def firmware(self) -> list[Firmware]:
-        """What each of the program's delegates asks of the firmware."""
+        """Firmware requirements of each of the program's delegates."""
         return [found for backend in self.plan.backends if (found := firmware_of(backend)) is not None]
 
 
 def filled(template: str, facts: Facts, **more: str) -> str:
-    """A template of the folder `templates` with its ``@WORDS@`` replaced."""
+    """Return a template of the folder `templates` with its ``@WORDS@`` replaced."""
     text = (resources.files("micronpu.deploy") / "templates" / f"{template}.in").read_text(encoding="utf-8")
     words = {"name": facts.name, "NAME": facts.upper, "HEADER": facts.header, **more}
     for word, value in words.items():
@@ -146,7 +146,7 @@ def filled(template: str, facts: Facts, **more: str) -> str:
 
 
 def assembly(facts: Facts) -> str:
-    """`model.S`."""
+    """Return `model.S`."""
     lines: list[str] = []
     for number, (file, data) in enumerate(facts.data):
         name = f"{facts.name}_ptd_{number}"
@@ -157,7 +157,7 @@ def assembly(facts: Facts) -> str:
 
 
 def data_header(facts: Facts) -> str:
-    """The program as an array, for toolchains without `.incbin`; to be included in one file."""
+    """Return the program as an array, for toolchains without `.incbin`; to be included in one file."""
     lines = [
         f"/* {facts.header}",
         f" * The program as a C array, in the place of {facts.name}.S: include it in one file of the firmware.",
@@ -197,7 +197,7 @@ _Define: TypeAlias = tuple[str, str] | str
 
 
 def headers(methods: Sequence[Facts]) -> dict[str, str]:
-    """`model.h`, and of a program with several methods one for each, by file name."""
+    """Return `model.h`, and a header for each of several methods, by file name."""
     whole, is_one = methods[0].whole, len(methods) == 1
     operators = {operator for facts in methods for operator in facts.plan.operators}
     define = _program_constants(whole, len(operators), is_one=is_one)
@@ -261,10 +261,10 @@ def _states_constants(facts: Facts) -> list[_Define]:
 
 
 def _program_constants(facts: Facts, kernels: int, *, is_one: bool) -> list[_Define]:
-    """Constants of the whole program.
+    """Return constants of the whole program.
 
     Args:
-        kernels: that it calls.
+        kernels: number of kernels that it calls.
         is_one: it has one method.
     """
     pools = facts.pools
@@ -296,7 +296,7 @@ def _conversions(facts: Facts) -> list[str]:
 
 
 def _calls(facts: Facts, methods: Sequence[Facts]) -> list[str]:
-    """Declarations of what an application calls."""
+    """Return declarations of the functions that an application calls."""
     name = facts.name
     called = _invoke(facts) if len(methods) == 1 else []
     loads = "the program" if called else "the program with all of its methods"
@@ -351,7 +351,7 @@ def _state_constants(number: int, state: StoredState) -> list[_Define]:
 
 
 def _reset(facts: Facts) -> list[str]:
-    """An inline function that begins a new sequence, without loading the method again."""
+    """Return an inline function that starts a new sequence without loading the method again."""
     if not facts.states:
         return []
     lines = [
@@ -399,12 +399,12 @@ def _border_constants(border: Border) -> list[_Define]:
 
 
 def c_type(border: Border) -> str:
-    """The C type of an element."""
+    """Return the C type of an element."""
     return _C_TYPES[border.tensor.dtype][0]
 
 
 def is_known(border: Border) -> bool:
-    """Whether there is a C type for the elements."""
+    """Return True if there is a C type for the elements."""
     return border.tensor.dtype in _C_TYPES
 
 
@@ -413,13 +413,13 @@ def _braces(numbers: Sequence[int]) -> str:
 
 
 def _float(value: float) -> str:
-    """A C constant of exactly the float32 that is nearest to a number."""
+    """Return a C constant of the float32 nearest to a number."""
     text = repr(float(np.float32(value)))
     return f"{text}f"
 
 
 def _conversion(facts: Facts, border: Border, *, quantizes: bool) -> list[str]:
-    """An inline function between a float and the integer of an input or output."""
+    """Return an inline function for conversion between a float and the integer of an input or output."""
     if border.scale is None:
         return []
     limits, kind = np.iinfo(border.tensor.dtype), c_type(border)
@@ -448,12 +448,12 @@ def _conversion(facts: Facts, border: Border, *, quantizes: bool) -> list[str]:
 
 
 def vectors_header(facts: Facts, vectors: Vectors) -> str:
-    """`model_vectors.h`."""
+    """Return `model_vectors.h`."""
     return filled("vectors.h", facts, SOURCE=vectors.source, COUNT=str(len(vectors)))
 
 
 def vectors_source(facts: Facts, vectors: Vectors) -> str:
-    """`model_vectors.c`."""
+    """Return `model_vectors.c`."""
     arrays: list[str] = []
     sides = []
     for borders, rows in ((facts.inputs, vectors.inputs), (facts.outputs, vectors.outputs)):
@@ -472,7 +472,7 @@ def vectors_source(facts: Facts, vectors: Vectors) -> str:
 
 def _array(name: str, border: Border, array: Array) -> list[str]:
     flat = border.flat(array)
-    # An NPU's driver may read inputs where they stand.
+    # Aligned, because an NPU's driver may read inputs in place.
     return [
         f"static const {c_type(border)} {name}[{max(len(flat), 1)}] __attribute__((aligned(16))) = {{",
         *_numbers(flat, border.tensor.dtype),
@@ -482,7 +482,7 @@ def _array(name: str, border: Border, array: Array) -> list[str]:
 
 
 def _numbers(flat: Array, dtype: str) -> list[str]:
-    """Lines of numbers, some to each."""
+    """Return lines with several numbers each."""
     if dtype == "float32":
         words = [_exact(v) for v in flat.tolist()]
     elif dtype == "int64":
@@ -496,14 +496,14 @@ def _numbers(flat: Array, dtype: str) -> list[str]:
 
 
 def _exact(value: float) -> str:
-    """A float32 as a C constant of the same bits."""
+    """Return a float32 as a C constant of the same bits."""
     if np.isfinite(value):
         return f"{float(value).hex()}f"
     return '__builtin_nanf("")' if np.isnan(value) else f"{'-' if value < 0 else ''}__builtin_inff()"
 
 
 def scalar_type(border: Border) -> str:
-    """ExecuTorch's name of an element type."""
+    """Return ExecuTorch's name of an element type."""
     return _SCALARS[border.tensor.dtype]
 
 

@@ -1,4 +1,4 @@
-"""Data that a program looks up by name in files beside it (`.ptd`)."""
+"""Data that a program reads by name from files beside it (`.ptd`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from micronpu.program.plan import Plan
 
 
 def files_of_delegates(plan: Plan) -> list[str]:
-    """Names of the files in which delegates of a program look up data, as their options say."""
+    """Return names of the files from which delegates of a program read data, according to their options."""
     found = []
     for delegate in plan.delegates:
         for key, value in delegate.specs:
@@ -23,14 +23,14 @@ def files_of_delegates(plan: Plan) -> list[str]:
 
 
 def needs_data(plan: Plan) -> bool:
-    """Whether a program looks up data outside of itself, so that the firmware hands over a map of it."""
+    """Return True if a program reads data from other files, so that the firmware must pass a map of it."""
     return bool(files_of_delegates(plan)) or any(value.external for value in plan.values)
 
 
 def taken(plan: Plan, given: Mapping[str, bytes]) -> tuple[dict[str, bytes], list[str]]:
-    """The files of those given that a program looks into, and the names of those that are missing.
+    """Return the given files that a program reads, and the names of missing ones.
 
-    ExecuTorch writes no name of a file into a program with external constants: all that are given are taken.
+    ExecuTorch stores no file name in a program with external constants: then all given files are used.
     """
     wanted = files_of_delegates(plan)
     missing = [file for file in wanted if file not in given]

@@ -1,4 +1,4 @@
-"""`deploy`: a program in, a folder for the firmware engineer out."""
+"""`deploy`: write a folder for the firmware from programs."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ from micronpu.report.memory import Item, Region
 from micronpu.targets.registry import FAMILIES
 
 SECTION = "network_model_sec"
-"""Section of the program: the name that Arm's examples use."""
+"""Section of the program, with the name of Arm's examples."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A program that is deployed.
+    """A program to deploy.
 
     Attributes:
         program: a `.pte`.
-        name: of files and C names.
+        name: prefix of files and C names.
         vectors: arrays with a row per golden vector, one per input in order; ``output_0`` and so on may follow.
-        rows: inputs of the program, of which the first few become the vectors where none are given.
-        known: what integer inputs and outputs mean, where the caller knows better than the file.
-        run: computes a vector's outputs; this machine's ExecuTorch runtime unless given.
-        source: what to call the program in messages.
-        data_files: by file name; what the program looks up by name is taken along.
-        methods: of a program with several, by name: `vectors`, `rows`, `known` and `run` are those of the method.
+        rows: inputs of the program; the first few become the vectors if none are given.
+        known: meaning of integer inputs and outputs, if the caller knows more than the file.
+        run: computes a vector's outputs; default: this machine's ExecuTorch runtime.
+        source: name of the program in messages.
+        data_files: by file name; files that the program reads are included.
+        methods: for a program with several methods, by name: `vectors`, `rows`, `known` and `run` of the method.
     """
 
     program: bytes
@@ -90,23 +90,23 @@ class Source:
     methods: Mapping[str, Source] | None = None
 
     def of(self, method: str) -> Source:
-        """What is known of one of several methods."""
+        """Return the source for one of several methods."""
         own = (self.methods or {}).get(method)
         return replace(self, vectors=None, rows=None, known=None, run=None) if own is None else own
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """What `deploy` wrote.
+    """Result of `deploy`.
 
     Attributes:
         folder: where.
-        files: names in it, in order.
+        files: names of the files in it, in order.
         program_bytes: of each program for the board, by its name in C.
-        pools: what the firmware gives to all of them.
-        vectors: golden vectors of all of them.
-        notes: what the user should know, a sentence each.
-        data: bytes of each file in which the programs look up data.
+        pools: memory that the firmware must provide for all of them.
+        vectors: number of golden vectors of all programs.
+        notes: notes for the user, a sentence each.
+        data: bytes of each file from which the programs read data.
     """
 
     folder: Path
@@ -120,12 +120,12 @@ class Deployment:
 
     @property
     def program_bytes(self) -> int:
-        """Of all programs."""
+        """Bytes of all programs."""
         return sum(self.programs.values())
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """What stands in each memory of the chip."""
+        """The content of each memory of the chip."""
         items = [Item(f"the program, {name}.pte", size) for name, size in self.programs.items()]
         items += [Item(f"data, {file}", size) for file, size in self.data.items()]
         return self.board.regions(items, self.pools)
@@ -141,7 +141,8 @@ def deploy(
     functions: Sequence[str] = (),
     **source: Any,
 ) -> Deployment:
-    """Writes a folder with all that the firmware needs beside the runtime for one program; see `deploy_together`.
+    """Write a folder with all that the firmware needs in addition to the runtime for one program; see
+    `deploy_together`.
 
     Args:
         source: fields of `Source`.
@@ -161,23 +162,23 @@ def deploy_together(
     functions: Sequence[str] = (),
     hot: str | None = None,
 ) -> Deployment:
-    """Writes a folder with all that a firmware with some programs needs beside the runtime: the same bytes every time.
+    """Write a folder with all that a firmware with these programs needs in addition to the runtime, reproducibly.
 
-    Kernels are registered once for all. Programs that run one after the other share the temporary pool and the planned
-    memories, but for those that hold states.
+    Each kernel is registered once. Programs that run one after the other share the temporary pool and the planned
+    memories, except those with states.
 
     Args:
-        folder: which is new or empty.
-        target: the board; what the programs were compiled for unless given. Several, with commas between, for NPUs that
-            one core drives: each program gets the one that it is for.
-        section: in which the programs stand in the firmware.
+        folder: a new or empty folder.
+        target: the board; default: the programs' target. Several, comma-separated, for NPUs of one core: each program
+            uses the one that it was compiled for.
+        section: linker section of the programs.
         force: write into a folder that holds files.
-        concurrent: the programs may run at the same time, so that none shares memory with another.
-        functions: C functions to write beside them, of `micronpu.deploy.functions`.
-        hot: a memory of the chip for planned tensors that are touched most, as far as they fit: "dtcm" or "dtcm=65536".
+        concurrent: the programs may run at the same time, and share no memory.
+        functions: C functions to add, of `micronpu.deploy.functions`.
+        hot: a memory of the chip for the most used planned tensors, as far as they fit: "dtcm" or "dtcm=65536".
 
     Raises:
-        MicroNpuError: a program is damaged, the target cannot take it, vectors do not fit, programs are for different
+        MicroNpuError: a program is damaged or does not fit the target, vectors are invalid, programs are for different
             boards, two have one name, or the folder holds files.
     """
     check_text("section", section)
@@ -210,7 +211,7 @@ def deploy_together(
 def _deployed(
     path: Path, together: Together, files: tuple[str, ...], notes: list[str], missing: Sequence[str]
 ) -> Deployment:
-    """What was written, with what the user should know of it."""
+    """Return the result, with notes for the user."""
     programs = together.programs
     if not all(facts.board.on_device for facts in programs):
         notes.insert(0, "The program runs on a laptop only: its NPU part is a reference container.")
@@ -229,7 +230,7 @@ def _deployed(
 
 
 def _second_memory(together: Together, region: Region) -> str:
-    """What takes a part of the planned tensors, where that is enough."""
+    """Return a hint at a memory that is large enough for a part of the planned tensors, or ""."""
     board = together.board
     if region.name != board.sram or board.hot or sum(together.pools.planned) < region.over or board.chip is None:
         return ""
@@ -241,7 +242,7 @@ def _second_memory(together: Together, region: Region) -> str:
 def _facts(
     source: Source, target: str | None, section: str, notes: list[str]
 ) -> tuple[list[Facts], tuple[kernels.Kernel, ...]]:
-    """All that the file says of each method of a program, and the kernels that they call."""
+    """Return the facts about each method of a program, and the kernels that they call."""
     check_c_name(source.name)
     plans, summary = opened(source.program, source.source)
     several = len(plans) > 1
@@ -256,7 +257,7 @@ def _facts(
             "would overwrite what the other keeps.",
             hint="micronpu.compile of the methods; in ExecuTorch MemoryPlanningPass(share_mutable_buffers=True)",
         )
-    # A state that several methods have is in the same place in each; one that few have is reset with the others.
+    # A state of several methods has the same place in each; any other is reset together with them.
     states = {(s.memory, s.offset): s for plan in plans for s in states_of(plan, summary.named_data)}
     for plan in plans:
         _check_names(source.source, plan, [state.name for state in states.values()])
@@ -300,7 +301,7 @@ def _of_method(
     name: str,
     notes: list[str],
 ) -> Facts:
-    """What the file says of a method."""
+    """Return the facts about a method."""
     inputs, outputs = borders
     for border in (*inputs, *outputs):
         _check(border)
@@ -314,7 +315,7 @@ def _of_method(
 
 
 def _limits(facts: Facts, named_data: dict[str, bytes]) -> tuple[Limit, ...]:
-    """What the file says of integers by which rows are picked."""
+    """Return the limits of integers that select rows."""
     found = []
     for number, below in ranges_of(named_data, facts.plan.name).items():
         if 0 <= number < len(facts.inputs) and (border := facts.inputs[number]).tensor.dtype in _POSITIONS:
@@ -335,7 +336,7 @@ def _listed(plans: Sequence[Plan]) -> str:
 
 
 def _divided(facts: Facts, source: Source, hot: str) -> Facts:
-    """A program with its planned tensors in two memories by use, or all of them in the faster one."""
+    """Return a program with its planned tensors in two memories by use, or all of them in the faster one."""
     board = with_hot(facts.board, hot)
     memories = facts.pools.planned
     if not facts.is_whole:
@@ -359,7 +360,7 @@ def _divided(facts: Facts, source: Source, hot: str) -> Facts:
 
 
 def _check_the_same(facts: Facts, made: bytes, name: str) -> None:
-    """Runs the golden vectors before and after, where this machine can.
+    """Run the golden vectors before and after, if this machine can run the program.
 
     Raises:
         InternalError: a result differs.
@@ -376,10 +377,10 @@ def _check_the_same(facts: Facts, made: bytes, name: str) -> None:
 
 
 def check_c_name(name: str) -> None:
-    """Refuses what cannot be the name of a program in C.
+    """Refuse invalid names of a program in C.
 
     Raises:
-        OptionError: no identifier, or what the folder's own files are called.
+        OptionError: no identifier, or a name of the folder's own files.
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise OptionError(f"The name {name!r} is none in C.", hint="letters, digits and underscores, such as keywords")
@@ -392,7 +393,7 @@ def check_c_name(name: str) -> None:
 
 
 def _check_names(source: str, plan: Plan, states: Sequence[str]) -> None:
-    """Refuses names out of the program that would be more than names in C, CMake, YAML and Markdown.
+    """Refuse names in the program that are unsafe in C, CMake, YAML and Markdown.
 
     Raises:
         PayloadError: there is one.
@@ -412,7 +413,7 @@ def _check_names(source: str, plan: Plan, states: Sequence[str]) -> None:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of the tools, as far as they are installed."""
+    """Return versions of the installed tools."""
     found = {"micronpu": VERSION}
     for tool in ("executorch", *(tool for family in FAMILIES.values() for tool in family.tools)):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -429,7 +430,7 @@ def _check(border: Border) -> None:
 
 
 def _called(plan: Plan) -> tuple[tuple[kernels.Kernel, ...], list[str]]:
-    """The kernels, and what to say where one is none of ExecuTorch's."""
+    """Return the kernels, and notes about those that ExecuTorch does not have."""
     found: list[kernels.Kernel] = []
     notes = []
     for operator in plan.operators:
@@ -443,7 +444,7 @@ def _called(plan: Plan) -> tuple[tuple[kernels.Kernel, ...], list[str]]:
 def _vectors(
     source: Source, method: str, inputs: tuple[Border, ...], outputs: tuple[Border, ...]
 ) -> tuple[Vectors | None, str]:
-    """The golden vectors of a method, from the first values of the states on; or why there are none."""
+    """Return the golden vectors of a method, starting with the initial states; or the reason why there are none."""
     run = source.run or _host(source.program, method)
     if source.vectors is not None:
         return from_arrays(source.vectors, inputs, outputs, run, source.vectors_name), ""
@@ -451,7 +452,7 @@ def _vectors(
         return (from_rows(source.rows, inputs, run, source.rows_name) if source.rows else made_up(inputs, run)), ""
     except MicroNpuError as error:
         if isinstance(error, PayloadError) and not isinstance(error, NotOnHostError):
-            raise  # whoever runs it refuses it as well
+            raise  # the board would refuse it as well
         return None, (
             f"There are no golden vectors, and so no application that runs them, because this machine cannot run the "
             f"program: {error.what}"
@@ -459,14 +460,14 @@ def _vectors(
 
 
 def _host(program: bytes, method: str) -> Callable[[Sequence[Array]], Sequence[Array]]:
-    """Runs the program in this machine's ExecuTorch, which is loaded when it is first needed."""
+    """Return a function that runs the program in this machine's ExecuTorch, which is loaded on first use."""
     loaded: list[Any] = []
 
     def run(row: Sequence[Array]) -> Sequence[Array]:
         from micronpu.runtime import ArrayProgram, RunOptions
 
         if not loaded:
-            # As one from a file: in a process of its own, unless its digest says that it is whole.
+            # Run it in a separate process, like one from a file, unless its digest is right.
             isolated = state_of(program) is not Digest.RIGHT
             loaded.append(ArrayProgram(program, RunOptions(isolated=isolated), method=method))
         return tuple(loaded[0].run_arrays(*row))
@@ -475,7 +476,7 @@ def _host(program: bytes, method: str) -> Callable[[Sequence[Array]], Sequence[A
 
 
 def _files(together: Together, missing: list[str]) -> dict[str, bytes]:
-    """The contents of the folder, by name."""
+    """Return the contents of the folder, by name."""
     if runs_linux(together.board.core):
         return linux_files(together, missing)
     texts = shared_sources(together)

@@ -1,4 +1,4 @@
-"""The emulated board of a core: start-up, linker script and console of a firmware that runs without a board."""
+"""Files for the emulated board of a core: start-up code, linker script and console of a firmware."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _SOURCES = ("startup.c", "semihosting.c")
 
 
 def linker_script(machine: Machine, sections: Iterable[str], header: str, *, resident: bool = False) -> str:
-    """The linker script.
+    """Return the linker script.
 
     Args:
-        sections: in which programs stand.
-        resident: they are stored with the code, and copied into the memory of tensors at the start.
+        sections: of the programs.
+        resident: programs are stored with the code, and copied into the memory for activations at the start.
     """
     memories = {"CODE": machine.code, "MODEL": machine.model, "DATA": machine.data}
     words = {name: f"0x{begin:08x}, LENGTH = {size}" for name, (begin, size) in memories.items()}
@@ -28,7 +28,7 @@ def linker_script(machine: Machine, sections: Iterable[str], header: str, *, res
 def board_files(
     core: str, flags: str, sections: Iterable[str], header: str, *, resident: bool = False
 ) -> dict[str, str]:
-    """The folder `board`, by name; empty where QEMU has no such core."""
+    """Return the files of the folder `board`, by name; empty if QEMU has no such core."""
     core = core_of(core)
     machine = machine_of(core)
     if machine is None:

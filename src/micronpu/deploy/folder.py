@@ -1,4 +1,4 @@
-"""A folder that appears whole, or not at all."""
+"""Atomic writing of a folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AT_CURRENT_FOLDER, _EXCHANGE = -100, 2  # of Linux' `renameat2`
 
 
 def check_target(folder: Path, *, force: bool) -> None:
-    """Refuses early what `write_folder` would refuse after the work is done.
+    """Refuse early what `write_folder` would refuse after the work is done.
 
     Raises:
         FileError: it is a file, holds files, or cannot be made.
@@ -34,7 +34,7 @@ def check_target(folder: Path, *, force: bool) -> None:
                 hint="another folder, or --force (force=True), which replaces files of the same names and "
                 "leaves others",
             )
-    # The folder itself is replaced, in that above it.
+    # The folder itself is replaced, in its parent.
     target = Path(os.path.realpath(folder))
     check_folder(target.parent, what)
     if target.is_dir() and (target.is_mount() or target in (here := Path.cwd().resolve(), *here.parents)):
@@ -45,13 +45,13 @@ def check_target(folder: Path, *, force: bool) -> None:
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes], *, force: bool = False) -> None:
-    """Writes files into a folder that is new or empty, all of them or none; with ``force`` into one with files.
+    """Write files into a new or empty folder, all of them or none; with ``force`` into one with files.
 
-    A folder with files is replaced in one step by one that has ours and, of its own, those of other names, which stay
-    the same files.  Whoever looks sees the old one or the new one, and so does whoever comes after a crash.
+    A folder with files is replaced in one step by a folder with the new files and the old ones of other names, which
+    remain the same files.  Readers see the old or the new folder, even after a crash.
 
     Raises:
-        FileError: see `check_target`, or the disk does not take them.
+        FileError: see `check_target`, or writing fails.
     """
     check_target(folder, force=force)
     target = Path(os.path.realpath(folder))
@@ -77,7 +77,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes], *, force: bool = Fals
 
 
 def _link(old: Path, new: Path, without: set[str]) -> None:
-    """Gives a folder all that another holds, the same files under second names, but for those of some names."""
+    """Hard-link all files of one folder into another, except those of some names."""
     for place, folders, names in os.walk(old):
         inside = Path(place).relative_to(old)
         for name in [n for n in folders if (Path(place) / n).is_symlink()]:
@@ -91,7 +91,7 @@ def _link(old: Path, new: Path, without: set[str]) -> None:
 
 
 def _exchange(new: Path, old: Path) -> None:
-    """Gives two folders each other's names in one step; where the system has none, in two."""
+    """Exchange the names of two folders in one step, or in two if the system has no such call."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         with contextlib.suppress(AttributeError):  # a C library without the call

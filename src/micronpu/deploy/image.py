@@ -1,17 +1,17 @@
-"""A program as one file that a firmware in the field takes, or refuses with a reason.
+"""A program as an update image, which firmware verifies and loads, or refuses with a reason.
 
-Little endian; every byte in front of the program is covered by the header's CRC-32, the program by its SHA-256:
+Little endian; the header's CRC-32 covers every byte before the program, the SHA-256 the program:
 
     0    4   magic `MNPI`
-    4    2   version of this layout, 1         6   2   bytes in front of the program, a multiple of 32
+    4    2   version of this layout, 1         6   2   bytes before the program, a multiple of 32
     8    4   bytes of the program             12  32   its SHA-256
     44   16  version of the image             60  16   version of ExecuTorch
     76   24  accelerator, "" for none        100  24   memory mode
     124  4   method pool                     128   4   temporary pool
     132  4   planned memories                136  32   their sizes, eight of them
-    168  4   CRC-32 of what inputs and outputs are
+    168  4   CRC-32 of the description of inputs and outputs
     172  4   number of kernels               176  64   Ed25519 signature of the header without it and the CRC, or 0
-    240  4   1 where it is signed            244   4   CRC-32 of bytes 0 to 244 and of those behind this word
+    240  4   1 if it is signed                244   4   CRC-32 of bytes 0 to 244 and of those behind this word
     248  4   each: CRC-32 of the name of a kernel that the program calls; then zeros
 
 The C that reads it is written by `deploy` (`micronpu_image.c`).
@@ -51,7 +51,7 @@ class Image:
 
     Attributes:
         data: the file.
-        program_bytes: of the program in it.
+        program_bytes: size of the program in it.
         kernels: that the firmware must have.
     """
 
@@ -64,8 +64,7 @@ class Image:
 
 
 def border_crc(plans: Sequence[Plan], named_data: dict[str, bytes]) -> int:
-    """One number for what the inputs and outputs of all methods are: type, shape, order of axes, grid, as the file has
-    them."""
+    """Return a CRC-32 of the description of all inputs and outputs: type, shape, order of axes, qparams."""
     said = ""
     for plan in plans:
         inputs, outputs = borders_of(plan, named_data, None)
@@ -78,13 +77,13 @@ def border_crc(plans: Sequence[Plan], named_data: dict[str, bytes]) -> int:
 
 
 def kernel_names(plans: Sequence[Plan]) -> tuple[str, ...]:
-    """The kernels that the firmware must have registered for the methods of a program, in order."""
+    """Return the kernels that the firmware must have registered for the methods of a program, in order."""
     found = []
     for operator in sorted({operator for plan in plans for operator in plan.operators}):
         try:
             found += [kernel.operator for kernel in kernels_of((operator,))]
         except UnsupportedError:
-            found.append(operator)  # one that the firmware brings itself
+            found.append(operator)  # a custom kernel of the firmware
     return tuple(found)
 
 
@@ -96,17 +95,17 @@ def make_image(
     sign: Callable[[bytes], bytes] | None = None,
     source: str = "The program",
 ) -> Image:
-    """An image of a program.
+    """Return an image of a program.
 
     Args:
         program: a `.pte`.
-        version: of the image, such as "1.2.0"; a firmware with two slots takes the higher one.
-        target: the board; what the program was compiled for unless given.
-        sign: gives the Ed25519 signature of some bytes.
-        source: what to call the program in messages.
+        version: of the image, such as "1.2.0"; firmware with two slots uses the higher one.
+        target: the board; default: the program's target.
+        sign: returns the Ed25519 signature of bytes.
+        source: name of the program in messages.
 
     Raises:
-        MicroNpuError: the program is damaged, runs on a laptop only, or the target cannot take it.
+        MicroNpuError: the program is damaged, runs only on the host, or does not fit the target.
     """
     if not _VERSION.fullmatch(version):
         raise OptionError(f"The version {version!r} is no version.", hint="three numbers, such as 1.2.0")
@@ -137,7 +136,7 @@ def _head(
     border: int,
     sign: Callable[[bytes], bytes] | None,
 ) -> bytes:
-    """What stands in front of the program."""
+    """Return the bytes before the program."""
     size = -(-(KERNELS_AT + 4 * len(kernels)) // ALIGNMENT) * ALIGNMENT
     planned = [*pools.planned, *[0] * (MOST_PLANNED - len(pools.planned))]
     head = bytearray(size)
@@ -169,5 +168,5 @@ def _head(
 
 
 def signed_part(head: bytes) -> bytes:
-    """What the signature is of: the header without signature and CRC; it holds the program's SHA-256."""
+    """Return the signed bytes: the header without signature and CRC; it contains the program's SHA-256."""
     return head[:SIGNATURE_AT] + head[SIGNED_AT:CRC_AT] + head[KERNELS_AT:]

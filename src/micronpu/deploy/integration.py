@@ -1,6 +1,6 @@
-"""What connects the program with other people's builds: CMake, Zephyr, CMSIS, linker sections, upstream's runners.
+"""Integration into other builds: CMake, Zephyr, CMSIS, linker sections, upstream's runners.
 
-Each uses documented interfaces alone: ExecuTorch's CMake package and Zephyr module, the components of the CMSIS pack
+Only documented interfaces are used: ExecuTorch's CMake package and Zephyr module, the components of the CMSIS pack
 PyTorch::ExecuTorch, the options of `backends/arm/scripts` and of `examples/arm/executor_runner`.
 """
 
@@ -21,28 +21,28 @@ _FILES, _FILES_OPTION = "extension_flat_tensor", "-DEXECUTORCH_BUILD_EXTENSION_F
 
 
 def libraries(kernels: tuple[Kernel, ...]) -> list[str]:
-    """CMake targets of ExecuTorch that hold the kernels and the runtime, each before those that it calls."""
+    """Return CMake targets of ExecuTorch with the kernels and the runtime, each before those that it calls."""
     return [*(library.target for library in _used(kernels)), *_RUNTIME]
 
 
 def _used(kernels: tuple[Kernel, ...]) -> list[KernelLibrary]:
-    """The libraries that hold the kernels, each before those that it calls."""
+    """Return the libraries with the kernels, each before those that it calls."""
     names = {kernel.library for kernel in kernels}
     return [library for name, library in kernel_libraries().items() if name in names]
 
 
 def _build_options(kernels: tuple[Kernel, ...]) -> set[str]:
-    """Of ExecuTorch's CMake, so that it builds the kernels."""
+    """Return the options of ExecuTorch's CMake that build the kernels."""
     return {library.build_option for library in _used(kernels) if library.build_option}
 
 
 def cmake(together: Together) -> str:
-    """`CMakeLists.txt`."""
+    """Return `CMakeLists.txt`."""
     kernels, programs = together.kernels, together.programs
     delegate, options = "", sorted(_build_options(kernels))
     whole = []
     if len(kernels) < len(together.operators):
-        whole.append("executorch")  # with what the runtime itself computes
+        whole.append("executorch")  # with the operators of the runtime itself
     for firmware in together.firmware:
         options += firmware.build_options
         whole += firmware.whole_libraries
@@ -50,7 +50,9 @@ def cmake(together: Together) -> str:
     if any(facts.data for facts in programs):
         options.append(_FILES_OPTION)
     named = [name for name in c_sources(together) if name not in ("main.cpp", "micronpu_kernels.cpp")]
-    calls = [name for name in named if name.endswith(".cpp") or name in together.start_up]  # of what others bring
+    calls = [
+        name for name in named if name.endswith(".cpp") or name in together.start_up
+    ]  # sources that need other packages
     return shared(
         "CMakeLists.txt",
         together,
@@ -69,7 +71,7 @@ def cmake(together: Together) -> str:
 
 
 def _board_npu(together: Together) -> str:
-    """Lines of CMake: where the emulated board has its NPU, which is not where the chip has it."""
+    """Return lines of CMake with the place of the NPU on the emulated board, which differs from the chip's."""
     board = emulated_board(together.board.core, together.board.accelerator) if together.started else None
     if board is None or not board.npus:
         return ""
@@ -79,7 +81,7 @@ def _board_npu(together: Together) -> str:
 
 
 def zephyr(together: Together) -> dict[str, str]:
-    """The files of a Zephyr application."""
+    """Return the files of a Zephyr application."""
     own = ["CONFIG_FP_HARDABI=y"] if together.board.has_helium else []
     own += [line for firmware in together.firmware for line in firmware.zephyr]
     delegates = [name for firmware in together.firmware for name in firmware.whole_libraries]
@@ -118,7 +120,7 @@ def zephyr(together: Together) -> dict[str, str]:
 
 
 def runtime_sources(together: Together) -> list[str]:
-    """The files of ExecuTorch that a build without its CMake needs, by folder: a line each."""
+    """Return the files of ExecuTorch that a build without its CMake needs, by folder: a line each."""
     files = [*_CORE_SOURCES]
     if any(facts.data for facts in together.programs):
         files += _DATA_SOURCES
@@ -142,12 +144,12 @@ _CORE_SOURCES = (
     "schema/extended_header.cpp",
     "kernels/prim_ops/{et_copy_index,et_view,register_prim_ops}.cpp",
 )
-"""Of ExecuTorch 1.5: `EXECUTORCH_SRCS` and `EXECUTORCH_CORE_SRCS` of its build variables."""
+"""Core sources of ExecuTorch 1.5: `EXECUTORCH_SRCS` and `EXECUTORCH_CORE_SRCS` of its build variables."""
 _DATA_SOURCES = ("extension/flat_tensor/{flat_tensor_data_map,serialize/flat_tensor_header}.cpp",)
 
 
 def executorch_lines(together: Together) -> list[str]:
-    """The commands that build ExecuTorch for the core, of the version with which the programs were made."""
+    """Return the commands that build ExecuTorch for the core, in the version that the programs were made with."""
     version = together.programs[0].versions.get("executorch", "1.5.1").partition("+")[0]
     options = _build_options(together.kernels)
     options |= {option for firmware in together.firmware for option in firmware.build_options}
@@ -169,7 +171,7 @@ def executorch_lines(together: Together) -> list[str]:
 
 
 def clayer(together: Together) -> str:
-    """`micronpu.clayer.yml`."""
+    """Return `micronpu.clayer.yml`."""
     used = _used(together.kernels)
     packs = [line for library in used for line in library.packs]
     components = [line for library in used for line in library.components]
@@ -192,19 +194,19 @@ def clayer(together: Together) -> str:
 
 
 def shared(template: str, together: Together, **more: str) -> str:
-    """A template that is filled for all programs of a folder."""
+    """Return a template filled for all programs of a folder."""
     words = {"HEADER": together.header, "name": SHARED, "NAME": SHARED.upper(), **more}
     return filled(template, together.programs[0], **words)
 
 
 def _component(kernel: Kernel) -> str:
-    """Name of the component: that of the file which holds the kernel, `op_NAME.cpp`."""
+    """Return the name of the component: that of the kernel's file, `op_NAME.cpp`."""
     name = kernel.operator.partition("::")[2].partition(".")[0].lstrip("_")
     return kernel_libraries()[kernel.library].file_of(name)
 
 
 def sections(together: Together) -> str:
-    """`micronpu_sections.ld`."""
+    """Return `micronpu_sections.ld`."""
     board = together.board
     model, far = board.flash.upper(), board.sram.upper()
     explain = [
@@ -259,7 +261,8 @@ def sections(together: Together) -> str:
 
 
 def runner_commands(facts: Facts) -> list[str]:
-    """Command lines of upstream's runner for Arm's virtual platforms, in a checkout of ExecuTorch with its tools."""
+    """Return command lines of upstream's runner for Arm's virtual platforms, in a checkout of ExecuTorch with its
+    tools."""
     board, pools = facts.board, facts.pools
     npu = board.accelerator
     if not any(firmware.has_platform(npu) for firmware in facts.firmware):
@@ -268,7 +271,7 @@ def runner_commands(facts: Facts) -> list[str]:
         f"-DET_ARM_BAREMETAL_METHOD_ALLOCATOR_POOL_SIZE={pools.method + sum(pools.planned) + _RUNNER_EXTRA} "
         f"-DET_ARM_BAREMETAL_SCRATCH_TEMP_ALLOCATOR_POOL_SIZE={pools.temporary}"
     )
-    # All kernels but the portable ones are in the runner anyway; a bundled program cannot be asked for those.
+    # The runner has all but the portable kernels; those cannot be derived from a bundled program.
     portable = [o for o in facts.plan.operators if o.startswith(("aten::", "dim_order_ops::"))]
     selected = f" --select_ops_list={','.join(portable)}" if portable else ""
     return [
@@ -280,4 +283,4 @@ def runner_commands(facts: Facts) -> list[str]:
 
 
 _RUNNER_EXTRA = 16384
-"""What upstream's runner takes from the same pool for itself: spans, inputs, copies of a bundle's tensors."""
+"""Bytes that upstream's runner takes from the same pool: spans, inputs, copies of a bundle's tensors."""

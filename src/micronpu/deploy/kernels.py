@@ -1,7 +1,7 @@
-"""Which kernels a program calls, and the source that registers just them.
+"""Kernels that a program calls, and the source that registers only these.
 
-Signatures come from where ExecuTorch and torch keep them as text: the lists of portable and quantized kernels, torch's
-`native_functions.yaml`, and the definitions of the families' operators.  Nothing of them is imported.
+Signatures come from text files of ExecuTorch and torch: the lists of portable and quantized kernels, torch's
+`native_functions.yaml`, and the definitions of the backends' operators.  Nothing of them is imported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BY_RUNTIME_OPS = (
     "aten::sym_min.Scalar",
     "aten::_local_scalar_dense",
 )
-"""Registered by the runtime itself (`kernels/prim_ops`)."""
+"""Operators that the runtime itself registers (`kernels/prim_ops`)."""
 
 _HELPERS = ("kernels/portable/cpu/{util,pattern}/*.cpp",)
 _QUANTIZED_FILES = {
@@ -78,7 +78,7 @@ _TYPES = {
     "out": (f"{_AT}Tensor&", "toTensor()"),
     "out[]": (f"{_AT}TensorList", "toTensorList()"),
 }
-"""C++ types by which ExecuTorch's kernels take the types of a schema, and how an `EValue` gives them."""
+"""C++ types of ExecuTorch's kernels by schema type, and the conversion from an `EValue`."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Kernel:
         operator: such as "aten::add.out".
         function: its C++ name, such as "torch::executor::native::add_out".
         arguments: type in the schema and name of each, without the context.
-        library: by its name, see `kernel_libraries`.
+        library: name of the library, see `kernel_libraries`.
         source: stem of the file that holds it, without "op_".
     """
 
@@ -113,15 +113,15 @@ class Kernel:
 
 
 def kernel_libraries() -> dict[str, KernelLibrary]:
-    """All libraries of kernels by name, each before those that it calls: the families' first."""
+    """Return all libraries of kernels by name, each before those that it calls: the backends' first."""
     return {library.name: library for library in (*core_libraries(), *_EXECUTORCHS)}
 
 
 def kernels_of(operators: Iterable[str]) -> tuple[Kernel, ...]:
-    """The kernels that a firmware needs beside the runtime for some operators.
+    """Return the kernels that a firmware needs in addition to the runtime for some operators.
 
     Raises:
-        UnsupportedError: an operator that ExecuTorch has no kernel for.
+        UnsupportedError: ExecuTorch has no kernel for an operator.
     """
     return tuple(_kernel(o) for o in operators if not o.startswith(_BY_RUNTIME) and o not in _BY_RUNTIME_OPS)
 
@@ -145,7 +145,7 @@ def _kernel(operator: str) -> Kernel:
 
 
 def _arguments(schema: str) -> tuple[tuple[str, str], ...]:
-    """Type and name of each argument of a schema."""
+    """Return type and name of each argument of a schema."""
     found = []
     for part in re.split(r",\s*(?![^\[\(]*[\]\)])", schema[schema.index("(") + 1 : schema.index(") ->")]):
         text = part.strip()
@@ -166,7 +166,7 @@ def _arguments(schema: str) -> tuple[tuple[str, str], ...]:
 
 @functools.lru_cache(maxsize=1)
 def _texts() -> tuple[tuple[str, str], ...]:
-    """Library and text of each list of kernels."""
+    """Return library and text of each list of kernels."""
     folder = package_folder("executorch", "kernels")
     files = (("portable", "functions.yaml"), ("portable", "custom_ops.yaml"), ("quantized", "quantized.yaml"))
     return tuple((library, (folder / library / name).read_text(encoding="utf-8")) for library, name in files)
@@ -174,7 +174,7 @@ def _texts() -> tuple[tuple[str, str], ...]:
 
 @functools.lru_cache(maxsize=1)
 def _functions() -> dict[str, tuple[str, str]]:
-    """C++ name and library by operator."""
+    """Return C++ name and library by operator."""
     found = {}
     pattern = re.compile(r"^- (?:op|func): ([\w:.]+).*?kernel_name: ([\w:]+)", re.MULTILINE | re.DOTALL)
     for library, text in _texts():
@@ -188,7 +188,7 @@ def _functions() -> dict[str, tuple[str, str]]:
 
 @functools.lru_cache(maxsize=1)
 def _schemas() -> dict[str, str]:
-    """Schema by operator; those of ExecuTorch's own lists go before torch's."""
+    """Return schema by operator; those of ExecuTorch's own lists override torch's."""
     native = package_folder("torchgen", "packaged", "ATen", "native") / "native_functions.yaml"
     found: dict[str, str] = {}
     for text in (native.read_text(encoding="utf-8"), *(text for _, text in _texts())):
@@ -198,14 +198,14 @@ def _schemas() -> dict[str, str]:
                 found[match[2]] = match[1]
                 generated = re.search(r"^  autogen: (.*)$", entry, re.MULTILINE)
                 for name in generated[1].split(", ") if generated else ():
-                    found[name] = _with_out(match[1])  # of an in-place operator: its functional form's
+                    found[name] = _with_out(match[1])  # for an in-place operator the functional form's
     return found
 
 
 def _with_out(schema: str) -> str:
-    """The schema of the variant that torch derives from a functional operator, which writes into given tensors."""
+    """Return the schema of the out variant that torch derives from a functional operator."""
     schema = schema.replace("Tensor(a!) self", "Tensor self")
-    if "Layout?" in schema:  # the given tensor decides what is called tensor options
+    if "Layout?" in schema:  # the given tensor determines the tensor options
         schema = re.sub(
             r", (?:ScalarType\??|Layout\?|Device\?|bool\?) (?:dtype|layout|device|pin_memory)=None", "", schema
         )
@@ -218,7 +218,7 @@ def _with_out(schema: str) -> str:
 
 
 def selected_operators(plans: Mapping[str, Plan]) -> str:
-    """`selected_operators.yaml` as ExecuTorch's `gen_oplist.py` writes it, with the types that the programs use.
+    """Return `selected_operators.yaml` as ExecuTorch's `gen_oplist.py` writes it, with the types that the programs use.
 
     Args:
         plans: by the name of the file.
@@ -243,7 +243,7 @@ def selected_operators(plans: Mapping[str, Plan]) -> str:
 
 
 def _keys(plan: Plan, operator: str) -> set[str]:
-    """Keys of the kernels of an operator, such as ``v1/6;0,1|1;0,1``: type and order of axes of each tensor."""
+    """Return keys of an operator's kernels, such as ``v1/6;0,1|1;0,1``: type and order of axes of each tensor."""
     found = set()
     for call in plan.calls:
         if call.operator == operator:
@@ -253,7 +253,7 @@ def _keys(plan: Plan, operator: str) -> set[str]:
 
 
 def registration(kernels: tuple[Kernel, ...], header: str) -> str:
-    """C++ that registers these kernels and no others, unless another file has registered them."""
+    """Return C++ that registers only these kernels, unless another file has registered them."""
     if not kernels:
         return f"{header}// The NPU computes everything: there is no kernel to register.\n"
     lines = [

@@ -1,7 +1,7 @@
-"""The folder for a core that runs Linux: the program, its vectors as files, and steps in the place of C sources.
+"""The folder for a core that runs Linux: the program, its vectors as files, and instructions instead of C sources.
 
-Under Linux ExecuTorch's own `executor_runner` runs the program, and a driver of the kernel the NPU: there is nothing to
-link. Sources: ExecuTorch's `backends/arm/CMakeLists.txt`, `EthosUBackend_Cortex_A.cpp` and
+Under Linux ExecuTorch's own `executor_runner` runs the program, and a kernel driver the NPU: there is nothing to link.
+Sources: ExecuTorch's `backends/arm/CMakeLists.txt`, `EthosUBackend_Cortex_A.cpp` and
 `examples/portable/executor_runner`.
 """
 
@@ -27,10 +27,10 @@ _FILES = "-DEXECUTORCH_BUILD_EXTENSION_FLAT_TENSOR=ON"
 
 
 def linux_files(together: Together, missing: Sequence[str]) -> dict[str, bytes]:
-    """The contents of the folder, by name.
+    """Return the contents of the folder, by name.
 
     Args:
-        missing: files in which programs look up data, and that are not here.
+        missing: files from which programs read data, and that were not given.
     """
     found = {file: content for facts in together.programs for file, content in facts.data}
     for facts in together.programs:
@@ -51,8 +51,11 @@ def linux_files(together: Together, missing: Sequence[str]) -> dict[str, bytes]:
 
 
 def _checked(facts: Facts, together: Together) -> int:
-    """Vectors that can be checked: each has a process of its own, a later one of a program with states needs those
-    before it, and the runner calls a program's first method."""
+    """Return the number of vectors that can be checked.
+
+    Each runs in a separate process. With states, a later vector depends on earlier ones; the runner calls only the
+    first method of a program.
+    """
     if facts.vectors is None or not any(facts is methods[0] for methods in together.groups):
         return 0
     return min(len(facts.vectors), 1) if facts.states else len(facts.vectors)
@@ -75,7 +78,7 @@ def _toolchain(together: Together) -> str:
 
 
 def _check(together: Together) -> str:
-    """A script that runs every vector in the runner, one process each, and compares bytes."""
+    """Return a script that runs every vector in the runner, one process each, and compares bytes."""
     lines = [
         "#!/bin/sh",
         f"# {together.header}",

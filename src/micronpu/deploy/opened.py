@@ -1,4 +1,4 @@
-"""A `.pte` that is about to go into a firmware: read, and whole."""
+"""Reading and verifying a `.pte` for a firmware."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from micronpu.program.pte import PteSummary
 
 
 def opened(program: bytes, source: str) -> tuple[tuple[Plan, ...], PteSummary]:
-    """The plan of each method in the file's order, and the summary of the file.
+    """Return the plan of each method in the file's order, and the summary of the file.
 
     Args:
-        source: what to call the program in messages.
+        source: name of the program in messages.
 
     Raises:
         PayloadError: it is damaged.

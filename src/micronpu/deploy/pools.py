@@ -1,8 +1,8 @@
-"""What ExecuTorch's runtime takes from its allocators on a 32-bit core, counted from the `.pte` alone.
+"""Allocations of ExecuTorch's runtime on a 32-bit core, computed from the `.pte` alone.
 
-The method allocator is walked in the order of `Method::init` of ExecuTorch 1.5, with the sizes that its structures have
-on the core; `tests` compile the very headers for Cortex-M to compare them, and count a real runtime on the host with
-the host's sizes.
+The method allocator is simulated in the order of `Method::init` of ExecuTorch 1.5, with the sizes of its structures on
+the core; `tests` compile the same headers for Cortex-M to compare them, and measure a real runtime on the host with the
+host's sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Sizes:
     """Bytes of ExecuTorch's structures in a build.
 
     Attributes:
-        pointer: of an address, and of `size_t`.
+        pointer: size of an address, and of `size_t`.
         evalue: `EValue`.
         tensor_impl: `TensorImpl`.
         list: `BoxedEvalueList`.
@@ -30,10 +30,10 @@ class Sizes:
         delegate: `BackendDelegate`.
         spec: `CompileSpec`.
         span: `Span` and `ArrayRef`.
-        tensor_meta: `TensorMeta`, by which a kernel is looked up.
+        tensor_meta: `TensorMeta`, the key for looking up a kernel.
         named: `NamedData`, one for each external constant.
-        merged: `MergedDataMap`, where data stand in the program and in files beside it.
-        buffer_alignment: alignment of `FreeableBuffer`, which `BackendDelegate` and `NamedData` hold.
+        merged: `MergedDataMap`, for data in the program and in files beside it.
+        buffer_alignment: alignment of `FreeableBuffer`, a member of `BackendDelegate` and `NamedData`.
         wide: alignment of 64-bit numbers.
     """
 
@@ -71,22 +71,22 @@ ON_CORE = Sizes(
 _MOST_AXES = 16
 """`kTensorDimensionLimit` of ExecuTorch; an axis takes a byte."""
 HANDLES = {family.backend: family.firmware().handle_bytes for family in FAMILIES.values() if family.backend}
-"""What a delegate takes for its own handle, by backend."""
+"""Bytes of a delegate's own handle, by backend."""
 
 
 @dataclass(frozen=True)
 class Pools:
-    """Bytes that a program needs at run time, outside of itself.
+    """Memory that a program needs at run time in addition to its own bytes.
 
     Attributes:
-        planned: of each planned memory: activations, and scratch of the core's kernels.
-        method: of the method allocator.
-        temporary: of the temporary allocator, with the largest scratch of a delegate.
-        scratch: of that, the scratch of the delegates that need one, in order.
-        alignment: that each pool begins at: a line of the data cache.
-        hot: numbers of the planned memories that stand in a faster memory than the others, from 1 on.
-        open: what is not known: a sentence each.
-        inside: that the tensors inside of the NPU's partitions take at least, where no pool holds them.
+        planned: bytes of each planned memory: activations, and scratch of the core's kernels.
+        method: bytes of the method allocator.
+        temporary: bytes of the temporary allocator, with the largest scratch of a delegate.
+        scratch: scratch of the delegates that need one, in order, within `temporary`.
+        alignment: alignment of each pool: a line of the data cache.
+        hot: numbers of the planned memories in a faster memory than the others, from 1.
+        open: unknown figures, a sentence each.
+        inside: minimum bytes for tensors inside of the NPU's partitions that are in no pool.
     """
 
     planned: tuple[int, ...]
@@ -104,7 +104,7 @@ class Pools:
 
 
 def pools_of(plan: Plan, sizes: Sizes = ON_CORE) -> Pools:
-    """The pools of a method.
+    """Return the pools of a method.
 
     Raises:
         PayloadError: a delegate's payload cannot be read.
@@ -132,7 +132,7 @@ def pools_of(plan: Plan, sizes: Sizes = ON_CORE) -> Pools:
 
 
 def pools_of_all(plans: Sequence[Plan], sizes: Sizes = ON_CORE) -> Pools:
-    """The pools of all methods of a program: loaded one behind the other in the same, run one at a time.
+    """Return the pools of all methods of a program, which share allocators and run one at a time.
 
     Raises:
         PayloadError: a delegate's payload cannot be read.
@@ -149,7 +149,7 @@ def pools_of_all(plans: Sequence[Plan], sizes: Sizes = ON_CORE) -> Pools:
 
 
 def methods_bytes(plans: Sequence[Plan], sizes: Sizes = ON_CORE, handles: Mapping[str, int] = HANDLES) -> int:
-    """What one method allocator hands out for some methods, in order."""
+    """Return the bytes that one method allocator needs for several methods, in order."""
     used = 0
     for plan in plans:
         used = method_bytes(plan, sizes, handles, used)
@@ -157,11 +157,11 @@ def methods_bytes(plans: Sequence[Plan], sizes: Sizes = ON_CORE, handles: Mappin
 
 
 def method_bytes(plan: Plan, sizes: Sizes = ON_CORE, handles: Mapping[str, int] = HANDLES, used: int = 0) -> int:
-    """What the method allocator has handed out when a method is loaded.
+    """Return the bytes that the method allocator has allocated after a method is loaded.
 
     Args:
-        handles: what a delegate takes from it when it is loaded, by backend.
-        used: what it has handed out before.
+        handles: bytes that a delegate allocates when it is loaded, by backend.
+        used: bytes allocated before.
     """
 
     def take(size: int, alignment: int) -> None:
@@ -177,7 +177,7 @@ def method_bytes(plan: Plan, sizes: Sizes = ON_CORE, handles: Mapping[str, int] 
     for value in plan.values:
         for size, alignment in _value_bytes(value, sizes):
             take(size, alignment)
-    take(sizes.delegate * len(plan.delegates), sizes.buffer_alignment)  # aligned also where there is none
+    take(sizes.delegate * len(plan.delegates), sizes.buffer_alignment)  # aligned even without delegates
     if needs_data(plan) and plan.named_data:
         take(sizes.merged, word)
     for delegate in plan.delegates:
@@ -194,7 +194,7 @@ def method_bytes(plan: Plan, sizes: Sizes = ON_CORE, handles: Mapping[str, int] 
 
 
 def _value_bytes(value: Value, sizes: Sizes) -> list[tuple[int, int]]:
-    """Size and alignment of what a value takes beside its `EValue`."""
+    """Return size and alignment of a value's allocations besides its `EValue`."""
     word = sizes.pointer
     if value.tensor is not None:
         rank = len(value.tensor.shape)
@@ -211,9 +211,9 @@ def _value_bytes(value: Value, sizes: Sizes) -> list[tuple[int, int]]:
 
 
 def lookup_bytes(arguments: Sequence[int], sizes: Sizes = ON_CORE) -> int:
-    """What the temporary pool must hold for a kernel to be looked up in it.
+    """Return the bytes that the temporary pool must have to look up a kernel.
 
-    `Method::resolve_operator` needs types and orders of axes of the arguments, takes the temporary allocator only where
-    that has room for the largest rank of each, and the method allocator, for good, where it has not.
+    `Method::resolve_operator` needs types and orders of axes of the arguments. It uses the temporary allocator only if
+    that has space for the maximum rank of each, and otherwise, permanently, the method allocator.
     """
     return (sizes.tensor_meta + _MOST_AXES) * len(arguments)

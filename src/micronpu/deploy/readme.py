@@ -17,7 +17,7 @@ _CODE = "38 to 51 kB of code in the programs that were measured, without ExecuTo
 
 
 def readme(together: Together, files: list[str], data_files: list[str]) -> str:
-    """The text."""
+    """Return the text."""
     board, programs = together.board, together.programs
     names = ", ".join(together.file_names)
     where = board.chip.title if board.chip is not None else board.name or ANY
@@ -61,7 +61,7 @@ def readme(together: Together, files: list[str], data_files: list[str]) -> str:
 
 
 def lead(together: Together) -> str:
-    """What the programs are, and what made them."""
+    """Return the introduction: the programs, and the tools that made them."""
     versions = ", ".join(f"{tool} {version}" for tool, version in together.programs[0].versions.items())
     lines = [f"Made by {versions}. What was compiled, without what only a laptop needs:", ""]
     for methods in together.groups:
@@ -104,7 +104,7 @@ def _sizes(together: Together) -> str:
 
 
 def _calls(together: Together) -> str:
-    """The C interface by example."""
+    """Return an example of the C interface."""
     facts = together.programs[0]
     name, upper = facts.name, facts.upper
     lines = ["```c", f'#include "{name}.h"', ""]
@@ -136,7 +136,7 @@ def _calls(together: Together) -> str:
 
 
 def _several(methods: Sequence[Facts]) -> list[str]:
-    """How methods of one program are called."""
+    """Return how methods of one program are called."""
     if len(methods) == 1:
         return []
     file, states = methods[0].file, methods[0].states
@@ -151,7 +151,7 @@ def _several(methods: Sequence[Facts]) -> list[str]:
 
 
 def borders(facts: Facts, *, in_c: bool = True) -> str:
-    """Tables of a program's inputs, outputs and states.
+    """Return tables of a program's inputs, outputs and states.
 
     Args:
         in_c: the folder has C functions.
@@ -229,7 +229,7 @@ _WORDS = {
     "micronpu_sections.ld": "what goes where, for the board's linker script",
     "README.md": "this page",
 }
-"""What each file of the folder is."""
+"""Description of each file of the folder."""
 
 
 def _files(together: Together, files: list[str], data_files: list[str]) -> str:
@@ -308,18 +308,18 @@ def _build(together: Together) -> str:
 
 
 def _west(together: Together) -> str:
-    """Zephyr's name of the board, where the folder has files for it."""
+    """Return Zephyr's name of the board, if the folder has files for it."""
     board = zephyr_board(together.board.chip, together.board.accelerator)
     return board.name if board is not None else "<board>"
 
 
 def vectors_of(together: Together) -> int:
-    """Golden vectors of all programs."""
+    """Return the number of golden vectors of all programs."""
     return sum(len(facts.vectors) for facts in together.programs if facts.vectors is not None)
 
 
 def _executorch(together: Together) -> str:
-    """From sources to PASS, as commands."""
+    """Return the commands from sources to PASS."""
     lines = ["ExecuTorch for the core, from its own sources (`-DTARGET_CPU` chooses the core):", "", "```sh"]
     lines += [*executorch_lines(together), "```", ""]
     lines += _emulated(together)
@@ -334,7 +334,7 @@ def _executorch(together: Together) -> str:
 
 
 def _emulated(together: Together) -> list[str]:
-    """The commands that run the application on the emulated board, and on Arm's virtual platform."""
+    """Return the commands that run the application on the emulated board, and on Arm's virtual platform."""
     core, started = core_of(together.board.core), together.started
     machine, npu = machine_of(core), together.board.accelerator if started else ""
     if machine is None:
@@ -368,7 +368,7 @@ def _emulated(together: Together) -> list[str]:
 
 
 def _table(together: Together) -> str:
-    """How large ExecuTorch's table of kernels has to be, where it holds nothing but those of the programs."""
+    """Return the required size of ExecuTorch's table of kernels, if it only has those of the programs."""
     if not together.kernels or len(together.kernels) < len(together.operators):
         return ""
     return f" Build ExecuTorch with `-DMAX_KERNEL_NUM={len(together.kernels)}` or more to save the RAM of its table."

@@ -1,4 +1,4 @@
-"""Programs that stand in one firmware: what they share, and what each has for itself."""
+"""Programs of one firmware: shared memory, and memory of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from micronpu.report.memory import Item
 from micronpu.targets.firmware import Firmware, Started
 
 SHARED = "micronpu"
-"""Prefix of what all programs of a folder share."""
+"""Prefix of names that all programs of a folder share."""
 LINE = 32
 """Bytes of a line of the core's data cache, to which pools are aligned and padded."""
 
@@ -30,8 +30,8 @@ class Array:
     Attributes:
         name: in C.
         size: bytes.
-        section: where the linker script places it.
-        what: for people.
+        section: its section in the linker script.
+        what: description.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Together:
     """The programs of a folder.
 
     Attributes:
-        programs: in the order in which they were given.
-        kernels: that any of them calls, each once.
-        concurrent: they may run at the same time, so that none shares a memory.
-        functions: names of those of `micronpu.deploy.functions` that stand beside them.
+        programs: in the order of the arguments.
+        kernels: all kernels that they call.
+        concurrent: they may run at the same time, and share no memory.
+        functions: names of the included functions of `micronpu.deploy.functions`.
     """
 
     programs: tuple[Facts, ...]
@@ -58,7 +58,7 @@ class Together:
 
     @property
     def board(self) -> Board:
-        """That of the program which says most of it: its NPU, or at least its name."""
+        """The most specific board of the programs: with an NPU, or at least a name."""
         boards = [facts.board for facts in self.programs]
         return max(boards, key=lambda board: (bool(board.accelerator), bool(board.name)))
 
@@ -72,24 +72,24 @@ class Together:
 
     @property
     def file_names(self) -> list[str]:
-        """Of the programs."""
+        """File names of the programs."""
         return [methods[0].file for methods in self.groups]
 
     @property
     def firmware(self) -> list[Firmware]:
-        """What each delegate of any program asks of the firmware."""
+        """Firmware requirements of the delegates of all programs."""
         found = {type(firmware): firmware for facts in self.programs for firmware in facts.firmware}
         return list(found.values())
 
     @property
     def started(self) -> tuple[Started, ...]:
-        """The NPUs that the firmware starts, each once: none for a core that is no Cortex-M, or a laptop."""
+        """The NPUs that the firmware starts, each once: none for a core that is no Cortex-M, or the host."""
         boards = [facts.board for facts in self.programs]
         found = {(b.accelerator, b.name): b for b in boards if b.accelerator and b.on_device and b.has_start_up}
         return tuple(Started(b.accelerator, b.chip, b.fast_scratch) for b in found.values())
 
     def npu(self, facts: Facts) -> int | None:
-        """The number of a program's NPU among those that the firmware starts."""
+        """Return the index of a program's NPU among those that the firmware starts."""
         one = Started(facts.board.accelerator, facts.board.chip, facts.board.fast_scratch)
         return self.started.index(one) if one in self.started else None
 
@@ -112,11 +112,11 @@ class Together:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """That any program calls, each once, in order."""
+        """Operators that any program calls, each once, in order."""
         return tuple(dict.fromkeys(o for facts in self.programs for o in facts.plan.operators))
 
     def planned(self, facts: Facts) -> list[Array]:
-        """The planned memories of a program; with states they are its own, for these live on from call to call."""
+        """Return the planned memories of a program; those with states are not shared, since values persist in them."""
         own = self.concurrent or self._keeps_values(facts) or len(self.groups) == 1
         prefix = facts.file if own else SHARED
         sharing = [facts] if own else [f for f in self.programs if not self._keeps_values(f)]
@@ -130,18 +130,18 @@ class Together:
         return found
 
     def _keeps_values(self, facts: Facts) -> bool:
-        """Whether any method of a program does."""
+        """Return True if values persist in memories of any method of a program."""
         return any(keeps_values(own) for own in self.programs if own.file == facts.file)
 
     def method(self, facts: Facts) -> Array:
-        """The pool of a program's method allocator."""
+        """Return the pool of a program's method allocator."""
         whose = f" of {facts.file}" if len(self.groups) > 1 else ""
         return Array(
             f"{facts.file}_method_pool", facts.pools.method, ".micronpu.pools", f"pool of the method allocator{whose}"
         )
 
     def temporary(self, facts: Facts) -> Array:
-        """The pool of the temporary allocator: the largest of all serves those that run one after the other."""
+        """Return the pool of the temporary allocator: programs that run one after the other share the largest."""
         own = self.concurrent or len(self.groups) == 1
         size = facts.pools.temporary if own else max(f.pools.temporary for f in self.programs)
         whose = f" of {facts.file}" if own and len(self.groups) > 1 else ""
@@ -150,7 +150,7 @@ class Together:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """All that the firmware has to give, each once."""
+        """All memories that the firmware must provide, each once."""
         found: dict[str, Array] = {}
         for facts in self.programs:
             for array in (*self.planned(facts), self.method(facts), self.temporary(facts)):
@@ -159,7 +159,7 @@ class Together:
 
     @property
     def pools(self) -> Pools:
-        """The sizes of all programs together."""
+        """The sizes for all programs together."""
         arrays = self.arrays
         planned = [a for a in arrays if "_planned_" in a.name]
         temporary = [a.size for a in arrays if a.section == ".micronpu.scratch"]
@@ -176,7 +176,7 @@ class Together:
 
     @property
     def files(self) -> list[Item]:
-        """The programs as the report of memories lists them."""
+        """The programs as items of the memory report."""
         every = [methods[0] for methods in self.groups]
         return [Item(f"the program, {facts.file}.pte", len(facts.program)) for facts in every] + [
             Item(f"data, {file}", len(content)) for facts in every for file, content in facts.data
@@ -184,24 +184,24 @@ class Together:
 
 
 def keeps_values(facts: Facts) -> bool:
-    """Whether a program finds in its planned memories what an earlier call left there.
+    """Return True if values persist in a program's planned memories from call to call.
 
-    States of ours say so. A buffer of a program that ExecuTorch made by itself does not: it is a tensor that is read
-    before anything has written it.
+    States of this package are recorded in the program. A buffer of a program made by ExecuTorch alone is not: it is a
+    tensor that is read before it is written.
     """
     return bool(facts.states or memories_kept(facts.plan))
 
 
 def memories_kept(plan: Plan) -> set[int]:
-    """The planned memories in which a method finds what an earlier call left there."""
+    """Return the planned memories in which values persist between calls of a method."""
     found = {value.planned for value in plan.values if value.initial is not None and value.planned}
     written = [_place(plan.values[index]) for index in plan.inputs]
     for call in plan.calls:
-        # What a delegate reads and what it writes look alike; a state of a program with delegates of ours is known.
+        # Operands and results of a delegate look alike; states of programs with delegates of this package are known.
         outs = _written(call.operator, call.arguments) if call.operator else set(call.arguments)
         for value in (plan.values[index] for index in call.arguments if index not in outs):
             memory, first, _ = _place(value)
-            # A view has no call of its own: it stands inside of what it shows.
+            # A view is not written by a call: it is a part of another tensor.
             if memory and not any(m == memory and begin <= first < end for m, begin, end in written):
                 found.add(memory)
         written += [_place(plan.values[index]) for index in outs]
@@ -209,7 +209,8 @@ def memories_kept(plan: Plan) -> set[int]:
 
 
 def _place(value: Value) -> tuple[int, int, int]:
-    """The planned memory of a tensor, its first byte there and the one behind its last; memory 0 for anything else."""
+    """Return the planned memory of a tensor, and the offsets of its first byte and behind its last; memory 0 for
+    others."""
     if value.tensor is None or not value.planned:
         return 0, 0, 0
     size = prod(value.tensor.shape) * ELEMENT_BYTES.get(value.tensor.dtype, 0)
@@ -217,23 +218,23 @@ def _place(value: Value) -> tuple[int, int, int]:
 
 
 def _written(operator: str, arguments: Sequence[int]) -> set[int]:
-    """The arguments of a kernel that it writes."""
+    """Return the arguments of a kernel that it writes."""
     try:
         (kernel,) = kernels_of((operator,))
-    except (UnsupportedError, ValueError):  # one of somebody else's, or of the runtime itself
+    except (UnsupportedError, ValueError):  # a custom kernel, or one of the runtime
         return set(arguments[-1:])
     return {index for index, (kind, _) in zip(arguments, kernel.arguments, strict=False) if kind.startswith("out")}
 
 
 FUNCTIONS = ("resize", "ssd_decode", "nms", "smooth", "topk")
-"""C functions that can stand beside the programs; their definitions are in `micronpu.deploy.functions`."""
+"""C functions that can be added to the programs; their definitions are in `micronpu.deploy.functions`."""
 
 
 def check_functions(given: Sequence[str]) -> tuple[str, ...]:
-    """The names of functions, of which there is each.
+    """Check names of functions.
 
     Raises:
-        OptionError: there is one, or one twice.
+        OptionError: a name is unknown, or given twice.
     """
     names = strings("functions", given)
     for name in names:
@@ -245,7 +246,7 @@ def check_functions(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_file_names(names: Sequence[str]) -> None:
-    """Refuses two programs of one name, on disks too that do not tell cases apart.
+    """Refuse two programs of one name, even if they differ only in case.
 
     Raises:
         OptionError: there are two.
@@ -259,11 +260,11 @@ def check_file_names(names: Sequence[str]) -> None:
 
 
 def check_together(programs: Sequence[Facts], *, concurrent: bool = False) -> None:
-    """Refuses programs that cannot stand in one firmware.
+    """Refuse programs that cannot be in one firmware.
 
     Raises:
-        OptionError: two have one name, are for different boards or at the same time for two NPUs, or look up other data
-            in files of one name.
+        OptionError: two have one name, are for different boards, run at the same time on two NPUs, or read different
+            data from files of one name.
     """
     _check_names(programs)
     several = [facts.file for facts in programs if not facts.is_whole]
@@ -288,7 +289,7 @@ def check_together(programs: Sequence[Facts], *, concurrent: bool = False) -> No
                 )
     beside = all(_side_by_side(programs[0].board, facts.board) for facts in programs)
     for what in ("core", "memory_mode") if beside else ("name", "core", "accelerator", "memory_mode"):
-        # A program that says nothing, such as one without an NPU, goes beside any other.
+        # A program without this information, such as one without an NPU, is compatible with any other.
         known = [(facts.name, said) for facts in programs if (said := getattr(facts.board, what))]
         for name, said in known:
             if said != known[0][1]:
@@ -302,7 +303,7 @@ def check_together(programs: Sequence[Facts], *, concurrent: bool = False) -> No
 
 
 def _check_names(programs: Sequence[Facts]) -> None:
-    """Refuses methods whose files, or names in C, would be those of something else.
+    """Refuse methods whose files, or names in C, collide with others.
 
     Raises:
         OptionError: there are two of one name.
@@ -314,7 +315,7 @@ def _check_names(programs: Sequence[Facts]) -> None:
 
 
 def _side_by_side(one: Board, other: Board) -> bool:
-    """Whether the NPUs of two boards are in one chip and driven by one core."""
+    """Return True if the NPUs of two boards are in one chip and driven by one core."""
     if one.chip is None or other.chip is None or not (one.accelerator and other.accelerator):
         return False
     cores = [board.chip.same_core_as or board.chip.name for board in (one, other) if board.chip is not None]

@@ -1,4 +1,4 @@
-"""Golden vectors: inputs, and the outputs that the program gives for them in this machine's runtime."""
+"""Golden vectors: inputs, and the outputs of the program for them in this machine's runtime."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Array: TypeAlias = npt.NDArray[Any]
 Run: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
 
 MOST = 4
-"""Vectors that are taken of the calibration rows."""
+"""Maximum number of calibration samples that become vectors."""
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Inputs with the outputs that belong to them.
+    """Inputs with their outputs.
 
     Attributes:
         inputs, outputs: for each vector an array per input or output, of its shape and type.
-        source: where the inputs are from, as a clause.
+        source: origin of the inputs, as a clause.
     """
 
     inputs: tuple[tuple[Array, ...], ...]
@@ -40,12 +40,13 @@ class Vectors:
 def from_arrays(
     arrays: Mapping[str, Array], inputs: Sequence[Border], outputs: Sequence[Border], run: Run, source: str
 ) -> Vectors:
-    """Vectors from a user's arrays: one per input in order, with a row per vector; ``output_0`` and so on may follow.
+    """Return vectors from a user's arrays: one per input in order, with a row per vector; ``output_0`` and so on may
+    follow.
 
-    Floats for an integer input are quantized where its scale is known.
+    Floats for an integer input are quantized if its scale is known.
 
     Raises:
-        ModelError: another number of arrays, other shapes, types or numbers of rows.
+        ModelError: wrong number of arrays, shapes, types or numbers of rows.
     """
     for name in arrays:
         check_text("vectors", name, "a list of arrays by name")
@@ -78,7 +79,7 @@ def from_arrays(
 
 
 def _rows(array: Array, border: Border, what: str) -> list[Array]:
-    """The rows of an array, each of the border's shape and type."""
+    """Return the rows of an array, each with the shape and type of an input or output."""
     shape, dtype = border.tensor.shape, np.dtype(border.tensor.dtype)
     if array.dtype.kind == "f" and dtype.kind in "iu" and border.scale is not None:
         array = border.quantize(array)
@@ -90,7 +91,7 @@ def _rows(array: Array, border: Border, what: str) -> list[Array]:
             f"{dtype}.",
             hint=f"array.astype(numpy.{dtype})",
         )
-    # A row per vector: [N, 1, ...] is cut into N of [1, ...], and [N, *shape] into N of shape.
+    # A row per vector: [N, 1, ...] is split into N of [1, ...], and [N, *shape] into N of shape.
     if array.ndim == len(shape) and shape and shape[0] == 1 and array.shape[1:] == shape[1:]:
         return [array[i : i + 1] for i in range(len(array))]
     if array.shape[1:] == shape and array.ndim == len(shape) + 1:
@@ -105,7 +106,7 @@ def _rows(array: Array, border: Border, what: str) -> list[Array]:
 
 
 def from_rows(rows: Sequence[Sequence[Array]], inputs: Sequence[Border], run: Run, source: str) -> Vectors:
-    """Vectors from inputs of the program, the first few."""
+    """Return vectors from the first few inputs of the program."""
     taken = tuple(
         tuple(_rows(np.asarray(a), b, source)[0] for a, b in zip(row, inputs, strict=True)) for row in rows[:MOST]
     )
@@ -113,9 +114,9 @@ def from_rows(rows: Sequence[Sequence[Array]], inputs: Sequence[Border], run: Ru
 
 
 def made_up(inputs: Sequence[Border], run: Run) -> Vectors:
-    """Vectors that cover the range of each input, the same on every machine: for a program without data.
+    """Return vectors that cover the range of each input, the same on every machine, for a program without data.
 
-    Indices and truth values are zeros, since any other may be outside of what the program looks up.
+    Indices and booleans are zeros, since other values may be out of range.
     """
     rows = tuple(tuple(_made(border, vector, number) for number, border in enumerate(inputs)) for vector in range(MOST))
     return Vectors(rows, tuple(tuple(run(row)) for row in rows), "pseudo-random numbers over the range of each input")

@@ -1,4 +1,4 @@
-"""Boxes out of what a detector computes: decoding of anchors, and the best of those that overlap."""
+"""Boxes of a detector: decoding of anchors, and non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Array = npt.NDArray[Any]
 ONE = 1 << 16
 """1.0 in coordinates: the width and the height of the picture."""
 _LOG2_E, _CURVE = 24204406, (1073741824, 744271422, 257839441, 59996996, 9599877, 2034074)
-"""log2(e) in 1/2^24; 2^f for f in [0, 1) as a polynomial in 1/2^30, within 4e-7."""
+"""log2(e) in 1/2^24; 2^f for f in [0, 1) as a polynomial in 1/2^30, with an error below 4e-7."""
 _MOST = 8 << 24
 _MOST_STEP = 16
 
 
 def exponential(x: Array) -> Array:
-    """e^x in 1/65536 of x in 1/2^24, which is kept between -8 and 8: within 2e-6 of it, or 2/65536."""
+    """Return e^x in 1/65536 for x in 1/2^24, clipped to [-8, 8]; the error is below 2e-6 relative, or 2/65536."""
     y = np.clip(np.asarray(x, np.int64), -_MOST, _MOST) * _LOG2_E >> 24
     whole, part = y >> 24, (y & 0xFFFFFF) << 6
     power = np.full(y.shape, _CURVE[-1], np.int64)
@@ -32,21 +32,21 @@ def exponential(x: Array) -> Array:
 def ssd_decode(
     deltas: Array, anchors: Array, *, step: float, zero_point: int, variances: tuple[float, float] = (0.1, 0.2)
 ) -> Array:
-    """Boxes of an SSD's anchors: corners x0, y0, x1, y1 in 1/65536 of the picture, kept inside of it.
+    """Return boxes for an SSD's anchors: corners x0, y0, x1, y1 in 1/65536 of the picture, clipped to it.
 
-    C: `micronpu_ssd_decode`, whose constants `SsdConstants` are these in 1/2^24.
+    C: `micronpu_ssd_decode`, whose constants `SsdConstants` are these values in 1/2^24.
 
     Args:
         deltas: int8 [N, 4] of the network: dx, dy, dw, dh.
         anchors: int32 [N, 4]: centre x, y, width, height, in 1/65536 of the picture.
-        step, zero_point: what the integers of the deltas mean.
-        variances: by which centres and sizes are multiplied.
+        step, zero_point: qparams of the deltas.
+        variances: factors for centres and sizes.
 
     Returns:
         int32 [N, 4].
 
     Raises:
-        ModelError: shapes or types that are others.
+        ModelError: wrong shapes or types.
     """
     if deltas.dtype != np.int8 or deltas.ndim != 2 or deltas.shape[1] != 4 or anchors.shape != deltas.shape:
         raise ModelError("Deltas are int8 [N, 4], and anchors int32 [N, 4].", hint="deltas[0].reshape(-1, 4)")
@@ -67,7 +67,7 @@ def ssd_decode(
 
 @dataclass(frozen=True)
 class Found:
-    """A box that was kept: its number, its class, and its score as the network gave it."""
+    """A box that was kept: its index, its class, and its score."""
 
     box: int
     kind: int
@@ -75,19 +75,19 @@ class Found:
 
 
 def nms(boxes: Array, scores: Array, *, threshold: int, overlap: float, most: int) -> list[Found]:
-    """The best boxes of each class, of those that overlap the one with the highest score: greedy, the best first.
+    """Return the boxes after greedy non-maximum suppression per class, best first.
 
-    Of equal scores the lower class, then the lower number comes first. C: `micronpu_nms`.
+    For equal scores the lower class, then the lower index comes first. C: `micronpu_nms`.
 
     Args:
         boxes: int32 [N, 4]: x0, y0, x1, y1 in 1/65536 of the picture.
-        scores: int8 [N, classes] as the network gives them.
-        threshold: a score below it is none.
-        overlap: two boxes of a class of which more than this share of their common area is common are one.
-        most: boxes that are kept.
+        scores: int8 [N, classes] of the network.
+        threshold: minimum score.
+        overlap: maximum intersection over union of two boxes of a class; the one with the lower score is dropped.
+        most: maximum number of boxes.
 
     Raises:
-        ModelError: shapes or types that are others.
+        ModelError: wrong shapes or types.
     """
     if scores.dtype != np.int8 or scores.ndim != 2 or boxes.shape != (len(scores), 4):
         raise ModelError("Boxes are int32 [N, 4], and scores int8 [N, classes].", hint="scores[0]")

@@ -1,4 +1,4 @@
-"""A camera's picture as a network wants it."""
+"""Resizing of a camera's picture for a network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from micronpu.base.errors import ModelError
 
 Array = npt.NDArray[Any]
 MOST = 8192
-"""Of a picture's width and height."""
+"""Maximum width and height of a picture in pixels."""
 
 
 def resize(
@@ -24,20 +24,20 @@ def resize(
     table: Sequence[int] | Array | None = None,
     channels_first: bool = False,
 ) -> Array:
-    """A picture, or a part of it, in another size, as int8: bilinear, with half-pixel centres.
+    """Resize a picture, or a part of it, to int8: bilinear, with half-pixel centres.
 
-    Positions are counted in 1/65536 of a pixel and mixed in 1/256, the sum of four pixels is rounded half up.
-    C: `micronpu_resize`.
+    Positions are in 1/65536 of a pixel, weights in 1/256, and the sum of four pixels is rounded half up. C:
+    `micronpu_resize`.
 
     Args:
         picture: uint8 [H, W, C].
         height, width: of the result.
-        crop: (x, y, width, height) of the part; the whole unless given.
-        table: int8 [256] or [C, 256], what each value of a pixel becomes; the value less 128 unless given.
-        channels_first: [C, height, width] in the place of [height, width, C].
+        crop: (x, y, width, height) of the part; default: the whole picture.
+        table: int8 [256] or [C, 256], result for each pixel value; default: the value minus 128.
+        channels_first: return [C, height, width] instead of [height, width, C].
 
     Raises:
-        ModelError: a size that is 0 or above 8192, a part that leaves the picture, or a table of another shape.
+        ModelError: a size is 0 or above 8192, the part exceeds the picture, or the table has a wrong shape.
     """
     if picture.ndim != 3 or picture.dtype != np.uint8:
         raise ModelError("The picture is no uint8 array of shape [H, W, C].", hint="picture.astype(numpy.uint8)")
@@ -68,7 +68,7 @@ def resize(
 
 
 def _places(size: int, wanted: int) -> tuple[Array, Array]:
-    """The pixel in front of each place, and how far behind it that is, in 1/256."""
+    """Return the pixel before each position, and its distance to the position in 1/256."""
     centres = (2 * np.arange(wanted, dtype=np.int64) + 1) * size * 65536 // (2 * wanted) - 32768
     kept = np.clip(centres, 0, (size - 1) * 65536)
     return kept >> 16, (kept >> 8) & 255

@@ -1,4 +1,4 @@
-"""Scores of a network that runs again and again, as events."""
+"""Detection of events in the scores of a network that runs repeatedly."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from micronpu.base.errors import ModelError
 
 
 def topk(scores: npt.NDArray[Any], most: int) -> list[int]:
-    """The places of the highest scores [N], the highest first; of equal ones that which comes first, NaN last.
+    """Return the indices of the highest scores [N], highest first; equal ones in order, NaN last.
 
     C: `micronpu_topk_int8`, `micronpu_topk_int16`, `micronpu_topk_float`.
 
     Raises:
-        ModelError: scores of another type or rank, or a number below 0.
+        ModelError: wrong type or rank of the scores, or a negative number.
     """
     if scores.ndim != 1 or scores.dtype not in (np.int8, np.int16, np.float32) or most < 0:
         raise ModelError(
@@ -27,19 +27,19 @@ def topk(scores: npt.NDArray[Any], most: int) -> list[int]:
 
 
 class Smooth:
-    """A word is heard where the mean of its last scores is the highest and high enough, once in a while.
+    """Reports a class if the mean of its last scores is the highest and reaches a threshold, followed by a pause.
 
     C: `micronpu_smooth`.
 
     Args:
-        classes: scores of a call.
-        window: calls over which the mean is taken.
-        threshold: that the mean has to reach, in steps of the scores.
-        rest: calls after an event in which there is none.
-        ignore: classes from 0 on that are no words, such as silence.
+        classes: number of scores of a call.
+        window: number of calls for the mean.
+        threshold: minimum mean, in LSB of the scores.
+        rest: number of calls after an event without another one.
+        ignore: number of first classes that are never reported, such as silence.
 
     Raises:
-        ModelError: a number that is 0, or above 255 for `window`.
+        ModelError: a number is 0, or `window` is above 255.
     """
 
     def __init__(self, classes: int, *, window: int, threshold: int, rest: int = 0, ignore: int = 0) -> None:
@@ -51,10 +51,10 @@ class Smooth:
         self._wait = 0
 
     def push(self, scores: npt.NDArray[Any]) -> int:
-        """The class that is heard with these scores, int8 [classes], or -1; of equal means the lower class.
+        """Return the class that is detected with these scores, int8 [classes], or -1; for equal means the lower class.
 
         Raises:
-            ModelError: another type or number of scores.
+            ModelError: wrong type or number of scores.
         """
         if scores.dtype != np.int8 or scores.shape != (self.classes,):
             raise ModelError(f"The scores are int8 [{self.classes}].", hint="scores[0]")

@@ -79,7 +79,7 @@ __attribute__((used, noreturn)) void start(void) {
   CCR |= 1u << 19; // low overhead loops: the branch cache
 #endif
   copy(&__data_load, &__data_start, &__data_end);
-  // Programs of which the NPU reads the weights in SRAM; others stand where they are stored.
+  // Programs whose weights the NPU reads from SRAM; others are used in place.
   copy(&micronpu_programs_load, &micronpu_programs_start, &micronpu_programs_end);
   for (uint32_t *to = &__bss_start; to < &__bss_end;) {
     *to++ = 0;
