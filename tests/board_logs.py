@@ -5,8 +5,9 @@ from __future__ import annotations
 import flatbuffers
 
 from micronpu.ir.graph import Origin
-from micronpu.report.delegation import Cost, DelegationReport, Operation
+from micronpu.report.delegation import DelegationReport
 from micronpu.report.estimate import Latency
+from micronpu.report.operations import Cost, Operation
 from micronpu.report.traffic import BusTraffic
 
 OWN = """\

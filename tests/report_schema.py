@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from micronpu.report.codec import FLAT, KEY, NOT_FINITE, SIMPLE, also, attribute_texts, fields_of
-from micronpu.report.delegation import FORMAT, VERSION, DelegationReport
+from micronpu.report.delegation import DelegationReport
 
 PLACE = Path(str(resources.files("micronpu.report"))) / "schema.json"
 
 
 def report_schema() -> dict[str, Any]:
     """Of what `DelegationReport.to_json` gives."""
-    schema = schema_of(DelegationReport, title=f"{FORMAT}, version {VERSION}")
-    schema["properties"] = {"format": {"const": FORMAT}, "version": {"const": VERSION}, **schema["properties"]}
+    schema = schema_of(DelegationReport, title=f"{DelegationReport.FORMAT}, version {DelegationReport.VERSION}")
+    made = {"format": {"const": DelegationReport.FORMAT}, "version": {"const": DelegationReport.VERSION}}
+    schema["properties"] = {**made, **schema["properties"]}
     schema["required"] = ["format", "version", *schema["required"]]
     return schema
 

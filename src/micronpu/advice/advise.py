@@ -131,7 +131,7 @@ class _Trials:
         return Advice(
             target=self._target,
             price=price,
-            hotspots=hotspots(report),
+            hotspots=hotspots(report.operations, report.core_operations),
             ideas=tuple(idea for idea, _ in ideas),
             together=together,
             seconds=time.perf_counter() - start,

@@ -21,7 +21,8 @@ from micronpu.chips import Chip
 from micronpu.chips.edit import Place
 from micronpu.program.plan import Plan
 from micronpu.report.codec import encode
-from micronpu.report.delegation import DelegationReport, Operation
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.operations import Operation
 from micronpu.report.texts import plural
 from micronpu.targets.registry import FAMILIES
 

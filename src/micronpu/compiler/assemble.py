@@ -29,8 +29,9 @@ from micronpu.program.digest import stamp
 from micronpu.program.plan import Plan, read_plan
 from micronpu.program.strip import strip
 from micronpu.report.budgets import check_budgets, undecided
-from micronpu.report.delegation import DelegationReport, StateRow
+from micronpu.report.delegation import DelegationReport
 from micronpu.report.memory import MemoryReport
+from micronpu.report.operations import StateRow
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, AccuracyWarning, ReportWarning, check_strict
 
 

@@ -17,7 +17,8 @@ from micronpu.frontend.integers import IntegerBorders
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize, value_of
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
-from micronpu.report.delegation import BorderTensor, DelegationReport
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.operations import BorderTensor
 from micronpu.report.texts import plural
 
 ENERGY = "not published for this chip"

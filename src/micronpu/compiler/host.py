@@ -26,7 +26,8 @@ from micronpu.partition.partition import Partitioning
 from micronpu.program.border import BORDERS_KEY, pack_borders
 from micronpu.program.states import key_of
 from micronpu.quantize.loops import loops_of
-from micronpu.report.delegation import DelegationReport, Operation
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.operations import Operation
 from micronpu.report.texts import plural
 from micronpu.report.traffic import together
 

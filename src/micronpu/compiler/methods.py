@@ -12,7 +12,7 @@ from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.program import ONLY, CompiledProgram
 from micronpu.frontend.states import State
 from micronpu.report.methods import MethodsReport
-from micronpu.report.shown import short
+from micronpu.report.shown import Shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from micronpu.deploy.deployment import Deployment
 
 
-@short
-class CompiledMethods:
+class CompiledMethods(Shown):
     """A finished program with several methods, which share their states.
 
         program.run(tokens, positions, method="prefill")

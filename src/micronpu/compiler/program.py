@@ -22,7 +22,7 @@ from micronpu.partition.device import CompiledPartition
 from micronpu.report.basis import Basis
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.manifest import Manifest, Sources
-from micronpu.report.shown import short
+from micronpu.report.shown import Shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -44,9 +44,8 @@ _OF_THIS_PROCESS = ("partitions", "quantized", "_every")
 """Attributes that cannot be pickled."""
 
 
-@short
-@dataclass
-class CompiledProgram:
+@dataclass(repr=False)
+class CompiledProgram(Shown):
     """A finished program.
 
     A copy has initial values in its states.  A pickled program has neither `partitions` nor `quantized`, which are

@@ -16,7 +16,7 @@ from micronpu.ir.graph import Node as GraphNode
 from micronpu.partition.policy import Policy
 from micronpu.passes.choose import Choice
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.shown import short
+from micronpu.report.shown import Shown
 from micronpu.report.verdict import Reason
 
 if TYPE_CHECKING:
@@ -120,9 +120,8 @@ class Partition:
         return True
 
 
-@short
-@dataclass(frozen=True)
-class Partitioning:
+@dataclass(frozen=True, repr=False)
+class Partitioning(Shown):
     """All partitions of a program and the report on every operator.
 
     Attributes:

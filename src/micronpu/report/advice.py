@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
-from micronpu.report.codec import encode
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.hotspots import Hotspot
-from micronpu.report.shown import rendered, short
+from micronpu.report.saved import JsonReport
 from micronpu.report.texts import plural
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-FORMAT, VERSION = "micronpu advice", 1
-"""Format and version of the JSON form."""
 WORTH = 0.02
 """Minimum share of the time that a change must save to be advised."""
 
@@ -104,9 +97,8 @@ class Idea:
         return f"{self.name}: {percent:+.0f} % time, {self.results}. {self.how}"
 
 
-@short
-@dataclass(frozen=True)
-class Advice:
+@dataclass(frozen=True, repr=False)
+class Advice(JsonReport):
     """Result of `micronpu.advise`.
 
     Attributes:
@@ -117,6 +109,8 @@ class Advice:
         together: all ideas that save time, applied together; None if there are fewer than two, or they conflict.
         seconds: duration of the search.
     """
+
+    FORMAT = "micronpu advice"
 
     target: str
     price: Price
@@ -142,18 +136,9 @@ class Advice:
             return f"{tried}: none saves time."
         return f"{tried}: {len(self.worth)} of them {'saves' if len(self.worth) == 1 else 'save'} time."
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"format": FORMAT, "version": VERSION, **encode(self)}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        return json.dumps(self.to_dict(), indent=indent)
-
     def __str__(self) -> str:
         lines = [self.summary, *(f"  - {spot}" for spot in self.hotspots[:5])]
         lines += [f"  - {idea}" for idea in self.worth]
         if self.together is not None:
             lines.append(f"  - {self.together}")
         return "\n".join(lines)
-
-    def __rich__(self) -> RenderableType:
-        return rendered(self)

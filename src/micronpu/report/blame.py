@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from micronpu.base.errors import OptionError
 from micronpu.report.accuracy import decibel_text
-from micronpu.report.codec import encode
-from micronpu.report.shown import rendered, short
+from micronpu.report.saved import JsonReport
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-FORMAT, VERSION = "micronpu blame", 1
-"""Format and version of the JSON form."""
 Sort = Literal["output", "own", "total"]
 
 
@@ -77,9 +70,8 @@ class LayerError:
     advice: str = ""
 
 
-@short
-@dataclass(frozen=True)
-class Blame:
+@dataclass(frozen=True, repr=False)
+class Blame(JsonReport):
     """Result of `micronpu.blame`.
 
     Attributes:
@@ -92,6 +84,8 @@ class Blame:
         sort: order of the layers: by the share of the error at the output ("output"), the layer's own error ("own"), or
             its total error ("total").
     """
+
+    FORMAT = "micronpu blame"
 
     target: str
     rows: int
@@ -108,14 +102,6 @@ class Blame:
             OptionError: there is no such order.
         """
         return replace(self, layers=tuple(sorted(self.layers, key=_ORDERS[check_sort(by)])), sort=by)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of `to_json`; docs/accuracy.md describes it."""
-        return {"format": FORMAT, "version": VERSION, **encode(self)}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """Return all of it as JSON."""
-        return json.dumps(self.to_dict(), indent=indent)
 
     @property
     def summary(self) -> str:
@@ -135,9 +121,6 @@ class Blame:
                 f"{decibel_text(layer.inherited)}.{hint}"
             )
         return "\n".join(lines)
-
-    def __rich__(self) -> RenderableType:
-        return rendered(self)
 
 
 _ORDERS: dict[str, Callable[[LayerError], float]] = {

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
-from micronpu.report.codec import encode
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.memory import MemoryReport
-from micronpu.report.shown import rendered, short
+from micronpu.report.saved import JsonReport
 from micronpu.report.texts import plural
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-FORMAT, VERSION = "micronpu comparison", 1
-"""Format and version of the JSON form."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +92,8 @@ def _share(memory: MemoryReport | None, *kinds: str) -> float | None:
     return max(parts, default=None)
 
 
-@short
-@dataclass(frozen=True)
-class Candidates:
+@dataclass(frozen=True, repr=False)
+class Candidates(JsonReport):
     """Results for all targets, in the order of the request.
 
     Attributes:
@@ -111,6 +102,7 @@ class Candidates:
         candidates: one for each target and setting.
     """
 
+    FORMAT = "micronpu comparison"
     ALSO: ClassVar[tuple[str, ...]] = ("front",)
 
     model: str
@@ -141,15 +133,6 @@ class Candidates:
                 found.append(i)
                 least = sram
         return tuple(found)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"format": FORMAT, "version": VERSION, **encode(self)}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        return json.dumps(self.to_dict(), indent=indent)
-
-    def __rich__(self) -> RenderableType:
-        return rendered(self)
 
 
 def _can_be_best(candidate: Candidate) -> bool:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from micronpu.base.errors import ModelError
 from micronpu.report.basis import Cause
-from micronpu.report.codec import encode
-from micronpu.report.delegation import DelegationReport, Operation
-from micronpu.report.shown import rendered, short
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.operations import Operation
+from micronpu.report.saved import JsonReport
 from micronpu.report.verdict import Verdict
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-FORMAT, VERSION = "micronpu difference", 1
-"""Format and version of the JSON form."""
 HOST = "host, float"
 
 
@@ -79,9 +73,8 @@ class Changed:
     source: str = ""
 
 
-@short
-@dataclass(frozen=True)
-class Difference:
+@dataclass(frozen=True, repr=False)
+class Difference(JsonReport):
     """Differences of two reports or programs.
 
     Attributes:
@@ -92,6 +85,7 @@ class Difference:
         causes: differing inputs of the compilations, if requested and known.
     """
 
+    FORMAT = "micronpu difference"
     ALSO: ClassVar[tuple[str, ...]] = ("is_any",)
 
     before: str
@@ -105,15 +99,6 @@ class Difference:
     def is_any(self) -> bool:
         """True if anything changed."""
         return bool(self.moved or self.operations or any(f.before != f.after for f in self.figures))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"format": FORMAT, "version": VERSION, **encode(self)}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        return json.dumps(self.to_dict(), indent=indent)
-
-    def __rich__(self) -> RenderableType:
-        return rendered(self)
 
 
 def difference(

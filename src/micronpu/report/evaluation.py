@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from micronpu.report.accuracy import Comparison
-from micronpu.report.codec import encode
-from micronpu.report.shown import rendered, short
+from micronpu.report.saved import JsonReport
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-FORMAT, VERSION = "micronpu evaluation", 1
-"""Format and version of the JSON form."""
 CHANCE = 0.05
 """A difference with a p-value above this is reported as noise."""
 
@@ -81,9 +74,8 @@ class Judged:
     difference: Difference | None = None
 
 
-@short
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(JsonReport):
     """Result of `micronpu.evaluate`.
 
     Attributes:
@@ -96,6 +88,7 @@ class Evaluation:
         notes: other notes.
     """
 
+    FORMAT = "micronpu evaluation"
     ALSO: ClassVar[tuple[str, ...]] = ("verdict",)
 
     rows: int
@@ -143,16 +136,5 @@ class Evaluation:
         kind = "gain" if gained > 0 else "loss"
         return f"The {kind} of {size} in {self.metric} is more than chance ({chance}): {counts}."
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of `to_json`; docs/accuracy.md describes it."""
-        return {"format": FORMAT, "version": VERSION, **encode(self)}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """Return all of it as JSON."""
-        return json.dumps(self.to_dict(), indent=indent)
-
     def __str__(self) -> str:
         return "\n".join([self.verdict, *self.notes])
-
-    def __rich__(self) -> RenderableType:
-        return rendered(self)

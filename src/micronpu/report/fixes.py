@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from micronpu.report.codec import encode
-from micronpu.report.shown import rendered, short
+from micronpu.report.saved import JsonReport
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-FORMAT, VERSION = "micronpu fixes", 1
-"""Format and version of the JSON form."""
 _FREE = 1.01
 """Ratio of cycles to the default's up to which a choice counts as free."""
 
@@ -75,9 +68,8 @@ class Choice:
     best: bool = False
 
 
-@short
-@dataclass(frozen=True)
-class Fixes:
+@dataclass(frozen=True, repr=False)
+class Fixes(JsonReport):
     """Result of `micronpu.fix`.
 
     Attributes:
@@ -88,6 +80,8 @@ class Fixes:
         seconds: duration of the search.
         untried: the fixes that the time budget left untried.
     """
+
+    FORMAT = "micronpu fixes"
 
     target: str
     calibration_rows: int
@@ -110,14 +104,6 @@ class Fixes:
         free = [c for c in self.choices if c.cycles is None or c.cycles <= most]
         return max(free, key=lambda choice: choice.gain.value if choice.gain is not None else 0.0)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of `to_json`; docs/accuracy.md describes it."""
-        return {"format": FORMAT, "version": VERSION, **encode(self)}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """Return all of it as JSON."""
-        return json.dumps(self.to_dict(), indent=indent)
-
     def __str__(self) -> str:
         lines = [self.summary]
         for choice in self.choices:
@@ -137,6 +123,3 @@ class Fixes:
         if self.untried:
             told += f" The budget ended it; not tried: {', '.join(self.untried)}."
         return told
-
-    def __rich__(self) -> RenderableType:
-        return rendered(self)

@@ -125,7 +125,7 @@ def next_steps(report: Report) -> tuple[str, ...]:
         saved = (1 - report.resident.time) * of_npu
         price = f"{100 * saved:.0f} % less time for {report.resident.sram_bytes:,} bytes more of SRAM"
         found.append((saved, f'Keep the weights in SRAM (--weights sram, `weights="sram"`): {price}.'))
-    if (spot := idle_hotspot(report)) is not None:
+    if (spot := idle_hotspot(report.operations)) is not None:
         # An upper bound, and the change needs training: weighted by one half.
         value = spot.share * (1 - (spot.use or 0.0)) * of_npu / 2
         found.append((value, f"{spot}. Try: `micronpu advise`, which compiles alternatives."))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from micronpu.ir.graph import Origin
+from micronpu.report.operations import Operation
 from micronpu.report.texts import file_name, plural
 
 _LARGE, _IDLE = 0.25, 0.15
@@ -42,54 +41,19 @@ class Hotspot:
         return f"`{self.name}`{times} takes {100 * self.share:.0f} % of the {self.processor}'s cycles{use}{where}"
 
 
-class _Cost(Protocol):
-    """Known cost of an operation."""
-
-    @property
-    def cycles(self) -> int: ...
-    @property
-    def utilisation(self) -> float: ...
-
-
-class _Operation(Protocol):
-    """An operation of a report."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def macs(self) -> int: ...
-    @property
-    def origin(self) -> Origin: ...
-    @property
-    def cost(self) -> _Cost | None: ...
-
-
-class HasOperations(Protocol):
-    """A `DelegationReport`, whose module imports this one."""
-
-    @property
-    def operations(self) -> Sequence[_Operation]: ...
-    @property
-    def core_operations(self) -> Sequence[_Operation]: ...
-
-
-def hotspots(report: HasOperations) -> tuple[Hotspot, ...]:
+def hotspots(npu: Iterable[Operation], core: Iterable[Operation]) -> tuple[Hotspot, ...]:
     """Return operations by name and processor, most expensive first."""
-    found = [
-        *_grouped("NPU", report.operations, whole_array=True),
-        *_grouped("core", report.core_operations, whole_array=False),
-    ]
+    found = [*_grouped("NPU", npu, whole_array=True), *_grouped("core", core, whole_array=False)]
     return tuple(sorted(found, key=lambda spot: (spot.processor != "NPU", -spot.cycles)))
 
 
-def idle_hotspot(report: HasOperations) -> Hotspot | None:
+def idle_hotspot(npu: Iterable[Operation]) -> Hotspot | None:
     """Return the most expensive operations that take much of the NPU's time and hardly use its multipliers, or None."""
-    spots = (spot for spot in hotspots(report) if spot.processor == "NPU")
-    return next((s for s in spots if s.share >= _LARGE and s.use is not None and s.use < _IDLE), None)
+    return next((s for s in hotspots(npu, ()) if s.share >= _LARGE and s.use is not None and s.use < _IDLE), None)
 
 
-def _grouped(processor: str, operations: Iterable[_Operation], *, whole_array: bool) -> list[Hotspot]:
-    groups: dict[str, list[_Operation]] = {}
+def _grouped(processor: str, operations: Iterable[Operation], *, whole_array: bool) -> list[Hotspot]:
+    groups: dict[str, list[Operation]] = {}
     for operation in operations:
         if operation.cost is not None:
             groups.setdefault(operation.name.split(" + ")[0], []).append(operation)
@@ -108,11 +72,11 @@ def _grouped(processor: str, operations: Iterable[_Operation], *, whole_array: b
     ]
 
 
-def _cycles(group: Iterable[_Operation]) -> int:
+def _cycles(group: Iterable[Operation]) -> int:
     return sum(o.cost.cycles for o in group if o.cost is not None)
 
 
-def _use(group: Sequence[_Operation]) -> float | None:
+def _use(group: Sequence[Operation]) -> float | None:
     """Return the use of the multipliers, weighted by cycles; None if no operation has a MAC."""
     cycles = _cycles(group)
     if not cycles or not any(o.macs for o in group):
@@ -120,7 +84,7 @@ def _use(group: Sequence[_Operation]) -> float | None:
     return sum(o.cost.cycles * o.cost.utilisation for o in group if o.cost is not None) / cycles
 
 
-def _sources(group: Iterable[_Operation]) -> tuple[str, ...]:
+def _sources(group: Iterable[Operation]) -> tuple[str, ...]:
     found: dict[str, int] = {}
     for operation in group:
         place = operation.origin.source or operation.origin.module

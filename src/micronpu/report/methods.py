@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from micronpu.report.delegation import DelegationReport, StateRow
-from micronpu.report.shown import rendered, short, shown
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.operations import StateRow
+from micronpu.report.saved import JsonReport
+from micronpu.report.shown import shown
 from micronpu.report.texts import plural
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
-FORMAT = "micronpu report of methods"
-VERSION = 1
-
-
-@short
-@dataclass(frozen=True)
-class MethodsReport:
+@dataclass(frozen=True, repr=False)
+class MethodsReport(JsonReport):
     """Report of a program with several methods.
 
     Attributes:
         methods: the report of each, by its name.
     """
+
+    FORMAT = "micronpu report of methods"
 
     methods: Mapping[str, DelegationReport]
 
@@ -67,15 +63,12 @@ class MethodsReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the content of `to_json`: the report of each method, as `DelegationReport.to_dict` returns it."""
         return {
-            "format": FORMAT,
-            "version": VERSION,
+            "format": self.FORMAT,
+            "version": self.VERSION,
             "target": self.target,
             "program_bytes": self.program_bytes,
             "methods": {name: report.to_dict() for name, report in self.methods.items()},
         }
-
-    def to_json(self, indent: int | None = 2) -> str:
-        return json.dumps(self.to_dict(), indent=indent)
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write one self-contained page that contains the page of each method.
@@ -104,9 +97,6 @@ class MethodsReport:
         for name, report in self.methods.items():
             parts += ["", f"Method {name}: {report}"]
         return "\n".join(parts)
-
-    def __rich__(self) -> RenderableType:
-        return rendered(self)
 
     def _repr_html_(self) -> str:
         """Return the page of each method for a notebook."""

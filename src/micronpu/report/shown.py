@@ -37,41 +37,33 @@ def shown(value: Any, form: Form, *more: Any) -> Any:
     return _VIEWS[type(value), form](value, *more)
 
 
-def rendered(value: Any) -> RenderableType:
-    """Return a value as rich prints it."""
-    view: RenderableType = shown(value, "terminal")
-    return view
-
-
 LINES = 12
 _WIDTH = 160
 """Maximum number of lines and of characters in a line of a value's repr."""
-Kind = TypeVar("Kind", bound=type)
 
 
-def short(kind: Kind) -> Kind:
-    """Give a class a short repr, and a notebook view that equals the terminal's unless the class has a page.
+class Shown:
+    """A value with a short repr, and a notebook view that equals the terminal's unless a class overrides it.
 
-    The repr of a dataclass would show all its fields, including bytes and thousands of rows.
+    Dataclasses are made with ``repr=False``: their own repr would show all fields, including bytes and thousands of
+    rows.
     """
-    kind.__repr__ = _repr  # type: ignore[method-assign, assignment]
-    if not hasattr(kind, "_repr_html_"):
-        kind._repr_html_ = _html  # type: ignore[attr-defined]
-    return kind
 
+    def __rich__(self) -> RenderableType:
+        view: RenderableType = shown(self, "terminal")
+        return view
 
-def _repr(value: Any) -> str:
-    plain = not any("__str__" in vars(c) for c in type(value).__mro__[:-1])  # else it would call this function
-    lines = [line.rstrip() for line in (_printed(value)[0] if plain else str(value)).splitlines()]
-    shown = ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines[:LINES]]
-    shown = [line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..." for line in shown]
-    if len(lines) > LINES:
-        shown.append(f"... {len(lines) - LINES} lines more")
-    return "\n".join((f"<{type(value).__name__}>", *shown))
+    def __repr__(self) -> str:
+        plain = type(self).__str__ is object.__str__  # else it would call this function
+        lines = [line.rstrip() for line in (_printed(self)[0] if plain else str(self)).splitlines()]
+        shown = ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines[:LINES]]
+        shown = [line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..." for line in shown]
+        if len(lines) > LINES:
+            shown.append(f"... {len(lines) - LINES} lines more")
+        return "\n".join((f"<{type(self).__name__}>", *shown))
 
-
-def _html(value: Any) -> str:
-    return _printed(value)[1]
+    def _repr_html_(self) -> str:
+        return _printed(self)[1]
 
 
 def _printed(value: Any) -> tuple[str, str]:

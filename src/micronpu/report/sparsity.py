@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from micronpu.report.codec import encode
-from micronpu.report.shown import rendered, shown
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from micronpu.report.saved import JsonReport
+from micronpu.report.shown import shown
 
 
 @dataclass(frozen=True)
@@ -64,8 +61,8 @@ class SparsePoint:
     corrections: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class SparsityReport:
+@dataclass(frozen=True, repr=False)
+class SparsityReport(JsonReport):
     """Result for a network that was made sparse.
 
     Attributes:
@@ -115,9 +112,6 @@ class SparsityReport:
         """Return the content of `to_json`."""
         return dict(encode(self))
 
-    def to_json(self, indent: int | None = 2) -> str:
-        return json.dumps(self.to_dict(), indent=indent)
-
     def to_svg(self) -> str:
         """Return the points as a picture: cycles to the right, loss upwards."""
         return str(shown(self, "plot"))
@@ -135,9 +129,6 @@ class SparsityReport:
             cycles = f" {layer.cycles_dense:,} -> {layer.cycles:,} cycles" if layer.cycles_dense else ""
             lines.append(f"  - {layer.name}: {state}{cycles}{f'; {layer.why}' if layer.why else ''}")
         return "\n".join([*lines, *self.notes])
-
-    def __rich__(self) -> RenderableType:
-        return rendered(self)
 
 
 def _better(q: SparsePoint, p: SparsePoint) -> bool:

@@ -13,7 +13,8 @@ import pytest
 
 from micronpu.ir.graph import Origin
 from micronpu.report.candidates import Candidate, Candidates
-from micronpu.report.delegation import Cost, DelegationReport, Operation
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.operations import Cost, Operation
 from micronpu.report.verdict import Verdict
 from micronpu.report.views.pages import write_candidates
 

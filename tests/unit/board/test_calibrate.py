@@ -24,8 +24,9 @@ from micronpu.chips.chip import parse_chip
 from micronpu.chips.edit import with_numbers
 from micronpu.cli.main import app
 from micronpu.ir.graph import Origin
-from micronpu.report.delegation import Cost, DelegationReport, Operation
+from micronpu.report.delegation import DelegationReport
 from micronpu.report.estimate import Latency
+from micronpu.report.operations import Cost, Operation
 from micronpu.targets.ethosu.estimated import estimated
 
 FORMS: dict[str, tuple[bytes, Mapping[str, float]]] = {

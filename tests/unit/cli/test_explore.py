@@ -21,7 +21,8 @@ from micronpu.cli.explorer.node_data import node_data, read_blame
 from micronpu.cli.main import app
 from micronpu.container.trace import StreamTrace, TracedOperator
 from micronpu.ir.graph import Origin
-from micronpu.report.delegation import Cost, DelegationReport, Operation
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.operations import Cost, Operation
 from micronpu.report.verdict import Reason, Verdict
 
 GOLDEN = Path(__file__).parents[2] / "golden"

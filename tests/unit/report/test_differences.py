@@ -15,9 +15,10 @@ from micronpu.base.errors import ModelError
 from micronpu.cli.main import app
 from micronpu.ir.graph import Origin
 from micronpu.report.candidates import Candidate, Candidates
-from micronpu.report.delegation import Cost, DelegationReport, Operation
+from micronpu.report.delegation import DelegationReport
 from micronpu.report.difference import HOST, difference
 from micronpu.report.estimate import Latency
+from micronpu.report.operations import Cost, Operation
 from micronpu.report.verdict import Reason, Verdict
 from micronpu.report.views.pages import write_candidates, write_difference
 

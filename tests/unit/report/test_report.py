@@ -24,10 +24,11 @@ from micronpu.ops.clamps import Relu
 from micronpu.ops.convolution import Conv2d
 from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.candidates import Candidates
-from micronpu.report.delegation import Cost, DelegationReport, Operation
+from micronpu.report.delegation import DelegationReport
 from micronpu.report.difference import Difference
 from micronpu.report.estimate import Latency
 from micronpu.report.memory import Item, MemoryReport, Region
+from micronpu.report.operations import Cost, Operation
 from micronpu.report.placement import ResidentPrice
 from micronpu.report.texts import short_source
 from micronpu.report.verdict import Reason, Verdict

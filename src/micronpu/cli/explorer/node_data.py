@@ -18,8 +18,9 @@ from micronpu.base.parsing import parse_json
 from micronpu.cli.explorer.delegates import GraphNode
 from micronpu.cli.explorer.graph import MODEL, ProgramGraph
 from micronpu.container.trace import StreamTrace, traced
-from micronpu.report.blame import FORMAT as BLAME
-from micronpu.report.delegation import DelegationReport, Operation
+from micronpu.report.blame import Blame
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.operations import Operation
 
 _COLOURS = {"NPU": "#a7e3b4", "core": "#a9d0f5", "core, float": "#f7c59f"}
 _INTEGERS_ON_THE_CORE = "#a9d0f5"
@@ -84,7 +85,7 @@ def read_blame(path: str) -> dict[str, float]:
     wrong = FileError(f"{path} is not what `micronpu blame` writes.", hint="micronpu blame MODEL --report-json PATH")
     try:
         data = parse_json(read_file(path, "The file of `micronpu blame`"))
-        if data["format"] != BLAME:
+        if data["format"] != Blame.FORMAT:
             raise wrong
         return {str(layer["node"]): float(layer["sqnr"]) for layer in data["layers"]}
     except (ValueError, KeyError, TypeError) as error:

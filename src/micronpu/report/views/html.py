@@ -228,7 +228,7 @@ _SPOTS = 5
 
 def _hotspots(report: DelegationReport) -> str:
     """Return operations by name, most expensive first; nothing for fewer than three."""
-    spots = hotspots(report)
+    spots = hotspots(report.operations, report.core_operations)
     if len(spots) < 3:
         return ""
     lines = "\n".join(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from micronpu.report.delegation import Cost, DelegationReport, Operation
+from micronpu.report.delegation import DelegationReport
+from micronpu.report.operations import Cost, Operation
 from micronpu.report.texts import NOTHING, plural
 from micronpu.report.traffic import together
 from micronpu.report.verdict import Verdict

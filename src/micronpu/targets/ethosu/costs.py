@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from micronpu.report.delegation import Cost
 from micronpu.report.estimate import Latency
+from micronpu.report.operations import Cost
 from micronpu.report.texts import plural
 from micronpu.report.traffic import BusTraffic, together
 from micronpu.targets.ethosu.accelerators import Accelerator

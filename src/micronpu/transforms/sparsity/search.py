@@ -23,7 +23,7 @@ from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
 from micronpu.quantize.double import as_learner, learner
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.report.shown import short
+from micronpu.report.shown import Shown
 from micronpu.report.sparsity import SparseLayer, SparsePoint, SparsityReport
 from micronpu.transforms.sparsity.choice import choose, cycles_wanted, is_enough, least_harm
 from micronpu.transforms.sparsity.corrected import nearest
@@ -67,9 +67,8 @@ class _Stop:
     price: Price
 
 
-@short
-@dataclass
-class Sparsified:
+@dataclass(repr=False)
+class Sparsified(Shown):
     """A sparse network.
 
     Attributes:
