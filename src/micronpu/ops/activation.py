@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -267,19 +267,39 @@ def sampled(op: Op, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
     return op.reference(y.with_shape(numbers.shape), Value(numbers, x.with_shape(numbers.shape)))
 
 
-def _saturating_table(op: Table, emit: TosaEmitter, coarsest: float) -> TosaTensor:
-    """An int16 function that is flat away from zero, as a table of an operand with a scale of at most ``coarsest``.
+class _Saturating(Table):
+    """Base of functions that are flat away from zero, and whose results LiteRT dictates the qparams of."""
 
-    With a larger scale, few entries would remain for the range where it is not flat; so the operand is requantized
-    first, and saturates.
-    """
-    x = emit.input_type(0)
-    if x.dtype is not DType.INT16 or x.scale <= coarsest:
-        return tabulated(op, emit)
-    fine = x.with_qparams(QParams.per_tensor(coarsest, 0))
-    multiplier, shift = quantize_multiplier(min(x.scale / coarsest, 2.0**16))
-    operand = emit.rescale(emit.input(0), "INT16", [multiplier], [31 - shift])
-    return emit.table(operand, sampled(op, fine, emit.output_type))
+    tosa_steps = Steps(int16=14)
+    litert: ClassVar[str]
+    coarsest: ClassVar[float]
+    """Largest scale of an int16 operand whose table has enough entries for the range where the function is not flat."""
+
+    def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
+        return sampled(self, x, y)
+
+    def infer(self, *operands: TensorType) -> TensorType:
+        return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))
+
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        return node.emit(cls(), node.tensor("x"))
+
+    def to_litert(self, emit: LiteRtEmitter) -> None:
+        emit.add(self.litert)
+
+    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
+        """An int16 operand with a larger scale than `coarsest` is requantized first, and saturates.
+
+        An int16 result differs by up to 14 LSB: LiteRT interpolates between other entries.
+        """
+        x = emit.input_type(0)
+        if x.dtype is not DType.INT16 or x.scale <= self.coarsest:
+            return tabulated(self, emit)
+        fine = x.with_qparams(QParams.per_tensor(self.coarsest, 0))
+        multiplier, shift = quantize_multiplier(min(x.scale / self.coarsest, 2.0**16))
+        operand = emit.rescale(emit.input(0), "INT16", [multiplier], [31 - shift])
+        return emit.table(operand, sampled(self, fine, emit.output_type))
 
 
 def wide_sigmoid(
@@ -319,14 +339,15 @@ def wide_sigmoid(
 
 
 @operator("sigmoid")
-class Sigmoid(Table):
+@from_aten("sigmoid.default", "sigmoid_.default")
+class Sigmoid(_Saturating):
     """1 / (1 + exp(-x)).
 
     x int8 [any]  ->  y int8 [same], scale 1/256, zero point -128, as LiteRT demands; int16 has scale 2**-15.
     """
 
     quantization = fixed_qparams(1 / 256, -128, int16_scale=2.0**-15)
-    tosa_steps = Steps(int16=14)
+    litert, coarsest = "LOGISTIC", 2.0**-11
 
     @staticmethod
     def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -340,34 +361,17 @@ class Sigmoid(Table):
         # Rounded to 15 fractional bits; the sigmoid of a negative number is 1 minus that of its magnitude.
         return np.asarray((np.where(positive, value, (1 << 25) - 1 - value) + (1 << 9) >> 10).astype(np.int16))
 
-    def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
-        return sampled(self, x, y)
-
-    def infer(self, *operands: TensorType) -> TensorType:
-        return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))
-
-    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        """An int16 result differs by up to 14 LSB: LiteRT interpolates between other entries."""
-        return _saturating_table(self, emit, 2.0**-11)
-
-    @from_aten("sigmoid.default", "sigmoid_.default")
-    @classmethod
-    def build(cls, node: AtenNode) -> Tensor:
-        return node.emit(cls(), node.tensor("x"))
-
-    def to_litert(self, emit: LiteRtEmitter) -> None:
-        emit.add("LOGISTIC")
-
 
 @operator("tanh")
-class Tanh(Table):
+@from_aten("tanh.default", "tanh_.default")
+class Tanh(_Saturating):
     """Hyperbolic tangent.
 
     x int8 [any]  ->  y int8 [same], scale 1/128, zero point 0, as LiteRT demands; int16 has scale 2**-15.
     """
 
     quantization = fixed_qparams(1 / 128, 0, int16_scale=2.0**-15)
-    tosa_steps = Steps(int16=14)
+    litert, coarsest = "TANH", 2.0**-12
 
     @staticmethod
     def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -382,21 +386,3 @@ class Tanh(Table):
         middle = 1 << 23
         result = np.where(positive, value - middle, middle - 1 - value) + (1 << 7) >> 8
         return np.asarray(result.astype(np.int16))
-
-    def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
-        return sampled(self, x, y)
-
-    def infer(self, *operands: TensorType) -> TensorType:
-        return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))
-
-    def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        """An int16 result differs by up to 14 LSB: LiteRT interpolates between other entries."""
-        return _saturating_table(self, emit, 2.0**-12)
-
-    @from_aten("tanh.default", "tanh_.default")
-    @classmethod
-    def build(cls, node: AtenNode) -> Tensor:
-        return node.emit(cls(), node.tensor("x"))
-
-    def to_litert(self, emit: LiteRtEmitter) -> None:
-        emit.add("TANH")

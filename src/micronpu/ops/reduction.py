@@ -135,8 +135,24 @@ class Mean(Reduction):
         return node.emit(cls(axes, _keeps(node)), x)
 
 
+class _Extreme(Reduction):
+    """Base of the largest and the smallest element along axes."""
+
+    quantization = shares_qparams()
+    extreme: ClassVar[np.ufunc]
+
+    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+        return np.asarray(self.extreme.reduce(operands[0].data, axis=self.axes, keepdims=self.keep))
+
+    @classmethod
+    def build(cls, node: AtenNode) -> Tensor:
+        x = node.tensor("x")
+        return node.emit(cls(reduced_axes(node, len(x.shape)), _keeps(node)), x)  # type: ignore[call-arg]
+
+
 @operator("amax")
-class Amax(Reduction):
+@from_aten("amax.default")
+class Amax(_Extreme):
     """Largest element along axes.
 
     x int8 [any]  ->  y int8 [without ``axes``, or with them as size 1 if ``keep``], qparams of x.
@@ -145,21 +161,12 @@ class Amax(Reduction):
     axes: tuple[int, ...]
     keep: bool = False
 
-    quantization = shares_qparams()
-    litert = "REDUCE_MAX"
-
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return np.asarray(operands[0].data.max(axis=self.axes, keepdims=self.keep))
-
-    @from_aten("amax.default")
-    @classmethod
-    def build(cls, node: AtenNode) -> Tensor:
-        x = node.tensor("x")
-        return node.emit(cls(reduced_axes(node, len(x.shape)), _keeps(node)), x)
+    litert, extreme = "REDUCE_MAX", np.maximum
 
 
 @operator("amin")
-class Amin(Reduction):
+@from_aten("amin.default")
+class Amin(_Extreme):
     """Smallest element along axes.
 
     x int8 [any]  ->  y int8 [without ``axes``, or with them as size 1 if ``keep``], qparams of x.
@@ -168,17 +175,7 @@ class Amin(Reduction):
     axes: tuple[int, ...]
     keep: bool = False
 
-    quantization = shares_qparams()
-    litert = "REDUCE_MIN"
-
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return np.asarray(operands[0].data.min(axis=self.axes, keepdims=self.keep))
-
-    @from_aten("amin.default")
-    @classmethod
-    def build(cls, node: AtenNode) -> Tensor:
-        x = node.tensor("x")
-        return node.emit(cls(reduced_axes(node, len(x.shape)), _keeps(node)), x)
+    litert, extreme = "REDUCE_MIN", np.minimum
 
 
 def _sum(node: AtenNode) -> Tensor:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
 
+_NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
 _ONE = 1 << 10  # coordinates and weights of the bilinear filter have 10 fractional bits
 
 
@@ -74,19 +75,10 @@ class ResizeNearest(_Resize):
         rows, columns = (self.sources(n, m) for n, m in zip(x.type.shape[1:3], self.size, strict=True))
         return np.ascontiguousarray(x.data[:, rows][:, :, columns])
 
-    @from_aten(
-        *(f"{name}{n}d.vec" for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2)),
-        x="input",
-    )
+    @from_aten(*(f"{name}{n}d.vec" for name in _NEAREST for n in (1, 2)), x="input")
+    @from_aten(*(f"{name}{n}d.default" for name in _NEAREST for n in (1, 2)))
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
-        return _import(node, cls, half_pixel_centers="exact" in node.overload)
-
-    @from_aten(
-        *(f"{name}{n}d.default" for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2)),
-    )
-    @classmethod
-    def build_sized(cls, node: AtenNode) -> Tensor:
         return _import(node, cls, half_pixel_centers="exact" in node.overload)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
@@ -145,14 +137,9 @@ class ResizeBilinear(_Resize):
         return 4 * y.size
 
     @from_aten("upsample_bilinear2d.vec", "upsample_linear1d.vec", x="input")
-    @classmethod
-    def build(cls, node: AtenNode) -> Tensor:
-        aligned = bool(node.value("align_corners"))
-        return _import(node, cls, align_corners=aligned, half_pixel_centers=not aligned)
-
     @from_aten("upsample_bilinear2d.default", "upsample_linear1d.default")
     @classmethod
-    def build_sized(cls, node: AtenNode) -> Tensor:
+    def build(cls, node: AtenNode) -> Tensor:
         aligned = bool(node.value("align_corners"))
         return _import(node, cls, align_corners=aligned, half_pixel_centers=not aligned)
 

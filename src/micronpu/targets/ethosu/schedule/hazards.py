@@ -43,14 +43,14 @@ class _Engine:
 class Order:
     """Tracks which operations of a stream have certainly finished.
 
+    The transfer engine may queue any number of transfers, so that only waits count.
+
     Args:
         family: "u55", "u65" or "u85".
-        strict: assume that the transfer engine may queue any number of transfers, so that only waits count.
     """
 
-    def __init__(self, family: str, *, strict: bool = True) -> None:
-        self._most_kernels, self._most_transfers = DEPTHS[family]
-        self._strict = strict
+    def __init__(self, family: str) -> None:
+        self._most_kernels, _ = DEPTHS[family]
         self._kernels, self._transfers = _Engine(), _Engine()
         self._count = 0
 
@@ -85,8 +85,6 @@ class Order:
     def add(self, is_transfer: bool, reads: Ranges, writes: Ranges) -> None:
         """Add an operation when it is queued."""
         if is_transfer:
-            if not self._strict:
-                self._transfers.ended(self._most_transfers - 1)
             self._transfers.jobs.append((self._count, reads, writes))
         else:
             self._kernels.ended(self._most_kernels - 1)
@@ -95,16 +93,15 @@ class Order:
 
 
 def missing_waits(
-    actions: Sequence[Action], accesses: Sequence[tuple[Ranges, Ranges]], family: str, *, strict: bool = True
+    actions: Sequence[Action], accesses: Sequence[tuple[Ranges, Ranges]], family: str
 ) -> list[tuple[int, Action]]:
     """Return missing waits for operations that must not overlap: number of the operation, and the wait before it.
 
     Args:
         actions: of the whole stream.
         accesses: bytes that each operation reads and writes, including transfers.
-        strict: see `Order`.
     """
-    order, found, number = Order(family, strict=strict), [], 0
+    order, found, number = Order(family), [], 0
     for action in actions:
         if not action.is_operation:
             order.waited(action)
