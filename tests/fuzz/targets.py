@@ -390,10 +390,11 @@ graph(%x: int8[1,5,4,4, 0.2*(q-4)], %z: int8[4, 0.1*(q+0)]) {
 
 @target("graphs as text", mutate_text)
 def _graphs() -> tuple[Sequence[bytes], Read]:
+    from tests.graph_text import parse_graph
+
     import micronpu.ops.elementwise
     import micronpu.ops.pooling  # noqa: F401
     from micronpu.base.errors import ModelError
-    from micronpu.ir.text import parse_graph
 
     def read(data: bytes) -> str:
         try:

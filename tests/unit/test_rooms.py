@@ -176,13 +176,11 @@ def test_no_module_needs_one_that_needs_it() -> None:
 BY_OTHERS = {
     "__dir__": "called by `dir(micronpu)`",
     "ProgramAdapter": "registered with Model Explorer by its base class",
-    "parse_graph": "reads what `print_graph` and the intermediates folder write; tests write graphs as text",
 }
 """Functions and classes that nothing in the package uses, with the reason why they are there."""
 
 
 NOT_IMPORTED = {
-    "ir.text": "reads the graphs that tests write as text, and those of an intermediates folder",
     "cli.__main__": "the command",
     "cli.explorer.main": "looked up by Model Explorer",
     "cli.compare_worker": "a process of its own",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.cases import Case, all_cases, i8, q
+from tests.graph_text import constants_of, parse_graph
 
 from micronpu.base.errors import ModelError
 from micronpu.ir import Graph, GraphBuilder, Origin, Tensor, interpret
 from micronpu.ir.graph import print_graph
-from micronpu.ir.text import constants_of, parse_graph
 from micronpu.ops.clamps import Relu
 from micronpu.ops.elementwise import Add
 from micronpu.ops.movement import Pad
