@@ -40,7 +40,7 @@ from micronpu.quantize.running import Row
 from micronpu.quantize.settings_file import merged, read_quantization
 from micronpu.quantize.trial import Trial
 from micronpu.quantize.unrounded import float_leaves
-from micronpu.report.accuracy import LEAST
+from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.precision import Frontier, Point
 from micronpu.report.texts import plural
@@ -56,7 +56,7 @@ _FREE_GAIN, _PAID_GAIN = 0.5, 1.0
 """Minimum gain in dB on held-out samples for a correction, and for a program that takes more time."""
 _FEWEST_HELD_OUT, _FEWEST_CALLS = 2, 64
 """Minimum number of held-out calls, and of calls that also calibrated, for a choice."""
-_MORE_SAMPLES = f"{LEAST} calibration samples or recordings, to choose the precision by"
+_MORE_SAMPLES = f"{LEAST} calibration samples or {LEAST_RECORDINGS} recordings, to choose the precision by"
 _TRIALS = 9
 """Approximate number of programs that a search tries."""
 _ORDER_SAMPLES, _CALLS = 8, 64

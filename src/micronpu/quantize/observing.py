@@ -439,8 +439,9 @@ class HistogramObserver(RangeObserver):
             low, high = min(low, first), max(high, last)
             if (low, high) != (first, last):
                 self.histogram.copy_(self._moved(low, high))
-        self.min_val.fill_(low)
-        self.max_val.fill_(high)
+        if (low, high) != (first, last):
+            self.min_val.fill_(low)
+            self.max_val.fill_(high)
         self.histogram.add_(torch.histc(x.double(), self.bins, min=low, max=high))
 
     def _moved(self, low: float, high: float) -> torch.Tensor:

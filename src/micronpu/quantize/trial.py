@@ -19,7 +19,7 @@ from micronpu.quantize.data import calibration_calls
 from micronpu.quantize.digests import of_recording, of_rows
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.running import Row
-from micronpu.report.accuracy import LEAST
+from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.metrics import Array, Function, Metric, metric_of
 from micronpu.upstream.torch import tree_leaves
 
@@ -119,19 +119,22 @@ def check_held_out(wanted: Any) -> None:
         )
 
 
-def rows_kept_back(count: int, wanted: int | None) -> tuple[int, ...]:
+def rows_kept_back(count: int, wanted: int | None, *, are_recordings: bool = False) -> tuple[int, ...]:
     """Numbers of the calibration samples that are held out, evenly spread; () where all are needed.
 
     Args:
         count: how many samples there are.
         wanted: how many to hold out; None for one in eight, and those beyond `ENOUGH` that calibrate, at most `MOST`
-            of them, where there are 16 or more.
+            of them, where there are `LEAST` or more.
+        are_recordings: of many calls each, so that fewer calibrate well, and few of one in eight tell little: one in
+            four, from `LEAST_RECORDINGS` on.
 
     Raises:
         OptionError: no sample would be left to calibrate with.
     """
     if wanted is None:
-        wanted = min(MOST, max(count // 8, count - ENOUGH)) if count >= LEAST else 0
+        least, part = (LEAST_RECORDINGS, 4) if are_recordings else (LEAST, 8)
+        wanted = min(MOST, max(count // part, count - ENOUGH)) if count >= least else 0
     check_held_out(wanted)
     if wanted and wanted >= count:
         raise OptionError(
@@ -215,7 +218,7 @@ class CalibrationData:
                 )
         else:
             judging = everything
-            kept = rows_kept_back(len(groups), asked.count)
+            kept = rows_kept_back(len(groups), asked.count, are_recordings=bool(states))
             chosen = tuple(groups[i][0] for i in kept) or _spread(len(everything), SEEN)
         is_held_out = bool(kept) or asked.data is not None
         labels = None if asked.labels is None else _labels(asked.labels, judging)

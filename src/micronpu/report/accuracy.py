@@ -16,8 +16,8 @@ from micronpu.report.intervals import jackknife, wilson
 Array = npt.NDArray[Any]
 
 
-LEAST = 16
-"""Number of calibration samples from which on some are held out by default."""
+LEAST, LEAST_RECORDINGS = 16, 8
+"""Number of calibration samples, and of recordings of a model with states, from which on some are held out."""
 _LISTED = 8
 """Maximum number of samples that are listed by number."""
 
@@ -261,7 +261,8 @@ class ProgramAccuracy:
         listed = f"{', '.join(map(str, self.rows))} of {self.of}" if len(self.rows) <= _LISTED else f"of {self.of}"
         if self.held_out:
             return f"on {count} ({listed}{calls})"
-        return f"on {count} that also calibrated ({listed}{calls}; give {LEAST} or more to have some held out)"
+        least = LEAST_RECORDINGS if self.calls else LEAST
+        return f"on {count} that also calibrated ({listed}{calls}; give {least} or more to have some held out)"
 
     def __str__(self) -> str:
         several = len(self.outputs) > 1

@@ -75,6 +75,14 @@ def test_a_quiet_beginning_is_not_the_verdict():
     assert "on 6 recordings that also calibrated (0, 1, 2, 3, 4, 5 of 6, 144 calls; " in str(accuracy)
 
 
+def test_one_in_four_of_eight_recordings_is_held_out():
+    calibration = [recording(seed) for seed in range(8)]
+    program = micronpu.compile(Detector().eval(), calibration[0][0], "ethos-u55-128", calibration=calibration)
+    accuracy = program.report.accuracy
+    assert (accuracy.rows, accuracy.of, accuracy.calls, accuracy.held_out) == ((2, 6), 8, 48, True)
+    assert accuracy.sqnr == pytest.approx(real(program, [recording(seed) for seed in range(50, 54)]), abs=1.5)
+
+
 def test_recordings_side_by_side_are_recordings_one_by_one():
     module = exported(Detector().eval(), recording(0)[0]).module
     recordings = [recording(0, 3), recording(1, 7), [], recording(2, 5)]

@@ -184,7 +184,7 @@ def test_few_samples_choose_nothing_and_the_report_asks_for_more():
     auto, int8 = compiled(Magnitude(), data, "imxrt700"), compiled(Magnitude(), data, "imxrt700", quantization="int8")
     assert auto.buffer == int8.buffer
     hints = [" ".join(w.hint for w in program.report.warnings) for program in (auto, int8)]
-    assert "16 calibration samples or recordings" in hints[0] and 'quantization="auto"' in hints[1]
+    assert "16 calibration samples or 8 recordings" in hints[0] and 'quantization="auto"' in hints[1]
 
 
 def test_what_a_user_sets_for_a_part_is_kept():
