@@ -5,7 +5,7 @@
     with VirtualBoard(read_model(Path("kws.pte").read_bytes())) as board:
         (scores,) = board.run(features)
 
-What it is and what it is not: docs/virtual-board.md.
+Scope and limits: docs/virtual-board.md.
 """
 
 from micronpu.base.lazy import lazily

@@ -1,4 +1,4 @@
-"""Which boards can be emulated: those of a table, and chips whose file says where their NPU is."""
+"""Boards that can be emulated: those of a table, and chips whose file has the place of their NPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from micronpu.targets.ethosu.npu import EthosUNpu
 
 @dataclass(frozen=True)
 class NpuPlace:
-    """Where a board has an NPU: its registers' non-secure address, and its interrupt."""
+    """Place of a board's NPU: the non-secure address of its registers, and its interrupt."""
 
     base: int
     irq: int
@@ -27,17 +27,17 @@ class BoardSpec:
     """A board that can be emulated.
 
     Attributes:
-        name: as the user asks for it.
-        title: what it is.
-        machine: of QEMU.
-        core: that it stands for.
-        npus: where its NPUs are.
-        families: of Ethos-U that it may have, such as "u55".
-        cpuid: what the core is to say that it is; 0 for what it says by itself.
-        vectors: where the image's vector table is; None where the machine's core looks for it.
-        note: in what it is not the board.
-        usual: its NPU unless another is asked for; "" for the usual one of its family.
-        aliases: (address for the NPU, address for the core, bytes) of memories that both see at other addresses.
+        name: name for the user.
+        title: description.
+        machine: machine of QEMU.
+        core: the emulated core.
+        npus: places of its NPUs.
+        families: generations of Ethos-U that it may have, such as "u55".
+        cpuid: value of the core's CPUID register; 0 for QEMU's.
+        vectors: address of the image's vector table; None for the machine's default.
+        note: differences from the real board.
+        usual: its default NPU; "" for the default of its generation.
+        aliases: (address for the NPU, address for the core, bytes) of memories at different addresses for both.
     """
 
     name: str
@@ -55,7 +55,7 @@ class BoardSpec:
 
 @functools.cache
 def boards() -> Mapping[str, BoardSpec]:
-    """Every board by name: of the table, then the chips whose file has a table ``[board]``."""
+    """Return every board by name: of the table, then the chips whose file has a table ``[board]``."""
     text = resources.files("micronpu.board").joinpath("boards.toml").read_text(encoding="utf-8")
     found = {
         name: BoardSpec(
@@ -96,10 +96,10 @@ def _of_chip(chip: Chip) -> BoardSpec:
 
 
 def find_board(name: str) -> BoardSpec:
-    """The board of a name.
+    """Return the board of a name.
 
     Raises:
-        OptionError: there is none; the message lists those that there are.
+        OptionError: there is none; the message lists the known ones.
     """
     found = boards().get(name)
     if found is None:

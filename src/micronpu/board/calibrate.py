@@ -1,10 +1,10 @@
-"""A chip's constants from what a board measured: the speed of its memories, a call of its NPU, and how far both hold.
+"""Fit of a chip's constants to measurements: memory speeds, overhead of an NPU invocation, and their accuracy.
 
     estimate of an operation   the longest of its arithmetic and of each memory's cycles, these times `slower`
-    a run                      all operations, and a call of the NPU for each partition
+    a run                      all operations, and the overhead of an invocation of the NPU for each partition
 
-One log seldom says enough for both constants, so that they are moved as little as explains it: by factors of 2
-(memories) and of 10 (a call) with the same reluctance, and measurements are taken to be right within 5 %.
+One log seldom determines both constants, so they are changed as little as possible: a factor of 2 (memories) costs as
+much as a factor of 10 (invocation), and measurements are assumed to be right within 5 %.
 """
 
 from __future__ import annotations
@@ -27,31 +27,30 @@ from micronpu.report.texts import plural
 from micronpu.targets.registry import FAMILIES
 
 FORMAT, VERSION = "micronpu calibration", 1
-"""Of the JSON form."""
+"""Format and version of the JSON form."""
 _NPU = "NPU"
-"""Processor of the latency of the NPU itself; what follows it are its calls, and the core."""
+"""Processor of the latency of the NPU itself; invocation overhead and core follow it."""
 _DELEGATE = "DelegateCall"
 _LEAST_BAND = 1.25
-"""Of the band: what a calibration leaves open at the least, in either direction."""
+"""Minimum band of a calibration, as a factor in either direction."""
 _MEASURED, _MEMORY, _OF_CALL = 0.05, math.log(2), math.log(10)
-"""How far, as logarithms, a measurement and the constants are likely to be off."""
+"""Standard deviations, as logarithms, of a measurement and of the two kinds of constants."""
 _SLOWER = tuple(2 ** (step / 16) for step in range(-48, 49))
 _CALLS_US = tuple(10 ** (step / 24) for step in range(-12, 85))
 _ROUNDS = 8
 _LITTLE = 0.1
-"""Part of the time that a memory decides, below which a measurement says little of it."""
+"""Minimum share of the time that a memory determines for a measurement to calibrate it."""
 _CLOCK = 0.01
-"""Part of a clock that may be amiss."""
+"""Relative tolerance of a clock."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that was measured, beside the estimate of it.
+    """A measurement with its estimates.
 
     Attributes:
         what: such as "partition 0, call" or "conv2d".
-        measured, before, after: milliseconds; the estimates with the chip file's constants as they were, and as they
-            are written.
+        measured, before, after: milliseconds; estimates with the old and the new constants of the chip file.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("error_before", "error_after")
@@ -63,7 +62,7 @@ class Row:
 
     @property
     def error_before(self) -> float:
-        """Of the estimate, as a part of what was measured."""
+        """Error of the estimate, relative to the measurement."""
         return self.before / self.measured - 1
 
     @property
@@ -77,7 +76,7 @@ class Constant:
 
     Attributes:
         name: such as "bandwidth of sram".
-        before, after: None where the file did not have it; several numbers stand as text.
+        before, after: None if the file did not have it; several numbers as text.
     """
 
     name: str
@@ -87,15 +86,15 @@ class Constant:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What logs say about a chip.
+    """Result of a calibration.
 
     Attributes:
         chip: name of the chip.
         logs: names and forms of the logs.
-        rows: what was measured.
-        constants: that the chip file gets.
-        beats: counted by the hardware, and by the report, by the name of the counter.
-        holds: how far the constants hold, a sentence each.
+        rows: the measurements.
+        constants: new constants of the chip file.
+        beats: numbers of the hardware and of the report, by the name of the counter.
+        holds: accuracy of the constants, a sentence each.
     """
 
     chip: str
@@ -113,17 +112,17 @@ class Calibration:
 
 
 _Constants = tuple[Mapping[str, float], float]
-"""By how much each memory is slower than a report has it, and microseconds of a call."""
+"""Slowdown of each memory against the report, and microseconds of an invocation."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A program and what was measured of it, in milliseconds.
+    """A program with its measurements in milliseconds.
 
     Attributes:
         report: of its compilation for the chip.
-        busy: of the NPU; None where nobody measured it.
-        whole: of a run; None likewise.
+        busy: time of the NPU; None if not measured.
+        whole: time of a run; None if not measured.
     """
 
     report: DelegationReport
@@ -131,7 +130,7 @@ class Observed:
     whole: float | None
 
     def busy_with(self, slower: Mapping[str, float]) -> float:
-        """The estimate of the time that the NPU is busy, with memories so many times slower."""
+        """Return the estimated time of the NPU, with memories slower by these factors."""
         latency = next(t for t in self.report.latency if t.processor == _NPU)
         return latency.milliseconds * self._cycles(slower) / (self._cycles({}) or 1.0)
 
@@ -144,7 +143,7 @@ class Observed:
 
     @property
     def memories(self) -> set[str]:
-        """Names of the memories that the estimate knows."""
+        """Names of the memories in the estimate."""
         return {m for o in self.report.operations if o.cost is not None for m in o.cost.memory_cycles}
 
     @property
@@ -153,31 +152,31 @@ class Observed:
 
     @property
     def core(self) -> float:
-        """The estimate of what the core computes beside."""
+        """Estimated time of operators on the core."""
         return sum(t.milliseconds for t in self.report.latency[1:] if not t.processor.startswith("Calls"))
 
     def call_us(self) -> float:
-        """Of a call, as the report was made with."""
+        """Return the microseconds of an invocation in the report."""
         found = sum(t.milliseconds for t in self.report.latency if t.processor.startswith("Calls"))
         return found * 1000 / self.calls
 
     def beside(self, call_us: float) -> float:
-        """The estimate of a run without the time that the NPU is busy."""
+        """Return the estimated time of a run without the NPU."""
         return self.core + self.calls * call_us / 1000
 
     def whole_with(self, slower: Mapping[str, float], call_us: float) -> float:
-        """The estimate of a run."""
+        """Return the estimated time of a run."""
         return self.busy_with(slower) + self.beside(call_us)
 
 
 def observed(chip: Chip, log: BoardLog, report: DelegationReport, clock_mhz: float | None = None) -> Observed:
-    """What a log says of a program.
+    """Return the measurements of a program in a log.
 
     Args:
-        clock_mhz: of the log's counter; None for what the log says, or else the core's clock.
+        clock_mhz: of the log's counter; None for the clock in the log, or else the core's clock.
 
     Raises:
-        OptionError: the log is of another program, chip or clock, or says nothing of a run.
+        OptionError: the log belongs to another program, chip or clock, or has no measurement of a run.
     """
     _check_program(chip, log, report)
     npu = chip.npu
@@ -233,7 +232,7 @@ def _check_clock(log: BoardLog, what: str, found: float | None, known: float | N
 
 
 def fit(runs: Sequence[Observed]) -> tuple[dict[str, float], float]:
-    """By how much each memory is slower, and microseconds of a call: moved as little as explains what was measured."""
+    """Return slowdown of each memory, and microseconds of an invocation: the least change that explains the data."""
     usual = max(runs[0].call_us(), 1.0)
     found = dict.fromkeys(sorted(set().union(*(run.memories for run in runs))), 1.0)
     call = usual
@@ -248,7 +247,7 @@ def fit(runs: Sequence[Observed]) -> tuple[dict[str, float], float]:
                 off += (math.log((npu + run.beside(call_us)) / run.whole) / _MEASURED) ** 2
         return off
 
-    # The constants shift work to each other: a call first, which no memory can explain, then all memories, then each.
+    # Overhead and memories can explain the same time: fit first the overhead, then all memories, then each memory.
     for _ in range(_ROUNDS):
         before = dict(found), call
         call = min((call, *_CALLS_US), key=lambda c: worth(found, c))
@@ -264,14 +263,14 @@ def fit(runs: Sequence[Observed]) -> tuple[dict[str, float], float]:
 def calibrate(
     chip: Chip, logs: Sequence[BoardLog], runs: Sequence[Observed], plan: Plan | None = None
 ) -> tuple[Calibration, dict[Place, float | Sequence[float]]]:
-    """What the logs say of a chip, and the numbers that its file gets.
+    """Return the calibration of a chip by logs, and the new numbers of its file.
 
     Args:
-        runs: of each log, from `observed`.
+        runs: measurements of each log, from `observed`.
         plan: of the program, for a row for each instruction.
 
     Raises:
-        OptionError: the chip's kind has no constants in its file, or no memory that the logs name.
+        OptionError: the chip's backend has no such constants, or no memory that the logs name.
     """
     names = _memories(chip, logs, runs)
     slower, call = fit(runs)
@@ -303,7 +302,7 @@ def calibrate(
 
 
 def _memories(chip: Chip, logs: Sequence[BoardLog], runs: Sequence[Observed]) -> Mapping[str, str]:
-    """Name of the chip's memory by that of the estimate."""
+    """Return the name of the chip's memory by that of the estimate."""
     family = next(f for f in FAMILIES.values() if f.has(chip))
     names: Mapping[str, str] = family.memory_names(chip)
     if not names:
@@ -322,7 +321,7 @@ def _memories(chip: Chip, logs: Sequence[BoardLog], runs: Sequence[Observed]) ->
 
 
 def _port_of(counter: str, report: DelegationReport) -> str:
-    """The report's port that a counter of the hardware is of; "" for a counter of something else."""
+    """Return the report's port of a hardware counter; "" for other counters."""
     head = counter.split("_")[0].rstrip("0123456789") if counter[:3] in ("SRA", "EXT") else counter.split("_")[0]
     ports = sorted(report.bus)
     if head in report.bus:
@@ -344,7 +343,7 @@ def _beats(logs: Sequence[BoardLog], runs: Sequence[Observed]) -> dict[str, tupl
 
 
 def _rate(runs: Sequence[Observed], memory: str) -> float | None:
-    """Bytes per cycle that the report was made with."""
+    """Return the bytes per cycle in the report."""
     for run in runs:
         costs = [o.cost for o in run.report.operations if o.cost is not None]
         traffic = [t for cost in costs for t in cost.bus.values() if t.memory == memory]
@@ -386,7 +385,7 @@ def _instructions(
     before: _Constants,
     after: _Constants,
 ) -> list[Row]:
-    """A row for each call of the NPU and each kernel of the core that the log measured by itself."""
+    """Return a row for each invocation of the NPU and each kernel of the core that the log measured separately."""
     measured = {row.number: row.ticks for row in log.of(CALL)}
     counter = log.clock_mhz or chip.core_clock_mhz
     if plan is None or not measured or counter is None:

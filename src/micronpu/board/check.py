@@ -1,4 +1,4 @@
-"""A model on a board beside this machine, vector for vector; and a firmware from its start to its exit status."""
+"""Comparison of a model on a board with this machine, vector by vector; and complete runs of firmware."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Array = npt.NDArray[Any]
 
 _MEGA = 1e6
 _SHOWN = 12
-"""Lines of a run's operations in a trace."""
+"""Maximum number of a run's operations in a trace."""
 _ESTIMATE = "an estimate: what MACs and AXI ports need at least"
 
 
 class Rows(Protocol):
-    """Vectors: for each an array per input, and per output."""
+    """Vectors: an array per input and per output for each."""
 
     @property
     def inputs(self) -> Sequence[Sequence[Array]]: ...
@@ -46,12 +46,12 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class MachineOptions:
-    """How a board is to behave.
+    """Options of an emulated board.
 
     Attributes:
-        npu: the accelerator; "" for the model's, or the board's usual one.
+        npu: the accelerator; "" for the model's, or the board's default.
         fault: one of `FAULTS`, or "".
-        clock_mhz: of the NPU, for interrupts as late as the estimate; 0 for at once.
+        clock_mhz: of the NPU, to delay interrupts by the estimated time; 0 for no delay.
         seconds: time limit.
     """
 
@@ -62,10 +62,10 @@ class MachineOptions:
 
 
 def check_limits(options: MachineOptions) -> None:
-    """Refuses options that no board has.
+    """Refuse invalid options.
 
     Raises:
-        OptionError: which it is.
+        OptionError: the first invalid one.
     """
     if options.npu:
         find_accelerator(options.npu)
@@ -89,21 +89,21 @@ class Difference:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check has shown.
+    """Result of a check.
 
     Attributes:
         name: of the model.
-        board: its name, with what it is not.
+        board: its name, with its limits.
         runner: the firmware.
-        vectors: that were run.
-        elements: that were compared.
-        differing: of them.
-        first: the first of those.
-        start, later: seconds of this machine: the first vector with the board's start, and the mean of the others; all
-            of it and None in NXP's simulator, where cycles, runs and accesses are 0.
+        vectors: number of vectors.
+        elements: number of compared elements.
+        differing: number of differing elements.
+        first: the first difference.
+        start, later: seconds of this machine: the first vector with the board's start, and the mean of the others; in
+            NXP's simulator the total time and None, and cycles, runs and accesses are 0.
         cycles: estimated for the last vector.
         runs: of the NPU.
-        accesses: of the core to its registers.
+        accesses: accesses of the core to its registers.
     """
 
     name: str
@@ -153,7 +153,7 @@ class Outcome:
 
 
 def reference(model: BoardModel) -> Callable[[Sequence[Array]], Sequence[Array]]:
-    """Computes a model's outputs on this machine, call by call from the first values of its states."""
+    """Return a function that computes a model's outputs on this machine, call by call from its initial states."""
     if model.format != PTE:
         return LiteRtReference(model).run
     made: list[ArrayProgram] = []
@@ -175,10 +175,10 @@ def check_on_board(
     console: Listener | None = None,
     on_run: RunListener | None = None,
 ) -> Outcome:
-    """Runs vectors in Arm's runner on a board, and compares every element.
+    """Run vectors in Arm's runner on a board, and compare every element.
 
     Raises:
-        MicroNpuError: the board does not take the model, or the firmware does not finish.
+        MicroNpuError: the board cannot run the model, or the firmware does not finish.
     """
     options = options or MachineOptions()
     check_limits(options)
@@ -222,7 +222,7 @@ def check_on_board(
 
 
 def check_in_nsys(model: BoardModel, rows: Rows, board: NsysBoard, *, console: Listener | None = None) -> Outcome:
-    """Runs vectors of a Neutron program for silicon in NXP's simulator, and compares every element.
+    """Run vectors of a Neutron program for silicon in NXP's simulator, and compare every element.
 
     Raises:
         MicroNpuError: the runner fails, or does not finish.
@@ -247,7 +247,7 @@ def check_in_nsys(model: BoardModel, rows: Rows, board: NsysBoard, *, console: L
 
 
 def count_differences(found: Sequence[Array], wanted: Sequence[Array]) -> int:
-    """Elements whose bytes differ."""
+    """Return the number of elements whose bytes differ."""
     total = 0
     for left, right in zip(found, wanted, strict=True):
         pair = [np.ascontiguousarray(a).reshape(-1).view(np.uint8).reshape(-1, right.itemsize) for a in (left, right)]
@@ -264,10 +264,10 @@ class Finished:
 
     Attributes:
         status: its exit status.
-        output: what it has printed.
-        memory: what was asked for at the end.
+        output: its output.
+        memory: requested memory at the end.
         runs: of the NPUs.
-        accesses: of the core to their registers.
+        accesses: accesses of the core to their registers.
         seconds: of this machine.
     """
 
@@ -292,7 +292,7 @@ class Finished:
 
 
 END_MARK = b"\x04"
-"""What a firmware prints last that ends without semihosting, as Arm's do."""
+"""Last byte of a firmware that ends without semihosting, as Arm's do."""
 
 
 def run_firmware(
@@ -305,7 +305,7 @@ def run_firmware(
     console: Listener | None = None,
     on_run: RunListener | None = None,
 ) -> Finished:
-    """Runs a firmware until it ends: by semihosting, or with `END_MARK` on its UART.
+    """Run a firmware until it ends: by semihosting, or with `END_MARK` on its UART.
 
     Args:
         image: its ELF file.
@@ -315,7 +315,7 @@ def run_firmware(
         console, on_run: see `Machine`.
 
     Raises:
-        MicroNpuError: the image is none for the board, or it does not end in time.
+        MicroNpuError: the image does not fit the board, or it does not end in time.
     """
     options = options or MachineOptions()
     check_limits(options)
@@ -348,7 +348,7 @@ def run_firmware(
 
 
 def npus_of(spec: BoardSpec, name: str) -> list[str]:
-    """The accelerators of a board, its usual ones unless one is named.
+    """Return the accelerators of a board: the named one, or the default.
 
     Raises:
         OptionError: the board cannot have it.
@@ -365,11 +365,11 @@ def npus_of(spec: BoardSpec, name: str) -> list[str]:
     return [chosen] * len(spec.npus)
 
 
-# -- what the NPU does, for people
+# -- traces of the NPU
 
 
 def trace_lines(npu: Npu, run: Run) -> Iterator[str]:
-    """A run of an NPU as a logic analyser would list it."""
+    """Yield lines about a run of an NPU, like a logic analyser's listing."""
     begin, size = run.stream
     bases = ", ".join(f"{i} at {base:#x}" for i, base in enumerate(run.bases) if base)
     yield f"[NPU {run.npu}, run {len(npu.runs)}] {size:,} bytes of commands at {begin:#x}; base pointers: {bases}"

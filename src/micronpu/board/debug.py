@@ -1,7 +1,7 @@
-"""The user's gdb on a board: QEMU's debugger has room for one client, which is the board, so the board passes it on.
+"""The user's gdb on a board: QEMU's debugger accepts one client, the board, which forwards packets.
 
-Stops at the NPU's registers are the board's own and never reach the user; breakpoints, steps, memory and registers are
-the user's, while the NPU works.
+Stops at the NPU's registers belong to the board and are hidden from the user; breakpoints, steps, memory and registers
+are available while the NPU runs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LAST_WORDS = 2.0
 
 
 class DebugServer:
-    """Waits for a gdb, on this machine only.
+    """Server for one gdb, on this machine only.
 
     Args:
-        machine: the board; its core stands still.
+        machine: the board; its core is stopped.
         port: of TCP; 0 for any that is free.
 
     Attributes:
-        port: where it listens.
+        port: port that it listens on.
     """
 
     def __init__(self, machine: Machine, port: int = 0) -> None:
@@ -50,13 +50,13 @@ class DebugServer:
         self.port: int = self._listener.getsockname()[1]
 
     def serve(self, seconds: float | None = None) -> None:
-        """Serves one gdb until it leaves, or the firmware ends.
+        """Serve one gdb until it leaves, or the firmware ends.
 
         Args:
-            seconds: to wait for it to come; None for ever.
+            seconds: time to wait for a connection; None for no limit.
 
         Raises:
-            BoardError: nobody comes.
+            BoardError: there is no connection in time.
         """
         self._listener.settimeout(seconds)
         try:
@@ -68,7 +68,7 @@ class DebugServer:
         with connection:
             connection.settimeout(None)
             _Session(self._machine, Packets(connection)).run()
-            # A connection that is closed with something unread takes back what was sent: its last words are waited for.
+            # Closing a connection with unread data discards sent data, so wait until the client has closed.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_WR)
                 connection.settimeout(_LAST_WORDS)
@@ -81,7 +81,7 @@ class _Session:
 
     def __init__(self, machine: Machine, client: Packets) -> None:
         self._machine, self._client, self._stub = machine, client, machine.stub
-        self._resumed = ""  # the packet by which the core runs, "" while it stands still
+        self._resumed = ""  # the packet that resumed the core, "" while it is stopped
         self._is_over = False
 
     def run(self) -> None:
@@ -125,7 +125,7 @@ class _Session:
             self._client.send(self._stub.receive())
 
     def _from_board(self, packet: str) -> None:
-        """What QEMU says while the core runs."""
+        """Handle a packet of QEMU while the core runs."""
         own = _OWN_STOP.search(packet)
         if packet.startswith("F"):
             self._machine.answer_host(packet)
@@ -146,7 +146,7 @@ class _Session:
         self._client.send(packet)
 
     def _ended(self, board: bool) -> None:
-        """One of the two has hung up; what QEMU has said before still counts."""
+        """Handle the end of a connection; earlier packets of QEMU still count."""
         self._take_all()
         if board and not self._is_over:
             self._machine.finish()

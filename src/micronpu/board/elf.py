@@ -1,4 +1,4 @@
-"""What an image says of itself: for which core, where it is loaded, its symbols.  Source: the ELF specification."""
+"""ELF images: core, load addresses, symbols.  Source: the ELF specification."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SEGMENT = struct.Struct("<8I")
 _SECTION = struct.Struct("<10I")
 _SYMBOL = struct.Struct("<3I2BH")
 _MOST_MEMORY = 1 << 29
-"""Bytes that an image may take, as much as one region of a Cortex-M's address space; an emulator clears all of them."""
+"""Maximum memory of an image, one region of a Cortex-M's address space; an emulator clears all of it."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Bytes that are loaded: physical address, in the file, in memory."""
+    """Bytes to load: physical address, size in the file, size in memory."""
 
     address: int
     file_size: int
@@ -34,10 +34,10 @@ class Elf:
     """An image for a Cortex-M.
 
     Attributes:
-        name: to call it in messages.
+        name: name in messages.
         data: the file.
-        entry: where it begins.
-        segments: what is loaded.
+        entry: address of the entry point.
+        segments: bytes to load.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Elf:
 
     @classmethod
     def read(cls, path: Path) -> Elf:
-        """Reads an image.
+        """Read an image.
 
         Raises:
             BoardError: it is no ELF file for a 32-bit Arm core.
@@ -79,7 +79,7 @@ class Elf:
         return cls(str(path), data, entry, tuple(found))
 
     def symbol(self, name: str) -> int:
-        """Address of a symbol.
+        """Return the address of a symbol.
 
         Raises:
             BoardError: there is none.

@@ -1,4 +1,4 @@
-"""The recorded run of ExecuTorch's tools, an ETDump: which instruction began and ended when.
+"""ExecuTorch's record of a run, an ETDump: begin and end of each instruction.
 
 Layout: `executorch/devtools/etdump/etdump_schema_flatcc.fbs`, ExecuTorch 1.5.  No ExecuTorch, no torch.
 """
@@ -16,7 +16,7 @@ _NAME, _INSTRUCTION, _DELEGATE_ID, _DELEGATE_NAME, _START, _END = 0, 2, 3, 4, 6,
 EXECUTES = "Method::execute"
 """Name of the event of a whole run."""
 CALLS = ("OPERATOR_CALL", "DELEGATE_CALL")
-"""Names of the events of an instruction; a kernel inside of one has an event of its own, `native_call_...`."""
+"""Names of the events of an instruction; a kernel inside of one has a separate event, `native_call_...`."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Event:
     """An event with a duration.
 
     Attributes:
-        name: as the runtime has it.
-        instruction: of the program, -1 for an event that is none.
-        in_delegate: whether a delegate tells of an operation of its own.
+        name: name in the runtime.
+        instruction: index of the instruction; -1 for other events.
+        in_delegate: True for an operation inside a delegate.
         ticks: from begin to end, in the unit of the runtime's clock.
     """
 
@@ -37,12 +37,12 @@ class Event:
 
 
 def is_etdump(data: bytes) -> bool:
-    """Whether bytes are one, by their identifier; the runtime writes the size in front."""
+    """Return True if bytes are an ETDump, by their identifier; the runtime writes the size before it."""
     return IDENTIFIER in (data[4:8], data[8:12])
 
 
 def events_of(data: bytes) -> Iterator[Event]:
-    """All events with a duration, run by run.
+    """Yield all events with a duration, run by run.
 
     Raises:
         ValueError: the file is damaged.

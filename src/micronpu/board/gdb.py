@@ -1,4 +1,4 @@
-"""gdb's remote protocol, as much of it as QEMU's stub needs, on a socket with a time limit.
+"""The part of gdb's remote protocol that QEMU's stub needs, on a socket with a time limit.
 
 Source of the packets: the appendix "GDB Remote Serial Protocol" of gdb's manual.
 """
@@ -14,18 +14,18 @@ from collections.abc import Sequence
 from micronpu.base.errors import MicroNpuError
 
 PC, XPSR = 15, 16
-"""Places of the program counter and of the status register in `Stub.registers`."""
+"""Index of the program counter and of the status register in `Stub.registers`."""
 _XPSR_NUMBER = 25
-"""By which the stub knows xPSR; 16 to 24 are registers that no Cortex-M has."""
+"""Number of xPSR in the stub; 16 to 24 are registers that no Cortex-M has."""
 _CHUNK = 1900
-"""Bytes of memory in a packet: two digits each, of the 4,096 characters that QEMU takes."""
+"""Bytes of memory in a packet: two digits each, of the 4,096 characters that QEMU accepts."""
 _AT_ONCE = 16
-"""Packets that are on their way at once; their answers are shorter than what a socket holds."""
+"""Maximum number of packets without an answer; their answers fit into the socket's buffer."""
 _INTERRUPT = b"\x03"
 
 
 class BoardError(MicroNpuError):
-    """The emulated board cannot be started, or ends in another way than its firmware meant."""
+    """The emulated board cannot be started, or ends unexpectedly."""
 
 
 class SilentError(BoardError):
@@ -33,7 +33,7 @@ class SilentError(BoardError):
 
 
 class EndedError(BoardError):
-    """QEMU has ended: the firmware has asked for it, or it was stopped."""
+    """QEMU has ended: the firmware requested it, or it was stopped."""
 
 
 def _is_error(answer: str) -> bool:
@@ -58,11 +58,11 @@ class Packets:
             raise EndedError("The emulator has ended.") from error
 
     def interrupt(self) -> None:
-        """Asks for the core to stop; a stop packet follows."""
+        """Request the core to stop; a stop packet follows."""
         self.send_raw(_INTERRUPT)
 
     def pending(self) -> str | None:
-        """A packet that has arrived whole, or None; `_INTERRUPT` is one by itself."""
+        """Return a complete packet, or None; `_INTERRUPT` is a packet."""
         while self._buffer and self._buffer[:1] not in (b"$", _INTERRUPT):
             self._buffer = self._buffer[1:]  # acknowledgements
         if self._buffer[:1] == _INTERRUPT:
@@ -72,12 +72,12 @@ class Packets:
         if not 0 < end <= len(self._buffer) - 3:
             return None
         packet, self._buffer = self._buffer[1:end], self._buffer[end + 3 :]
-        with contextlib.suppress(EndedError):  # QEMU's last packet is one, too
+        with contextlib.suppress(EndedError):  # QEMU's last packet may find a closed connection
             self.send_raw(b"+")
         return packet.decode("latin-1")
 
     def fill(self) -> None:
-        """Takes in what has arrived; waits for it up to the time limit of the socket.
+        """Read data that have arrived; wait up to the time limit of the socket.
 
         Raises:
             EndedError: the other side has closed the connection.
@@ -94,12 +94,12 @@ class Packets:
 
 
 class Stub(Packets):
-    """QEMU's stub: registers, memory, watchpoints and breakpoints of a core that stands still."""
+    """QEMU's stub: registers, memory, watchpoints and breakpoints of a stopped core."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         super().__init__(connection)
         connection.settimeout(seconds)
-        # Only who has asked for the description of the registers may write single ones.
+        # QEMU permits writes of single registers only after a query of their description.
         self.ask("qSupported:xmlRegisters=arm")
         self.ask("qXfer:features:read:target.xml:0,ffb")
 
@@ -109,10 +109,10 @@ class Stub(Packets):
         return packet
 
     def ask(self, text: str) -> str:
-        """The answer to a packet.
+        """Return the answer to a packet.
 
         Raises:
-            OSError: the answer is an error, such as memory that is not there.
+            OSError: the answer is an error, such as missing memory.
         """
         self.send(text)
         answer = self.receive()
@@ -121,7 +121,7 @@ class Stub(Packets):
         return answer
 
     def ask_all(self, texts: Sequence[str]) -> list[str]:
-        """The answers to packets, errors among them; some are on their way at once, which saves waiting for each."""
+        """Return the answers to packets, including errors; several are sent before waiting, to save time."""
         answers = []
         for first in range(0, len(texts), _AT_ONCE):
             some = texts[first : first + _AT_ONCE]
@@ -136,7 +136,7 @@ class Stub(Packets):
         return found
 
     def read_most(self, address: int, size: int) -> bytes:
-        """Memory from an address up to where it ends, `size` bytes at most."""
+        """Return memory from an address up to its end, at most `size` bytes."""
         parts: list[bytes] = []
         requests = [f"m{address + at:x},{min(_CHUNK, size - at):x}" for at in range(0, size, _CHUNK)]
         for number, answer in enumerate(self.ask_all(requests)):
@@ -161,7 +161,7 @@ class Stub(Packets):
             raise OSError(f"no memory at {address:#x}")
 
     def registers(self) -> list[int]:
-        """r0 to r15, and xPSR as the last."""
+        """Return r0 to r15, and xPSR as the last."""
         return list(struct.unpack("<17I", bytes.fromhex(self.ask("g"))[:68]))
 
     def set_register(self, index: int, value: int) -> None:
@@ -173,7 +173,7 @@ class Stub(Packets):
             self.set_register(index, value)
 
     def watch(self, address: int, size: int) -> None:
-        """Stops the core before each access to these bytes."""
+        """Stop the core before each access to these bytes."""
         self.ask(f"Z4,{address:x},{size:x}")
 
     def break_at(self, address: int) -> None:
@@ -183,7 +183,7 @@ class Stub(Packets):
         self.ask(f"z0,{address & ~1:x},2")
 
     def settle(self, seconds: float) -> None:
-        """Stops a core that may be running, and passes over what it says."""
+        """Stop a core that may be running, and discard its packets."""
         self.interrupt()
         end = time.monotonic() + seconds
         while time.monotonic() < end:

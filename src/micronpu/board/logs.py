@@ -1,4 +1,4 @@
-"""What firmware prints of the time that a program took, read in each of the forms that are common.
+"""Reader of time measurements printed by firmware, in several common formats.
 
     form              by                                                      lines
     micronpu          `micronpu deploy` with -DMICRONPU_PROFILE               micronpu-cycles NAME INSTRUCTION CYCLES
@@ -9,8 +9,7 @@
     MicroProfiler     TensorFlow Lite Micro                                   NAME took CYCLES ticks (MS ms).
     ETDump            ExecuTorch's event tracer: a file, or its base64        a flatbuffer
 
-Lines of other things are passed over, and so are prefixes such as a time or a log level.  What is measured several
-times is its median.  Nothing of a log is run.
+Other lines, and prefixes such as a time or a log level, are ignored.  Repeated measurements become their median.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ from micronpu.board.etdump import CALLS, EXECUTES, events_of, is_etdump
 from micronpu.board.printed import numbers_read, read_printed
 
 NPU, CALL, OPERATION, RUN = "npu", "call", "operation", "run"
-"""What a measurement is of: the cycles that the NPU is busy, an instruction of the program, an operation of a delegate
-or a layer of another runtime, and a whole run."""
+"""Kinds of measurements: busy cycles of the NPU, an instruction of the program, an operation of a delegate or a layer
+of another runtime, and a whole run."""
 _LONGEST = 64 << 20
-"""Bytes of a log."""
+"""Maximum bytes of a log."""
 _FORMS = "one with lines `micronpu-cycles ...`, an ETDump, or one of the other forms on the page about calibrating"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one thing took.
+    """A measurement.
 
     Attributes:
         kind: `NPU`, `CALL`, `OPERATION` or `RUN`.
         name: of the program, the operation or the counter.
-        number: of the instruction or layer; -1 where it has none.
-        ticks: of the counter, in the middle of all times that it was measured.
-        times: how often it was.
+        number: of the instruction or layer; -1 without one.
+        ticks: of the counter, the median of all measurements.
+        times: number of measurements.
     """
 
     kind: str
@@ -62,11 +61,11 @@ class BoardLog:
     Attributes:
         name: of the file.
         form: see the module.
-        rows: what was measured.
-        program: SHA-256 of the program that ran or of its first payload, in hexadecimal; "" where the log does not say.
-        clock_mhz: of the counter; None where the log does not say.
-        npu_clock_mhz: of the NPU; None where the log does not say.
-        beats: of the bus, by the name of the hardware's counter.
+        rows: the measurements.
+        program: SHA-256 of the program that ran or of its first payload, in hexadecimal; "" if unknown.
+        clock_mhz: of the counter; None if unknown.
+        npu_clock_mhz: of the NPU; None if unknown.
+        beats: beats of the bus, by the name of the hardware's counter.
     """
 
     name: str
@@ -78,18 +77,18 @@ class BoardLog:
     beats: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, kind: str) -> tuple[Measured, ...]:
-        """The rows of a kind."""
+        """Return the measurements of a kind."""
         return tuple(row for row in self.rows if row.kind == kind)
 
 
 def read_log(data: bytes, name: str) -> BoardLog:
-    """Reads a log.
+    """Read a log.
 
     Args:
-        name: what to call it in messages.
+        name: name in messages.
 
     Raises:
-        FileError: it is of no form that is known, damaged, or ends before the run did.
+        FileError: its format is unknown, it is damaged, or ends before the run did.
     """
     if len(data) > _LONGEST:
         raise FileError(f"The log {name} has {len(data):,} bytes.", hint=f"one of at most {_LONGEST:,}")
@@ -149,7 +148,7 @@ _OWN_NPU_CLOCK = re.compile(r"micronpu-npu-clock (\d+)\s*$")
 
 
 def _check_own(found: _Collected, name: str, *, ended: bool) -> None:
-    """Refuses what is of several programs, and what breaks off."""
+    """Refuse logs of several programs, and incomplete ones."""
     every = {key[1] for key in found.times()}
     if len(every) > 1:
         raise FileError(
@@ -304,7 +303,7 @@ _LEAST_PACKED = 64
 
 
 def _base64(lines: Sequence[str]) -> bytes | None:
-    """An ETDump that a runner has printed, `echo "..." | base64 -d`, or lines of nothing but base64."""
+    """Return an ETDump that a runner has printed, as `echo "..." | base64 -d` or as lines of base64, or None."""
     text = "".join(line.strip().strip('"') for line in lines if re.fullmatch(r'"?[A-Za-z0-9+/=]{16,}"?', line.strip()))
     quoted = re.findall(r'"([A-Za-z0-9+/=]{64,})"', "\n".join(lines))
     for packed in (*quoted, text):

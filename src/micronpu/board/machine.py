@@ -1,8 +1,8 @@
 """An emulated board: QEMU's core and memories, and NPUs at their registers.
 
-QEMU has a hole where the NPU is.  Its debugger stops the core before every access to that page; the board takes the
-load or store apart, answers it from the register model, and goes on behind it.  No symbol, no patch, no change of the
-firmware: drivers see registers.
+QEMU has nothing at the NPU's addresses.  Its debugger stops the core before every access to that page; the board
+decodes the load or store, answers it from the register model, and resumes after it.  The firmware needs no symbols,
+patches or other changes: drivers access registers.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from micronpu.board.registers import PAGE
 from micronpu.board.thumb import after_one, decode, without_block
 
 SECURE = 0x10000000
-"""Bit of an address that tells a peripheral's secure alias from the other one."""
+"""Bit that distinguishes a peripheral's secure alias address."""
 _CPUID = 0xE000ED00
 _SET_PENDING = 0xE000E200
-"""NVIC_ISPR, the first word of the interrupt controller's register that makes interrupts pend."""
+"""NVIC_ISPR, the first word of the interrupt controller's register that sets interrupts pending."""
 _STORE = struct.pack("<H", 0x6001)  # str r1, [r0]
 _THUMB = 1 << 24
 _LOOK = 2.0
-"""Seconds of running after which the board looks whether an interrupt has been passed over."""
+"""Seconds of running after which the board checks for missed interrupts."""
 _CONSOLE = (1, 2)
-"""Files of semihosting that are the console: standard output, and where errors go."""
+"""Semihosting's handles of the console: standard output and standard error."""
 _SLICE = 0.2
-"""Seconds after which a wait looks at the clock."""
+"""Seconds after which a wait checks the time limit."""
 ENDED, REACHED = "ended", "reached"
-"""How `Machine.run` comes back: the firmware is over, or an address that was asked for is reached."""
+"""Results of `Machine.run`: the firmware has ended, or the requested address is reached."""
 
 Listener = Callable[[bytes], None]
 RunListener = Callable[[Npu, Run], None]
@@ -49,20 +49,20 @@ class Machine:
             machine.run(seconds=60)
 
     Args:
-        board: which.
+        board: the board.
         image: an ELF file for its core.
         accelerators: of its NPUs, in the board's order.
         data: files that are in memory from the start, by address.
-        console: is called with what the firmware prints, as it comes.
-        on_run: is called after each run of an NPU.
+        console: called with the firmware's output as it arrives.
+        on_run: called after each run of an NPU.
         fault: see `Npu`.
-        clock_hz: of the NPUs: interrupts come as late as the estimate says at this clock; 0 for at once.
-        end_mark: what a firmware prints last that does not end by semihosting.
+        clock_hz: of the NPUs, to delay interrupts by the estimated time; 0 for no delay.
+        end_mark: last bytes of a firmware that does not end by semihosting.
 
     Attributes:
         npus: in the board's order.
-        output: what the firmware has printed.
-        accesses: of the core to registers of NPUs.
+        output: output of the firmware.
+        accesses: number of accesses of the core to registers of NPUs.
         status: the firmware's exit status once it has ended by semihosting, else None.
     """
 
@@ -110,7 +110,7 @@ class Machine:
             raise
 
     def _check_memory(self, file: Path, address: int) -> None:
-        """QEMU leaves out in silence what is behind the end of a memory."""
+        """Refuse data behind the end of a memory, which QEMU silently ignores."""
         last = address + max(file.stat().st_size, 1) - 1
         for at in (address, last):
             if not self.stub.read_most(at, 1):
@@ -120,7 +120,7 @@ class Machine:
                 )
 
     def _start_at(self, vectors: int | None) -> None:
-        """Lets the core begin where its vector table is, if that is not where the machine's core looks for it."""
+        """Start the core at its vector table, if that is not at the machine's default address."""
         if vectors is not None:
             stack, reset = struct.unpack("<2I", self.stub.read(vectors, 8))
             self.stub.set_registers([(13, stack), (PC, reset & ~1), (XPSR, _THUMB)])
@@ -128,7 +128,7 @@ class Machine:
     # -- running
 
     def run(self, seconds: float, until: int | None = None) -> str:
-        """Lets the core go on.
+        """Resume the core.
 
         Args:
             seconds: time limit.
@@ -138,7 +138,7 @@ class Machine:
             `ENDED` or `REACHED`.
 
         Raises:
-            BoardError: the time is over, or the firmware does what the board cannot.
+            BoardError: the time limit is exceeded, or the firmware needs something that the board does not have.
         """
         end = time.monotonic() + seconds
         if until is not None:
@@ -163,7 +163,7 @@ class Machine:
                     self.stub.unbreak_at(until)
 
     def _resume(self, end: float, limit: float) -> str | None:
-        """Goes on until the core stops for something to do; None where the firmware is over."""
+        """Resume until the core stops with something to do; return None if the firmware has ended."""
         self._raise_due()
         self.stub.send("c")
         interrupted = False
@@ -175,7 +175,7 @@ class Machine:
                     self.finish()
                     return None
                 if packet.startswith("F"):
-                    self.answer_host(packet)  # after the answer the core goes on by itself
+                    self.answer_host(packet)  # after the answer the core resumes
                     continue
                 if packet.startswith("T02") or packet.startswith("S02"):
                     if self._is_over:
@@ -210,7 +210,7 @@ class Machine:
         self._print(data)
 
     def poll(self, seconds: float) -> bool:
-        """Takes in what the firmware has printed; whether there was something."""
+        """Read output of the firmware; return True if there was any."""
         before = len(self.output)
         for key, _ in self._selector.select(seconds):
             if key.data == self._take_output:
@@ -218,7 +218,7 @@ class Machine:
         return len(self.output) > before
 
     def answer_host(self, packet: str) -> None:
-        """Answers a call of semihosting: the console is written to; files and commands are not permitted."""
+        """Answer a semihosting call: writes to the console are allowed; files and commands are not."""
         name, *words = packet[1:].split(",")
         numbers = [int(word.split("/")[0], 16) for word in words]
         if name == "write" and numbers[0] in _CONSOLE:
@@ -235,7 +235,7 @@ class Machine:
             self._console(data)
 
     def finish(self) -> None:
-        """QEMU has ended by itself: takes its last words and its status."""
+        """Read the last output and the status after QEMU has ended."""
         if self.status is None:
             while True:
                 data = self._emulator.output.read1(1 << 16)  # type: ignore[attr-defined]
@@ -247,7 +247,7 @@ class Machine:
     # -- accesses of the core to an NPU
 
     def answer(self) -> None:
-        """Does what the instruction under way does to an NPU's registers, in the place of the core."""
+        """Execute the current instruction's access to an NPU's registers in place of the core."""
         registers = self.stub.registers()
         access = decode(self.stub.read(registers[PC], 4), registers)
         page = access.address & ~(PAGE - 1)
@@ -287,20 +287,21 @@ class Machine:
             self._waiting.sort(key=lambda entry: entry[0])
 
     def _raise_due(self) -> None:
-        """Raises the interrupts whose time has come; the core stands still."""
+        """Raise the interrupts that are due; the core is stopped."""
         while self._waiting and self._waiting[0][0] <= time.monotonic():
             _, npu, place = self._waiting.pop(0)
             npu.finish()
             self._pend(place.irq)
 
     def _raise_again(self) -> None:
-        """Interrupts that the driver has not taken: the line of an NPU stays up until it is told to clear it."""
+        """Raise interrupts again that the driver has not handled: an NPU's interrupt line stays high until it is
+        cleared."""
         for npu, place in dict(self._places.values()).items():
             if npu.interrupt and npu.registers.field("STATUS", "irq_raised"):
                 self._pend(place.irq)
 
     def _pend(self, irq: int) -> None:
-        """Makes the core itself write to its interrupt controller, which a debugger cannot, by one instruction."""
+        """Make the core write to its interrupt controller by one instruction, since a debugger cannot."""
         stub = self.stub
         registers = stub.registers()
         code = stub.read(registers[PC], 2)
@@ -312,18 +313,18 @@ class Machine:
         stub.set_registers([(index, registers[index]) for index in (0, 1, PC, XPSR)])
 
     def is_own(self, address: int) -> bool:
-        """Whether a stop at an address is the board's: one of an NPU's registers, or of the core's identity."""
+        """Return True if a stop at an address is for the board: an NPU's registers, or the core's identity."""
         return address & ~(PAGE - 1) in self._places or (bool(self.board.cpuid) and address & ~3 == _CPUID)
 
     @property
     def emulator_output(self) -> IO[bytes]:
-        """The pipe with what the firmware prints; see `poll`."""
+        """The pipe with the firmware's output; see `poll`."""
         return self._emulator.output
 
     # -- memory and functions
 
     def read(self, address: int, size: int) -> bytes:
-        """Memory of the board.
+        """Read memory of the board.
 
         Raises:
             BoardError: there is none.
@@ -334,7 +335,7 @@ class Machine:
             raise BoardError(f"The board has no {size:,} bytes of memory at {address:#x}.") from error
 
     def write(self, address: int, data: bytes) -> None:
-        """Puts bytes into memory.
+        """Write bytes into memory.
 
         Raises:
             BoardError: there is none.
@@ -345,7 +346,7 @@ class Machine:
             raise BoardError(f"The board has no {len(data):,} bytes of memory at {address:#x}.") from error
 
     def close(self) -> None:
-        """Ends the board; nothing of it is left."""
+        """End the board, and remove its files."""
         self._selector.close()
         self._emulator.close()
 

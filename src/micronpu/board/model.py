@@ -1,6 +1,6 @@
-"""A model as a runner on a board takes it: its file, inputs and outputs, and the NPU that it asks for.
+"""A model for a runner on a board: its file, inputs and outputs, and its NPU.
 
-A `.pte`, or the `.tflite` with the operator ``ethos-u`` that `program.save(path, vela=True)` and Vela's command write.
+A `.pte`, or the `.tflite` with the operator ``ethos-u`` of `program.save(path, vela=True)` and of the command `vela`.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ Array = npt.NDArray[Any]
 PTE, TFLITE = "pte", "tflite"
 _LITERT = b"TFL3"
 _LITERT_TYPES = {0: "float32", 2: "int32", 3: "uint8", 7: "int16", 9: "int8"}
-"""Element types of LiteRT's schema by number, those of models on an Ethos-U."""
+"""Element types of models on an Ethos-U, by their number in LiteRT's schema."""
 _CUSTOM_CODE = "ethos-u"
 _ALLOCATION = "OfflineMemoryAllocation"
 _ADDRESS_WORDS = 3
-"""Words of the metadata in front of the offsets: version, subgraphs, tensors."""
+"""Words of the metadata before the offsets: version, subgraphs, tensors."""
 
 
 @dataclass(frozen=True)
 class BoardModel:
-    """What a board is to run.
+    """A model for a board.
 
     Attributes:
-        name: to call it in messages.
+        name: name in messages.
         data: the file.
         format: `PTE` or `TFLITE`.
-        accelerator: that its command streams are for.
+        accelerator: accelerator of its command streams.
         inputs, outputs: in order.
         operators: kernels of the core that it calls.
-        planned: bytes of planned memory, 0 where the file does not say.
-        scratch: bytes of scratch memory that its largest stream takes.
-        states: whether it keeps something from one call to the next.
-        method: of a program with several, the one that is run; "" else.
+        planned: bytes of planned memory, 0 if unknown.
+        scratch: bytes of scratch memory that its largest stream needs.
+        states: True if it has states that persist from one call to the next.
+        method: the method that is run, if there are several; otherwise "".
     """
 
     name: str
@@ -71,14 +71,14 @@ class BoardModel:
 
     @property
     def family(self) -> str:
-        """Of the accelerator, such as "u55"."""
+        """Generation of the accelerator, such as "u55"."""
         return find_accelerator(self.accelerator).family
 
     def pack(self, arrays: Sequence[Array]) -> bytes:
-        """The inputs as they stand in the board's memory, one behind the other.
+        """Return the inputs as concatenated bytes for the board's memory.
 
         Raises:
-            ModelError: another number, type or shape.
+            ModelError: wrong number, type or shape.
         """
         if len(arrays) != len(self.inputs):
             raise ModelError(
@@ -102,7 +102,7 @@ class BoardModel:
         return b"".join(parts)
 
     def unpack(self, data: bytes) -> tuple[Array, ...]:
-        """The outputs as they stand in the board's memory."""
+        """Return the outputs from bytes of the board's memory."""
         found, at = [], 0
         for border in self.outputs:
             order = border.tensor.dim_order
@@ -119,21 +119,21 @@ class BoardModel:
 
 
 def read_model(data: bytes, name: str = "The model", *, method: str = "") -> BoardModel:
-    """The model of a file.
+    """Return the model of a file.
 
     Args:
-        method: of a program with several; "forward", or the first, unless named.
+        method: of a program with several; default: "forward", or the first.
 
     Raises:
         PayloadError: it is neither, or damaged.
-        UnsupportedError: it is a model that no runner takes.
+        UnsupportedError: no runner supports the model.
     """
     check_bytes("data", data)
     return _read_litert(data, name) if data[4:8] == _LITERT else _read_pte(data, name, method)
 
 
 def methods_of(data: bytes, name: str = "The model") -> tuple[str, ...]:
-    """The methods of a `.pte` with several, in the file's order; ("",) for anything else.
+    """Return the methods of a `.pte` with several, in the file's order; ("",) for anything else.
 
     Raises:
         PayloadError: it is damaged.
@@ -145,7 +145,7 @@ def methods_of(data: bytes, name: str = "The model") -> tuple[str, ...]:
 def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
     plan, summary = read_plan(data, name=name, method=method)
     if plan.name != next(iter(summary.methods)):
-        data = with_method_first(data, plan.name, name)  # the one that Arm's runner takes
+        data = with_method_first(data, plan.name, name)  # Arm's runner runs the first method
     if (whole := _inside(data, summary.named_data, name)) != data:
         data, plan = whole, read_plan(whole, name=name, method=plan.name)[0]
     blobs = [d.payload for d in plan.delegates if d.backend == EthosU.backend]
@@ -190,7 +190,7 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
 
 
 def _inside(data: bytes, named_data: Mapping[str, bytes], name: str) -> bytes:
-    """The program with all blocks in its payloads: Arm's runner is older than those that stand elsewhere."""
+    """Return the program with all data inside its payloads: Arm's runner is too old for external data."""
 
     def change(payload: bytes) -> bytes:
         return inlined(payload, named_data) if payload.startswith(FIRST.encode()) else payload
@@ -206,7 +206,7 @@ def _check(name: str, borders: Sequence[Border]) -> None:
 
 @dataclass(frozen=True)
 class _LiteRt:
-    """What a `.tflite` with one operator ``ethos-u`` holds."""
+    """Content of a `.tflite` with one operator ``ethos-u``."""
 
     commands: bytes
     constants: bytes
@@ -290,7 +290,7 @@ class LiteRtReference:
         self._simulator = EthosUSimulator(model.accelerator)
 
     def run(self, arrays: Sequence[Array]) -> tuple[Array, ...]:
-        """The outputs for some inputs."""
+        """Return the outputs for some inputs."""
         held = self._held
         constants, arena = aligned_bytes(len(held.constants)), aligned_bytes(held.arena)
         constants[:] = np.frombuffer(held.constants, np.uint8)

@@ -1,6 +1,6 @@
-"""An Ethos-U as a driver sees it: registers, a run of a command stream on the board's memory, faults, counters.
+"""An Ethos-U as its driver sees it: registers, runs of command streams on the board's memory, faults, counters.
 
-The numbers are the open simulator's.  The time is an estimate: what the MACs and the AXI ports need at least.
+Results are the open simulator's.  Time is estimated as the minimum that MACs and AXI ports need.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from micronpu.targets.ethosu.host.simulator import (
 )
 
 FAULTS = ("bus", "hang", "reset")
-"""What `Npu` can do wrong on purpose: a bus error in a run, a run that never ends, a reset that never ends."""
+"""Faults that `Npu` can simulate: a bus error in a run, a run that never ends, a reset that never ends."""
 
 _ALIGNMENT = 16
 _LONGEST_STREAM = 32 << 20
 _WIDEST = 32 << 20
-"""Bytes behind a base pointer that are fetched at most."""
+"""Maximum number of bytes behind a base pointer that are fetched."""
 _BLOCK = 1024
 """Bytes that are compared, and written back, at once."""
 _COP1 = 0x31504F43
 _CONFIG_ACTION, _STREAM_ACTION = 0x00100001, 2
 _COUNTER_BITS, _CYCLE_BITS = 32, 48
 _CYCLE_COUNTER = 1 << 31
-"""Of PMCNTENSET and PMOVSSET: the cycle counter."""
+"""The cycle counter's bit in PMCNTENSET and PMOVSSET."""
 _PORTS_OF_LIMITS = (0, 0, 1, 1)
 """AXI port of each of the four limits that REGIONCFG chooses from."""
 
 
 class Memory(Protocol):
-    """The memory of a board whose core stands still."""
+    """The memory of a board whose core is stopped."""
 
     def read(self, address: int, size: int) -> bytes: ...
 
@@ -62,10 +62,10 @@ class Run:
         npu: its number on the board.
         stream: address and bytes of the command stream.
         bases: the base pointers.
-        operations: that it has finished; without their values.
+        operations: finished operations, without values.
         written: (address, bytes) that changed.
-        cycles: estimated; what MACs and ports need at least.
-        fault: why it stopped, "" where it did not.
+        cycles: estimated minimum for MACs and ports.
+        fault: why it stopped, or "".
         seconds: of this machine.
     """
 
@@ -81,7 +81,7 @@ class Run:
 
 @dataclass
 class _Traffic:
-    """What one run moves, for the counters."""
+    """Traffic of one run, for the counters."""
 
     cycles: int = 0
     mac_cycles: int = 0
@@ -93,7 +93,7 @@ class _Traffic:
 
 @dataclass
 class _Span:
-    """A stretch of the board's memory that base pointers reach, and a copy of it."""
+    """A range of the board's memory that base pointers reach, and a copy of it."""
 
     start: int
     end: int
@@ -106,13 +106,13 @@ class Npu:
     Args:
         accelerator: such as "ethos-u55-128".
         memory: of the board.
-        number: of several.
+        number: its number on the board.
         fault: one of `FAULTS`, or "".
         aliases: see `BoardSpec`.
 
     Attributes:
-        runs: what it has done, in order.
-        interrupt: whether its interrupt waits to be taken.
+        runs: its runs, in order.
+        interrupt: True if its interrupt is pending.
     """
 
     def __init__(
@@ -154,14 +154,14 @@ class Npu:
         }
 
     def load(self, offset: int, width: int = 4) -> int:
-        """What the core reads at a byte of the register page."""
+        """Return the value that the core reads at a byte of the register page."""
         word = self.registers.load(offset & ~3)
         return word >> 8 * (offset & 3) & (1 << 8 * width) - 1
 
     def store(self, offset: int, value: int, width: int = 4) -> None:
-        """What the core writes there."""
+        """Write a value of the core at a byte of the register page."""
         at = offset & ~3
-        if width < 4:  # the other bytes of the word stay as they are
+        if width < 4:  # the other bytes of the word do not change
             shift, mask = 8 * (offset & 3), (1 << 8 * width) - 1
             value = self.registers.load(at) & ~(mask << shift) | (value & mask) << shift
         done = self._stores.get(self.registers.name_at(at))
@@ -171,7 +171,7 @@ class Npu:
             self.registers.store(at, value)
 
     def finish(self) -> None:
-        """The end of a run, as the board sees it: the interrupt is raised."""
+        """End a run: the interrupt is raised."""
         status = self.registers
         status.set_fields("STATUS", state=0, irq_raised=1)
         self.interrupt = True
@@ -180,7 +180,7 @@ class Npu:
     def is_running(self) -> bool:
         return bool(self.registers.field("STATUS", "state"))
 
-    # -- what stores do
+    # -- effects of stores
 
     def _reset(self, value: int) -> None:
         kept = self.registers
@@ -189,7 +189,7 @@ class Npu:
         kept.set("CONFIG", self.generation.config_word(self._macs))
         kept.set_fields("PMCR", counters=self.generation.event_counters)
         kept.set("RESET", value & 3)
-        kept.set("PROT", value & 3)  # the level that was asked for
+        kept.set("PROT", value & 3)  # the requested level
         self.interrupt = False
         if self.fault == "reset":
             kept.set_fields("STATUS", reset_status=1)
@@ -219,7 +219,7 @@ class Npu:
     def _set_bits(self, name: str, other: str, value: int, is_set: bool) -> None:
         word = self.registers.get(name)
         word = word | value if is_set else word & ~value
-        for register in (name, other):  # both read as what is set
+        for register in (name, other):  # both read as the set bits
             self.registers.set(register, word)
 
     # -- a run
@@ -270,13 +270,13 @@ class Npu:
         self._count(traffic)
 
     def _of_core(self, address: int) -> int:
-        """The core's address of what the NPU has at one."""
+        """Return the core's address for an address of the NPU."""
         found = ((core, npu) for npu, core, size in self._aliases if npu <= address < npu + size)
         core, npu = next(found, (0, 0))
         return address - npu + core
 
     def _stream(self, base: int, size: int) -> bytes:
-        """The words of the command stream."""
+        """Return the words of the command stream."""
         if base % 4 or size % 4 or not 0 < size <= _LONGEST_STREAM:
             raise _BusError(f"a command stream of {size} bytes at {base:#x}, which are no words")
         words = self.memory.read_most(base, size)
@@ -285,7 +285,7 @@ class Npu:
         return words
 
     def _compute(self, words: bytes, bases: Sequence[int], operations: list[Operation]) -> list[tuple[int, int]]:
-        """Runs a stream on copies of the board's memory, and writes back what it has changed."""
+        """Run a stream on copies of the board's memory, and write back its changes."""
         commands = self._actions(words)
         sizes = [min(size, _WIDEST) for size in reach(words, self._simulator.command_name)]
         for is_last in (False, True):
@@ -300,7 +300,7 @@ class Npu:
             memories = [_view(spans, base, size) for base, size in zip(bases, sizes, strict=True)]
             before = [span.data.copy() for span in spans]
             operations.clear()
-            # What a stream reads and writes is the same in each run; to look costs more than the run.
+            # A stream has the same operations in each run; recording them costs more than the run.
             known = self._known.get(words)
             watch = None if known else lambda o: operations.append(_without_value(o))
             try:
@@ -312,7 +312,7 @@ class Npu:
             except NotModelledError:
                 raise
             except SimulationError as error:
-                # The bound may have been too small; the board's memory goes on behind it.
+                # The bound may have been too small; the board's memory may extend further.
                 wider = [min(4 * size + (1 << 20), _WIDEST) if size else 0 for size in sizes]
                 if is_last or not _is_outside(error) or wider == sizes:
                     raise
@@ -320,7 +320,7 @@ class Npu:
         return []
 
     def _actions(self, words: bytes) -> bytes:
-        """The words as the simulator takes them, behind a driver's actions."""
+        """Return the words for the simulator, after a driver's actions."""
         config, identity = self.generation.config_word(self._macs), self.generation.id_word()
         count = len(words) // 4
         last = _STREAM_ACTION | (count & 0xFFFF) << 16 | (count >> 16 & 0xFF) << 8
@@ -340,7 +340,7 @@ class Npu:
     # -- time and counters
 
     def _traffic(self, operations: Sequence[Operation]) -> _Traffic:
-        """An estimate: each operation takes what the slowest of MACs and ports needs for it."""
+        """Return an estimate: each operation takes the time of the slowest of MACs and ports."""
         config, beat = self.registers.get("REGIONCFG"), self.generation.port_bytes
         key = (id(operations[0]) if operations else 0, config)  # of what `_known` keeps
         if key in self._moved:
@@ -366,7 +366,7 @@ class Npu:
         return total
 
     def _count(self, traffic: _Traffic) -> None:
-        """Lets the counters run that are on."""
+        """Advance the enabled counters."""
         kept = self.registers
         if not kept.field("PMCR", "enable"):
             return
@@ -387,11 +387,11 @@ class Npu:
 
 
 class _BusError(Exception):
-    """An access that no memory answers."""
+    """An access to an address without memory."""
 
 
 def _is_outside(error: SimulationError) -> bool:
-    """Whether an operation goes beyond its region, which the hardware meets as an error on its bus."""
+    """Return True if an operation exceeds its region, which is a bus error in hardware."""
     return " needs " in error.what and " which has " in error.what
 
 
@@ -411,7 +411,7 @@ def _without_value(operation: Operation) -> Operation:
 
 
 def _spans(bases: Sequence[int], sizes: Sequence[int]) -> list[_Span]:
-    """The stretches of memory that regions cover: those that overlap or touch are one."""
+    """Return the ranges of memory that regions cover; overlapping or adjacent ones are merged."""
     spans: list[_Span] = []
     for base, size in sorted((b, s) for b, s in zip(bases, sizes, strict=True) if s):
         if spans and base <= spans[-1].end:
@@ -422,7 +422,7 @@ def _spans(bases: Sequence[int], sizes: Sequence[int]) -> list[_Span]:
 
 
 def _view(spans: Sequence[_Span], base: int, size: int) -> npt.NDArray[Any] | None:
-    """The bytes behind a base pointer: up to the end of its stretch, so that regions lie inside each other."""
+    """Return the bytes behind a base pointer, up to the end of its range, so that regions may overlap."""
     if not size:
         return None
     span = next(s for s in spans if s.start <= base < s.end)
@@ -431,7 +431,7 @@ def _view(spans: Sequence[_Span], base: int, size: int) -> npt.NDArray[Any] | No
 
 
 def _changes(before: npt.NDArray[np.uint8], now: npt.NDArray[np.uint8]) -> list[tuple[int, int]]:
-    """(first byte, bytes) of what differs, in whole blocks, neighbours joined."""
+    """Return (first byte, bytes) of differences, in whole blocks, with neighbours merged."""
     whole = len(now) // _BLOCK * _BLOCK
     differs = (before[:whole] != now[:whole]).reshape(-1, _BLOCK).any(axis=1)
     blocks = [(int(i) * _BLOCK, _BLOCK) for i in np.flatnonzero(differs)]

@@ -1,8 +1,8 @@
-"""Neutron programs for silicon in NXP's own simulator, for those who have it.
+"""Neutron programs for silicon in NXP's own simulator, if it is installed.
 
 NXP's SDK has a simulator of the NPU, `nsys`, and the NPU's firmware for it; ExecuTorch's `nxp_executor_runner` runs a
-`.pte` with both.  Nothing of them is here: the runner is called as ExecuTorch's own tests call it, in a process with a
-time limit, and its outputs are read back.
+`.pte` with both.  Nothing of them is included here: the runner is called as in ExecuTorch's own tests, in a process
+with a time limit, and its outputs are read back.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from micronpu.targets.registry import find_target
 
 Array = npt.NDArray[Any]
 
-# When the parent is gone, however it went, the reader wakes up and ends the whole group: the runner starts a simulator.
+# If the parent ends in any way, the reader wakes up and ends the whole group: the runner starts a simulator.
 _WATCHED = (
     'exec 9<&0; "$@" 9<&- </dev/null & runner=$!; '
     "(read -r line <&9; kill -9 0) >/dev/null 2>&1 & reader=$!; "
     "exec 9<&-; wait $runner; status=$?; kill $reader 2>/dev/null; exit $status"
 )
 _SAID = 2000
-"""Characters of the runner's output in which its last words are looked for."""
+"""Characters of the runner's output in which its last message is searched."""
 
 
 def chip_that_runs(data: bytes, target: str) -> str | None:
-    """The chip in whose simulator a program runs on this machine.
+    """Return the chip in whose simulator a program runs on this machine.
 
     Args:
         data: the program.
         target: that it was compiled for.
 
     Returns:
-        A name of `chips`; None where the program is not for silicon, or where the simulator is not there.
+        A name of `chips`; None if the program is not for silicon, or if the simulator is not installed.
     """
     try:
         chip = find_target(target).chip
@@ -65,14 +65,14 @@ def chip_that_runs(data: bytes, target: str) -> str | None:
 
 
 def read_silicon(data: bytes, name: str = "The model", *, method: str = "") -> BoardModel:
-    """A program that NXP's converter has made.
+    """Return a program of NXP's converter.
 
     Args:
         method: see `read_model`.
 
     Raises:
         PayloadError: it is damaged.
-        UnsupportedError: the simulator has nothing to run in it.
+        UnsupportedError: it has nothing for the simulator.
     """
     plan, _ = read_plan(data, name=name, method=method)
     payloads = [parse(d.payload) for d in plan.delegates if d.backend == Neutron.backend]
@@ -88,7 +88,7 @@ def read_silicon(data: bytes, name: str = "The model", *, method: str = "") -> B
 
 
 def read_program(data: bytes, name: str = "The program", *, method: str = "") -> BoardModel:
-    """Borders of a program, be it for silicon or for this machine.
+    """Return inputs and outputs of a program, for silicon or for this machine.
 
     Args:
         method: see `read_model`.
@@ -98,7 +98,7 @@ def read_program(data: bytes, name: str = "The program", *, method: str = "") ->
     """
     plan, summary = read_plan(data, name=name, method=method)
     if plan.name != next(iter(summary.methods)):
-        data = with_method_first(data, plan.name, name)  # the one that the runner takes
+        data = with_method_first(data, plan.name, name)  # the runner runs the first method
     check_plan(data, name, plan.name)
     inputs, outputs = borders_of(plan, summary.named_data, None)
     states = any(value.initial is not None for value in plan.values)
@@ -113,13 +113,13 @@ class NsysBoard:
             (scores,) = board.run(x)
 
     Args:
-        model: what it runs.
+        model: the model.
         chip: a name of `chips`.
-        runner: path of `nxp_executor_runner`; where `NXP_RUNNER_PATH` says, or on the PATH, unless given.
+        runner: path of `nxp_executor_runner`; default: `NXP_RUNNER_PATH`, or the one on the PATH.
         seconds: time limit of each call.
 
     Attributes:
-        output: what the runner has printed.
+        output: output of the runner.
 
     Raises:
         BoardError: the runner, the simulator or the firmware is missing; the message names each.
@@ -143,27 +143,27 @@ class NsysBoard:
         self._runner, self._nsys, self._firmware = (str(f.path) for f in files)
 
     def run(self, *inputs: Array) -> tuple[Array, ...]:
-        """Runs the model once, in a process of its own: with the first values of its states.
+        """Run the model once, in a new process, with the initial values of its states.
 
         Raises:
-            ModelError: another number, type or shape of the inputs.
+            ModelError: wrong number, type or shape of the inputs.
             BoardError: the runner fails, or does not finish.
         """
         return self.run_rows([inputs])[0]
 
     def run_rows(self, rows: Sequence[Sequence[Array]]) -> list[tuple[Array, ...]]:
-        """Runs the model once for each row of inputs, one after the other, as `run` does."""
+        """Run the model once for each row of inputs, one after the other, as `run` does."""
         if not rows:
             return []
         for row in rows:
-            self.model.pack(row)  # refuses another number, type or shape
+            self.model.pack(row)  # refuses a wrong number, type or shape
         with scratch_folder("micronpu-nsys-") as folder:
             names = self._write(folder, rows)
             self._call(folder)
             return [self.model.unpack(self._result(folder / "out" / name)) for name in names]
 
     def _write(self, folder: Path, rows: Sequence[Sequence[Array]]) -> list[str]:
-        """The program and its inputs as files; the name under which the runner keeps each row's outputs."""
+        """Write the program and its inputs as files; return the runner's name for each row's outputs."""
         (folder / "model.pte").write_bytes(self.model.data)
         sizes = f"num_pipelines = {self._npu.pipelines}\nnum_macs = {self._npu.macs}\n"
         (folder / "nsys.ini").write_text(f"[neutron2]\n{sizes}", encoding="utf-8")
@@ -182,7 +182,7 @@ class NsysBoard:
 
     @property
     def _is_dataset(self) -> bool:
-        """Whether rows are files of one folder, which the runner takes in the order in which the system has them."""
+        """True if rows are files of one folder, which the runner reads in the file system's order."""
         return len(self.model.inputs) == 1 and not self.model.states
 
     def _call(self, folder: Path) -> None:
@@ -205,7 +205,7 @@ class NsysBoard:
             )
 
     def _result(self, folder: Path) -> bytes:
-        """A row's outputs, one behind the other."""
+        """Return a row's outputs, concatenated."""
         parts = []
         for number, border in enumerate(self.model.outputs):
             file = folder / f"{number:04d}.bin"
@@ -225,7 +225,7 @@ class NsysBoard:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Nothing runs on between calls."""
+        """Do nothing: no process runs between calls."""
 
     def __enter__(self) -> NsysBoard:
         return self
@@ -235,10 +235,10 @@ class NsysBoard:
 
 
 def same_border(model: BoardModel, reference: BoardModel) -> None:
-    """Refuses a reference program that is none of the same model.
+    """Refuse a reference program of another model.
 
     Raises:
-        PayloadError: its inputs or outputs are others.
+        PayloadError: its inputs or outputs differ.
     """
     for what in ("inputs", "outputs"):
         mine, other = ([(b.tensor.dtype, b.tensor.shape) for b in getattr(m, what)] for m in (model, reference))
@@ -252,7 +252,7 @@ def same_border(model: BoardModel, reference: BoardModel) -> None:
 def _finish(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, seconds: float
 ) -> int | None:
-    """Runs a command to its end; its exit status, None where the time was over."""
+    """Run a command to its end; return its exit status, or None if the time limit was exceeded."""
     with log.open("wb") as output:
         try:
             process = subprocess.Popen(
@@ -276,8 +276,8 @@ def _finish(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a runner that still runs, and what it has started."""
-    if process.returncode is None:  # once it has been waited for, its number may be another process's
+    """End a running runner with all of its processes."""
+    if process.returncode is None:  # after it has been waited for, its number may be another process's
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -286,7 +286,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _how_it_ended(status: int) -> str:
-    number = -status if status < 0 else status - 128  # a shell has it so
+    number = -status if status < 0 else status - 128  # a shell reports signals like this
     with contextlib.suppress(ValueError):
         return f"crashed with {signal.Signals(number).name}"
     return f"ended with code {status & 0xFF}"

@@ -1,6 +1,6 @@
-"""Which of NXP's and ExecuTorch's tools for Neutron programs for silicon are here, and for which chips they are.
+"""Installed tools of NXP and ExecuTorch for Neutron programs for silicon, and their chips.
 
-Standard library only: `micronpu doctor` asks, too.
+Standard library only: `micronpu doctor` uses it, too.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from micronpu.chips import Chip, shipped_chips
 from micronpu.targets.neutron.target_spec import FAMILY, NeutronNpu
 
 RUNNER, SIMULATOR, FIRMWARE = "nxp_executor_runner", "nsys", "NeutronFirmware.elf"
-"""What is needed: ExecuTorch's runner, NXP's simulator, and the NPU's firmware for it."""
+"""Required tools: ExecuTorch's runner, NXP's simulator, and the NPU's firmware for it."""
 RUNNER_VARIABLE, FIRMWARE_VARIABLE = "NXP_RUNNER_PATH", "NSYS_FIRMWARE_PATH"
-"""Where ExecuTorch's own tests look for two of them."""
+"""Environment variables in which ExecuTorch's own tests look for two of them."""
 _SDK = "eiq_neutron_sdk"
 _REMEDIES = {
     RUNNER: f"ExecuTorch's examples/nxp/executor_runner, built; its path in {RUNNER_VARIABLE} or --runner",
@@ -34,7 +34,7 @@ class Finding:
 
     Attributes:
         name: of it.
-        path: where it is, None where it is not.
+        path: its path; None if missing.
         remedy: how to get it.
     """
 
@@ -44,17 +44,17 @@ class Finding:
 
 
 def chips() -> Mapping[str, Chip]:
-    """The chips whose programs the simulator runs, by name: those that NXP's converter serves for ExecuTorch."""
+    """Return the chips whose programs the simulator runs, by name: those of NXP's converter for ExecuTorch."""
     own = (chip for chip in shipped_chips().values() if chip.npu is not None and chip.npu.family == FAMILY)
     return {chip.name: chip for chip in own if NeutronNpu.of(chip).converter}
 
 
 def examine(chip: str, runner: str = "") -> tuple[Finding, Finding, Finding]:
-    """What of NXP's and ExecuTorch's tools is here.
+    """Return the installed tools of NXP and ExecuTorch.
 
     Args:
         chip: a name of `chips`.
-        runner: path of the runner; what `RUNNER_VARIABLE` says, or what is on the PATH, unless given.
+        runner: path of the runner; default: `RUNNER_VARIABLE`, or the one on the PATH.
     """
     asked = runner or os.environ.get(RUNNER_VARIABLE, "")
     found = {RUNNER: asked or shutil.which(RUNNER), SIMULATOR: shutil.which(SIMULATOR), FIRMWARE: _firmware(chip)}

@@ -1,4 +1,4 @@
-"""Where the application of a deployed folder runs without a board: an emulated board, and Arm's virtual platform."""
+"""Platforms for a deployed application without a board: an emulated board, and Arm's virtual platform."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from micronpu.targets.ethosu.accelerators import accelerators
 
 
 def core_of(core: str) -> str:
-    """The core whose start-up code a folder has: the usual one where the chip is not known."""
+    """Return the core of a folder's start-up code: the default one if the chip is unknown."""
     return core or USUAL.name
 
 
 def emulated_board(core: str, accelerator: str) -> BoardSpec | None:
-    """A board with a machine of QEMU that has the core, and the NPU beside it; None where there is none.
+    """Return a board that QEMU emulates, with the core and the NPU; None without one.
 
     Args:
         accelerator: "" for none, or one that is called from another machine.
@@ -35,7 +35,7 @@ _FVP = {"": "Ethos-U55", "u55": "Ethos-U55", "u65": "Ethos-U65"}
 
 
 def fvp_lines(core: str, accelerator: str, application: str) -> list[str]:
-    """The command that runs the application of the emulated Corstone-300 on Arm's FVP of it; none for another board."""
+    """Return the command that runs the emulated Corstone-300's application on Arm's FVP; nothing for other boards."""
     machine, found = machine_of(core_of(core)), accelerators().get(accelerator)
     family = found.family if found is not None else ""
     if machine is None or machine.board != "corstone300" or family not in _FVP:

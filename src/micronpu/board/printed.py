@@ -1,12 +1,12 @@
-"""What firmware of `micronpu deploy` has printed as bytes: outputs, what instructions computed, ExecuTorch's record.
+"""Reader of bytes printed by firmware of `micronpu deploy`: outputs, results of instructions, ExecuTorch's record.
 
     lines                                                              build with
     micronpu-output NAME VECTOR OUTPUT KIND BYTES OFFSET BASE64        -DMICRONPU_PRINT_OUTPUTS=ON
     micronpu-value NAME INSTRUCTION VALUE KIND BYTES OFFSET BASE64     -DMICRONPU_PRINT_VALUES=ON
     micronpu-etdump BYTES OFFSET BASE64                                -DMICRONPU_ETDUMP=ON
 
-KIND is type, shape and order of axes in memory, "int8:1x8x4x4:0,2,3,1".  Something may stand before a line, such as a
-time; other lines are passed over.
+KIND is type, shape and order of axes in memory, "int8:1x8x4x4:0,2,3,1".  Lines may have a prefix, such as a time; other
+lines are ignored.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _LINE = re.compile(
     r" (\d{1,10}) (\d{1,10}) ([A-Za-z0-9+/]{2,64}={0,2})\s*$"
 )
 _SIZES = {"bfloat16": "uint16"}
-"""What NumPy has for types that it does not know: their bits."""
+"""NumPy types with the bits of types that NumPy does not have."""
 _HINT = "the whole log of a finished run"
 
 
 @dataclass
 class Printed:
-    """What a log holds.
+    """Content of a log.
 
     Attributes:
         outputs: by program (or method), vector and output.
-        values: by program, instruction and number of the value: one array a run of the instruction.
-        etdump: ExecuTorch's record; b"" where there is none.
+        values: by program, instruction and number of the value: one array for each run of the instruction.
+        etdump: ExecuTorch's record; b"" without one.
     """
 
     outputs: dict[tuple[str, int, int], Array] = field(default_factory=dict)
@@ -52,11 +52,12 @@ class Printed:
     etdump: bytes = b""
 
     def names(self) -> list[str]:
-        """The programs, in order."""
+        """Return the programs, in order."""
         return list(dict.fromkeys(name for name, *_ in (*self.outputs, *self.values)))
 
     def outputs_of(self, name: str) -> dict[str, Array]:
-        """Of a program: "output_0" and so on with a row for each vector, as `micronpu deploy --vectors` takes them."""
+        """Return "output_0" and so on of a program, with a row for each vector, as `micronpu deploy --vectors` accepts
+        them."""
         found: dict[int, dict[int, Array]] = {}
         for (program, vector, output), array in self.outputs.items():
             if program == name:
@@ -64,7 +65,7 @@ class Printed:
         return {f"output_{o}": np.stack([rows[v] for v in sorted(rows)]) for o, rows in sorted(found.items())}
 
     def values_of(self, name: str) -> dict[str, Array]:
-        """Of a program: "INSTRUCTION_VALUE" with a row for each run."""
+        """Return "INSTRUCTION_VALUE" of a program, with a row for each run."""
         return {
             f"{instruction}_{value}": np.stack(rows)
             for (program, instruction, value), rows in self.values.items()
@@ -74,7 +75,7 @@ class Printed:
 
 @contextmanager
 def numbers_read(name: str) -> Iterator[None]:
-    """Makes a sentence of a number with more digits than Python reads.
+    """Turn a number with more digits than Python reads into an error message.
 
     Raises:
         FileError: there is one.
@@ -88,10 +89,10 @@ def numbers_read(name: str) -> Iterator[None]:
 
 
 def read_printed(data: bytes, name: str) -> Printed:
-    """Reads a log.
+    """Read a log.
 
     Args:
-        name: what to call it in messages.
+        name: name in messages.
 
     Raises:
         FileError: lines are missing or damaged.
@@ -121,7 +122,7 @@ _Key: TypeAlias = tuple[str, int, int]
 
 
 def _blocks(lines: Sequence[str], name: str) -> Iterator[tuple[str, _Key, str, bytes]]:
-    """What stands in several lines, each whole: its kind, program and numbers, type, bytes."""
+    """Yield complete blocks of several lines: kind, program and numbers, type, bytes."""
     begun: tuple[str, _Key, str, int] | None = None
     gathered = bytearray()
     for line in lines:
@@ -150,7 +151,7 @@ def _blocks(lines: Sequence[str], name: str) -> Iterator[tuple[str, _Key, str, b
 
 
 def _array(form: str, content: bytes, name: str) -> Array:
-    """A tensor with its axes in the order of the model."""
+    """Return a tensor with its axes in the order of the model."""
     dtype, shaped, ordered = form.split(":")
     shape = [int(size) for size in shaped.split("x") if size]
     order = [int(axis) for axis in ordered.split(",") if axis]

@@ -1,4 +1,4 @@
-"""QEMU as a process: found, started, spoken with over one private socket, and gone when its parent is."""
+"""QEMU as a process: found, started, controlled over one private socket, and ended with its parent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from micronpu.board.gdb import BoardError, SilentError, Stub
 
 QEMU = "qemu-system-arm"
 OLDEST = (7, 2)
-"""The oldest version that was tried: Debian 12's."""
+"""The oldest tested version: Debian 12's."""
 _INSTALL = {
     "linux": "apt-get install qemu-system-arm, or the package of that name of another Linux",
     "darwin": "brew install qemu",
@@ -27,8 +27,8 @@ _INSTALL = {
 _ANSWER_SECONDS = 20.0
 _ATTEMPTS = 3
 _END_SECONDS = 10.0
-# The shell starts QEMU and, beside it, a reader of its own standard input, whose other end only the parent holds: when
-# the parent is gone, however it went, the reader wakes up and ends QEMU.  No system call of one kind of Unix is needed.
+# The shell starts QEMU and a reader of the shell's standard input, whose other end only the parent holds: if the parent
+# ends in any way, the reader wakes up and ends QEMU.  This works on every Unix.
 _WATCHED = (
     'exec 9<&0; "$@" 9<&- </dev/null & emulator=$!; '
     "(read -r line <&9; kill -9 $emulator) >/dev/null 2>&1 & reader=$!; "
@@ -38,13 +38,13 @@ _SHELLS_OWN_DESCRIPTOR = 9
 
 
 def how_to_install() -> str:
-    """What to try where there is no QEMU."""
+    """Return the hint for installing QEMU."""
     return _INSTALL.get(sys.platform, _INSTALL["linux"])
 
 
 @functools.cache
 def find_qemu() -> tuple[str, tuple[int, ...]]:
-    """The emulator's path and version.
+    """Return the emulator's path and version.
 
     Raises:
         BoardError: there is none, it does not run, or it is too old.
@@ -67,23 +67,24 @@ def find_qemu() -> tuple[str, tuple[int, ...]]:
 
 
 class Emulator:
-    """A running QEMU whose core stands still until it is told to go on.
+    """A running QEMU whose core is stopped until it is resumed.
 
     Args:
-        machine: as QEMU calls it, such as "mps3-an547".
+        machine: QEMU's name, such as "mps3-an547".
         image: an ELF file for the core.
         data: files that are in memory from the start, by address.
 
     Attributes:
         stub: its debugger.
-        output: a pipe with what the firmware writes to its UART and through semihosting.
+        output: a pipe with the firmware's output on its UART and through semihosting.
     """
 
     def __init__(self, machine: str, image: Path, data: Sequence[tuple[Path, int]] = ()) -> None:
         path, _ = find_qemu()
         command = [path, "-M", machine, "-display", "none", "-monitor", "none", "-serial", "stdio", "-S"]
-        # Calls of semihosting beyond the console come to the debugger, which refuses them: a firmware has no business
-        # with the files of this machine.
+        # The debugger gets semihosting calls except console output, and refuses them: firmware must not access files of
+        # this
+        # machine.
         command += ["-semihosting-config", "enable=on,target=gdb", "-kernel", str(image)]
         for file, address in data:
             escaped = str(file).replace(",", ",,")
@@ -93,7 +94,7 @@ class Emulator:
                 self._start(path, command)
                 return
             except SilentError:
-                # Seen once in a thousand starts on a machine with much to do; the next one answers.
+                # Happens once in a thousand starts on a busy machine; the next attempt succeeds.
                 self.close()
                 if attempt + 1 == _ATTEMPTS:
                     raise
@@ -124,7 +125,7 @@ class Emulator:
         self.stub = Stub(self._connection, _ANSWER_SECONDS)
 
     def _said(self) -> str:
-        """What QEMU has complained of, as a sentence."""
+        """Return QEMU's error message, or ""."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         lines = self.output.read().decode(errors="replace").splitlines()
@@ -132,7 +133,7 @@ class Emulator:
         return told[0].rstrip(".:") + "." if told else ""
 
     def wait(self) -> int:
-        """Exit status of a QEMU that is ending by itself.
+        """Return the exit status of an ending QEMU.
 
         Raises:
             BoardError: it does not end.
@@ -143,7 +144,7 @@ class Emulator:
             raise BoardError("QEMU does not end.") from error
 
     def close(self) -> None:
-        """Ends QEMU if it still runs, and leaves nothing of it behind."""
+        """End QEMU if it still runs, and remove its files."""
         self._connection.close()
         if self._process.stdin is not None and not self._process.stdin.closed:
             with contextlib.suppress(OSError):
@@ -158,9 +159,9 @@ class Emulator:
 
 @contextlib.contextmanager
 def _listening() -> Iterator[socket.socket]:
-    """A socket that QEMU inherits, listening already, so that nobody waits for it to be there.
+    """A listening socket for QEMU to inherit, so that no connection attempt comes too early.
 
-    A Unix socket in a folder that only this user enters; TCP on this machine where there are none.
+    It is a Unix socket in a private folder, or TCP on this machine if there are none.
     """
     with contextlib.ExitStack() as stack:
         if hasattr(socket, "AF_UNIX"):

