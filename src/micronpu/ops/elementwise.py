@@ -322,8 +322,13 @@ class Selection(Binary):
         return emit.result(chosen)
 
 
+_MINIMA, _MAXIMA = ("minimum.default", "min.other"), ("maximum.default", "max.other")
+EXTREMA = (*_MINIMA, *_MAXIMA)
+"""Overloads with one of two operands as each result, which may saturate where they are not chosen."""
+
+
 @operator("minimum")
-@from_aten("minimum.default", "min.other", z="other")
+@from_aten(*_MINIMA, z="other")
 class Minimum(Selection):
     """The smaller of two elements, with NumPy's broadcasting.
 
@@ -334,7 +339,7 @@ class Minimum(Selection):
 
 
 @operator("maximum")
-@from_aten("maximum.default", "max.other", z="other")
+@from_aten(*_MAXIMA, z="other")
 class Maximum(Selection):
     """The larger of two elements, with NumPy's broadcasting.
 

@@ -27,6 +27,9 @@ _LONGEST_MEAN = 1 << 15
 
 _COLUMNS = 4.0
 """Factor by which a batch norm may make the columns of the weights behind it more uneven: two of their eight bits."""
+NORMS = ("layer_norm.default", "rms_norm.default", "group_norm.default", "instance_norm.default")
+"""Norms that are one operator; others are composed of squares, their mean and a power of it."""
+
 UNEQUAL = 1.7
 """Minimum ratio of the sizes of large and small rows at which an int8 norm equalizes rows first."""
 SMALLEST_ROW = 1.0 / 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -9,7 +10,9 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from micronpu.base.errors import InternalError
 from micronpu.frontend.facts import IN_TRAINING
+from micronpu.frontend.program import value_of
 
 
 def attribute(model: GraphModule, node: Any) -> torch.Tensor | None:
@@ -20,6 +23,12 @@ def attribute(model: GraphModule, node: Any) -> torch.Tensor | None:
     for part in str(node.target).split("."):
         value = getattr(value, part)
     return value if isinstance(value, torch.Tensor) else None
+
+
+def is_float32(node: Node) -> bool:
+    """Whether the result of a node, or the first of several, is a float32 tensor."""
+    value = value_of(node)
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
 
 
 def number(model: GraphModule, operand: Any) -> float | None:
@@ -55,6 +64,22 @@ def constant_nodes(model: GraphModule) -> set[Node]:
         if node.op == "get_attr" or (node.op == "call_function" and sources and found.issuperset(sources)):
             found.add(node)
     return found
+
+
+@torch.no_grad()
+def evaluate(model: GraphModule, value: Any) -> Any:
+    """Value of an argument that depends on constants alone."""
+    if isinstance(value, (list, tuple)):
+        return type(value)([evaluate(model, inner) for inner in value])
+    if not isinstance(value, Node):
+        return value
+    if value.op == "get_attr":
+        found = functools.reduce(getattr, str(value.target).split("."), model)
+        return found.detach() if isinstance(found, torch.Tensor) else found
+    if value.op != "call_function" or not callable(value.target):
+        raise InternalError(f"`{value.name}` is no constant.")
+    arguments = [evaluate(model, a) for a in value.args]
+    return value.target(*arguments, **{key: evaluate(model, a) for key, a in value.kwargs.items()})
 
 
 def is_trained(model: GraphModule, node: Any) -> bool:

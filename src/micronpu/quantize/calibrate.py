@@ -190,7 +190,7 @@ def _first(states: States, sequences: Sequence[Sequence[tuple[torch.Tensor, ...]
 def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
     """The module with observers."""
     is_ours = getattr(quantizer, "is_ours", None)  # torchao's own quantizers have none
-    if is_ours is not None and is_ours() and post_training.takes(module):
+    if is_ours is not None and is_ours():
         quantizer.check_use(is_qat=False)
         names = post_training.scopes(module)
         annotated = quantizer.annotated(quantizer.rewritten(module))

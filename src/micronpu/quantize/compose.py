@@ -20,11 +20,11 @@ from micronpu.frontend.facts import GRID, IN_TRAINING
 from micronpu.frontend.program import arguments, is_getitem, overload_name
 from micronpu.ir.way import Capabilities, Results
 from micronpu.ops.normalization import BATCH_NORMS
-from micronpu.quantize.attributes import attribute, is_trained
+from micronpu.quantize.attributes import attribute, is_float32, is_trained
 from micronpu.quantize.concat import CLAMPS, activation_before_concat
 from micronpu.quantize.fills import function_before_fill
 from micronpu.quantize.identities import spelled_out
-from micronpu.quantize.switches import is_on, switchable
+from micronpu.quantize.switches import apply, clean, is_on, switchable
 from micronpu.quantize.writer import GraphWriter, first_of
 
 aten = torch.ops.aten
@@ -36,40 +36,25 @@ def _is_empty(node: Node) -> bool:
     return any(isinstance(size, int) and size == 0 for size in shape)  # and not one that is known at run time only
 
 
-def compose(model: GraphModule, capabilities: Capabilities, disabled: Collection[str] = ()) -> bool:
+def compose(model: GraphModule, capabilities: Capabilities, disabled: Collection[str] = ()) -> None:
     """Writes every composition that a device needs, also for what compositions write, in place.
 
     Args:
         capabilities: of the device.
         disabled: names of rewrites to leave out.
-
-    Returns:
-        Whether anything changed.
     """
-    changed = is_on(make_functional, disabled) and make_functional(model)  # first: compositions know no names in place
-    changed |= is_on(spelled_out, disabled) and spelled_out(model, capabilities)
-    changed |= _walk(model, capabilities, disabled, early=True)
-    changed |= is_on(fold_constants, disabled) and fold_constants(model)
-    changed |= is_on(function_before_fill, disabled) and function_before_fill(model, capabilities)
+    apply(make_functional, disabled, model)  # first: compositions know no names in place
+    apply(spelled_out, disabled, model, capabilities)
+    clean(model, _walk(model, capabilities, disabled, early=True))
+    apply(fold_constants, disabled, model)
+    apply(function_before_fill, disabled, model, capabilities)
     clamps = CLAMPS if is_on(activation_before_concat, disabled) else frozenset[str]()
-    changed |= _walk(model, capabilities, disabled, clamps)
-    if changed:
-        model.graph.eliminate_dead_code()
-        model.recompile()
-    return changed
+    clean(model, _walk(model, capabilities, disabled, clamps))
 
 
-def fold_batch_norms(model: GraphModule) -> bool:
-    """Writes the compositions of batch norms alone, in place, for those who need them gone before anything else.
-
-    Returns:
-        Whether anything changed.
-    """
-    changed = _walk(model, Capabilities(), (), early=True, only=BATCH_NORMS)
-    if changed:
-        model.graph.eliminate_dead_code()
-        model.recompile()
-    return changed
+def fold_batch_norms(model: GraphModule) -> None:
+    """Writes the compositions of batch norms alone, in place, for those who need them gone before anything else."""
+    clean(model, _walk(model, Capabilities(), (), early=True, only=BATCH_NORMS))
 
 
 def norms_into_parameters(model: GraphModule) -> None:
@@ -118,8 +103,8 @@ def _walk(
         if _is_empty(node) or (only and name not in only):
             continue
         ways = [w for w in capabilities.compositions(name) if w.early == early and w.name not in disabled]
-        tries: list[Callable[[GraphWriter], Any]] = [w.compose for w in ways if early or w.decides or _is_float(node)]
-        if name in clamps and _is_float(node):
+        tries: list[Callable[[GraphWriter], Any]] = [w.compose for w in ways if early or w.decides or is_float32(node)]
+        if name in clamps and is_float32(node):
             tries.append(activation_before_concat)
         for compose in tries:
             write = GraphWriter(model, node, capabilities, shared)
@@ -131,11 +116,6 @@ def _walk(
                 changed = True
                 break
     return changed
-
-
-def _is_float(node: Node) -> bool:
-    value = first_of(node.meta.get("val"))
-    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
 
 
 def _replace(model: GraphModule, node: Node, made: Any, written: Collection[Node]) -> None:

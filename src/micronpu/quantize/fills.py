@@ -15,19 +15,13 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name, value_of
 from micronpu.ir.way import Capabilities
-from micronpu.quantize.attributes import attribute
+from micronpu.ops.elementwise import EXTREMA
+from micronpu.ops.facts import is_function
+from micronpu.quantize.attributes import attribute, is_float32
+from micronpu.quantize.readers import line_of
 from micronpu.quantize.switches import switchable
 from micronpu.quantize.writer import GraphWriter
 
-_FUNCTIONS = frozenset(
-    f"{name}.default"
-    for name in (
-        *("celu", "clamp", "clamp_max", "clamp_min", "elu", "erf", "exp", "exp2", "expm1", "gelu", "hardsigmoid"),
-        *("hardswish", "hardtanh", "leaky_relu", "log_sigmoid", "mish", "neg", "reciprocal", "relu", "relu6", "selu"),
-        *("sigmoid", "silu", "softplus", "tanh"),
-    )
-)
-_BY_NUMBERS = frozenset({"mul.Tensor", "div.Tensor", "add.Tensor", "sub.Tensor"})
 _FAR = 1e3
 """Constants that are larger stand for infinity, as in front of a softmax (`micronpu.ops.attention`)."""
 
@@ -49,22 +43,18 @@ def function_before_fill(model: GraphModule, able: Capabilities) -> bool:
     changed = False
     for node in list(model.graph.nodes):
         changed |= _fill_behind(model, node, able) or _infinite_bound(model, node) or _infinite_pad(node)
-    if changed:
-        model.graph.eliminate_dead_code()
-        model.recompile()
     return changed
 
 
 def _fill_behind(model: GraphModule, node: Node, able: Capabilities) -> bool:
-    if not _is_function(node):
+    if not _is_function(model, node):
         return False
     fill = _fill_of(model, node.args[0])
     if fill is None or fill.x is node:
         return False
     at: Any = node.target(torch.tensor(fill.value), *node.args[1:], **node.kwargs)  # type: ignore[operator]
     end = float(at)
-    is_linear = overload_name(node) in _BY_NUMBERS or overload_name(node) == "neg.default"
-    if math.isnan(end) or (abs(end) >= _FAR and not is_linear):
+    if math.isnan(end) or (abs(end) >= _FAR and line_of(model, node) is None):
         return False
     write = GraphWriter(model, node, able, {})
     computed = write(overload_name(node), fill.x, *node.args[1:], **node.kwargs)
@@ -77,7 +67,7 @@ def _fill_behind(model: GraphModule, node: Node, able: Capabilities) -> bool:
 def _infinite_bound(model: GraphModule, node: Node) -> bool:
     """maximum(x, -inf) -> x, and the same of minimum(x, inf)"""
     name = overload_name(node)
-    if name not in ("maximum.default", "max.other", "minimum.default", "min.other"):
+    if name not in EXTREMA:
         return False
     for x, bound in (node.args[:2], node.args[1::-1]):
         has_effect = _number(model, bound) != (-math.inf if name.startswith("max") else math.inf)
@@ -98,13 +88,11 @@ def _infinite_pad(node: Node) -> bool:
     return bool(places)
 
 
-def _is_function(node: Node) -> bool:
+def _is_function(model: GraphModule, node: Node) -> bool:
     """Whether a node is a function of one float by itself, with numbers beside it."""
     if not node.args or not isinstance(node.args[0], Node) or len(node.all_input_nodes) != 1:
         return False
-    value = value_of(node)
-    known = overload_name(node) in _FUNCTIONS | _BY_NUMBERS
-    return known and isinstance(value, torch.Tensor) and value.dtype == torch.float32
+    return is_float32(node) and (is_function(overload_name(node)) or line_of(model, node) is not None)
 
 
 def _fill_of(model: GraphModule, node: Any) -> _Fill | None:

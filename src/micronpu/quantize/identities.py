@@ -14,7 +14,8 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.program import arguments, is_getitem, overload_name, value_of
 from micronpu.ir.way import Capabilities
 from micronpu.ops.softmax import SOFTMAX
-from micronpu.quantize.attributes import is_trained, number
+from micronpu.quantize.attributes import is_float32, is_trained, number
+from micronpu.quantize.readers import power_of
 from micronpu.quantize.switches import switchable
 from micronpu.quantize.writer import GraphWriter
 
@@ -31,28 +32,20 @@ def spelled_out(model: GraphModule, able: Capabilities) -> bool:
     changed = False
     for node in list(model.graph.nodes):
         identity = _IDENTITIES.get(overload_name(node))
-        if identity is None or not _is_float(node):
+        if identity is None or not is_float32(node):
             continue
         made = identity(model, node, GraphWriter(model, node, able, {}))
         if made is not None:
             node.replace_all_uses_with(made)
             model.graph.erase_node(node)
             changed = True
-    if changed:
-        model.graph.eliminate_dead_code()
-        model.recompile()
     return changed
-
-
-def _is_float(node: Node) -> bool:
-    value = value_of(node)
-    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
 
 
 def _of_log(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
     x: Any = node.args[0]
     name = _name(x)
-    if name in SOFTMAX and _is_float(x):
+    if name in SOFTMAX and is_float32(x):
         given = arguments(x)
         return write("log_softmax.int", given["self"], given["dim"])
     if name == "sigmoid.default":
@@ -114,14 +107,7 @@ def _before_squeeze(x: Any, axis: int) -> Any:
 
 def _of_root(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
     x: Any = node.args[0]
-    given = arguments(x) if isinstance(x, Node) and x.op == "call_function" else {}
-    name = _name(x)
-    squared = (
-        name == "square.default"
-        or (name == "pow.Tensor_Scalar" and given["exponent"] == 2)
-        or (name == "mul.Tensor" and given["self"] is given["other"])
-    )
-    return write("abs.default", given["self"]) if squared else None
+    return write("abs.default", arguments(x)["self"]) if _name(x) and power_of(x) == 2 else None
 
 
 _IDENTITIES: dict[str, Identity] = {

@@ -18,6 +18,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import overload_name
+from micronpu.ops.elementwise import EXTREMA
 from micronpu.quantize.config import OF_RESULTS
 from micronpu.quantize.observers import is_average, observer_for
 from micronpu.quantize.observers.finer import FinerObserver
@@ -26,9 +27,6 @@ from micronpu.quantize.specs import Place, QuantizationAnnotation, QuantizationS
 
 _FINER = 4.0
 """How many times finer a value's own steps are where it keeps them: what two bits are worth is worth an operator."""
-
-
-_EXTREMA = ("maximum.default", "minimum.default", "max.other", "min.other")
 
 
 class PartObserver(RangeObserver):
@@ -173,7 +171,7 @@ def _part(
 
 def _is_extremum(node: Node) -> bool:
     """Whether the result is one of two operands, which may saturate on its grid where they are not chosen."""
-    return overload_name(node) in _EXTREMA
+    return overload_name(node) in EXTREMA
 
 
 def _learnt(specs: Iterable[Spec]) -> list[QuantizationSpec]:

@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.program import arguments, overload_name, value_of
+from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.way import Capabilities
+from micronpu.quantize.attributes import is_float32
+from micronpu.quantize.readers import power_of
+from micronpu.quantize.switches import clean
 from micronpu.quantize.writer import GraphWriter
 
 _GAIN = 2 / (1 + math.cos(math.pi / 8))
@@ -32,9 +34,7 @@ def project_magnitudes(model: GraphModule, able: Capabilities) -> int:
         largest = write("maximum.default", write("maximum.default", a, b), diagonal)
         node.replace_all_uses_with(write("mul.Tensor", largest, write.constant(_GAIN)))
         model.graph.erase_node(node)
-    if pairs:
-        model.graph.eliminate_dead_code()
-        model.recompile()
+    clean(model, bool(pairs))
     return len(pairs)
 
 
@@ -46,13 +46,12 @@ def has_magnitudes(model: GraphModule) -> bool:
 def _pair(node: Node) -> tuple[Any, Any] | None:
     """The two values whose magnitude a node computes."""
     name = overload_name(node)
-    if not _is_float(node):
+    if not name or not is_float32(node):
         return None
     given = arguments(node)
     if name in ("hypot.default", "hypot_.default"):
         return given["self"], given["other"]
-    is_root = name in ("sqrt.default", "sqrt_.default") or (name == "pow.Tensor_Scalar" and given["exponent"] == 0.5)
-    if not is_root:
+    if power_of(node) != 0.5:
         return None
     total = given["self"]
     if overload_name(total) not in ("add.Tensor", "add_.Tensor") or not isinstance(total, Node):
@@ -62,16 +61,6 @@ def _pair(node: Node) -> tuple[Any, Any] | None:
     return (a, b) if a is not None and b is not None and a is not b and terms["alpha"] == 1 else None
 
 
-def _root_of(square: Any) -> Node | None:
+def _root_of(square: Any) -> Any:
     """x of x * x, x ** 2 and square(x)."""
-    name = overload_name(square) if isinstance(square, Node) else ""
-    given = arguments(square) if name else {}
-    if name == "mul.Tensor":
-        return given["self"] if given["self"] is given["other"] else None
-    is_square = name == "square.default" or (name == "pow.Tensor_Scalar" and given["exponent"] == 2)
-    return given["self"] if is_square else None
-
-
-def _is_float(node: Node) -> bool:
-    value = value_of(node) if node.op == "call_function" and overload_name(node) else None
-    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
+    return arguments(square)["self"] if isinstance(square, Node) and power_of(square) == 2 else None

@@ -18,13 +18,11 @@ from micronpu.frontend.facts import ROW_SIZE, SETTING, UNEVEN
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.states import States
 from micronpu.ir.way import Capabilities
+from micronpu.ops.normalization import NORMS
 from micronpu.quantize.config import QuantizationConfig
+from micronpu.quantize.readers import power_of
 from micronpu.quantize.running import Row
 
-_WHOLE = ("layer_norm.default", "rms_norm.default", "group_norm.default", "instance_norm.default")
-"""Norms that are one operator; the others are found by the squares that they add up."""
-_SQUARES = ("pow.Tensor_Scalar", "square.default", "mul.Tensor")
-_POWERS = ("rsqrt.default", "reciprocal.default", "pow.Tensor_Scalar")
 _UNEQUAL = 1.5
 """How many times larger, of 100 rows, the 95th is than the 5th, from which a norm is computed in int16; beyond what so
 many normal numbers differ by."""
@@ -73,10 +71,7 @@ def widen(model: GraphModule, default: QuantizationConfig | None, able: Capabili
 
 def reaches_beyond(node: Node) -> bool:
     """Whether a value is a negative power of a row's size, of which a smaller row than any that was seen has more."""
-    name = overload_name(node)
-    if not _is_uneven(node) or name not in _POWERS:
-        return False
-    return name != "pow.Tensor_Scalar" or float(arguments(node)["exponent"]) < 0
+    return _is_uneven(node) and (power_of(node) or 0.0) < 0
 
 
 def _is_uneven(node: Node) -> bool:
@@ -138,7 +133,7 @@ class _Sizes(Interpreter):
 def _sizes(node: Node, x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """The root mean square of each row that a norm divides, up to a factor."""
     name = overload_name(node)
-    if name not in _WHOLE:
+    if name not in NORMS:
         return result if name.startswith(("linalg_vector_norm", "std")) else result.clamp(min=0.0).sqrt()
     rows = _rows(node, x)
     return rows.square().mean(-1).sqrt() if name.startswith("rms") else rows.std(-1, correction=0)
@@ -147,7 +142,7 @@ def _sizes(node: Node, x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 def _squares(node: Node, x: torch.Tensor) -> torch.Tensor | None:
     """What a norm takes the mean of, [rows, values of a row]; None where that is not known."""
     name, given = overload_name(node), arguments(node)
-    if name in _WHOLE:
+    if name in NORMS:
         rows = _rows(node, x)
         centred = rows if name.startswith("rms") else rows - rows.mean(-1, keepdim=True)
         return centred.square().reshape(-1, rows.shape[-1])
@@ -169,13 +164,13 @@ def _rows(node: Node, x: torch.Tensor) -> torch.Tensor:
 
 def measured(node: Node) -> bool:
     """Whether a node measures the rows of a norm that is put together of several operators."""
-    return overload_name(node) not in _WHOLE and bool(parts_of(node))
+    return overload_name(node) not in NORMS and bool(parts_of(node))
 
 
 def parts_of(node: Node) -> list[Node]:
     """The operators of the norm whose rows a node measures; [] where it measures none."""
     name = overload_name(node)
-    if name in _WHOLE:
+    if name in NORMS:
         return [node]
     squares = _squares_of(node)
     if squares is None and not name.startswith(("linalg_vector_norm", "var.", "std.")):
@@ -188,11 +183,7 @@ def _squares_of(node: Node) -> Node | None:
     """The squares of which a node is the mean or sum; None where it is that of anything else."""
     if overload_name(node) not in ("mean.dim", "sum.dim_IntList") or not isinstance(node.args[0], Node):
         return None
-    terms = node.args[0]
-    name = overload_name(terms)
-    if name == "pow.Tensor_Scalar" and arguments(terms)["exponent"] == 2:
-        return terms
-    return terms if name in _SQUARES[1:] and len(terms.all_input_nodes) == 1 else None
+    return node.args[0] if power_of(node.args[0]) == 2 else None
 
 
 def _divided(node: Node) -> Iterator[Node]:
@@ -214,5 +205,5 @@ def _divided(node: Node) -> Iterator[Node]:
             centred = [n for n in user.all_input_nodes if overload_name(n) == "sub.Tensor"]
             means = [m for n in centred for m in n.all_input_nodes if overload_name(m) == "mean.dim"]
             found |= dict.fromkeys([*centred, *means])
-    if ends and any(overload_name(n) in (*_POWERS, "sqrt.default", "div.Tensor") for n in found):
+    if ends and any(power_of(n) is not None or overload_name(n) == "div.Tensor" for n in found):
         yield from found

@@ -116,7 +116,7 @@ class RangeObserver(nn.Module):
         is_calibrated: whether all rows were seen; what is seen from then on was seen before.
         farthest: [2, `_FARTHEST`], downwards and upwards: the farthest ends of single calls, the largest first.
         borders: numbers that shall lie between two steps, of a grid of 256.
-        pole: a `micronpu.quantize.poles.Pole`, where there is one.
+        pole: a `micronpu.quantize.readers.Pole`, where there is one.
         part: of the range that was found, on which the grid is; what is beyond saturates.
         is_whole: whether the values are whole numbers, of which a grid of 256 shall have every one.
         within: the ends of what is seen; what lies beyond counts as if it were there, unless it is very far.

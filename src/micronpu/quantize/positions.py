@@ -61,9 +61,6 @@ def tables_by_position(model: GraphModule, capabilities: Capabilities, shared: S
     changed, known = False, dict[bytes, Node]()
     for root in found:
         changed |= _Tables(model, root, capabilities, known, shared).replace()
-    if changed:
-        model.graph.eliminate_dead_code()
-        model.recompile()
     return changed
 
 
@@ -103,9 +100,6 @@ def blend_at_positions(model: GraphModule, capabilities: Capabilities, shared: S
         if made is not None:
             node.replace_all_uses_with(made)
             changed = True
-    if changed:
-        model.graph.eliminate_dead_code()
-        model.recompile()
     return changed
 
 

@@ -15,9 +15,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
-from micronpu.base.errors import InternalError
 from micronpu.frontend.facts import SCOPES
-from micronpu.quantize.attributes import constant_nodes
+from micronpu.quantize.attributes import constant_nodes, evaluate
 from micronpu.quantize.config import OF_RESULTS
 from micronpu.quantize.joints import PartObserver, joined_places, watch_apart
 from micronpu.quantize.observers import observer_for
@@ -31,7 +30,7 @@ from micronpu.quantize.specs import (
     Spec,
     noted,
 )
-from micronpu.upstream.torch import FakeTensor, OpOverload, schema_of
+from micronpu.upstream.torch import FakeTensor
 
 _decomposed = torch.ops.quantized_decomposed
 _QUANTIZE = (_decomposed.quantize_per_tensor.default, _decomposed.quantize_per_channel.default)
@@ -46,27 +45,6 @@ _MOVES = (
 
 Observer: TypeAlias = RangeObserver | FixedObserver
 Observers: TypeAlias = dict[Place, Observer]
-
-
-def takes(model: GraphModule) -> bool:
-    """Whether a float model has nothing in it that torchao treats apart: batch norms, writes in place, control flow."""
-    for node in model.graph.nodes:
-        if node.op == "call_module":
-            return False
-        if node.op != "call_function" or getattr(node.target, "__module__", "") in ("_operator", "math"):
-            continue
-        if not isinstance(node.target, OpOverload):
-            return False
-        name = str(node.target)
-        if "batch_norm" in name or "copy_." in name or "put_" in name:
-            return False
-        if schema_of(node.target).is_mutable and _is_attribute(node.args[:1]):
-            return False
-    return True
-
-
-def _is_attribute(args: Any) -> bool:
-    return any(isinstance(a, Node) and a.op == "get_attr" for a in args)
 
 
 def scopes(model: GraphModule) -> dict[str, str]:
@@ -362,8 +340,7 @@ def _fold_weights(model: GraphModule) -> None:
     for node in list(model.graph.nodes):
         if node.target not in _QUANTIZE or not isinstance(node.args[0], Node) or node.args[0] not in constants:
             continue
-        with torch.no_grad():
-            value = _evaluate(model, node)
+        value = evaluate(model, node)
         while hasattr(model, name := f"_frozen_param{count}"):
             count += 1
         with model.graph.inserting_before(node):
@@ -394,20 +371,3 @@ def _without_dequantized(model: GraphModule) -> set[Node]:
         if node in constants and node.target not in _DEQUANTIZE and found.issuperset(node.all_input_nodes):
             found.add(node)
     return found
-
-
-def _evaluate(model: GraphModule, value: Any) -> Any:
-    """Value of an argument that depends on constants alone."""
-    if isinstance(value, (list, tuple)):
-        return type(value)([_evaluate(model, inner) for inner in value])
-    if not isinstance(value, Node):
-        return value
-    if value.op == "get_attr":
-        found: Any = model
-        for part in str(value.target).split("."):
-            found = getattr(found, part)
-        return found.detach() if isinstance(found, torch.Tensor) else found
-    if value.op != "call_function" or not callable(value.target):
-        raise InternalError(f"`{value.name}` is no constant.")
-    arguments = [_evaluate(model, a) for a in value.args]
-    return value.target(*arguments, **{key: _evaluate(model, a) for key, a in value.kwargs.items()})

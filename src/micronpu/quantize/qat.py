@@ -25,7 +25,6 @@ from micronpu.frontend.program import origin_of, overload_name
 from micronpu.frontend.training import Train, is_dropout, set_training
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.observers.moving_average import MovingAverageObserver
-from micronpu.quantize.poles import bounded
 from micronpu.quantize.pt2e import (
     FakeQuantize,
     FakeQuantizeBase,
@@ -33,6 +32,7 @@ from micronpu.quantize.pt2e import (
     convert_pt2e,
     prepare_qat_pt2e,
 )
+from micronpu.quantize.singular import bounded
 from micronpu.upstream.torchao import note_mode
 
 

@@ -20,8 +20,6 @@ from micronpu.frontend.facts import FLOAT_PROGRAM, IN_TRAINING
 from micronpu.frontend.loops import write_out_loops
 from micronpu.ir.way import Capabilities
 from micronpu.quantize.annotate import annotate
-from micronpu.quantize.borders import observe_borders
-from micronpu.quantize.clamped import observe_clamped
 from micronpu.quantize.config import (
     Activations,
     Borders,
@@ -42,7 +40,7 @@ from micronpu.quantize.hidden import reveal
 from micronpu.quantize.magnitudes import project_magnitudes
 from micronpu.quantize.masks import observe_what_counts
 from micronpu.quantize.norms import widen
-from micronpu.quantize.poles import observe_poles
+from micronpu.quantize.readers import observe_for_readers
 from micronpu.quantize.recorder import keep_float_program, record_calls, recorders
 from micronpu.quantize.states import check_lifted, join_grids
 from micronpu.quantize.switches import check_rewrites
@@ -367,9 +365,7 @@ class StaticQuantizer:
         """
         observe_what_counts(model, edge_or_node_to_obs_or_fq)
         observe_operands(edge_or_node_to_obs_or_fq)
-        observe_clamped(model, edge_or_node_to_obs_or_fq)
-        observe_borders(model, edge_or_node_to_obs_or_fq)
-        observe_poles(model, edge_or_node_to_obs_or_fq)
+        observe_for_readers(model, edge_or_node_to_obs_or_fq)
         if self.is_qat:
             from micronpu.quantize.qat import share_ranges
 

@@ -18,15 +18,12 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.facts import ROW_SIZE, SETTING, UNEVEN
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.way import Capabilities
+from micronpu.ops.facts import degree_of
 from micronpu.ops.normalization import SMALLEST_ROW, UNEQUAL
 from micronpu.quantize.norms import measured, parts_of
 from micronpu.quantize.switches import switchable
 from micronpu.quantize.writer import GraphWriter
 
-_REDUCING = ("mean.dim", "sum.dim_IntList", "linalg_vector_norm.default", "std.dim", "std.correction")
-_SAME = (*_REDUCING, "expand.default", "expand_as.default", "neg.default", "abs.default")
-_POWERS = {"square.default": 2.0, "sqrt.default": 0.5, "rsqrt.default": -0.5, "reciprocal.default": -1.0}
-_VARIANCES = {"var.dim": 2.0, "var.correction": 2.0}
 _SUMS = ("add.Tensor", "sub.Tensor")
 _LEAST = ("clamp_min.default", "clamp.default")
 
@@ -42,9 +39,6 @@ def scale_rows(model: GraphModule, able: Capabilities) -> bool:
     changed = False
     for node in norms:
         changed |= SETTING.of(node) != (None,) and _scaled(model, node, able)
-    if norms:
-        model.graph.eliminate_dead_code()
-        model.recompile()
     return changed
 
 
@@ -84,13 +78,10 @@ def _of_node(write: GraphWriter, node: Node, known: Mapping[Node, Scaled], gain:
         return None
     (first, power), others = operands[0], operands[1:]
     again = partial(_again, write, node)
-    if name in _SAME or name in _POWERS or name in _VARIANCES:
-        reduces = name in _REDUCING or name in _VARIANCES
-        if (reduces and not given.get("keepdim")) or given.get("ord", 2) != 2:
-            return None
-        return again(first), power * (_POWERS | _VARIANCES).get(name, 1.0)
-    if name == "pow.Tensor_Scalar":
-        return again(first), power * float(given["exponent"])
+    degree = degree_of(name, given) if name != "mul.Tensor" else None  # which multiplies two scaled values
+    if degree is not None:
+        is_plain = given.get("keepdim", True) and given.get("ord", 2) == 2
+        return (again(first), power * degree) if is_plain else None
     if name in _LEAST:
         least = _least(given)
         return None if least is None else _with_number(write, "maximum.default", first, power, least, gain)

@@ -23,7 +23,7 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import InternalError
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops import ATEN_IMPORTS
-from micronpu.quantize.attributes import attribute, is_constant
+from micronpu.quantize.attributes import attribute, evaluate, is_constant
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.hidden import hidden_batch_norm
 from micronpu.quantize.pt2e import FakeQuantizeBase, ObserverBase
@@ -184,18 +184,6 @@ def _settle_weight(model: GraphModule, layer: Node) -> None:
     if isinstance(weight, Node) and weight.target in (folded_weight, frozen_weight):
         with model.graph.inserting_before(layer):
             layer.replace_input_with(weight, _constant(model, evaluate(model, weight), "folded_weight"))
-
-
-def evaluate(model: GraphModule, value: Any) -> Any:
-    """Value of an argument that depends on constants alone."""
-    if not isinstance(value, Node):
-        return value
-    if value.op == "get_attr":
-        found = attribute(model, value)
-        return found if found is None else found.detach()
-    assert value.op == "call_function" and callable(value.target)
-    with torch.no_grad():
-        return value.target(*(evaluate(model, a) for a in value.args), **value.kwargs)
 
 
 def _constant(model: GraphModule, value: torch.Tensor, prefix: str) -> Node:

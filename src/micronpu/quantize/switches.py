@@ -12,6 +12,8 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Set
 from typing import Any, TypeVar
 
+from torch.fx import GraphModule
+
 from micronpu.base.arguments import strings
 from micronpu.base.errors import OptionError, one_of
 from micronpu.ir.way import compositions
@@ -45,6 +47,18 @@ def float_rewrites() -> dict[str, str]:
 def is_on(rewrite: Callable[..., Any], disabled: Collection[str]) -> bool:
     """Whether a rewrite is not left out."""
     return switch_of(rewrite) not in disabled
+
+
+def apply(rewrite: Callable[..., bool], disabled: Collection[str], model: GraphModule, *more: Any) -> None:
+    """Applies a rewrite of a whole program, which returns whether anything changed, unless it is left out."""
+    clean(model, is_on(rewrite, disabled) and rewrite(model, *more))
+
+
+def clean(model: GraphModule, changed: bool) -> None:
+    """Removes what nothing reads any more from a program that was changed, in place."""
+    if changed:
+        model.graph.eliminate_dead_code()
+        model.recompile()
 
 
 def check_rewrites(disabled: Iterable[str]) -> frozenset[str]:

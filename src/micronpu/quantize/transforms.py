@@ -13,7 +13,7 @@ from micronpu.ir.way import Capabilities
 from micronpu.quantize.compose import compose
 from micronpu.quantize.positions import Shared, blend_at_positions, tables_by_position
 from micronpu.quantize.rows import scale_rows
-from micronpu.quantize.switches import is_on, switchable
+from micronpu.quantize.switches import apply, switchable
 
 _SCALAR_OPERATORS = ("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "mul.Tensor", "mul_.Tensor")
 
@@ -28,14 +28,11 @@ def prepare_for_annotation(
         capabilities: of the device; those that every device has unless given.
     """
     known, shared = capabilities or Capabilities(), Shared()
-    changed = is_on(tables_by_position, disabled) and tables_by_position(model, known, shared)
-    changed |= is_on(blend_at_positions, disabled) and blend_at_positions(model, known, shared)
-    changed |= is_on(scale_rows, disabled) and scale_rows(model, known)
-    changed |= compose(model, known, disabled)
-    changed |= is_on(scalars_to_constants, disabled) and scalars_to_constants(model)
-    if changed:
-        model.graph.eliminate_dead_code()
-        model.recompile()
+    apply(tables_by_position, disabled, model, known, shared)
+    apply(blend_at_positions, disabled, model, known, shared)
+    apply(scale_rows, disabled, model, known)
+    compose(model, known, disabled)
+    apply(scalars_to_constants, disabled, model)
     return model
 
 

@@ -19,8 +19,9 @@ from micronpu.base.errors import MicroNpuError
 from micronpu.frontend.export import export
 from micronpu.frontend.exported import exported, graph_module
 from micronpu.frontend.program import origin_of
-from micronpu.quantize import calibrate, joints, post_training
+from micronpu.quantize import calibrate, joints
 from micronpu.quantize.calibrate import quantize
+from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.targets.registry import device_for
 
 
@@ -45,7 +46,7 @@ def assert_alike(model: nn.Module, batches: list[tuple[torch.Tensor, ...]], targ
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(joints, "_FINER", math.inf)  # torchao has no parts with a grid of their own
             if not own:
-                patch.setattr(post_training, "takes", lambda module: False)
+                patch.setattr(StaticQuantizer, "is_ours", lambda self: False)
             found.append(described(quantize(graph_module(export(model, batches[0])), [batches], quantizer)))
     (graph, tensors, lines), (wanted, wanted_tensors, wanted_lines) = found
     assert graph == wanted
@@ -69,8 +70,6 @@ def test_random_networks_are_quantized_alike(target: str, choices: dict[str, Any
     compared = 0
     for seed in seeds:
         network = RandomNetwork(seed + 12 * len(choices), 8, wide=True)
-        if not post_training.takes(graph_module(export(network, network.example))):
-            continue
         try:
             assert_alike(network, [network.inputs(i) for i in range(3)], target, **choices)
             compared += 1

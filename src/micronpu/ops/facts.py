@@ -1,0 +1,111 @@
+"""Facts about ATen operators that decide the qparams of the values around them, the same on every device.
+
+An operator is given by its overload and by its arguments under the names of the schema, as `Call` has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from micronpu.ops.comparisons import COMPARISONS
+
+Given = Mapping[str, Any]
+
+EXPONENTIAL, LOGARITHM = "exp.default", "log.default"
+
+_POWERS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
+_LOGARITHMS = ("log", "log2", "log10")
+_LINEAR = {"mul", "div", "add", "sub", "rsub"}
+_DEGREES = dict.fromkeys(("mean", "sum", "linalg_vector_norm", "std", "expand", "expand_as", "neg", "abs"), 1.0)
+_ORDERED = {f"{name}.Scalar" for name in COMPARISONS if name not in ("eq", "ne")}
+_WHOLE = ("round", "floor", "ceil", "trunc")
+_FUNCTIONS = {
+    *("celu", "clamp", "clamp_max", "clamp_min", "elu", "erf", "exp", "exp2", "expm1", "gelu", "hardsigmoid", "mish"),
+    *("hardswish", "hardtanh", "leaky_relu", "log_sigmoid", "neg", "reciprocal", "relu", "relu6", "selu", "sigmoid"),
+    *("silu", "softplus", "tanh"),
+}
+
+
+def _name(overload: str) -> str:
+    return overload.split(".")[0].rstrip("_")
+
+
+def power_of(overload: str, given: Given) -> float | None:
+    """Return the exponent c of a result that is ``self ** c``."""
+    name = _name(overload)
+    if overload == "pow.Tensor_Scalar":
+        return float(given["exponent"])
+    return 2.0 if name == "mul" and given["self"] is given["other"] else _POWERS.get(name)
+
+
+def is_logarithm(overload: str) -> bool:
+    """Return whether the result is a logarithm, which has a singularity at 0."""
+    return _name(overload) in _LOGARITHMS
+
+
+def is_singular(overload: str, given: Given) -> bool:
+    """Return whether the result, or its gradient, has a singularity at 0."""
+    power = power_of(overload, given)
+    return is_logarithm(overload) or (power is not None and power < 1)
+
+
+def degree_of(overload: str, given: Given) -> float | None:
+    """Return the degree d of an operator of one value for which f(g * x) is ``g ** d * f(x)`` for g > 0."""
+    name = _name(overload)
+    power = power_of(overload, given)
+    return power if power is not None else 2.0 if name == "var" else _DEGREES.get(name)
+
+
+def line_of(overload: str, given: Given, number: Callable[[Any], float | None]) -> tuple[Any, float, float] | None:
+    """Return (x, factor, addend) of a result that is ``factor * x + addend``.
+
+    Args:
+        number: the number that an operand is everywhere; None where it is none.
+    """
+    name = _name(overload)
+    if name == "neg":
+        return given["self"], -1.0, 0.0
+    if name not in _LINEAR or "other" not in given or given.get("alpha", 1) != 1:
+        return None
+    x, other = given["self"], given["other"]
+    numbers = number(x), number(other)
+    if (numbers[0] is None) == (numbers[1] is None):
+        return None
+    is_first = numbers[0] is None
+    x, c = (x, numbers[1]) if is_first else (other, numbers[0])
+    assert c is not None
+    if name == "mul":
+        return (x, c, 0.0) if c else None
+    if name == "div":
+        return (x, 1.0 / c, 0.0) if c and is_first and "rounding_mode" not in given else None
+    if name == "add":
+        return x, 1.0, c
+    is_minuend = is_first != (name == "rsub")
+    return (x, 1.0, -c) if is_minuend else (x, -1.0, c)
+
+
+def jumps_of(overload: str, given: Given) -> frozenset[tuple[float, float]]:
+    """Return where a result jumps: (first, distance) of operands in a row without end; distance 0 for a single one."""
+    name = _name(overload)
+    if name == "round" and "decimals" not in given:
+        return frozenset({(0.5, 1.0)})
+    if name == "hardshrink":
+        width = float(given["lambd"])
+        return frozenset({(width, 0.0), (-width, 0.0)})
+    at = given["other"] if overload in _ORDERED else given["threshold"] if name == "threshold" else None
+    is_known = isinstance(at, (int, float)) and math.isfinite(at)
+    return frozenset({(float(np.float32(at)), 0.0)}) if is_known else frozenset()
+
+
+def is_whole(overload: str) -> bool:
+    """Return whether all results are whole numbers."""
+    return _name(overload) in _WHOLE and overload.endswith(".default")
+
+
+def is_function(overload: str) -> bool:
+    """Return whether each result is a function of one element, and of numbers."""
+    return _name(overload) in _FUNCTIONS and overload.endswith(".default")

@@ -1,0 +1,110 @@
+"""Facts of operators hold for what ATen computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from micronpu.ops import facts
+from micronpu.upstream.torch import schema_of
+
+X = torch.linspace(0.15, 3.7, 24).reshape(2, 12)
+
+
+def called(overload: str, *args: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+    """What an operator gives, and its arguments by the names of the schema."""
+    name, form = overload.split(".")
+    operator = getattr(getattr(torch.ops.aten, name), form)
+    schema = schema_of(operator).arguments
+    given = {a.name: a.default_value for a in schema if a.has_default_value()}
+    return operator(*args), given | dict(zip((a.name for a in schema), args, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("overload", "args"),
+    [("square.default", ()), ("sqrt.default", ()), ("rsqrt.default", ()), ("reciprocal.default", ())]
+    + [("pow.Tensor_Scalar", (c,)) for c in (2, 0.5, -1.5, 3)]
+    + [("mul.Tensor", (X,))],
+)
+def test_a_power(overload: str, args: tuple[Any, ...]) -> None:
+    result, given = called(overload, X, *args)
+    power = facts.power_of(overload, given)
+    assert power is not None
+    torch.testing.assert_close(result, X**power)
+    assert facts.is_singular(overload, given) == (power < 1)
+    assert facts.degree_of(overload, given) == power
+
+
+@pytest.mark.parametrize(
+    ("overload", "args"),
+    [
+        *(("mean.dim", ([-1], True)), ("sum.dim_IntList", ([-1], True)), ("var.correction", ([-1],))),
+        *(("linalg_vector_norm.default", (2, [-1], True)), ("std.correction", ([-1],))),
+        *(("expand.default", ([3, 2, 12],)), ("expand_as.default", (X,)), ("neg.default", ()), ("abs.default", ())),
+    ],
+)
+def test_a_degree(overload: str, args: tuple[Any, ...]) -> None:
+    result, given = called(overload, X, *args)
+    degree = facts.degree_of(overload, given)
+    assert degree is not None
+    torch.testing.assert_close(called(overload, 4 * X, *args)[0], 4**degree * result)
+
+
+@pytest.mark.parametrize(
+    ("overload", "args"),
+    [
+        *(("mul.Tensor", (X, 3.0)), ("div.Tensor", (X, 4.0)), ("add.Tensor", (X, 0.5)), ("add.Tensor", (0.5, X))),
+        *(("sub.Tensor", (X, 0.5)), ("sub.Tensor", (0.5, X)), ("rsub.Scalar", (X, 0.5)), ("neg.default", (X,))),
+    ],
+)
+def test_a_line(overload: str, args: tuple[Any, ...]) -> None:
+    tensors = [torch.tensor(a) if overload == "sub.Tensor" and isinstance(a, float) else a for a in args]
+    result, _ = called(
+        overload, *[torch.tensor(a) if i == 0 and isinstance(a, float) else a for i, a in enumerate(tensors)]
+    )
+    given = dict(zip(("self", "other"), args, strict=False))
+    line = facts.line_of(overload, given, lambda a: a if isinstance(a, float) else None)
+    assert line is not None and line[0] is X
+    torch.testing.assert_close(result, line[1] * X + line[2])
+
+
+@pytest.mark.parametrize(
+    ("overload", "args"), [("mul.Tensor", (X, X)), ("mul.Tensor", (X, 0.0)), ("div.Tensor", (1.0, X))]
+)
+def test_no_line(overload: str, args: tuple[Any, ...]) -> None:
+    given = dict(zip(("self", "other"), args, strict=False))
+    assert facts.line_of(overload, given, lambda a: a if isinstance(a, float) else None) is None
+
+
+@pytest.mark.parametrize(
+    ("overload", "args"),
+    [
+        *(("gt.Scalar", (0.3,)), ("le.Scalar", (-0.7,)), ("threshold.default", (0.25, -1.0))),
+        *(("hardshrink.default", (0.4,)), ("round.default", ())),
+    ],
+)
+def test_jumps(overload: str, args: tuple[Any, ...]) -> None:
+    """The result jumps at each number, and nowhere else between -1 and 1."""
+    x = torch.linspace(-1, 1, 2001, dtype=torch.float64) + 1e-5
+    result, given = called(overload, x, *args)
+    found = x[:-1][(result.double().diff().abs() > 0.2)].tolist()
+    wanted = sorted(
+        first + n * distance
+        for first, distance in facts.jumps_of(overload, given)
+        for n in (range(-2, 2) if distance else (0,))
+        if abs(first + n * distance) < 1
+    )
+    assert found == pytest.approx(wanted, abs=2e-3)
+
+
+def test_what_jumps_nowhere_that_is_known() -> None:
+    assert not facts.jumps_of("gt.Scalar", {"other": float("inf")})
+    assert not facts.jumps_of("eq.Scalar", {"other": 0.3})
+
+
+@pytest.mark.parametrize("name", ["round", "floor", "ceil", "trunc"])
+def test_whole_numbers(name: str) -> None:
+    result, _ = called(f"{name}.default", X)
+    assert facts.is_whole(f"{name}.default") and torch.equal(result, result.round())
