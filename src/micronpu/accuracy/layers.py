@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.frontend.constants import constant_nodes
 from micronpu.frontend.program import (
     arguments,
     is_compute,
@@ -26,7 +27,6 @@ from micronpu.frontend.program import (
     is_quantize,
     qualified_name,
 )
-from micronpu.quantize.attributes import constant_nodes
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.ranges import places_of
 from micronpu.quantize.unrounded import computed, grid_limits

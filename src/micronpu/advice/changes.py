@@ -14,9 +14,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.advice.widths import narrowed, widened
-from micronpu.frontend.constants import add_constant
+from micronpu.frontend.constants import add_constant, attribute
 from micronpu.frontend.program import overload_name, value_of
-from micronpu.quantize.attributes import attribute
 from micronpu.report.advice import NEAR, SAME, TRAIN
 
 aten = torch.ops.aten

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.constants import add_constant
+from micronpu.frontend.constants import add_constant, attribute
 from micronpu.frontend.program import overload_name, value_of
-from micronpu.quantize.attributes import attribute
 
 MULTIPLE = 16
 """Number of channels that an array of multipliers processes at once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
-from micronpu.frontend.constants import add_constant
+from micronpu.frontend.constants import add_constant, read
 from micronpu.frontend.program import is_getitem, origin_of, overload_name, value_of
 from micronpu.upstream.torch import OpOverload, tree_leaves, tree_map
 
@@ -110,8 +109,7 @@ def _computed(module: GraphModule, node: Node) -> Any:
 
     def value(operand: Node) -> torch.Tensor:
         if operand.op == "get_attr":
-            found: torch.Tensor = operator.attrgetter(str(operand.target))(module)
-            return found.detach()
+            return read(module, operand).detach()  # type: ignore[no-any-return]
         return torch.empty(tuple(value_of(operand).shape), dtype=value_of(operand).dtype)
 
     assert isinstance(node.target, OpOverload)

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.frontend.constants import read
 from micronpu.frontend.program import value_of
 from micronpu.upstream.torch import OpOverload
 
@@ -211,9 +212,7 @@ class _Constants:
 
     def _attribute(self, node: Node) -> Any:
         """Return a small tensor that is neither written nor trained."""
-        found: Any = self._module
-        for part in str(node.target).split("."):
-            found = getattr(found, part, None)
+        found = read(self._module, node)
         is_changed = str(node.target) in self._written or any(
             user.target is torch.ops.aten.copy_.default and user.args[0] is node for user in node.users
         )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.frontend.constants import attribute
 from micronpu.frontend.facts import NOT_NEGATIVE
 from micronpu.frontend.program import arguments, overload_name, value_of
 from micronpu.frontend.states import states_of
@@ -171,10 +172,8 @@ def _is_not_negative(module: GraphModule, node: Node) -> bool:
 
 def _constant(module: GraphModule, node: Node) -> torch.Tensor | None:
     """Return a constant tensor of integers, or None."""
-    value: Any = module
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
-    return value if isinstance(value, torch.Tensor) and value.dtype in _INTEGERS else None
+    value = attribute(module, node)
+    return value if value is not None and value.dtype in _INTEGERS else None
 
 
 def ranges_of(module: GraphModule) -> dict[int, int]:

@@ -7,6 +7,7 @@ programs) and ``get_attr`` nodes (modules).
 from __future__ import annotations
 
 import functools
+import operator
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -172,6 +173,13 @@ def value_of(node: Node) -> Any:
     return value[0] if isinstance(value, (tuple, list)) and value else value
 
 
+def is_float32(node: Node) -> bool:
+    """Return whether the result of a node, or the first of several, is a float32 tensor."""
+    value = value_of(node)
+    is_parameter = value is None and node.op == "get_attr"
+    return is_parameter or (isinstance(value, torch.Tensor) and value.dtype == torch.float32)
+
+
 def static_shape(node: Node) -> tuple[int, ...] | None:
     """Return the shape of the result, or None if a size is only known at run time."""
     value = value_of(node)
@@ -334,9 +342,7 @@ class ProgramView:
     def _read_module(self, module: GraphModule) -> None:
         for node in self.graph.nodes:
             if node.op == "get_attr":
-                value: Any = module
-                for part in str(node.target).split("."):
-                    value = getattr(value, part)
+                value = operator.attrgetter(str(node.target))(module)
                 if isinstance(value, torch.Tensor):
                     self._constants[node] = value
             elif node.op == "placeholder":

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from micronpu.frontend.constants import attribute
 from micronpu.frontend.states import states_of
 from micronpu.partition.outline import DelegateCall
-from micronpu.quantize.attributes import attribute
 from micronpu.upstream.torch import scan_operator
 
 

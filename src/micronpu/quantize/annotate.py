@@ -11,16 +11,16 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.frontend.constants import constant_nodes
 from micronpu.frontend.facts import KEPT_OR_ZERO
 from micronpu.frontend.importer import fused_kind, known_import
-from micronpu.frontend.program import arguments, is_float_cast
+from micronpu.frontend.program import arguments, is_float32, is_float_cast
 from micronpu.frontend.states import states_of
 from micronpu.ir.op import NewValues, OutputQuantization, Quantization
 from micronpu.ir.registry import AtenImport
 from micronpu.ir.way import Capabilities
-from micronpu.quantize.attributes import constant_nodes
 from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
-from micronpu.quantize.grids import common_grid_of, dictated, dictated_grid, is_float, kept_grid, rule_of, whole_grid_of
+from micronpu.quantize.grids import common_grid_of, dictated, dictated_grid, kept_grid, rule_of, whole_grid_of
 from micronpu.quantize.hidden import batch_norm_behind
 from micronpu.quantize.masks import give_grids_to_sums, given_grid_of
 from micronpu.quantize.norms import reaches_beyond
@@ -77,14 +77,14 @@ def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilit
     """
     states = {state.node for state in states_of(model).values}
     for node in model.graph.nodes:
-        if node.op == "placeholder" and is_float(node) and KEY not in node.meta and node.name not in states:
+        if node.op == "placeholder" and is_float32(node) and KEY not in node.meta and node.name not in states:
             node.meta[KEY] = QuantizationAnnotation(output_qspec=io.input_activation)
         elif node.op == "output":
             results: dict[Node, Spec] = {}
             returned: list[Node] = []
             given = node.args[0][: len(node.args[0]) - len(states)] if states else node.args
             torch.fx.map_arg(given, returned.append)
-            for result in filter(is_float, dict.fromkeys(returned)):
+            for result in filter(is_float32, dict.fromkeys(returned)):
                 source = dictated(result, able)
                 results[result] = io.border_activation if source is None else dictated_grid(*source, io, able)
             node.meta[KEY] = QuantizationAnnotation(input_qspec_map=results)
@@ -98,7 +98,7 @@ def _operands(node: Node, entry: AtenImport, rule: Quantization) -> list[Node] |
         operand = given.get(names.get(name, name))
         found += operand if isinstance(operand, (list, tuple)) else [operand]
     is_whole = bool(found) or not rule.activations
-    return found if is_whole and all(isinstance(o, Node) and is_float(o) for o in found) else None
+    return found if is_whole and all(isinstance(o, Node) and is_float32(o) for o in found) else None
 
 
 def _symmetric(operand: Node, config: QuantizationConfig, able: Capabilities) -> Spec:
@@ -116,7 +116,7 @@ def _annotate_node(
     able: Capabilities,
 ) -> None:
     rule, activation = rule_of(node, entry), config.activation
-    operands, number = _operands(node, entry, rule), node if is_float(node) else _cast_behind(node)
+    operands, number = _operands(node, entry, rule), node if is_float32(node) else _cast_behind(node)
     if operands is None or number is None or (operands and constants.issuperset(operands)):
         return  # the last is such as the transpose of a weight, which happens at compile time
     inputs: dict[Node, Spec] = {}

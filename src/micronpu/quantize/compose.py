@@ -15,12 +15,11 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
-from micronpu.frontend.constants import add_constant
+from micronpu.frontend.constants import add_constant, attribute, is_trained
 from micronpu.frontend.facts import GRID, IN_TRAINING
-from micronpu.frontend.program import arguments, is_getitem, overload_name
+from micronpu.frontend.program import arguments, is_float32, is_getitem, overload_name
 from micronpu.ir.way import Capabilities, Results
 from micronpu.ops.normalization import BATCH_NORMS
-from micronpu.quantize.attributes import attribute, is_float32, is_trained
 from micronpu.quantize.concat import CLAMPS, activation_before_concat
 from micronpu.quantize.fills import function_before_fill
 from micronpu.quantize.identities import spelled_out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from micronpu.frontend.constants import read
 from micronpu.frontend.exported import Exported
 from micronpu.quantize.data import Row
 
@@ -67,7 +67,7 @@ def _tensors(module: GraphModule, lines: list[str], path: str = "") -> Iterator[
         if node.op != "get_attr" or str(node.target) in seen:
             continue
         seen.add(str(node.target))
-        value: Any = functools.reduce(getattr, str(node.target).split("."), module)
+        value: Any = read(module, node)
         if isinstance(value, GraphModule):
             yield from _tensors(value, lines, f"{path}{node.target}.")
         elif isinstance(value, torch.Tensor):

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
+from micronpu.frontend.constants import read
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.loops import Loop, unobserved
 from micronpu.quantize.observers import is_observer
@@ -57,7 +58,7 @@ def in_double(module: GraphModule, *, observes: bool = True) -> GraphModule:
         if node.op == "placeholder":
             made = graph.call_function(_widened, (made,))
         elif node.op == "get_attr":
-            value = _get(module, str(node.target))
+            value = read(module, node)
             _put(root, str(node.target), _widened(value.detach() if isinstance(value, torch.Tensor) else value))
         elif node.op == "call_module":
             found = module.get_submodule(str(node.target))
@@ -127,7 +128,7 @@ def runnable(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]], *, o
 
 def _has_double(module: GraphModule) -> bool:
     """Whether weights or buffers are float64 already."""
-    values = (_get(module, str(node.target)) for node in module.graph.nodes if node.op == "get_attr")
+    values = (read(module, node) for node in module.graph.nodes if node.op == "get_attr")
     return any(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in values)
 
 
@@ -153,10 +154,6 @@ def _loop_in_double(loop: Loop) -> Loop:
     made = Loop(in_double(loop.body))
     made.prepared = in_double(loop.prepared) if loop.prepared is not None else None
     return made
-
-
-def _get(module: nn.Module, path: str) -> Any:
-    return functools.reduce(getattr, path.split("."), module)
 
 
 def _put(root: nn.Module, path: str, value: Any) -> None:

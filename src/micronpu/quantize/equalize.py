@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.frontend.constants import attribute, set_attribute
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.quantize.attributes import attribute, set_attribute
 
 _LAYERS = ("conv1d", "conv2d", "linear")
 _HOMOGENEOUS = ("relu", "relu_", "leaky_relu", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", "dropout")

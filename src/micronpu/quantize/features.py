@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.frontend.constants import attribute
 from micronpu.frontend.facts import IN_FLOAT, SETTING
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.way import Capabilities
 from micronpu.ops.normalization import BATCH_NORMS
-from micronpu.quantize.attributes import attribute
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.running import Row
 from micronpu.quantize.writer import GraphWriter

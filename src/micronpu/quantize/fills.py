@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.program import arguments, overload_name, value_of
+from micronpu.frontend.constants import attribute
+from micronpu.frontend.program import arguments, is_float32, overload_name, value_of
 from micronpu.ir.way import Capabilities
 from micronpu.ops.elementwise import EXTREMA
 from micronpu.ops.facts import is_function
-from micronpu.quantize.attributes import attribute, is_float32
 from micronpu.quantize.readers import line_of
 from micronpu.quantize.switches import switchable
 from micronpu.quantize.writer import GraphWriter

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from micronpu.frontend.importer import NodeArguments, known_import
-from micronpu.frontend.program import arguments, overload_name
+from micronpu.frontend.program import arguments, is_float32, overload_name
 from micronpu.ir.op import NewValues, OutputQuantization, Quantization
 from micronpu.ir.registry import AtenImport
 from micronpu.ir.way import Capabilities
@@ -33,7 +33,7 @@ def dictated(node: Node, able: Capabilities) -> tuple[Node, Quantization] | None
         rule = rule_of(node, entry)
         if rule.output is OutputQuantization.FIXED:
             return node, rule
-        operands = [n for n in node.all_input_nodes if is_float(n)]
+        operands = [n for n in node.all_input_nodes if is_float32(n)]
         if rule.output is not OutputQuantization.SHARED or len(operands) != 1:
             return None
         if rule.new_values is not NewValues.NONE and whole_grid_of(operands[0], able) is not None:
@@ -97,13 +97,3 @@ def observe_operands(places: Mapping[Any, Any]) -> None:
             of = places.get((operand, node), places.get(operand))
             both = isinstance(seen, PartObserver) and isinstance(of, PartObserver) and of.whole is seen.whole
             observer.observe_operand(of.own if both else of)  # which then tells the whole once
-
-
-def is_float(node: Node) -> bool:
-    """Whether a value, or the first of several, is float32."""
-    value: Any = node.meta.get("val")
-    if isinstance(value, (tuple, list)) and value:
-        value = value[0]
-    if node.op == "get_attr" and value is None:
-        return True
-    return isinstance(value, torch.Tensor) and value.dtype == torch.float32

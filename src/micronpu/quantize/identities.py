@@ -11,10 +11,10 @@ from typing import Any, cast
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.program import arguments, is_getitem, overload_name, value_of
+from micronpu.frontend.constants import is_trained, number
+from micronpu.frontend.program import arguments, is_float32, is_getitem, overload_name, value_of
 from micronpu.ir.way import Capabilities
 from micronpu.ops.softmax import SOFTMAX
-from micronpu.quantize.attributes import is_float32, is_trained, number
 from micronpu.quantize.readers import power_of
 from micronpu.quantize.switches import switchable
 from micronpu.quantize.writer import GraphWriter

@@ -6,7 +6,6 @@ processor.  A program that calls anything but operators of torch is not kept: no
 
 from __future__ import annotations
 
-import functools
 import platform
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.cache import CACHE, Entry
 from micronpu.base.parsing import head_and_rest, with_head
+from micronpu.frontend.constants import read
 from micronpu.frontend.states import States
 from micronpu.quantize import post_training
 from micronpu.quantize.observing import FixedObserver, RangeObserver
@@ -44,7 +44,7 @@ def calibration_entry(prepared: GraphModule, states: States, sequences: Sequence
         return None
     nodes = [(n.op, n.name, str(n.target), repr(n.args), repr(n.kwargs)) for n in prepared.graph.nodes]
     observers = [(name, type(o).__qualname__, _settings(o)) for name, o in _observers(prepared)]
-    tensors = {str(n.target): _value(prepared, n) for n in prepared.graph.nodes if n.op == "get_attr"}
+    tensors = {str(n.target): read(prepared, n) for n in prepared.graph.nodes if n.op == "get_attr"}
     try:
         weights = [(name, _bytes(tensor)) for name, tensor in tensors.items()]
         rows = [[[_bytes(tensor) for tensor in row] for row in sequence] for sequence in sequences]
@@ -106,14 +106,10 @@ def _is_known(prepared: GraphModule, node: Node) -> bool:
         ours = type(module).__module__.startswith("micronpu.")
         return ours and isinstance(module, (RangeObserver, FixedObserver))
     if node.op == "get_attr":
-        return isinstance(_value(prepared, node), torch.Tensor)
+        return isinstance(read(prepared, node), torch.Tensor)
     if node.op != "call_function" or getattr(node.target, "__module__", "") in _MODULES:
         return True
     return isinstance(node.target, OpOverload) and node.target.namespace in _NAMESPACES
-
-
-def _value(prepared: GraphModule, node: Node) -> Any:
-    return functools.reduce(getattr, str(node.target).split("."), prepared)
 
 
 def _bytes(tensor: torch.Tensor) -> tuple[tuple[int, ...], Any]:

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from micronpu.frontend.constants import attribute
 from micronpu.frontend.facts import GRID
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.op import NewValues, Quantization
 from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.softmax import SOFTMAX
-from micronpu.quantize.attributes import attribute
 from micronpu.quantize.observers import is_average, is_fixed, is_observer
 
 FLOOR = 16.0

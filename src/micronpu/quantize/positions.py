@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.constants import add_constant
+from micronpu.frontend.constants import add_constant, attribute
 from micronpu.frontend.facts import KEPT_OR_ZERO
 from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
 from micronpu.frontend.program import overload_name
@@ -25,7 +25,6 @@ from micronpu.ir.types import DType
 from micronpu.ir.way import Capabilities
 from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.truths import TRUTH
-from micronpu.quantize.attributes import attribute
 from micronpu.quantize.switches import switchable
 from micronpu.quantize.writer import GraphWriter
 from micronpu.upstream.torch import OpOverload, schema_of

@@ -15,8 +15,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
+from micronpu.frontend.constants import constant_nodes, evaluate
 from micronpu.frontend.facts import SCOPES
-from micronpu.quantize.attributes import constant_nodes, evaluate
 from micronpu.quantize.config import OF_RESULTS
 from micronpu.quantize.joints import PartObserver, joined_places, watch_apart
 from micronpu.quantize.observers import observer_for

@@ -24,8 +24,8 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError, first_line
+from micronpu.frontend.constants import constant_nodes
 from micronpu.frontend.importer import known_import
-from micronpu.quantize.attributes import constant_nodes
 from micronpu.quantize.double import runnable
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.loops import loops_of, unobserved

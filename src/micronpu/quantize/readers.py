@@ -24,12 +24,12 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.frontend.constants import number
 from micronpu.frontend.facts import SIGN_COUNTS
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops import facts
 from micronpu.ops.clamps import clamp_bounds
-from micronpu.quantize.attributes import number
 from micronpu.quantize.observing import Borders, RangeObserver
 from micronpu.quantize.specs import Place
 

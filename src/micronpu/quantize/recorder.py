@@ -22,8 +22,8 @@ from torch.fx.graph import CodeGen
 
 from micronpu.base.callers import warn
 from micronpu.base.quiet import quiet
+from micronpu.frontend.constants import attribute, set_attribute
 from micronpu.frontend.facts import FLOAT_PROGRAM
-from micronpu.quantize.attributes import attribute, set_attribute
 from micronpu.quantize.specs import KEY
 from micronpu.upstream.session import exclusive
 from micronpu.upstream.torch import OpOverload, codegen_of, schema_of

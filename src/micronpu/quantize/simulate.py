@@ -21,9 +21,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import InternalError
+from micronpu.frontend.constants import attribute, evaluate, is_constant
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops import ATEN_IMPORTS
-from micronpu.quantize.attributes import attribute, evaluate, is_constant
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.hidden import hidden_batch_norm
 from micronpu.quantize.pt2e import FakeQuantizeBase, ObserverBase

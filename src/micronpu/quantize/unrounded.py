@@ -19,9 +19,9 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.frontend.constants import attribute, constant_nodes
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, is_compute, is_dequantize, is_quantize, qualified_name
-from micronpu.quantize.attributes import attribute, constant_nodes
 from micronpu.quantize.floats import called
 from micronpu.quantize.loops import Loop
 from micronpu.upstream.torch import tree_leaves

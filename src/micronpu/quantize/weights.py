@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.constants import add_constant
+from micronpu.frontend.constants import add_constant, attribute, set_attribute
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.quantize.attributes import attribute, set_attribute
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.double import runnable
 from micronpu.quantize.floats import FloatRun

@@ -12,14 +12,13 @@ import numpy.typing as npt
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.constants import add_constant
+from micronpu.frontend.constants import add_constant, attribute, is_constant, is_trained
 from micronpu.frontend.facts import DECIDED, GRID, KEPT_OR_ZERO, LOOPS_ALLOWED, ROW_SIZE, SETTING, SIGN_COUNTS, UNEVEN
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_getitem, overload_name
 from micronpu.ir.types import DType
 from micronpu.ir.way import Call, Capabilities, Step
 from micronpu.ops.movement import TRANSPOSES
-from micronpu.quantize.attributes import attribute, is_constant, is_trained
 from micronpu.quantize.loops import Loop, loops_of, step_body
 
 aten = torch.ops.aten

@@ -11,6 +11,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import ModelError
+from micronpu.frontend.constants import attribute, read
 from micronpu.frontend.program import is_dequantize, origin_of, overload_name
 
 aten = torch.ops.aten
@@ -70,9 +71,7 @@ class StepGraph:
         return self._graph.node_copy(node, lambda n: self._flows[n].node if n in self._flows else self._nodes[n])
 
     def _share(self, node: Node) -> None:
-        value: Any = self._module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        value = read(self._module, node)
         name = str(node.target).replace(".", "_")
         if not hasattr(self._root, name):
             if isinstance(value, nn.Parameter):
@@ -200,10 +199,8 @@ class StepGraph:
         if node in self._flows or node not in self._nodes:
             return None
         if node.op == "get_attr":
-            found: Any = self._module
-            for part in str(node.target).split("."):
-                found = getattr(found, part)
-            return found.detach() if isinstance(found, torch.Tensor) else None
+            found = attribute(self._module, node)
+            return None if found is None else found.detach()
         values = {n: self._constant(n) for n in node.all_input_nodes}
         if node.op != "call_function" or any(v is None for v in values.values()):
             return None

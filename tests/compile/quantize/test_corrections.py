@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from micronpu.base.errors import OptionError
+from micronpu.frontend.constants import attribute
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.states import held, lift, states_of
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
-from micronpu.quantize.attributes import attribute
 from micronpu.quantize.calibrate import calibrated, converted, quantize
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.equalize import equalize

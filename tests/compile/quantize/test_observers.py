@@ -14,12 +14,12 @@ from torchao.quantization import pt2e as theirs
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from micronpu.base.errors import ModelError, OptionError
+from micronpu.frontend.constants import attribute
 from micronpu.frontend.export import export
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import is_dequantize_channel, is_quantize
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize import observers
-from micronpu.quantize.attributes import attribute
 from micronpu.quantize.calibrate import quantize
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.observers.histogram import SpreadErrorObserver
