@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.constants import attribute
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_compute
 from micronpu.frontend.states import states_of

@@ -42,13 +42,13 @@ def read(model: nn.Module, node: Node) -> Any:
 
 
 def attribute(model: GraphModule, node: Any) -> torch.Tensor | None:
-    """Value of a ``get_attr`` node, or None."""
+    """Return the tensor that a ``get_attr`` node reads; None for other operands."""
     value = read(model, node) if isinstance(node, Node) and node.op == "get_attr" else None
     return value if isinstance(value, torch.Tensor) else None
 
 
 def number(model: GraphModule, operand: Any) -> float | None:
-    """The number that an operand is everywhere; None where it is none."""
+    """Return the finite number that an operand is, or the constant of one element; None for others."""
     if isinstance(operand, (int, float)):
         return float(operand)
     known = attribute(model, operand) if isinstance(operand, Node) else None
@@ -57,7 +57,7 @@ def number(model: GraphModule, operand: Any) -> float | None:
 
 
 def is_constant(node: Any) -> bool:
-    """Whether a node depends on constants and parameters alone, as folded or otherwise rescaled weights do."""
+    """True if a node depends on constants and parameters alone, as folded or otherwise rescaled weights do."""
     if not isinstance(node, Node):
         return False
     waiting, seen = [node], {node}
@@ -73,7 +73,7 @@ def is_constant(node: Any) -> bool:
 
 
 def constant_nodes(model: GraphModule) -> set[Node]:
-    """All nodes for which `is_constant` holds, found in one walk."""
+    """Return all nodes for which `is_constant` holds, found in one walk."""
     found: set[Node] = set()
     for node in model.graph.nodes:
         sources = node.all_input_nodes
@@ -84,7 +84,7 @@ def constant_nodes(model: GraphModule) -> set[Node]:
 
 @torch.no_grad()
 def evaluate(model: GraphModule, value: Any) -> Any:
-    """Value of an argument that depends on constants alone."""
+    """Return the value of an argument that depends on constants alone."""
     if isinstance(value, (list, tuple)):
         return type(value)([evaluate(model, inner) for inner in value])
     if not isinstance(value, Node):
@@ -99,13 +99,13 @@ def evaluate(model: GraphModule, value: Any) -> Any:
 
 
 def is_trained(model: GraphModule, node: Any) -> bool:
-    """Whether a node reads a parameter of a model that is going to be trained, which no rewrite may freeze."""
+    """True if a node reads a parameter of a model that is going to be trained, which no rewrite may freeze."""
     value = attribute(model, node)
     return isinstance(value, torch.nn.Parameter) and value.requires_grad and bool(IN_TRAINING.of(model))
 
 
 def set_attribute(model: GraphModule, node: Node, value: torch.Tensor) -> None:
-    """Puts a new tensor in the place of a constant, a parameter where it was one."""
+    """Replace a constant by a new tensor, which is a parameter if the constant was one."""
     path, _, name = str(node.target).rpartition(".")
     owner = model.get_submodule(path)
     if isinstance(getattr(owner, name), nn.Parameter):

@@ -12,30 +12,9 @@ from micronpu.frontend.constants import attribute
 from micronpu.frontend.facts import NOT_NEGATIVE
 from micronpu.frontend.program import arguments, overload_name, value_of
 from micronpu.frontend.states import states_of
+from micronpu.ops import facts
 
 _INTEGERS = (torch.int64, torch.int32)
-_SAME = frozenset(
-    (
-        "to.dtype",
-        "_to_copy.default",
-        "to.dtype_layout",
-        "view.default",
-        "reshape.default",
-        "unsqueeze.default",
-        "squeeze.default",
-        "squeeze.dim",
-        "flatten.using_ints",
-        "expand.default",
-        "clone.default",
-        "alias.default",
-        "detach.default",
-        "detach_.default",
-        "contiguous.default",
-    )
-)
-"""Operators whose result has the same positions in another shape or dtype."""
-_GROWING = frozenset(("add.Tensor", "mul.Tensor", "add.Scalar", "mul.Scalar", "cat.default", "maximum.default"))
-"""Operators whose result is non-negative if their operands are."""
 
 
 class Count(NamedTuple):
@@ -71,7 +50,7 @@ def _same(node: Node) -> Node | None:
     """Return the operand whose numbers an operator returns unchanged, or None."""
     name = overload_name(node)
     first = node.args[0] if node.args else None
-    if name in _SAME or (name == "select.int" and _elements(first) == 1):
+    if facts.hands_on(name) or (name == "select.int" and _elements(first) == 1):
         return first if isinstance(first, Node) else None
     if name == "copy.default" and _elements(node.args[1]) == _elements(node):
         return node.args[1] if isinstance(node.args[1], Node) else None
@@ -101,15 +80,7 @@ def _is_zero(value: Any) -> bool:
 def indexed(node: Node) -> Iterator[tuple[Node, int]]:
     """Yield the positions by which an operator selects or replaces rows, each with the size of the axis."""
     name = overload_name(node)
-    given = arguments(node) if name else {}
-    found: list[tuple[Any, Any, int]] = []
-    if name in ("index.Tensor", "index_put.default", "index_put_.default"):
-        found = [(given["self"], index, axis) for axis, index in enumerate(given["indices"])]
-    elif name in ("index_select.default", "index_copy.default", "scatter.src", "scatter.value", "gather.default"):
-        found = [(given["self"], given["index"], int(given["dim"]))]
-    elif name == "embedding.default":
-        found = [(given["weight"], given["indices"], 0)]
-    for table, index, axis in found:
+    for table, index, axis in facts.indices_of(name, arguments(node)) if name else ():
         shape = value_of(table).shape if isinstance(table, Node) else ()
         if is_position(index) and len(shape):
             yield index, int(shape[axis])
@@ -125,10 +96,9 @@ def _keeps_sign(node: Node, found: Collection[Node]) -> bool:
     picked = node.args[0] if name in ("select.int", "slice.Tensor") else _same(node)
     if picked in found:
         return True
-    if name not in _SAME | _GROWING or not is_position(node):
+    if not name or not facts.keeps_not_negative(name, arguments(node)) or not is_position(node):
         return False
-    operands = [*node.args[:2]] if name in _GROWING and name != "cat.default" else [node.args[0]]
-    return all(_fits(operand, found) for operand in operands)
+    return all(_fits(operand, found) for operand in (node.args[:1] if name == "cat.default" else node.args[:2]))
 
 
 def not_negative(module: GraphModule) -> set[Node]:

@@ -180,6 +180,14 @@ def is_float32(node: Node) -> bool:
     return is_parameter or (isinstance(value, torch.Tensor) and value.dtype == torch.float32)
 
 
+def is_random(node: Node) -> bool:
+    """Return whether the result differs from call to call: it is drawn, or is memory that nothing was written to."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return "empty" in overload_name(node)
+    given = arguments(node)
+    return bool(given.get("train", given.get("training", given.get("dropout_p", True))))
+
+
 def static_shape(node: Node) -> tuple[int, ...] | None:
     """Return the shape of the result, or None if a size is only known at run time."""
     value = value_of(node)

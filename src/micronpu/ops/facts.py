@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from micronpu.ops.comparisons import COMPARISONS
+from micronpu.ops.movement import COPIES, RESHAPES
+from micronpu.ops.truths import CASTS
 
 Given = Mapping[str, Any]
 
@@ -23,6 +25,8 @@ _LINEAR = {"mul", "div", "add", "sub", "rsub"}
 _DEGREES = dict.fromkeys(("mean", "sum", "linalg_vector_norm", "std", "expand", "expand_as", "neg", "abs"), 1.0)
 _ORDERED = {f"{name}.Scalar" for name in COMPARISONS if name not in ("eq", "ne")}
 _WHOLE = ("round", "floor", "ceil", "trunc")
+_HANDING_ON = {"expand.default", *RESHAPES, *COPIES, *CASTS}
+_NOT_NEGATIVE = ("add", "mul", "cat", "maximum")
 _FUNCTIONS = {
     *("celu", "clamp", "clamp_max", "clamp_min", "elu", "erf", "exp", "exp2", "expm1", "gelu", "hardsigmoid", "mish"),
     *("hardswish", "hardtanh", "leaky_relu", "log_sigmoid", "neg", "reciprocal", "relu", "relu6", "selu", "sigmoid"),
@@ -109,3 +113,23 @@ def is_whole(overload: str) -> bool:
 def is_function(overload: str) -> bool:
     """Return whether each result is a function of one element, and of numbers."""
     return _name(overload) in _FUNCTIONS and overload.endswith(".default")
+
+
+def hands_on(overload: str) -> bool:
+    """Return whether a result has the numbers of the first operand in their order, in another shape or type."""
+    return overload in _HANDING_ON
+
+
+def keeps_not_negative(overload: str, given: Given) -> bool:
+    """Return whether no result is negative where no operand is."""
+    return _name(overload) in _NOT_NEGATIVE and bool(given.get("alpha", 1) >= 0)
+
+
+def indices_of(overload: str, given: Given) -> list[tuple[Any, Any, int]]:
+    """Return (table, index, axis) of each index by which an operator reads or replaces rows."""
+    name = _name(overload)
+    if name in ("index", "index_put"):
+        return [(given["self"], index, axis) for axis, index in enumerate(given["indices"])]
+    if name in ("index_select", "index_copy", "scatter", "gather"):
+        return [(given["self"], given["index"], int(given["dim"]))]
+    return [(given["weight"], given["indices"], 0)] if name == "embedding" else []

@@ -28,6 +28,12 @@ VIEWS = (
     "unflatten.int",
 )
 """Overloads that only change the shape."""
+RESHAPES = (
+    *VIEWS,
+    *(f"squeeze{copy}.{form}" for copy in ("", "_", "_copy") for form in ("default", "dim", "dims")),
+    *(f"unsqueeze{copy}.default" for copy in ("", "_", "_copy")),
+)
+"""Overloads that change the shape and keep the order of the elements."""
 TO_CHANNELS_LAST: Permutation = (0, 2, 3, 1)
 TO_CHANNELS_FIRST: Permutation = (0, 3, 1, 2)
 
@@ -62,12 +68,7 @@ class Reshape(Op):
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         return operands[0].data.reshape(self.shape)
 
-    @from_aten(
-        *VIEWS,
-        *(f"squeeze{copy}.{form}" for copy in ("", "_", "_copy") for form in ("default", "dim", "dims")),
-        *(f"unsqueeze{copy}.default" for copy in ("", "_", "_copy")),
-        moves_only=True,
-    )
+    @from_aten(*RESHAPES, moves_only=True)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         return node.emit(cls(node.shape), node.tensor("x"))
@@ -305,12 +306,12 @@ def under_shape(write: Writer, x: Float, shape: Sequence[int]) -> Float:
     return write.constant(value.reshape(shape))
 
 
-_COPIES = ("lift_fresh_copy.default", "clone.default", "detach.default", "detach_.default", "alias.default")
+COPIES = tuple(f"{n}.default" for n in ("lift_fresh_copy", "clone", "contiguous", "detach", "detach_", "alias"))
 
 
 def behind_copies(write: Writer, x: Any) -> Any:
     """The value before copies, which `torch.tensor([..])` in a model creates."""
-    while (copied := write.call(x)) is not None and copied.overload in _COPIES:
+    while (copied := write.call(x)) is not None and copied.overload in COPIES:
         x = copied.given["self"]
     return x
 

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import ModelError
 from micronpu.frontend.constants import add_constant, attribute, is_trained
 from micronpu.frontend.facts import GRID, IN_TRAINING
-from micronpu.frontend.program import arguments, is_float32, is_getitem, overload_name
+from micronpu.frontend.program import is_float32, is_getitem, is_random, overload_name
 from micronpu.ir.way import Capabilities, Results
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.concat import CLAMPS, activation_before_concat
@@ -178,7 +178,6 @@ def make_functional(model: GraphModule) -> bool:
 
 
 _LARGEST_FOLDED = 1 << 22  # elements
-_KEPT_RANDOM = ("rand", "randn", "randint", "randperm", "bernoulli", "normal", "multinomial", "empty")
 
 
 @switchable
@@ -194,7 +193,7 @@ def fold_constants(model: GraphModule) -> bool:
         name = overload_name(node).split(".")[0].rstrip("_")
         if not name or not isinstance(value, torch.Tensor) or value.numel() > _LARGEST_FOLDED:
             continue
-        if name in _KEPT_RANDOM or (name == "dropout" and (arguments(node)["train"] or IN_TRAINING.of(model))):
+        if is_random(node) or (name == "dropout" and IN_TRAINING.of(model)):
             continue
         operands = [attribute(model, n) for n in node.all_input_nodes]
         if any(o is None for o in operands) or any(is_trained(model, n) for n in node.all_input_nodes):

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
+from micronpu.frontend.constants import constant_nodes
 from micronpu.frontend.states import States
-from micronpu.quantize.attributes import constant_nodes
 from micronpu.quantize.floats import called
 from micronpu.quantize.joints import PartObserver
 from micronpu.quantize.loops import unobserved

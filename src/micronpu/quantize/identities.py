@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import is_trained, number
-from micronpu.frontend.program import arguments, is_float32, is_getitem, overload_name, value_of
+from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
 from micronpu.ir.way import Capabilities
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.readers import power_of
@@ -177,7 +176,7 @@ def _is_same(a: Any, b: Any, depth: int = _DEPTH) -> bool:
         return type(a) is type(b) and bool(a == b)
     if a is b or not depth or a.op != "call_function" or a.target is not b.target or a.kwargs or b.kwargs:
         return a is b
-    if torch.Tag.nondeterministic_seeded in getattr(a.target, "tags", ()):
+    if is_random(a):
         return False
     return len(a.args) == len(b.args) and all(_is_same(x, y, depth - 1) for x, y in zip(a.args, b.args, strict=True))
 

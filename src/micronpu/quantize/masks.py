@@ -51,7 +51,7 @@ def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
         observer = places.get((scores, node), places.get(scores))
         if observer is None or is_fixed(observer) or observer in lifted:
             continue
-        values = {p[0] if isinstance(p, tuple) else p for p, other in places.items() if other is observer}
+        values = dict.fromkeys(p[0] if isinstance(p, tuple) else p for p, other in places.items() if other is observer)
         found = {value: _rows(value) for value in values}
         if not all(found.values()):
             continue

@@ -20,10 +20,11 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.constants import add_constant, attribute
 from micronpu.frontend.facts import KEPT_OR_ZERO
 from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
-from micronpu.frontend.program import overload_name
+from micronpu.frontend.program import is_random, overload_name
 from micronpu.ir.types import DType
 from micronpu.ir.way import Capabilities
 from micronpu.ops.attention import HIDDEN, MASKED
+from micronpu.ops.movement import COPIES, RESHAPES, TRANSPOSES
 from micronpu.ops.truths import TRUTH
 from micronpu.quantize.switches import switchable
 from micronpu.quantize.writer import GraphWriter
@@ -36,11 +37,7 @@ MOST_ELEMENTS = 1 << 22
 """Of a table; the program is as much larger."""
 MOST_COMPUTED = 1 << 25
 """Elements that are computed to make a table, all positions at once."""
-_MOVES = (
-    "expand.default", "unsqueeze.default", "view.default", "reshape.default", "squeeze.dim", "squeeze.default",
-    "permute.default", "transpose.int", "repeat.default", "contiguous.default", "clone.default", "alias.default",
-)  # fmt: skip
-_RANDOM = ("rand", "randn", "randint", "randperm", "bernoulli", "normal", "multinomial", "empty", "dropout")
+_MOVES = ("expand.default", "repeat.default", *RESHAPES, *TRANSPOSES, *COPIES)
 _REPLACING = ("index_put.default", "index_copy.default")
 _TRIES = 3
 """Lists of positions on which rows are compared with what the program computes."""
@@ -334,5 +331,4 @@ def _is_plain(node: Node) -> bool:
     """Whether an operator computes its one tensor of its operands, always the same."""
     if node.op != "call_function" or not isinstance(node.target, OpOverload) or schema_of(node.target).is_mutable:
         return False
-    name = overload_name(node).split(".")[0]
-    return bool(name) and name not in _RANDOM and isinstance(node.meta.get("val"), torch.Tensor)
+    return bool(overload_name(node)) and not is_random(node) and isinstance(node.meta.get("val"), torch.Tensor)

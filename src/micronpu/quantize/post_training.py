@@ -17,6 +17,7 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from micronpu.frontend.constants import constant_nodes, evaluate
 from micronpu.frontend.facts import SCOPES
+from micronpu.frontend.importer import known_import
 from micronpu.quantize.config import OF_RESULTS
 from micronpu.quantize.joints import PartObserver, joined_places, watch_apart
 from micronpu.quantize.observers import observer_for
@@ -37,11 +38,6 @@ _QUANTIZE = (_decomposed.quantize_per_tensor.default, _decomposed.quantize_per_c
 _DEQUANTIZE = (_decomposed.dequantize_per_tensor.default, _decomposed.dequantize_per_channel.default)
 _aten = torch.ops.aten
 _SIZES = (_aten.sym_size.int, _aten.sym_size.default)
-# Between a weight and its quantize; they keep the weight's place in the user's source.
-_MOVES = (
-    _aten.flatten.using_ints, _aten.permute.default, _aten.permute_copy.default, _aten.slice_copy.Tensor,
-    _aten.squeeze.dim, _aten.squeeze_copy.dim, _aten.transpose.int, _aten.view_copy.default, _aten.view.default,
-)  # fmt: skip
 
 Observer: TypeAlias = RangeObserver | FixedObserver
 Observers: TypeAlias = dict[Place, Observer]
@@ -308,7 +304,8 @@ def _keep_places(node: Node, note: QuantizationAnnotation) -> None:
         if not isinstance(quantize, Node) or quantize.target not in _QUANTIZE:
             continue
         way, source = [quantize], quantize.args[0]
-        while isinstance(source, Node) and source.target in _MOVES:
+        # What only moves a weight before its quantize keeps the weight's place in the user's source.
+        while isinstance(source, Node) and (entry := known_import(source)) is not None and entry.moves_only:
             way.append(source)
             source = source.args[0]
         if isinstance(source, Node) and source.op == "get_attr":

@@ -15,16 +15,10 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import overload_name
 from micronpu.frontend.training import set_training
+from micronpu.ops.convolution import CONVOLUTIONS
+from micronpu.ops.transposed import TRANSPOSED
 from micronpu.upstream.torchao import Function, repair
 
-_FUSABLE = (
-    torch.ops.aten.conv1d.default,
-    torch.ops.aten.conv1d.padding,
-    torch.ops.aten.conv2d.default,
-    torch.ops.aten.conv2d.padding,
-    torch.ops.aten.conv_transpose1d.default,
-    torch.ops.aten.conv_transpose2d.input,
-)
 # Between a convolution and its batch norm torchao's own rewrite puts these.
 _BETWEEN = (torch.ops.aten.div.Tensor, torch.ops.aten.add.Tensor)
 
@@ -47,7 +41,7 @@ def can_match(model: GraphModule) -> bool:
         for _ in _BETWEEN:
             if isinstance(before, Node) and before.target in _BETWEEN:
                 before = before.args[0]
-        if isinstance(before, Node) and before.target in _FUSABLE:
+        if isinstance(before, Node) and overload_name(before) in (*CONVOLUTIONS, *TRANSPOSED):
             return True
     return False
 

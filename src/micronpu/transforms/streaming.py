@@ -26,7 +26,7 @@ from micronpu.frontend.program import arguments, is_dequantize, is_quantize, ove
 from micronpu.frontend.taken import without_taken_names
 from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.convolution import CONVOLUTIONS
-from micronpu.ops.movement import VIEWS
+from micronpu.ops.movement import COPIES, VIEWS
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.transforms.other_axes import OtherAxes
@@ -36,7 +36,7 @@ from micronpu.upstream.torch import OpOverload, codegen_of
 
 aten = torch.ops.aten
 _POOLS = ("avg_pool1d.default", "avg_pool2d.default", "max_pool1d.default", "max_pool2d.default")
-_SAME_AXES = ("dropout.default", "clone.default", "contiguous.default", "alias.default", "detach.default")
+_SAME_AXES = ("dropout.default", "expand_as.default", *COPIES)
 
 
 class WindowWarning(UserWarning):
@@ -217,7 +217,7 @@ class _Rewriter(OtherAxes):
         if (other := self.other_axes(name)) is not None:
             return other
         pointwise = isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
-        return self._pointwise if pointwise or name in (*_SAME_AXES, "expand_as.default") else self._whole
+        return self._pointwise if pointwise or name in _SAME_AXES else self._whole
 
     # -- rules
 

@@ -108,3 +108,27 @@ def test_what_jumps_nowhere_that_is_known() -> None:
 def test_whole_numbers(name: str) -> None:
     result, _ = called(f"{name}.default", X)
     assert facts.is_whole(f"{name}.default") and torch.equal(result, result.round())
+
+
+@pytest.mark.parametrize(
+    ("overload", "args"),
+    [("view.default", ([-1],)), ("expand.default", ([2, 12],)), ("unsqueeze.default", (0,)), ("clone.default", ())]
+    + [("to.dtype", (torch.int32,)), ("flatten.using_ints", ()), ("contiguous.default", ())],
+)
+def test_numbers_that_are_handed_on(overload: str, args: tuple[Any, ...]) -> None:
+    x = torch.arange(24).reshape(2, 12)
+    assert facts.hands_on(overload) and torch.equal(called(overload, x, *args)[0].flatten(), x.flatten().long())
+
+
+def test_sums_are_not_negative_unless_an_operand_is_subtracted() -> None:
+    assert facts.keeps_not_negative("add.Tensor", {"alpha": 1})
+    assert not facts.keeps_not_negative("add.Tensor", {"alpha": -1})
+
+
+def test_indices() -> None:
+    table, index = torch.arange(12.0).reshape(3, 4), torch.tensor([2, 0])
+    for overload, args in (("index_select.default", (table, 0, index)), ("embedding.default", (table, index))):
+        result, given = called(overload, *args)
+        ((found, at, axis),) = facts.indices_of(overload, given)
+        assert found is table and at is index and torch.equal(result, table.index_select(axis, at))
+    assert facts.indices_of("index.Tensor", {"self": table, "indices": [None, index]})[1] == (table, index, 1)

@@ -173,3 +173,21 @@ def test_a_wrong_operator_is_seen(overload: str, right: str, wrong: str, monkeyp
     monkeypatch.setattr(f"{__name__}.COMPOSED", [overload])
     monkeypatch.setattr(f"{__name__}.FORMS", {})
     assert any(name == overload for name, _ in differences())
+
+
+class Drawn(torch.nn.Module):
+    """Adds noise in the shape of a constant, which no input changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("level", torch.full((4,), 0.1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand_like(self.level) + torch.dropout(self.level, 0.5, False)
+
+
+def test_what_is_drawn_is_computed_in_each_call() -> None:
+    module = export(Drawn().eval(), (torch.zeros(4),)).module(check_guards=False)
+    compose(module, PLAIN)
+    assert not torch.equal(module(torch.zeros(4)), module(torch.zeros(4)))
+    assert "dropout" not in module.code
