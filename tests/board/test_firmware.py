@@ -23,6 +23,7 @@ from micronpu.board.debug import DebugServer
 from micronpu.board.elf import Elf
 from micronpu.board.gdb import PC, Stub
 from micronpu.board.machine import Machine
+from micronpu.board.probe import ProbeOptions, run_on_probe
 from micronpu.program.pte import read_pte
 from micronpu.targets.ethosu.payload import parse
 from micronpu.targets.ethosu.stream.commands import words_of
@@ -213,6 +214,19 @@ def test_a_debugger_of_the_users(driver: Path, tmp_path: Path) -> None:
                 assert gdb.ask("c").startswith("W00")
             served.result(timeout=30)
         assert machine.output == b"PASS: 4 bytes after a short wait\n"
+
+
+def test_through_a_gdb_server(driver: Path, tmp_path: Path) -> None:
+    """As on a real board: Corstone-300 with its NPU behind a connection, from writing to the exit status."""
+    for wrong in (0, 1):
+        files = job(*KINDS[0], tmp_path, wrong=wrong)
+        with Machine(find_board("corstone300"), driver, ["ethos-u55-128"], data=files) as machine:
+            server = DebugServer(machine)
+            with ThreadPoolExecutor(1) as pool:
+                served = pool.submit(server.serve, 30)
+                done = run_on_probe(driver, ProbeOptions(f"127.0.0.1:{server.port}", seconds=60))
+                served.result(timeout=30)
+            assert done.status == wrong and done.board.startswith("Cortex-M55") and len(machine.npus[0].runs) == 1
 
 
 def test_nobody_debugs(driver: Path) -> None:

@@ -86,6 +86,12 @@ class Difference:
     board: float
     wanted: float
 
+    def __str__(self) -> str:
+        return (
+            f"first difference: vector {self.vector}, output {self.output}, element {self.element}: the board has "
+            f"{self.board:g}, this machine {self.wanted:g}"
+        )
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -127,11 +133,7 @@ class Outcome:
         counted = f"{plural(self.vectors, 'vector')}, {self.differing} of {self.elements:,} elements differ"
         yield f"{'PASS' if self.equal else 'FAIL'}: {self.name} on {self.board}: {counted}"
         if self.first is not None:
-            at = self.first
-            yield (
-                f"first difference: vector {at.vector}, output {at.output}, element {at.element}: the board has "
-                f"{at.board:g}, this machine {at.wanted:g}"
-            )
+            yield str(self.first)
         if not self.runs:
             yield f"{self.runner}; {self.start:.2f} s of this machine"
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from micronpu.board.gdb import BoardError
 _ARM = 40
 _LOAD = 1
 _SYMBOLS = 2
+_FUNCTION = 2
+_ATTRIBUTES = 0x70000003
+_TAG_ARCHITECTURE, _TAG_COMPATIBILITY = 6, 32
+_TEXTS = (4, 5)
+"""Tags of build attributes below 32 whose value is a text."""
 _HEADER = struct.Struct("<16s2H5I6H")
 _SEGMENT = struct.Struct("<8I")
 _SECTION = struct.Struct("<10I")
@@ -22,11 +28,20 @@ _MOST_MEMORY = 1 << 29
 
 @dataclass(frozen=True)
 class Segment:
-    """Bytes to load: physical address, size in the file, size in memory."""
+    """Bytes to load: physical address, size in the file, size in memory, offset in the file."""
 
     address: int
     file_size: int
     memory_size: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes and the address at which they are loaded."""
+
+    address: int
+    data: bytes
 
 
 @dataclass(frozen=True)
@@ -71,12 +86,26 @@ class Elf:
                         raise BoardError(f"{path} is truncated: a segment of it ends behind the file.", hint=hint)
                     if stored > needed or address + needed > 1 << 32:
                         raise BoardError(f"{path} is damaged: a segment of it has no place in memory.", hint=hint)
-                    found.append(Segment(address, stored, needed))
+                    found.append(Segment(address, stored, needed, offset))
         except struct.error as error:
             raise BoardError(f"{path} is truncated in its table of segments.", hint=hint) from error
         if (taken := sum(segment.memory_size for segment in found)) > _MOST_MEMORY:
             raise BoardError(f"{path} takes {taken:,} bytes of memory, more than any microcontroller has.", hint=hint)
         return cls(str(path), data, entry, tuple(found))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What is to be written, by address."""
+        found = [Part(s.address, self.data[s.offset : s.offset + s.file_size]) for s in self.segments if s.file_size]
+        return tuple(sorted(found, key=lambda part: part.address))
+
+    @property
+    def vectors(self) -> int | None:
+        """Address of the vector table: that of the part whose second word is the entry; None without one."""
+        for part in self.parts:
+            if len(part.data) >= 8 and struct.unpack_from("<I", part.data, 4)[0] | 1 == self.entry | 1:
+                return part.address
+        return None
 
     def symbol(self, name: str) -> int:
         """Return the address of a symbol.
@@ -84,16 +113,74 @@ class Elf:
         Raises:
             BoardError: there is none.
         """
-        wanted = name.encode()
-        sections, size, count = struct.unpack_from("<I", self.data, 32)[0], *struct.unpack_from("<2H", self.data, 46)
-        for number in range(count):
-            _, kind, _, _, offset, length, link, _, _, entry = _SECTION.unpack_from(self.data, sections + number * size)
-            if kind != _SYMBOLS:
-                continue
-            names = _SECTION.unpack_from(self.data, sections + link * size)[4]
-            for at in range(offset, offset + length, entry):
-                start, value, *_ = _SYMBOL.unpack_from(self.data, at)
-                first = names + start
-                if self.data[first : first + len(wanted) + 1] == wanted + b"\0":
-                    return int(value)
+        for found, value, _ in self._symbols():
+            if found == name:
+                return value
         raise BoardError(f"{self.name} has no symbol {name!r}.")
+
+    def function_at(self, address: int) -> str:
+        """Name of the function with an address; "" without symbols."""
+        best = max(
+            ((v & ~1, n) for n, v, kind in self._symbols() if kind == _FUNCTION and v & ~1 <= address), default=None
+        )
+        return best[1] if best is not None else ""
+
+    @property
+    def architecture(self) -> int | None:
+        """Tag_CPU_arch of its build attributes; None if it has none.  Source: Arm's ABI addenda."""
+        for _, kind, offset, length, _, _ in self._sections():
+            if kind != _ATTRIBUTES:
+                continue
+            data = self.data[offset : offset + length]
+            start = data.find(b"aeabi\0\x01")
+            try:
+                return _attribute(data, start + 11, _TAG_ARCHITECTURE) if start >= 0 else None
+            except (IndexError, ValueError):
+                return None
+        return None
+
+    def _sections(self) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """Number, type, offset, size, link and size of an entry of each section; none of a damaged table."""
+        table, size, count = struct.unpack_from("<I", self.data, 32)[0], *struct.unpack_from("<2H", self.data, 46)
+        for number in range(count):
+            at = table + number * size
+            if at + _SECTION.size > len(self.data):
+                return
+            _, kind, _, _, offset, length, link, _, _, entry = _SECTION.unpack_from(self.data, at)
+            yield number, kind, offset, length, link, entry
+
+    def _symbols(self) -> Iterator[tuple[str, int, int]]:
+        """Name, value and type of each symbol."""
+        sections = list(self._sections())
+        for _, kind, offset, length, link, entry in sections:
+            if kind != _SYMBOLS or link >= len(sections) or entry < _SYMBOL.size:
+                continue
+            names = sections[link][2]
+            for at in range(offset, min(offset + length, len(self.data) - _SYMBOL.size + 1), entry):
+                start, value, _, info, _, _ = _SYMBOL.unpack_from(self.data, at)
+                first = names + start
+                yield self.data[first : self.data.find(b"\0", first)].decode(errors="replace"), value, info & 15
+
+
+def _attribute(data: bytes, at: int, wanted: int) -> int | None:
+    """Value of a number among build attributes."""
+    while at < len(data):
+        tag, at = _number(data, at)
+        if tag in _TEXTS or (tag > _TAG_COMPATIBILITY and tag % 2):
+            at = data.index(b"\0", at) + 1
+            continue
+        value, at = _number(data, at)
+        if tag == wanted:
+            return value
+        if tag == _TAG_COMPATIBILITY:
+            at = data.index(b"\0", at) + 1
+    return None
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned LEB128 number, and where it ends."""
+    value = shift = 0
+    while data[at] & 0x80:
+        value |= (data[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+    return value | data[at] << shift, at + 1

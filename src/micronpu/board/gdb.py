@@ -6,6 +6,7 @@ Source of the packets: the appendix "GDB Remote Serial Protocol" of gdb's manual
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import struct
 import time
@@ -22,6 +23,8 @@ _CHUNK = 1900
 _AT_ONCE = 16
 """Maximum number of packets without an answer; their answers fit into the socket's buffer."""
 _INTERRUPT = b"\x03"
+PRINTED = re.compile(r"O(?:[0-9a-fA-F]{2})+")
+"""A packet with text for the user, in hexadecimal."""
 
 
 class BoardError(MicroNpuError):

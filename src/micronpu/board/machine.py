@@ -20,6 +20,7 @@ from micronpu.board.gdb import PC, XPSR, BoardError, EndedError, Stub
 from micronpu.board.npu import Npu, Run
 from micronpu.board.qemu import Emulator
 from micronpu.board.registers import PAGE
+from micronpu.board.semihosting import of_packet
 from micronpu.board.thumb import after_one, decode, without_block
 
 SECURE = 0x10000000
@@ -31,8 +32,6 @@ _STORE = struct.pack("<H", 0x6001)  # str r1, [r0]
 _THUMB = 1 << 24
 _LOOK = 2.0
 """Seconds of running after which the board checks for missed interrupts."""
-_CONSOLE = (1, 2)
-"""Semihosting's handles of the console: standard output and standard error."""
 _SLICE = 0.2
 """Seconds after which a wait checks the time limit."""
 ENDED, REACHED = "ended", "reached"
@@ -219,15 +218,9 @@ class Machine:
 
     def answer_host(self, packet: str) -> None:
         """Answer a semihosting call: writes to the console are allowed; files and commands are not."""
-        name, *words = packet[1:].split(",")
-        numbers = [int(word.split("/")[0], 16) for word in words]
-        if name == "write" and numbers[0] in _CONSOLE:
-            self._print(self.stub.read(numbers[1], numbers[2]))
-            self.stub.send(f"F{numbers[2]:x}")
-        elif name in ("isatty", "read", "close"):
-            self.stub.send("F1" if name == "isatty" else "F0")
-        else:
-            self.stub.send("F-1,1")
+        call = of_packet(packet, self.stub.read)
+        self._print(call.printed)
+        self.stub.send(str(call.answer))
 
     def _print(self, data: bytes) -> None:
         self.output += data

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from micronpu.base.errors import OptionError
 from micronpu.base.files import read_file, write_file
-from micronpu.cli import console
+from micronpu.cli import console, probe
 from micronpu.cli.help import Command
 
 if TYPE_CHECKING:
@@ -52,10 +52,12 @@ Trace = Annotated[bool, typer.Option("--trace", help="List what each run of the 
 
 @app.command(cls=Command)
 @console.guarded
+@console.takes(board_probe=probe.Probe)
 def run(
     file: Annotated[
         Path, console.argument("FILE", "A .pte, a .tflite of `save(vela=True)`, or a firmware's ELF file.")
     ],
+    board_probe: probe.Probe,
     vectors: Annotated[
         str | None,
         console.option(
@@ -82,7 +84,7 @@ def run(
         console.option(
             "FILE.pte",
             "Of a program for NXP's simulator: the same model compiled with `--converter reference`, which this "
-            "machine runs, to compare with.",
+            "machine runs, to compare with. With --gdb: the program of the firmware, whose vectors are --vectors.",
             default="output_0 and so on of --vectors",
         ),
     ] = None,
@@ -109,13 +111,21 @@ def run(
     """Run a model in Arm's own runner on an emulated board, or any firmware.
 
     A model's outputs are compared with those of this machine, element for element: exit code 1 where one differs. A
-    firmware's exit status becomes the command's. With --board imxrt700 a Neutron program for silicon runs in NXP's
-    simulator, where that is installed.
+    firmware's exit status becomes the command's; with --gdb it runs on your own board. With --board imxrt700 a Neutron
+    program for silicon runs in NXP's simulator, where that is installed.
     """
     from micronpu.board.check import MachineOptions, check_limits
     from micronpu.board.nsys_tools import chips
 
     head = read_file(file)[:8]
+    if board_probe != probe.Probe():
+        if npu or data or dump or trace or fault or slow is not None or method or runner:
+            raise OptionError(
+                "--npu, --data, --dump, --method, --runner, --trace, --fault and --slow are for emulated boards.",
+                hint="leave them out, or leave --gdb out",
+            )
+        probe.run_firmware(file, board_probe, reference, vectors, time_limit, json=json, print_bytes=_print_bytes)
+        return
     options = MachineOptions(npu or "", fault or "", slow or 0.0, time_limit)
     check_limits(options)
     if board in chips():
@@ -379,9 +389,16 @@ def log(
         console.output().print(Text(line), soft_wrap=True)
 
 
+app.command(cls=Command)(probe.flash)
+
+
 @app.command(name="list", cls=Command)
 @console.guarded
-def list_boards(json: console.Json = False, debug: console.Debug = False) -> None:
+def list_boards(
+    probes: Annotated[bool, typer.Option("--probes", help="List the debug probes that pyOCD sees instead.")] = False,
+    json: console.Json = False,
+    debug: console.Debug = False,
+) -> None:
     """List the boards, and which models Arm has runners for on each."""
     from dataclasses import asdict
 
@@ -389,6 +406,13 @@ def list_boards(json: console.Json = False, debug: console.Debug = False) -> Non
     from micronpu.board.nsys_tools import chips
     from micronpu.board.runners import package
 
+    if probes:
+        found = probe.probes()
+        if json:
+            console.print_json(found)
+        for one in () if json else found:
+            console.output().print(Text(f"{one['id']}  {one['name']}"), soft_wrap=True)
+        return
     if json:
         console.print_json([asdict(board) for board in boards().values()])
         return
