@@ -117,6 +117,8 @@ class _Session:
             if not packet.startswith("k"):
                 self._client.send("OK")
             self._is_over = True
+        elif packet == "?":  # at which QEMU would remove the watchpoints on the NPU's registers
+            self._client.send("S05")
         elif _RESUMES.fullmatch(packet):
             self._resumed = packet
             self._stub.send(packet)
