@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from micronpu.base.errors import OptionError
 from micronpu.base.files import read_file, write_file
-from micronpu.cli import console, probe
+from micronpu.cli import console
 from micronpu.cli.help import Command
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from micronpu.board.model import BoardModel
     from micronpu.board.npu import Npu, Run
     from micronpu.board.nsys import NsysBoard
+    from micronpu.board.probe import ProbeOptions
     from micronpu.deploy.vectors import Run as RunRow
     from micronpu.deploy.vectors import Vectors
 
@@ -49,15 +51,58 @@ Slow = Annotated[
 ]  # fmt: skip
 Trace = Annotated[bool, typer.Option("--trace", help="List what each run of the NPU does and what it writes.")]
 
+_RESET = console.option(
+    "COMMAND", "The server's command that resets and halts, such as `reset` of J-Link.", default="reset halt"
+)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Options of a board behind a GDB server."""
+
+    gdb: Annotated[
+        str | None,
+        console.option(
+            "HOST:PORT",
+            "Of a firmware: write it to the board of this GDB server (OpenOCD, pyOCD, J-Link), and run it there.",
+            default="an emulated board",
+        ),
+    ] = None
+    serial: Annotated[
+        str | None,
+        console.option("PORT@BAUD", "With --gdb: the console is this serial port.", default="semihosting"),
+    ] = None
+    reset: Annotated[str | None, _RESET] = None
+    log: Annotated[
+        Path | None,
+        console.option("FILE", "With --gdb: write there what the firmware prints, for `micronpu calibrate`."),
+    ] = None
+
+    def options(self, seconds: float) -> ProbeOptions:
+        """The board.
+
+        Raises:
+            OptionError: it is not named.
+        """
+        from micronpu.board.check import MachineOptions, check_limits
+        from micronpu.board.probe import ProbeOptions
+
+        check_limits(MachineOptions(seconds=seconds))
+        if self.gdb is None:
+            raise OptionError(
+                "--serial, --reset and --log are for a board behind a GDB server.", hint="--gdb HOST:PORT"
+            )
+        return ProbeOptions(self.gdb, self.serial or "", self.reset or "", seconds)
+
 
 @app.command(cls=Command)
 @console.guarded
-@console.takes(board_probe=probe.Probe)
+@console.takes(board_probe=Probe)
 def run(
     file: Annotated[
         Path, console.argument("FILE", "A .pte, a .tflite of `save(vela=True)`, or a firmware's ELF file.")
     ],
-    board_probe: probe.Probe,
+    board_probe: Probe,
     vectors: Annotated[
         str | None,
         console.option(
@@ -118,13 +163,15 @@ def run(
     from micronpu.board.nsys_tools import chips
 
     head = read_file(file)[:8]
-    if board_probe != probe.Probe():
+    if board_probe != Probe():
         if npu or data or dump or trace or fault or slow is not None or method or runner:
             raise OptionError(
                 "--npu, --data, --dump, --method, --runner, --trace, --fault and --slow are for emulated boards.",
                 hint="leave them out, or leave --gdb out",
             )
-        probe.run_firmware(file, board_probe, reference, vectors, time_limit, json=json, print_bytes=_print_bytes)
+        from micronpu.cli.probe import run_firmware as run_on_probe
+
+        run_on_probe(file, board_probe, reference, vectors, time_limit, json=json, print_bytes=_print_bytes)
         return
     options = MachineOptions(npu or "", fault or "", slow or 0.0, time_limit)
     check_limits(options)
@@ -389,7 +436,23 @@ def log(
         console.output().print(Text(line), soft_wrap=True)
 
 
-app.command(cls=Command)(probe.flash)
+@app.command(cls=Command)
+@console.guarded
+def flash(
+    file: Annotated[Path, console.argument("FIRMWARE.elf", "The firmware.")],
+    gdb: Annotated[str, console.option("HOST:PORT", "The GDB server.", "--gdb")],
+    reset: Annotated[str | None, _RESET] = None,
+    time_limit: Annotated[float, console.option("SECONDS", "For each answer of the server.", default="120")] = 120.0,
+    debug: console.Debug = False,
+) -> None:
+    """Write firmware to a board behind a GDB server, read it back, and leave the core halted.
+
+    Flash is erased in whole blocks: what else is in them is lost.
+    """
+    from micronpu.board import probe
+
+    said = probe.flash(file, Probe(gdb, reset=reset).options(time_limit))
+    console.output().print(Text(said), soft_wrap=True)
 
 
 @app.command(name="list", cls=Command)
@@ -407,7 +470,9 @@ def list_boards(
     from micronpu.board.runners import package
 
     if probes:
-        found = probe.probes()
+        from micronpu.cli.probe import probes as connected
+
+        found = connected()
         if json:
             console.print_json(found)
         for one in () if json else found:

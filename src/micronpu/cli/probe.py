@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.text import Text
@@ -17,53 +16,8 @@ from micronpu.cli import console
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from micronpu.board.probe import ProbeOptions, Reference
-
-_RESET = console.option(
-    "COMMAND", "The server's command that resets and halts, such as `reset` of J-Link.", default="reset halt"
-)
-
-
-@dataclass(frozen=True)
-class Probe:
-    """Options of a board behind a GDB server."""
-
-    gdb: Annotated[
-        str | None,
-        console.option(
-            "HOST:PORT",
-            "Of a firmware: write it to the board of this GDB server (OpenOCD, pyOCD, J-Link), and run it there.",
-            default="an emulated board",
-        ),
-    ] = None
-    serial: Annotated[
-        str | None,
-        console.option("PORT@BAUD", "With --gdb: the console is this serial port.", default="semihosting"),
-    ] = None
-    reset: Annotated[str | None, _RESET] = None
-    log: Annotated[
-        Path | None,
-        console.option("FILE", "With --gdb: write there what the firmware prints, for `micronpu calibrate`."),
-    ] = None
-
-    def options(self, seconds: float) -> ProbeOptions:
-        """The board.
-
-        Raises:
-            OptionError: it is not named.
-        """
-        from micronpu.board.check import MachineOptions, check_limits
-        from micronpu.board.probe import ProbeOptions
-
-        check_limits(MachineOptions(seconds=seconds))
-        if self.gdb is None:
-            raise OptionError(
-                "--serial, --reset and --log are for a board behind a GDB server.", hint="--gdb HOST:PORT"
-            )
-        return ProbeOptions(self.gdb, self.serial or "", self.reset or "", seconds)
-
-
-Reset = Annotated[str | None, _RESET]
+    from micronpu.board.probe import Reference
+    from micronpu.cli.board import Probe
 
 
 def run_firmware(
@@ -116,24 +70,6 @@ def _reference(file: Path, vectors: str) -> Reference:
     rows = from_arrays(load_arrays(vectors), program.inputs, program.outputs, reference(program), vectors)
     payloads = read_pte(data).payloads
     return Reference.of(file.stem, payloads[0][1] if payloads else None, rows)
-
-
-@console.guarded
-def flash(
-    file: Annotated[Path, console.argument("FIRMWARE.elf", "The firmware.")],
-    gdb: Annotated[str, console.option("HOST:PORT", "The GDB server.", "--gdb")],
-    reset: Reset = None,
-    time_limit: Annotated[float, console.option("SECONDS", "For each answer of the server.", default="120")] = 120.0,
-    debug: console.Debug = False,
-) -> None:
-    """Write firmware to a board behind a GDB server, read it back, and leave the core halted.
-
-    Flash is erased in whole blocks: what else is in them is lost.
-    """
-    from micronpu.board import probe
-
-    said = probe.flash(file, Probe(gdb, reset=reset).options(time_limit))
-    console.output().print(Text(said), soft_wrap=True)
 
 
 def probes() -> list[dict[str, str]]:
