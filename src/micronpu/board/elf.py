@@ -95,7 +95,7 @@ class Elf:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What is to be written, by address."""
+        """Contents of the loaded segments, by address."""
         found = [Part(s.address, self.data[s.offset : s.offset + s.file_size]) for s in self.segments if s.file_size]
         return tuple(sorted(found, key=lambda part: part.address))
 

@@ -1,4 +1,4 @@
-"""Where a core is, and why it has stopped.
+"""Fault registers and source lines of a stopped core.
 
 Sources: Armv8-M Architecture Reference Manual (CFSR, HFSR, exception numbers and frames); the same in Armv7-M.
 """
@@ -82,7 +82,7 @@ def fault_in(text: str, elf: Elf) -> str:
 
 
 def place(elf: Elf, address: int) -> str:
-    """An address, with function, file and line where the image says so."""
+    """Return an address in words, with its function, file and line as far as the image has them."""
     function = elf.function_at(address)
     line = _line(elf.name, address)
     return f"{address:#010x}" + (f" in {function}" if function else "") + (f" ({line})" if line else "")

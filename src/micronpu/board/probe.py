@@ -61,10 +61,10 @@ class Serial(Protocol):
     """A serial port."""
 
     def read(self, size: int) -> bytes:
-        """What has come, without waiting."""
+        """Return received bytes, without waiting."""
 
     def close(self) -> None:
-        """Ends it."""
+        """End it."""
 
 
 def open_serial(text: str) -> Serial:
@@ -109,7 +109,7 @@ class ProbeOptions:
 
 @dataclass(frozen=True)
 class ProbeRun:
-    """What a run on a board has shown.
+    """Result of a run on a board.
 
     Attributes:
         name: of the firmware.
@@ -151,7 +151,7 @@ class ProbeRun:
 
 @dataclass(frozen=True)
 class Reference:
-    """What the outputs are to be.
+    """Expected outputs.
 
     Attributes:
         name: of the program in the console.
@@ -165,12 +165,12 @@ class Reference:
 
     @classmethod
     def of(cls, name: str, payload: bytes | None, rows: Rows) -> Reference:
-        """Of a program with this first payload."""
+        """Return the reference of a program with this first payload."""
         return cls(name, "" if payload is None else hashlib.sha256(payload).hexdigest(), rows)
 
 
 def flash(image: Path, options: ProbeOptions) -> str:
-    """Writes a firmware and reads it back, and leaves the core halted after a reset; says what was done.
+    """Write a firmware and reads it back, and leaves the core halted after a reset; says what was done.
 
     Raises:
         BoardError: it is for another core, a memory is missing or locked, or the connection is lost.
@@ -183,7 +183,7 @@ def flash(image: Path, options: ProbeOptions) -> str:
 
 
 def _load(remote: Remote, elf: Elf, options: ProbeOptions) -> tuple[str, str]:
-    """Writes a firmware and halts the core at its beginning; core and note."""
+    """Write a firmware and halts the core at its beginning; core and note."""
     if not elf.parts:
         raise BoardError(f"{elf.name} contains nothing to load.")
     was_reset = remote.reset(options.reset)
@@ -227,7 +227,7 @@ def _check_core(remote: Remote, elf: Elf) -> str:
 def run_on_probe(
     image: Path, options: ProbeOptions, *, reference: Reference | None = None, console: Listener | None = None
 ) -> ProbeRun:
-    """Writes a firmware, runs it to its end and compares what it prints.
+    """Write a firmware, runs it to its end and compares what it prints.
 
     Args:
         image: its ELF file.
@@ -289,7 +289,7 @@ class _Run:
             self._console(data)
 
     def _poll(self) -> None:
-        """Takes in what has come on the serial port."""
+        """Read the serial port."""
         if self._port is None:
             return
         try:
@@ -298,7 +298,7 @@ class _Run:
             raise BoardError(f"The serial port was lost while the firmware ran: {error}.") from error
 
     def _packet(self) -> tuple[int, str] | None:
-        """What the server says within a moment; exit status and fault if the firmware is over."""
+        """Handle one packet of the server, if there is one; return exit status and fault if the firmware has ended."""
         remote = self._remote
         try:
             packet = remote.receive(_SLICE)
@@ -333,7 +333,7 @@ class _Run:
         return 1, fault_of(remote, self._elf) or f"the core stopped at {place(self._elf, at)}"
 
     def _out_of_time(self, *, has_ended: bool) -> str:
-        """Halts the core; the fault that it handles.
+        """Halt the core; the fault that it handles.
 
         Raises:
             BoardError: it handles none and has not ended either.

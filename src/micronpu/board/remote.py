@@ -139,7 +139,7 @@ class Remote(Packets):
 
     @contextlib.contextmanager
     def doing(self, what: str) -> Iterator[None]:
-        """Names what is under way, for the message about a lost connection."""
+        """Name what is under way, for the message about a lost connection."""
         before, self._doing = self._doing, what
         yield
         self._doing = before
@@ -205,7 +205,7 @@ class Remote(Packets):
                 return text
 
     def command(self, text: str) -> str | None:
-        """What the server's own command prints; None if it has no such command."""
+        """Return the output of a server's own command; None if the server does not have it."""
         before, self.said = self.said, ""
         answer = self.ask(f"qRcmd,{text.encode().hex()}")
         printed, self.said = self.said, before + self.said
@@ -239,7 +239,7 @@ class Remote(Packets):
             raise RefusedError(f"The GDB server at {self.where} has no register {which}: {answer[:40]!r}.") from error
 
     def set_register(self, which: int | str, value: int) -> None:
-        """Writes r0 to r15 by number, or `XPSR`."""
+        """Write r0 to r15 by number, or `XPSR`."""
         if self.ask(f"P{self._number(which):x}={struct.pack('<I', value & 0xFFFFFFFF).hex()}") != "OK":
             raise RefusedError(f"The GDB server at {self.where} does not write the register {which}.")
 
@@ -271,7 +271,7 @@ class Remote(Packets):
         return int(struct.unpack("<I", self.read(address, 4))[0])
 
     def write(self, address: int, data: bytes) -> None:
-        """Writes RAM.
+        """Write RAM.
 
         Raises:
             BoardError: there is none.
@@ -287,7 +287,7 @@ class Remote(Packets):
     # -- loading
 
     def load(self, parts: Sequence[Part]) -> bool:
-        """Writes a firmware to flash and RAM and reads it back; whether any of it is in flash.
+        """Write a firmware to flash and RAM and reads it back; whether any of it is in flash.
 
         Raises:
             BoardError: a part has no memory, flash is locked, or what is read back differs. Nothing is written if the
@@ -372,7 +372,7 @@ class Remote(Packets):
     # -- running
 
     def reset(self, command: str = "") -> bool:
-        """Resets the board and halts its core.
+        """Reset the board and halts its core.
 
         Args:
             command: of the server; by default "reset halt", and "reset".
@@ -387,7 +387,7 @@ class Remote(Packets):
             return done
 
     def start_at(self, entry: int, vectors: int | None) -> None:
-        """Sets the core's registers as a reset would with this vector table."""
+        """Set the core's registers as a reset would with this vector table."""
         if vectors is not None:
             self.set_register(SP, self.word(vectors))
             with contextlib.suppress(RefusedError):
@@ -396,7 +396,7 @@ class Remote(Packets):
         self.set_register(XPSR, 1 << 24)
 
     def close(self) -> None:
-        """Ends the connection; the core stays as it is."""
+        """End the connection; the core stays as it is."""
         self.connection.close()
 
     def __enter__(self) -> Remote:

@@ -21,12 +21,12 @@ _APPLICATION_EXIT = 0x20026
 _REFUSED = 0xFFFFFFFF
 
 Read = Callable[[int, int], bytes]
-"""Reads memory: address, bytes."""
+"""Read memory: address, bytes."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a call asks for.
+    """Effects of a call.
 
     Attributes:
         answer: what goes to the firmware: r0, or gdb's packet.
