@@ -1,4 +1,4 @@
-"""Float programs to quantized programs: annotation built from the operators, calibration, conversion."""
+"""Quantization of float programs: annotation derived from the operators, calibration, conversion."""
 
 from micronpu.upstream.torch import register_quantized_operators
 

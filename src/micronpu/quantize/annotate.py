@@ -1,4 +1,4 @@
-"""PT2E annotations, read off the operators: what each means stands in `micronpu.ops` and only there."""
+"""PT2E annotations, derived from the operators' definitions in `micronpu.ops`."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from micronpu.quantize.specs import (
 from micronpu.quantize.states import annotate_new_values, annotate_states
 
 _SMALL = 4000
-"""Elements of an operand up to which another form of an operator takes next to no time."""
+"""Maximum number of elements of an operand for which another form of an operator takes hardly any time."""
 _ROOM = 1.25
-"""How much farther than what was seen a finer grid of averages reaches."""
+"""Range of separate qparams for averages, as a multiple of the observed range."""
 
 
 def annotate(
@@ -46,12 +46,12 @@ def annotate(
     capabilities: Capabilities | None = None,
     io: QuantizationConfig | None = None,
 ) -> None:
-    """Annotates every operator that micronpu knows, in place.
+    """Annotate every operator that micronpu knows, in place.
 
     Args:
-        config_of: how a node shall be quantized; None leaves it float.
-        capabilities: of the device; those that every device has unless given.
-        io: how the inputs and outputs of the program shall be quantized; None leaves it to their readers and makers.
+        config_of: returns the configuration of a node; None leaves it float.
+        capabilities: of the device; default: those that every device has.
+        io: configuration of the program's inputs and outputs; None leaves them to their readers and producers.
     """
     constants, able = constant_nodes(model), capabilities or Capabilities()
     give_grids_to_sums(model)
@@ -59,7 +59,7 @@ def annotate(
     if io is not None:
         _annotate_border(model, io, able)
     for node in model.graph.nodes:
-        if KEY in node.meta or node in constants:  # what depends on no input is quantized where it is read, as a whole
+        if KEY in node.meta or node in constants:  # constant expressions are quantized as a whole where they are read
             continue
         entry = known_import(node)
         if entry is not None and able.computes(entry.overload):
@@ -70,10 +70,10 @@ def annotate(
 
 
 def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilities) -> None:
-    """Quantizes every float that goes into the program or comes out of it, whoever reads or makes it.
+    """Quantize every float input and output of the program, independently of its readers and producers.
 
-    What an operator with a dictated grid gives leaves on that grid: the values that calibration has seen of a softmax
-    say nothing about the next ones.
+    Outputs of an operator with fixed qparams keep these: the values of a softmax in calibration do not determine later
+    ones.
     """
     states = {state.node for state in states_of(model).values}
     for node in model.graph.nodes:
@@ -91,7 +91,7 @@ def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilit
 
 
 def _operands(node: Node, entry: AtenImport, rule: Quantization) -> list[Node] | None:
-    """The values that a rule quantizes; None where they are not all there, or are no floats."""
+    """Return the values that a rule quantizes; None if one is missing, or no float."""
     names, given = dict(entry.arguments), arguments(node)
     found: list[Any] = []
     for name in rule.activations:
@@ -102,7 +102,7 @@ def _operands(node: Node, entry: AtenImport, rule: Quantization) -> list[Node] |
 
 
 def _symmetric(operand: Node, config: QuantizationConfig, able: Capabilities) -> Spec:
-    """The spec of an operand whose grid has zero in the middle."""
+    """Return the spec of an operand that needs zero point 0."""
     _make_symmetric(operand, config)
     return kept_grid(operand, config.symmetric_activation, config, able)
 
@@ -118,7 +118,7 @@ def _annotate_node(
     rule, activation = rule_of(node, entry), config.activation
     operands, number = _operands(node, entry, rule), node if is_float32(node) else _cast_behind(node)
     if operands is None or number is None or (operands and constants.issuperset(operands)):
-        return  # the last is such as the transpose of a weight, which happens at compile time
+        return  # the last case, such as the transpose of a weight, is computed at compile time
     inputs: dict[Node, Spec] = {}
     if rule.weight:
         weight = arguments(node)[dict(entry.arguments).get(rule.weight, rule.weight)]
@@ -151,7 +151,7 @@ def _annotate_node(
 def _last_of(
     node: Node, number: Node, entry: AtenImport, config_of: Callable[[Node], QuantizationConfig | None]
 ) -> Node:
-    """The node whose result is that of an operator with what it takes into itself: a batch norm, a clamp."""
+    """Return the node with the result of an operator and the operators fused into it: a batch norm, a clamp."""
     last = batch_norm_behind(node) or number
     clamp = _clamp_behind(last, entry)
     return clamp if clamp is not None and config_of(clamp) is not None else last
@@ -167,7 +167,7 @@ def _inputs_and_output(
     constants: set[Node],
     able: Capabilities,
 ) -> Spec:
-    """Fills in the specs of the operands; returns that of the result, which is ``activation`` unless more is known."""
+    """Add the specs of the operands; return that of the result, by default ``activation``."""
     if rule.output is OutputQuantization.SHARED:
         first = min(operands)
         if len(operands) == 1:
@@ -175,9 +175,11 @@ def _inputs_and_output(
         if (given_grid := common_grid_of(operands)) is not None:
             inputs.update(dict.fromkeys(operands, config.fixed_activation(given_grid)))
             return config.fixed_activation(given_grid)
-        # Operands of a concatenation share a grid that covers all of them, so that no fixed one may dictate it.  It is
-        # tied to the one that is computed first: torchao follows such ties, and must not be led in a circle by two
-        # concatenations of the same values in another order.
+        # Operands of a concatenation share qparams that cover all of them, so fixed ones cannot be used. They refer to
+        # the
+        # operand that is computed first: torchao follows such references, and two concatenations of the same values in
+        # different
+        # orders must not form a cycle.
         inputs[first] = activation
         shared = SharedQuantizationSpec((first, node))
         for operand in operands:
@@ -200,7 +202,8 @@ def _shared(
     inputs: dict[Node, Spec],
     able: Capabilities,
 ) -> Spec:
-    """The spec of a result that is on its operand's grid if that has steps for it; fills in that of the operand."""
+    """Return the spec of a result that shares its operand's qparams unless they are too coarse; add that of the
+    operand."""
     whole, may_be_finer = whole_grid_of(operand, able), rule.finer is not None and not config.is_qat
     if rule.new_values is not NewValues.NONE and _is_coarser(operand, config):
         inputs[operand] = config.activation
@@ -221,14 +224,14 @@ def _shared(
 
 
 def _finer(operand: Node, rule: Quantization, config: QuantizationConfig) -> QuantizationSpec:
-    """The spec of a result that has a grid of its own where that is much finer."""
+    """Return the spec of a result that has its own qparams if their scale is much smaller."""
     assert rule.finer is not None
     times = rule.finer[math.prod(n for n in operand.meta["val"].shape if isinstance(n, int)) > _SMALL]
     return config.finer(times, _ROOM if rule.new_values is NewValues.BETWEEN else 1.0)
 
 
 def _is_coarser(operand: Node, config: QuantizationConfig) -> bool:
-    """Whether a value that is read in int16 was made in int8."""
+    """Return True if a value that is read in int16 was computed in int8."""
     annotation = operand.meta.get(KEY)
     while annotation is not None and isinstance(annotation.output_qspec, SharedQuantizationSpec):
         place = annotation.output_qspec.edge_or_node
@@ -238,7 +241,7 @@ def _is_coarser(operand: Node, config: QuantizationConfig) -> bool:
 
 
 def _grid_of(operand: Node, node: Node, activation: QuantizationSpec, inputs: dict[Node, Spec]) -> Spec:
-    """The spec of a result that has its operand's grid, be it a fixed one; fills in that of the operand."""
+    """Return the spec of a result that shares its operand's qparams, fixed or not; add that of the operand."""
     before = operand.meta.get(KEY)
     if before is not None and before.output_qspec is not None:
         inputs[operand] = SharedQuantizationSpec(operand)
@@ -248,13 +251,13 @@ def _grid_of(operand: Node, node: Node, activation: QuantizationSpec, inputs: di
 
 
 def _annotate_input(operand: Node, activation: QuantizationSpec) -> None:
-    """Inputs of the program are quantized once, for all their readers."""
+    """Quantize an input of the program once, for all its readers."""
     if operand.op == "placeholder" and KEY not in operand.meta:
         operand.meta[KEY] = QuantizationAnnotation(output_qspec=activation)
 
 
 def _is_output(node: Node) -> bool:
-    """Whether the program returns the value, be it moved in between."""
+    """Return True if the program returns the value, possibly moved."""
     for user in node.users:
         entry = known_import(user)
         if user.op == "output" or (entry is not None and entry.moves_only and _is_output(user)):
@@ -263,9 +266,9 @@ def _is_output(node: Node) -> bool:
 
 
 def _make_symmetric(operand: Node, config: QuantizationConfig) -> None:
-    """Gives a value zero point 0 where it is computed, if all that read it want that, as queries, keys and values do.
+    """Use zero point 0 for a value if all its readers need that, such as queries, keys and values.
 
-    Otherwise each of them quantizes it a second time, which costs an operator and a rounding.
+    Otherwise each of them would requantize it, which costs an operator and a rounding.
     """
     node = operand
     while _all_want_zero(node) and (annotation := node.meta.get(KEY)) is not None:
@@ -279,7 +282,7 @@ def _make_symmetric(operand: Node, config: QuantizationConfig) -> None:
 
 
 def _all_want_zero(node: Node) -> bool:
-    """Whether nothing reads a value, be it moved before, but operators whose operands have zero point 0."""
+    """Return True if only operators whose operands need zero point 0 read a value, possibly moved."""
     for user in node.users:
         entry = known_import(user)
         if entry is None or not (rule_of(user, entry).symmetric or (entry.moves_only and _all_want_zero(user))):
@@ -288,7 +291,7 @@ def _all_want_zero(node: Node) -> bool:
 
 
 def _clamp_behind(node: Node, entry: AtenImport) -> Node | None:
-    """The clamp that an operator with the result ``node`` takes into itself, or None."""
+    """Return the clamp that is fused into an operator with the result ``node``, or None."""
     if not entry.fuses or len(node.users) != 1:
         return None
     (user,) = node.users
@@ -303,6 +306,6 @@ def _clamp_behind(node: Node, entry: AtenImport) -> Node | None:
 
 
 def _cast_behind(node: Node) -> Node | None:
-    """The float that an operator's truth value or index is made, where nothing else reads it."""
+    """Return the cast to float of an operator's boolean or index, if nothing else reads that."""
     users = list(node.users)
     return users[0] if len(users) == 1 and is_float_cast(users[0]) else None

@@ -45,19 +45,19 @@ Progress = Callable[[int], None]
 
 @contextlib.contextmanager
 def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[None]:
-    """Refuses calibration in which an observed value is not finite.
+    """Refuse calibration in which an observed value is not finite.
 
-    An observer fails on NaN and passes over infinity, which then becomes the largest number that it has seen.
+    An observer fails on NaN. It ignores infinity, which then becomes the largest number that it has seen.
 
     Args:
-        number: tells which batch is under way.
+        number: returns the index of the current batch.
     """
 
     def check(turn: Iterator[Node], module: nn.Module, values: tuple[Any, ...]) -> None:
         node, x = next(turn), values[0]
         if not x.is_floating_point() or not x.numel():
             return
-        # A sum in double precision overflows for no float32 numbers, and takes less time than the extremes.
+        # A sum of float32 numbers does not overflow in float64, and takes less time than the extremes.
         if math.isfinite(float(x.detach().sum(dtype=torch.float64))):
             return
         source = origin_of(node).source
@@ -68,7 +68,7 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
             "the logarithm of what is not positive",
         )
 
-    observed: dict[nn.Module, list[Node]] = {}  # tensors that share a grid share an observer
+    observed: dict[nn.Module, list[Node]] = {}  # tensors that share qparams share an observer
     for node in prepared.graph.nodes:
         if node.op == "call_module":
             observed.setdefault(prepared.get_submodule(str(node.target)), []).append(node.args[0])
@@ -85,7 +85,7 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
 
 
 def run_call(number: int, step: Callable[[], Any]) -> Any:
-    """What a call of calibration gives.
+    """Run a call of calibration, and return its result.
 
     Raises:
         ModelError: the model cannot compute it.
@@ -108,14 +108,15 @@ def calibrated(
     progress: Progress | None = None,
     states: States = NO_STATES,
 ) -> GraphModule:
-    """The float module with observers that have seen the data.
+    """Return the float module with calibrated observers.
 
-    By torchao for the quantizers of others and what else needs it; otherwise by us, who do the same.
+    torchao prepares it for other packages' quantizers and for unsupported operators; otherwise this package does the
+    same.
 
     Args:
-        sequences: inputs of calls, one after the other; states begin anew with each sequence.
-        progress: called with the number of calls done.
-        states: of the module, where it has lifted ones.
+        sequences: inputs of calls, one after the other; states are reset for each sequence.
+        progress: called with the number of finished calls.
+        states: of the module, if it has lifted ones.
     """
     prepared = observed(module, quantizer, sequences, states)
     entry = calibration_entry(prepared, states, sequences)
@@ -144,7 +145,7 @@ def calibrated(
 
 
 def _end(prepared: GraphModule) -> None:
-    """Ends calibration, in place: corrections run the same rows once more."""
+    """End calibration, in place: corrections run the same samples again."""
     for module in prepared.modules():
         if isinstance(module, RangeObserver):
             module.is_calibrated = True
@@ -157,22 +158,22 @@ def observed(
     sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]] = (),
     states: States = NO_STATES,
 ) -> GraphModule:
-    """The float module with observers that have seen nothing yet; the module is used up.
+    """Return the float module with empty observers; the given module is consumed.
 
     Args:
-        sequences: calibration data, which decides where norms need int16; without any they are like the rest.
-        states: of the module, where it has lifted ones.
+        sequences: calibration data, which decide where norms need int16; without any, none do.
+        states: of the module, if it has lifted ones.
     """
     from micronpu.quantize.compose import fold_batch_norms
 
     settings = getattr(quantizer, "settings", None)  # torchao's own quantizers have none
     for node in module.graph.find_nodes(op="call_module"):
-        if is_guard(module.get_submodule(str(node.target))):  # shapes are checked by us
+        if is_guard(module.get_submodule(str(node.target))):  # shapes are checked elsewhere
             module.graph.erase_node(node)
     with quiet(), torch.no_grad(), one_thread():
         if settings is not None and settings.io is None:
             mark_standardisation(module, sequences, settings.default)
-        # Before torch folds batch norms itself, since it writes into weights that other layers may share.
+        # Done before torch folds batch norms, since it writes into weights that other layers may share.
         fold_batch_norms(module)
         if sequences:
             mark_uneven(module, sequences, states)
@@ -183,12 +184,12 @@ def observed(
 
 
 def _first(states: States, sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]]) -> list[tuple[torch.Tensor, ...]]:
-    """All that a lifted module is given in the first call, in a list; an empty one where there is no call."""
+    """Return the inputs of the first call of a lifted module, in a list; an empty list without calls."""
     return [(*row, *states.initial) for sequence in sequences[:1] for row in sequence[:1]]
 
 
 def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
-    """The module with observers."""
+    """Return the module with observers."""
     is_ours = getattr(quantizer, "is_ours", None)  # torchao's own quantizers have none
     if is_ours is not None and is_ours():
         quantizer.check_use(is_qat=False)
@@ -201,14 +202,14 @@ def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
 
 
 def _with_whole_joints(module: GraphModule, quantizer: Any) -> GraphModule:
-    """As `_prepared`, of a step whose grids are told to its loop before anything is seen."""
+    """Return `_prepared` for the step of a loop, whose qparams the loop needs before calibration."""
     prepared = _prepared(module, quantizer)
     settle_joints(prepared)
     return prepared
 
 
 def _converted(prepared: GraphModule) -> GraphModule:
-    """The module with quantize and dequantize in the place of observers."""
+    """Return the module with quantize and dequantize instead of observers."""
     if post_training.is_prepared(prepared):
         return post_training.converted(prepared)
     from micronpu.quantize.pt2e import convert_pt2e
@@ -224,7 +225,7 @@ def _hand_on_states(module: GraphModule, made: GraphModule) -> None:
 def converted(
     prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], corrections: Corrections | None
 ) -> GraphModule:
-    """Conversion behind the corrections that need data: the quantized module; the prepared one is used up."""
+    """Apply the corrections that need data, and convert; the prepared module is consumed."""
     with quiet(), torch.no_grad(), one_thread():
         if corrections is not None and corrections.fit_ranges:
             fit_ranges(prepared, batches)
@@ -245,7 +246,7 @@ def quantize(
     progress: Progress | None = None,
     states: States = NO_STATES,
 ) -> GraphModule:
-    """Observers, calibration, corrections and conversion; the arguments are those of `calibrated`."""
+    """Prepare, calibrate, correct and convert a module; the arguments are those of `calibrated`."""
     return finished(calibrated(module, sequences, quantizer, progress, states), sequences, quantizer, states)
 
 
@@ -255,7 +256,7 @@ def finished(
     quantizer: Any,
     states: States = NO_STATES,
 ) -> GraphModule:
-    """Corrections and conversion of what `calibrated` gives, which is used up."""
+    """Correct and convert the result of `calibrated`, which is consumed."""
     settings = getattr(quantizer, "settings", None)  # torchao's own quantizers have none
     corrections = settings.corrections if settings is not None else None
     rows = [row for sequence in sequences for row in sequence]
@@ -268,10 +269,9 @@ def finished(
 
 
 def forget(module: nn.Module, kept: nn.Module) -> None:
-    """Drops the tensors of a module that is used up, but for those of parts that another one has.
+    """Delete the tensors of a consumed module, except those of parts that another one has.
 
-    A graph and its module refer to each other, so that they stand beside all that follows until Python looks for what
-    nobody else refers to.
+    A graph and its module refer to each other, so their memory would be kept until Python's next garbage collection.
     """
     shared = set(kept.modules())
     for part in module.modules():
@@ -290,22 +290,22 @@ def calibrate_and_quantize(
     is_qat: bool = False,
     train_fn: Callable[[nn.Module], Any] | None = None,
 ) -> GraphModule:
-    """Quantizes a model with calibration data, or by training.
+    """Quantize a model with calibration data, or by training.
 
     Args:
         model: an exported program, or the module of one.
         calibration_inputs: inputs of the model, one tuple of tensors each; for a model with states a list of sequences.
         quantizer: such as `NeutronQuantizer` or `EthosUQuantizer`, made with ``is_qat=True`` for the following.
         is_qat: prepare the model for quantization-aware training.
-        train_fn: trains the module that it is given, in place; without it, calibration sets the ranges.  With it, the
-            calibration inputs are not run, and may be an empty list.
+        train_fn: trains a module in place; without it, calibration sets the ranges.  With it, the calibration inputs
+            are not run, and may be an empty list.
 
     Returns:
         The quantized module, ready for a second ``torch.export.export``.
 
     Raises:
         ModelError: the model is not exported, or the calibration data does not fit it.
-        OptionError: the quantizer is for the other kind, or there is something to train with and no ``is_qat``.
+        OptionError: the quantizer is for the other kind, or ``train_fn`` is given without ``is_qat``.
     """
     check_switch("is_qat", is_qat)
     if isinstance(quantizer, type) or not callable(getattr(quantizer, "annotate", None)):

@@ -1,7 +1,7 @@
-"""Writes the compositions of `micronpu.ops` into the float program: the one walker.
+"""Application of the decompositions of `micronpu.ops` to the float program.
 
-It runs before annotation, so that every intermediate value gets an observer, and thus a grid, of its own.  What int8
-makes of the intermediate values is tested in `tests/compile/ops/test_operators_elementwise.py`.
+It runs before annotation, so that every intermediate value gets its own observer, and thus its own qparams.  Tests in
+`tests/compile/ops/test_operators_elementwise.py` measure the effect of int8 intermediate values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ aten = torch.ops.aten
 
 
 def _is_empty(node: Node) -> bool:
-    """Whether there are no elements in its result, of which nothing can be put together."""
+    """Return True if its result has no elements, which decompositions do not support."""
     shape = getattr(first_of(node.meta.get("val")), "shape", ())
     return any(isinstance(size, int) and size == 0 for size in shape)  # and not one that is known at run time only
 
@@ -42,7 +42,7 @@ def compose(model: GraphModule, capabilities: Capabilities, disabled: Collection
         capabilities: of the device.
         disabled: names of rewrites to leave out.
     """
-    apply(make_functional, disabled, model)  # first: compositions know no names in place
+    apply(make_functional, disabled, model)  # first, because decompositions do not know in-place names
     apply(spelled_out, disabled, model, capabilities)
     clean(model, _walk(model, capabilities, disabled, early=True))
     apply(fold_constants, disabled, model)
@@ -57,10 +57,10 @@ def fold_batch_norms(model: GraphModule) -> None:
 
 
 def norms_into_parameters(model: GraphModule) -> None:
-    """Folds the batch norms of a float model in place, the new weights as parameters, which can be trained.
+    """Fold the batch norms of a float model in place; the new weights are parameters, which can be trained.
 
     Raises:
-        ModelError: the statistics of a batch norm are no numbers to compute with.
+        ModelError: the statistics of a batch norm are not finite.
     """
     with torch.no_grad():
         fold_batch_norms(model)
@@ -86,12 +86,12 @@ def _walk(
     early: bool = False,
     only: Collection[str] = (),
 ) -> bool:
-    """One walk over the program.
+    """Traverse the program once.
 
     Args:
         clamps: overloads that are moved before a concatenation.
-        early: the compositions that say so, and not the others.
-        only: overloads; all unless given.
+        early: apply early decompositions instead of the others.
+        only: overloads; default: all.
     """
     changed = False
     shared: dict[tuple[Any, ...], Node] = {}
@@ -118,7 +118,7 @@ def _walk(
 
 
 def _replace(model: GraphModule, node: Node, made: Any, written: Collection[Node]) -> None:
-    """Puts what was made in the place of a node; what was written of the node itself goes on to read it."""
+    """Replace a node by its decomposition; nodes written for the node itself continue to read it."""
     if isinstance(made, Results):
         for index, reader in list(_unpacked(node)):
             if index in made.values:
@@ -128,7 +128,7 @@ def _replace(model: GraphModule, node: Node, made: Any, written: Collection[Node
     else:
         node.replace_all_uses_with(made, lambda user: user not in written)
         name, rule = GRID.of(node)
-        # Whoever gave the value its grid gave it to what stands for it.
+        # Qparams that were given to the value also apply to its replacement.
         if name == node.name and made in written and GRID.of(made)[0] != made.name:
             GRID.say(made, (made.name, rule))
     if not node.users:
@@ -136,7 +136,7 @@ def _replace(model: GraphModule, node: Node, made: Any, written: Collection[Node
 
 
 def _unpacked(node: Node) -> Iterator[tuple[int, Node]]:
-    """The nodes that unpack a tuple, with the index of what each takes."""
+    """Yield the nodes that unpack a tuple, with the index of their element."""
     return ((int(user.args[1]), user) for user in list(node.users) if is_getitem(user))  # type: ignore[arg-type]
 
 
@@ -159,7 +159,7 @@ _VIEWS = (
 def make_functional(model: GraphModule) -> bool:
     """x.relu_() -> relu(x), so that running the quantized program in eager mode changes no value that others read.
 
-    The traced program reads the result of an operator in place wherever it meant the operand afterwards.  One on a view
+    The traced program reads the result of an in-place operator wherever it used the operand afterwards.  One on a view
     with other readers stays, since those may see the change.  An input of the program keeps its value: inputs of a
     delegate are never written.
     """

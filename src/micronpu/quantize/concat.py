@@ -22,9 +22,9 @@ CLAMPS = frozenset(n for n, e in ATEN_IMPORTS.items() if e.is_activation and not
 def activation_before_concat(write: GraphWriter) -> Any:
     """relu(cat(conv(x), conv(z))) -> cat(relu(conv(x)), relu(conv(z))): a clamp goes into the layers before a cat.
 
-    Exact.  The layers and their clamps are one step of quantization each, and the parts share a grid without the values
-    that the clamp cuts off.  Done where at most one part keeps a clamp of its own; the pass of the same name does it in
-    programs that were quantized elsewhere.
+    Exact.  The layers and their clamps are quantized once each, and the parts share qparams without the values that the
+    clamp cuts off.  Applied if at most one part keeps a separate clamp; the pass of the same name does it in programs
+    that were quantized elsewhere.
     """
     node = write.node
     concat = node.args[0]
@@ -44,7 +44,7 @@ def activation_before_concat(write: GraphWriter) -> Any:
 
 
 def _fuses(clamp: Node) -> bool:
-    """Whether operators can take the clamp into themselves."""
+    """Return True if the clamp can be fused into operators."""
     try:
         fused_kind(clamp)
     except UnsupportedError:
@@ -53,7 +53,7 @@ def _fuses(clamp: Node) -> bool:
 
 
 def _takes_clamp(part: Any) -> bool:
-    """Whether the operator that computes a part takes a clamp behind it into itself."""
+    """Return True if a clamp can be fused into the operator that computes a part."""
     layer = part
     if part.target is hidden_batch_norm:  # in training, layer -> unfold -> batch norm
         layer = part.args[0].args[0]

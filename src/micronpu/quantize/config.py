@@ -1,4 +1,4 @@
-"""How tensors are quantized, and which part of a model is quantized how."""
+"""Quantization settings of tensors, and of parts of a model."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from micronpu.quantize.own_specs import check_specs, with_spec
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec
 from micronpu.upstream.torch import OpOverload, OpOverloadPacket, overload_part, packet_name, schema_of
 
-# Small enough for values in amperes or seconds; a softmax, whose exponents have 26 bits behind the point, reads no grid
-# that is four times as fine.
+# Small enough for values in amperes or seconds; the exponents of a softmax have 26 fractional bits, so a scale four
+# times smaller has no effect on it.
 ACTIVATION_EPS = {"int8": 2**-24, "int16": 2**-24}
-# Small enough for a channel with tiny weights to keep its own grid.
+# Small enough for a channel with tiny weights to keep its own scale.
 WEIGHT_EPS = 2**-24
 _CONSTANT_EPS = 2**-30
 SHARES, _SHARES_EPS = "shares", 2**-30
-"""Name of the observer of what a softmax gives to the values of long rows, and the smallest scale of that."""
+"""Name of the observer of weights of a softmax over long rows, and its smallest scale."""
 FINER = "finer"
-"""Name of the observer of results that have the grid of their operand unless their own is much finer."""
+"""Name of the observer of results that share their operand's qparams unless their own scale is much smaller."""
 _BEYOND = "beyond"
 OF_RESULTS = (SHARES, FINER, _BEYOND)
-"""Observers that know what the value is, and give it a grid that no other value asks for."""
+"""Observers for known kinds of values, whose qparams no other value uses."""
 
 Activations = Literal["int8", "int16"]
 Borders = Literal["int8", "uint8", "int16"]
-"""What a program's own inputs and outputs may be beside floats."""
+"""Integer types of a program's inputs and outputs."""
 
 
 class QuantizerChoices(TypedDict, total=False):
-    """What every quantizer may be asked for; `StaticQuantizer` says what it means and what is meant by nothing."""
+    """Options of all quantizers; `StaticQuantizer` describes them and their defaults."""
 
     per_channel: bool
     is_qat: bool
@@ -58,10 +58,10 @@ _TORCH_TYPES = {"int8": torch.int8, "int16": torch.int16}
 
 
 def check_activations(value: Any, name: str = "activations") -> Activations:
-    """An element type of activations.
+    """Check a dtype of activations.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is invalid.
     """
     known = get_args(Activations)
     if isinstance(value, str) and value in known:
@@ -74,10 +74,10 @@ def check_activations(value: Any, name: str = "activations") -> Activations:
 
 
 def check_borders(value: Any, name: str = "io") -> Borders:
-    """An element type of a program's own inputs and outputs.
+    """Check a dtype of a program's inputs and outputs.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is invalid.
     """
     known = get_args(Borders)
     if isinstance(value, str) and value in known:
@@ -90,31 +90,30 @@ def check_borders(value: Any, name: str = "io") -> Borders:
 
 @dataclass(frozen=True)
 class QuantizationConfig:
-    """How the tensors of an operator are quantized.
+    """Quantization of an operator's tensors.
 
-    Weights are int8, symmetric in [-127, 127], or in [-7, 7] where they shall have four bits.
+    Weights are int8, symmetric in [-127, 127], or in [-7, 7] for four bits.
 
     Attributes:
         per_channel: one weight scale per output channel rather than one per tensor.
         activations: "int8", asymmetric, or "int16", symmetric (16x8), for NPUs that have it.
         is_qat: fake quantization that lets gradients pass, for `prepare_qat_pt2e`, rather than observers.
-        activation_observer: where the range of an activation comes from in post-training quantization: "histogram"
-            (the range with the least squared error of values that are spread evenly over a step), "mse" (the same with
-            the error of each value as it is rounded), "percentile" (all but a small share at either end), "minmax"
-            (every value seen) or "moving_average" (of the extremes per batch).  QAT always takes the moving average.
-            Of 65536 steps none are worth clipping for: int16 takes every value seen for the first three, too.
+        activation_observer: where the range of an activation comes from in post-training quantization: "histogram" (the
+            range with the least squared error, assuming values spread evenly within an LSB), "mse" (the same with the
+            actual rounding error of each value), "percentile" (all but a small share at either end), "minmax" (every
+            value seen) or "moving_average" (of the extremes per batch).  QAT always takes the moving average. Clipping
+            gains nothing with 65536 values: for int16 the first three also use every value seen.
         percentile: for "percentile", of the values that are inside at either end, above 50 and up to 100.
-        input_observer: the same for the inputs of the program, of which nothing is clipped unless this says so.
+        input_observer: the same for the inputs of the program, which are not clipped by default.
         weight_observer: where the range of weights comes from: "minmax" (the largest weight) or "mse" (the range with
             the least squared error).
-        as_bytes: for `set_io` alone: the integers outside are uint8, 128 more than the int8 numbers that mean the same.
+        as_bytes: for `set_io` only: integer inputs and outputs are uint8, 128 more than in int8.
         input_spec, output_spec, weight_spec: torchao's `QuantizationSpec` of values that come into the program, of all
-            other activations and of weights, with an observer of your own; None for what the other fields say.
-        freeze_batch_norm: QAT only: batch norms use and keep the statistics that the model came with, for training
-            with small batches.  Their weight and bias are trained all the same.
+            other activations and of weights, with a custom observer; None to use the other fields.
+        freeze_batch_norm: QAT only: batch norms use and keep the model's statistics, for training with small batches.
+            Their weight and bias are trained.
 
-        weight_bits: 8, or fewer down to 4 for weights of 15 steps, which Vela stores in fewer bytes; they are computed
-            with as int8.
+        weight_bits: 8, or fewer down to 4 (15 values), which Vela stores in fewer bytes; they are computed as int8.
 
     Raises:
         OptionError: a value is of another type, or "freeze_batch_norm" is set without ``is_qat``.
@@ -171,28 +170,28 @@ class QuantizationConfig:
             )
 
     def widened(self) -> QuantizationConfig:
-        """The same with int16 activations; specs of the user's are for int8."""
+        """Return the configuration with int16 activations, without custom specs, which are for int8."""
         return replace(self, activations="int16", input_spec=None, output_spec=None)
 
     @classmethod
     def of_borders(cls, io: Borders, *, is_qat: bool = False) -> QuantizationConfig:
-        """Of the program's own inputs and outputs, for `StaticQuantizer.set_io`."""
+        """Return the configuration of the program's inputs and outputs, for `StaticQuantizer.set_io`."""
         activations: Activations = "int16" if io == "int16" else "int8"
         return cls(is_qat=is_qat, activations=activations, as_bytes=io == "uint8")
 
     @property
     def dtype(self) -> torch.dtype:
-        """Element type of activations."""
+        """Dtype of activations."""
         return _TORCH_TYPES[self.activations]
 
     @property
     def has_specs(self) -> bool:
-        """Whether an observer of the user's own is in it, which torchao calls."""
+        """True if it has a custom observer, which torchao calls."""
         return not (self.input_spec is self.output_spec is self.weight_spec is None)
 
     @property
     def activation(self) -> QuantizationSpec:
-        """One scale per tensor; int8 asymmetric, int16 symmetric, unless a spec of the user's says otherwise."""
+        """Spec of activations: one scale per tensor; int8 asymmetric, int16 symmetric, or a custom spec."""
         return with_spec(self._activation, self.output_spec)
 
     @property
@@ -215,30 +214,30 @@ class QuantizationConfig:
 
     @property
     def constant(self) -> QuantizationSpec:
-        """As `activation`, of a number that is known, however small: 1/N of a mean has a grid that holds it."""
+        """`activation` for a known number of any size: 1/N of a mean must be representable."""
         return replace(self.activation, eps=_CONSTANT_EPS)
 
     @property
     def shares(self) -> QuantizationSpec:
-        """Of the int8 result of a softmax over long rows, where it may have a finer grid than 1/256."""
+        """Spec of the int8 result of a softmax over long rows, if it may have a smaller scale than 1/256."""
         return replace(self._activation, observer=SHARES, eps=_SHARES_EPS, options=())
 
     @property
     def may_share(self) -> bool:
-        """Whether it is int8 and not for training, which shows fake quantization one grid from the beginning."""
+        """True if it is int8 and not for training, in which qparams must be known from the beginning."""
         return self.activations == "int8" and not self.is_qat and self.output_spec is None
 
     @property
     def beyond(self) -> QuantizationSpec:
-        """Of what other data may have more of than calibration has seen."""
+        """Spec of values that may be larger with other data than in calibration."""
         return replace(self._activation, observer=_BEYOND, options=())
 
     def finer(self, times: float, room: float) -> QuantizationSpec:
-        """Of an average or a clamp, which has a grid of its own where the steps of that are so much finer."""
+        """Return the spec of an average or a clamp, with its own qparams if their scale is smaller by this factor."""
         return replace(self._activation, observer=FINER, options=(("times", times), ("room", room)))
 
     def between(self, rule: Quantization) -> FixedQParamsQuantizationSpec | None:
-        """Of values between those of a fixed grid of whole numbers; None where its limits are not known."""
+        """Return the spec of values between those of fixed whole-number qparams; None if their limits are unknown."""
         if rule.limits is None:
             return None
         low, high = rule.limits
@@ -248,7 +247,7 @@ class QuantizationConfig:
         return replace(self.fixed_activation(rule), scale=scale, zero_point=zero_point)
 
     def fixed_activation(self, rule: Quantization) -> FixedQParamsQuantizationSpec:
-        """What an operator dictates for its result."""
+        """Return the fixed qparams that an operator prescribes for its result."""
         limits = torch.iinfo(self.dtype)
         qparams = rule.fixed_for(DType(self.activations))
         assert qparams is not None
@@ -263,9 +262,9 @@ class QuantizationConfig:
 
     @property
     def border_activation(self) -> QuantizationSpec:
-        """As `activation`, for outputs of the program: nothing that calibration has seen is clipped.
+        """`activation` for outputs of the program, without clipping of values seen in calibration.
 
-        Two clipped class scores would be equal, and which of them is the largest decides.
+        If two class scores were clipped, they would be equal, and the largest undecided.
         """
         if self.is_qat or not self._clips:
             return self.activation
@@ -277,7 +276,7 @@ class QuantizationConfig:
 
     @property
     def input_activation(self) -> QuantizationSpec:
-        """As `activation`, for inputs of the program."""
+        """`activation` for inputs of the program."""
         if self.input_spec is not None:
             return with_spec(self._activation, self.input_spec)
         if self.is_qat or (not self._clips and self.input_observer == "minmax"):
@@ -286,11 +285,11 @@ class QuantizationConfig:
 
     @property
     def symmetric_activation(self) -> QuantizationSpec:
-        """As `activation`, with zero point 0."""
+        """`activation` with zero point 0."""
         return replace(self.activation, qscheme=torch.per_tensor_symmetric)
 
     def weight(self, axis: int) -> QuantizationSpec:
-        """int8, symmetric in [-127, 127], or [-7, 7] of four bits; ``axis`` holds the output channels."""
+        """Return the spec of weights: int8, symmetric in [-127, 127], or [-7, 7]; ``axis`` has the output channels."""
         limit = 2 ** (self.weight_bits - 1) - 1
         made = QuantizationSpec(
             dtype=torch.int8,
@@ -310,7 +309,7 @@ class QuantizationConfig:
 
 
 def module_stack(node: Node) -> list[tuple[str, str]]:
-    """(path, class name) of the modules that a node was traced in, outermost first; [] where that is not recorded."""
+    """Return (path, class name) of the modules that a node was traced in, outermost first; [] if not recorded."""
     stack = node.meta.get("nn_module_stack") or {}
     return [
         (re.sub(r"@\d+$", "", str(path)).removeprefix("L['self']").lstrip("."), _class_name(kind))
@@ -327,7 +326,7 @@ Finder = Callable[[GraphModule], Iterable[Node]]
 
 
 def as_finder(given: Any) -> Finder:
-    """What finds the nodes that a user means.
+    """Return a function that finds the nodes that a user selects.
 
     Args:
         given: an object with ``find_nodes(model)``, a function of a node, or names or operators, one or several.
@@ -362,7 +361,7 @@ def get_symmetric_quantization_config(
     weight_qmax: int = 127,
     eps: float | None = None,
 ) -> QuantizationConfig:
-    """int8 activations and weights, by the name that ExecuTorch's users know.
+    """Return int8 activations and weights, under ExecuTorch's name.
 
     Args:
         is_per_channel: one weight scale per output channel rather than one per tensor.
@@ -370,10 +369,10 @@ def get_symmetric_quantization_config(
         is_dynamic: False, as ranges of an NPU are fixed.
         act_qmin, act_qmax: -128 and 127.
         weight_qmin, weight_qmax: -127 and 127, or -7 and 7 for weights of four bits.
-        eps: taken and not looked at; the smallest scale is 2^-24.
+        eps: ignored; the smallest scale is 2^-24.
 
     Raises:
-        OptionError: a range or kind of quantization that no NPU here has.
+        OptionError: no NPU supports the range or kind of quantization.
     """
     check_switch("is_dynamic", is_dynamic)
     check_type("eps", eps, float, int, type(None))
@@ -394,7 +393,7 @@ def get_symmetric_quantization_config(
 def get_symmetric_a8w4_quantization_config(
     is_per_channel: bool = True, is_qat: bool = True, is_dynamic: bool = False
 ) -> QuantizationConfig:
-    """int8 activations and weights of four bits; see `get_symmetric_quantization_config`."""
+    """Return int8 activations and 4-bit weights; see `get_symmetric_quantization_config`."""
     return get_symmetric_quantization_config(is_per_channel, is_qat, is_dynamic, weight_qmin=-7, weight_qmax=7)
 
 
@@ -406,7 +405,7 @@ def get_symmetric_a16w8_quantization_config(
     weight_qmax: int = 127,
     epsilon: float | None = None,
 ) -> QuantizationConfig:
-    """int16 activations and int8 weights; see `get_symmetric_quantization_config`."""
+    """Return int16 activations and int8 weights; see `get_symmetric_quantization_config`."""
     config = get_symmetric_quantization_config(
         is_per_channel, is_qat, is_dynamic, -128, 127, weight_qmin, weight_qmax, epsilon
     )
@@ -414,7 +413,7 @@ def get_symmetric_a16w8_quantization_config(
 
 
 def get_uint8_io_quantization_config(is_qat: bool = False, is_dynamic: bool = False) -> QuantizationConfig:
-    """Bytes 0 to 255 for `set_io`, on int8 grids shifted by 128, by the name that ExecuTorch's users know.
+    """Return uint8 for `set_io`, int8 qparams shifted by 128, under ExecuTorch's name.
 
     Raises:
         OptionError: `is_dynamic` is True.
@@ -424,12 +423,11 @@ def get_uint8_io_quantization_config(is_qat: bool = False, is_dynamic: bool = Fa
 
 @dataclass
 class QuantizationSettings:
-    """Which operator gets which configuration; None leaves it float.
+    """Configurations of operators; None leaves an operator float.
 
     The most specific setting wins: by node name, by a finder, by module name (the longest that fits), then by module
     type (the innermost), then by operator, then the global one.  ``io`` is for the inputs and outputs of the program,
-    where it is given: they are then integers outside of the program, too.  ``corrections`` are for the whole
-    model.
+    which are then integers.  ``corrections`` are for the whole model.
     """
 
     default: Setting = field(default_factory=QuantizationConfig)
@@ -444,17 +442,17 @@ class QuantizationSettings:
 
     @property
     def every(self) -> tuple[Setting, ...]:
-        """All configurations, whatever they are for."""
+        """All configurations."""
         by_name = (self.operators, self.types, self.names, self.nodes, self.found)
         of_finders = [setting for _, setting in self.finders]
         return (self.default, self.io, *of_finders, *(c for settings in by_name for c in settings.values()))
 
     def find(self, model: GraphModule) -> None:
-        """Asks the finders about a model; of several the last one decides."""
+        """Apply the finders to a model; the last one that finds a node decides."""
         self.found = {node.name: setting for finder, setting in self.finders for node in finder(model)}
 
     def of(self, node: Node) -> Setting:
-        """The configuration of a node."""
+        """Return the configuration of a node."""
         if node.name in self.nodes:
             return self.nodes[node.name]
         if node.name in self.found:
@@ -473,10 +471,10 @@ class QuantizationSettings:
         return self.default
 
     def check(self, model: GraphModule) -> None:
-        """Refuses a name that fits nothing in the model.
+        """Refuse a name that matches nothing in the model.
 
         Raises:
-            OptionError: with the names that come closest.
+            OptionError: with the closest names.
         """
         nodes = [n for n in model.graph.nodes if is_compute(n)]
         stacks = [module_stack(n) for n in nodes]
@@ -495,13 +493,13 @@ class QuantizationSettings:
 
 
 def operator_names(node: Node) -> tuple[str, ...]:
-    """The names that an operator answers to: with its overload and without."""
+    """Return the names of an operator, with its overload and without."""
     name = overload_name(node)
     return (name, name.split(".")[0]) if name and aten_overload(node) is not None else ()
 
 
 def operator_key(operator: Any) -> str:
-    """``conv2d.default`` or ``conv2d``, from an overload, a packet or a name such as ``aten::conv2d``.
+    """Return ``conv2d.default`` or ``conv2d``, from an overload, a packet or a name such as ``aten::conv2d``.
 
     Raises:
         OptionError: it is none of these, or ATen has no such operator.
@@ -526,7 +524,7 @@ def operator_key(operator: Any) -> str:
 
 
 def type_key(kind: Any) -> str:
-    """Qualified name of a module class, from the class or its name.
+    """Return the qualified name of a module class, from the class or its name.
 
     Raises:
         OptionError: it is neither.
@@ -558,14 +556,14 @@ def _close(name: str, known: set[str]) -> str:
 
 
 def stamp(model: GraphModule, settings: QuantizationSettings) -> None:
-    """Notes the configuration of every node in it, before rewrites replace operators and names."""
+    """Record the configuration of every node in it, before rewrites replace operators and names."""
     for node in model.graph.nodes:
         if is_compute(node):
             SETTING.say(node, (settings.of(node),))
 
 
 def stamped(node: Node, settings: QuantizationSettings) -> Setting:
-    """The configuration that a node was stamped with; a node that a rewrite made anew has that of its module."""
+    """Return the recorded configuration of a node; a node made by a rewrite has that of its module."""
     setting: Setting
     (setting,) = SETTING.of(node) or (settings.of(node),)
     return setting

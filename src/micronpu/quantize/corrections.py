@@ -1,4 +1,4 @@
-"""What may be done about the errors of rounded values, between calibration and conversion."""
+"""Corrections of quantization errors, between calibration and conversion."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from micronpu.base.arguments import check_switch
 
 @dataclass(frozen=True)
 class Corrections:
-    """What is done to weights, biases and ranges beside rounding.
+    """Corrections of weights, biases and ranges.
 
     Attributes:
-        equalize: cross-layer equalization: layers in a row with a ReLU between them share their ranges, channel by
+        equalize: cross-layer equalization: successive layers with a ReLU between them equalize their ranges, channel by
             channel.
-        bias_correction: the mean error that rounded weights make of each channel is taken out of the bias.
+        bias_correction: subtract the mean error of each channel by rounded weights from the bias.
         adaptive_rounding: weights are rounded up or down so that the error of the layer's result is small (AdaRound's
-            aim), rather than each to the nearest step.
-        fit_ranges: ranges of int8 activations, inputs among them, are those with which the error of the results is
-            small, rather than that of each tensor; in the place of what an observer finds.
-        projections: sqrt(a^2 + b^2) is computed as the largest of four projections of (a, b), at most 4 % off: without
-            squares, whose range int8 does not hold.
+            aim), instead of to the nearest value.
+        fit_ranges: ranges of int8 activations, inputs among them, minimize the error of the results instead of that of
+            each tensor; they replace the observers' ranges.
+        projections: sqrt(a^2 + b^2) is computed as the largest of four projections of (a, b), with an error of at most
+            4 %, since int8 cannot represent the range of squares.
 
     Raises:
         OptionError: a value is of another type.
@@ -34,7 +34,7 @@ class Corrections:
 
     @property
     def need_data(self) -> bool:
-        """Whether any of them looks at calibration rows."""
+        """True if any of them needs calibration samples."""
         return self.bias_correction or self.adaptive_rounding or self.fit_ranges
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A user's data, checked against the example inputs: rows, and sequences of calls of a model with states."""
+"""Checks of a user's data against the example inputs: samples, and sequences of calls of a model with states."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def calibration_sequences(
 
     Args:
         calibration: a list of sequences. A sequence is a list of calls, as `calibration_batches` takes them, or a
-            tensor or array with several rows for a model of batch 1. Calls that stand by themselves, tensors of one row
-            or tuples, are together one sequence, in their order.
+            tensor or array with several rows for a model of batch 1. Separate calls, tensors of one row or tuples, form
+            one sequence, in their order.
         examples: the example inputs.
         kind: what the data are for, in errors.
 
@@ -165,7 +165,7 @@ def _checked_input(where: str, value: Any, example: torch.Tensor) -> torch.Tenso
 
 
 def _tensor(where: str, value: Any) -> torch.Tensor:
-    """A dense tensor on the CPU, of whatever a user gave as one."""
+    """Return a user's value as a dense tensor on the CPU."""
     tensor = _from_numpy(value) if isinstance(value, np.ndarray) else value
     if not isinstance(tensor, torch.Tensor):
         kind = f"a NumPy array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
@@ -200,8 +200,8 @@ def _rows(item: tuple[torch.Tensor, ...], examples: Sequence[torch.Tensor]) -> l
 
 
 def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
-    """The array as a tensor; None where torch has no such type."""
-    # A copy where torch cannot share the memory: foreign byte order, negative strides, read-only.
+    """Return the array as a tensor; None if torch has no such dtype."""
+    # Copy if torch cannot share the memory: foreign byte order, negative strides, read-only.
     native = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
     try:
         return torch.from_numpy(native)

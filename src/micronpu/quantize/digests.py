@@ -1,4 +1,4 @@
-"""Digests of what a compilation is given: the exported model part by part, and the calibration data row by row."""
+"""Digests of a compilation's inputs: the exported model part by part, and the calibration data sample by sample."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from micronpu.frontend.exported import Exported
 from micronpu.quantize.data import Row
 
 _DIGITS = 16
-"""Hexadecimal digits of a digest: enough to tell one thing from another, where nobody means to deceive himself."""
+"""Hexadecimal digits of a digest: enough to detect accidental changes."""
 _MOST_ROWS = 1024
-"""Digests of rows; of more rows each is that of a block."""
+"""Maximum number of digests of samples; of more samples each is that of a block."""
 
 
 @dataclass(frozen=True)
 class Digests:
-    """Of the model's parts and of the data's, by name; see `micronpu.report.basis.Basis`."""
+    """Digests of the parts of the model and of the data, by name; see `micronpu.report.basis.Basis`."""
 
     model: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
 
 
 def of_model(given: Exported) -> dict[str, str]:
-    """Of the graph, of the example inputs, and of each tensor that the graph reads, by its path.
+    """Return digests of the graph, of the example inputs, and of each tensor that the graph reads, by its path.
 
-    The same wherever the model was exported: nothing in it says where its sources lie, nor how a tensor lies in memory.
+    They do not depend on the machine: neither the place of source files nor the layout of tensors matters.
     """
     lines: list[str] = []
     found = {"graph": "", "inputs": _of_tensors(given.examples)}
@@ -42,12 +42,12 @@ def of_model(given: Exported) -> dict[str, str]:
 
 
 def of_recording(calls: Sequence[Row]) -> str:
-    """Of the calls of one recording, wherever it stands in the data."""
+    """Return the digest of one recording's calls, independent of its position."""
     return _of_tensors([tensor for row in calls for tensor in row])
 
 
 def of_rows(sequences: Sequence[Sequence[Row]]) -> dict[str, str]:
-    """Of the rows in their order, numbered from 0, and of where sequences of calls begin."""
+    """Return digests of the samples in order, numbered from 0, and of the starts of sequences."""
     rows = [row for sequence in sequences for row in sequence]
     size = -(-len(rows) // _MOST_ROWS)
     found = {}
@@ -60,7 +60,7 @@ def of_rows(sequences: Sequence[Sequence[Row]]) -> dict[str, str]:
 
 
 def _tensors(module: GraphModule, lines: list[str], path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that a graph and those within it read, each once; adds a line for each node."""
+    """Yield the tensors that a graph and its subgraphs read, each once; add a line for each node."""
     seen: set[str] = set()
     for node in module.graph.nodes:
         lines.append(repr((node.op, node.name, str(node.target), node.args, node.kwargs)))

@@ -1,8 +1,8 @@
-"""The float network in double precision, so that what is learnt from its values is the same on every machine.
+"""The float network in float64, so that calibration gives the same result on every machine.
 
-Kernels of torch add up in the order that suits the instructions of a processor, and the last bits of a float32 sum come
-out one way here and another way there. In double precision they differ as well, thousands of times below a bit of a
-float32; an observer rounds what it sees to float32, and sees the same values everywhere.
+Torch's kernels add in an order that suits the processor, so the last bits of a float32 sum vary between machines. They
+vary in float64 as well, but far below the precision of float32; an observer rounds values to float32, and sees the same
+values everywhere.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from micronpu.quantize.observers import is_observer
 from micronpu.upstream.torch import OperatorBase, OpOverload, codegen_of, schema_of, tree_map
 
 _FACTORIES = ("arange", "full", "linspace", "ones", "scalar_tensor", "zeros")
-"""Operators that make a float32 tensor of numbers alone where no type is given."""
+"""Operators that make a float32 tensor from numbers only if no dtype is given."""
 _SMALL_IMAGE = 40 * 40
-"""Elements of a padded channel, up to which depthwise convolutions are computed tap by tap."""
+"""Maximum elements of a padded channel for which depthwise convolutions are computed tap by tap."""
 _PLAIN = frozenset(
     (
         *("adaptive_avg_pool2d", "add", "avg_pool1d", "avg_pool2d", "batch_norm", "cat", "clamp", "conv1d"),
@@ -36,14 +36,14 @@ _PLAIN = frozenset(
         *("upsample_nearest2d", "view"),
     )
 )
-"""Names of operators that most networks have, all with kernels for float64: such a network is not tried first."""
+"""Names of common operators with kernels for float64: networks with only these are not tried first."""
 
 
 def in_double(module: GraphModule, *, observes: bool = True) -> GraphModule:
-    """A module that computes the same in float64, with the same names of nodes, and the same observers.
+    """Return a module that computes the same in float64, with the same node names and observers.
 
-    It takes float32 as well, and leaves the module and its tensors alone. What is no operator of ATen, as control flow
-    and quantize, computes in float32 inside of it.
+    It also accepts float32, and does not change the module or its tensors. Calls that are no ATen operators, such as
+    control flow and quantize, compute in float32.
 
     Args:
         observes: False to leave out the observers.
@@ -74,9 +74,9 @@ def in_double(module: GraphModule, *, observes: bool = True) -> GraphModule:
 
 
 def learner(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> GraphModule:
-    """A copy of a module that learns in float64, or in float32 where an operator has no kernel for that.
+    """Return a copy of a module for training in float64, or in float32 if an operator has no kernel for that.
 
-    Its nodes, operators and tensors have the module's names. It takes what `as_learner` makes of rows.
+    Its nodes, operators and tensors have the module's names. `as_learner` converts its inputs.
 
     Args:
         rows: inputs, of which the first is tried.
@@ -97,43 +97,43 @@ def learner(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> Gr
         try:
             with torch.no_grad():
                 wide(*as_learner(wide, rows[0]))
-        except Exception:  # what is wrong with the model itself is said where it is run
+        except Exception:  # errors of the model itself are reported where it is run
             return same
     return wide
 
 
 def as_learner(made: GraphModule, row: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Inputs as a module of `learner` takes them."""
+    """Return inputs in the dtypes of a module from `learner`."""
     return tuple(map(_widened, row)) if _has_double(made) else row
 
 
 def runnable(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]], *, observes: bool = True) -> GraphModule:
-    """`in_double`, or the module itself where an operator of it has no kernel for that, or its types do not fit.
+    """Return `in_double`, or the module itself if an operator has no float64 kernel, or dtypes do not match.
 
     Args:
-        rows: inputs, of which the first is tried where the graph does not show that it is taken; no observer sees it.
+        rows: inputs, of which the first is tried if the graph does not show that it works; no observer sees it.
     """
     if _has_double(module):
-        return module  # types that do not fit would fit, and the model be judged that does not run
+        return module  # float64 would hide dtype mismatches of a model that does not run
     wide = in_double(module, observes=observes)
     if is_plain(module) or not rows:
         return wide
     try:
         with torch.no_grad(), unobserved(wide):
             FloatRun(wide).run(*rows[0])
-    except Exception:  # what is wrong with the model itself is said where it is run
+    except Exception:  # errors of the model itself are reported where it is run
         return module
     return wide
 
 
 def _has_double(module: GraphModule) -> bool:
-    """Whether weights or buffers are float64 already."""
+    """Return True if weights or buffers are float64 already."""
     values = (read(module, node) for node in module.graph.nodes if node.op == "get_attr")
     return any(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in values)
 
 
 def is_plain(module: GraphModule) -> bool:
-    """Whether all that a module calls is known to have kernels for float64, and it makes no types of its own."""
+    """Return True if all calls of a module have known float64 kernels, and it creates no tensors of a fixed dtype."""
     return all(_is_plain(node) for node in module.graph.nodes)
 
 
@@ -146,7 +146,7 @@ def _is_plain(node: Node) -> bool:
 
 
 def _name(overload: OpOverload) -> str:
-    """``add`` of ``aten::add.Tensor``."""
+    """Return ``add`` for ``aten::add.Tensor``."""
     return str(schema_of(overload).name).rpartition("::")[2]
 
 
@@ -157,7 +157,7 @@ def _loop_in_double(loop: Loop) -> Loop:
 
 
 def _put(root: nn.Module, path: str, value: Any) -> None:
-    """Makes the modules on the way; what is shared has several names."""
+    """Set an attribute, creating modules on its path; a shared tensor has several names."""
     *way, name = path.split(".")
     for part in way:
         if not hasattr(root, part):
@@ -185,7 +185,7 @@ def _widen_call(node: Node, made: Node) -> None:
 
 
 def _widen_factory(node: Node, made: Node, target: OpOverload) -> None:
-    """Gives an operator that makes a float32 of numbers alone the other type."""
+    """Set the dtype float64 for an operator that makes a float32 tensor from numbers only."""
     value = node.meta.get("val")
     is_single = isinstance(value, torch.Tensor) and value.dtype == torch.float32
     if is_single and _name(target) in _FACTORIES and made.kwargs.get("dtype") is None:
@@ -213,10 +213,10 @@ def _conv2d(
     dilation: Sequence[int] = (1,),
     groups: int = 1,
 ) -> torch.Tensor:
-    """As torch's; depthwise over small images, for which its kernel for float64 takes five times as long.
+    """Replace torch's convolution for depthwise over small images, for which its float64 kernel is five times slower.
 
-    Rows of the padded image lie behind each other: each tap multiplies one run of numbers, and what is computed between
-    the rows of the result is left out.
+    Rows of the padded image are concatenated: each tap multiplies one run of numbers, and the results between rows are
+    dropped.
     """
     if x.dim() != 4:
         alone: torch.Tensor = torch.ops.aten.conv2d.default(x, weight, bias, stride, padding, dilation, groups)

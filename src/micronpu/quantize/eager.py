@@ -1,7 +1,7 @@
 """A quantized module in eager mode, with half the memory and two thirds of the time, and the same bits.
 
-torch quantizes a tensor by way of four others of its size, and takes the zero points of channels as 64-bit integers,
-which makes a tensor of those of the weights.  Here one tensor is changed in place.
+torch quantizes a tensor with four temporaries of its size, and uses 64-bit zero points per channel, which become a
+tensor of the weights' size.  Here one tensor is changed in place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NARROW = (torch.int8, torch.uint8, torch.int16)
 
 
 class Eager(Interpreter):
-    """Runs a module as calling it does; weights are dequantized when they are read, and not before.
+    """Runs a module; weights are dequantized when they are read.
 
     Args:
         module: of `micronpu.quantize` or `convert_pt2e`.

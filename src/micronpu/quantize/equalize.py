@@ -1,10 +1,10 @@
-"""Cross-layer equalization (Nagel et al., 2019): channels of two layers in a row get weights of the same range.
+"""Cross-layer equalization (Nagel et al., 2019): channels of two successive layers get weights of the same range.
 
     y = second(relu(first(x)))      first's row c divided by s[c], second's column c multiplied by s[c]
 
-A ReLU lets a positive factor through, so that the network computes the same; and s = sqrt(range of the row / range of
-the column) makes both ranges the same, which helps a grid that all channels share: of weights with one scale per
-tensor, and of the activations between the two layers.
+A ReLU commutes with a positive factor, so that the network computes the same. s = sqrt(range of the row / range of the
+column) makes both ranges equal, which helps qparams that all channels share: of weights with one scale per tensor, and
+of the activations between the two layers.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _LAYERS = ("conv1d", "conv2d", "linear")
 _HOMOGENEOUS = ("relu", "relu_", "leaky_relu", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", "dropout")
 """f(s x) = s f(x) for s > 0, channel by channel."""
 _SMALLEST = 1e-6
-"""Of the largest range: a channel with less is dead, and stays as it is."""
+"""Fraction of the largest range below which a channel counts as dead, and is not changed."""
 _MOST = 1e4
-"""The largest factor, either way."""
+"""Maximum factor in either direction."""
 _ROUNDS = 20
 _CONVERGED = 0.01
 
 
 @dataclass
 class _Pair:
-    """Two layers in a row, and the batch norm behind the first where it is not folded."""
+    """Two successive layers, and the batch norm after the first if it is not folded."""
 
     first: Node
     norm: Node | None
@@ -39,14 +39,14 @@ class _Pair:
 
 
 def equalize(model: GraphModule) -> int:
-    """Equalizes all pairs of layers in a row, in place; how many there are.
+    """Equalize all pairs of successive layers, in place; return their number.
 
-    Weights that a second layer reads as well, and values that have a second reader, stay as they are. Weights get new
-    tensors: those of the model that was exported are left alone.
+    Weights that another layer reads as well, and values that have a second reader, are not changed. Weights get new
+    tensors: those of the exported model stay.
     """
     pairs = [pair for node in model.graph.nodes if (pair := _pair(model, node)) is not None]
     for _ in range(_ROUNDS):
-        # A depthwise layer stands in two pairs, so that the ranges settle after some rounds.
+        # A depthwise layer is in two pairs, so that the ranges converge after some rounds.
         if max((_apply(model, pair) for pair in pairs), default=0.0) < _CONVERGED:
             break
     return len(pairs)
@@ -84,7 +84,7 @@ def _is_layer(model: GraphModule, node: Node) -> bool:
         return False
     groups = given.get("groups", 1)
     weight = attribute(model, given["weight"])
-    # In groups, only depthwise: otherwise a column stands for another channel in every group.
+    # Groups only if depthwise: otherwise a column belongs to another channel in every group.
     return weight is not None and (groups == 1 or (weight.shape[1] == 1 and groups == weight.shape[0]))
 
 
@@ -107,7 +107,7 @@ def _columns(model: GraphModule, node: Node) -> int:
 
 
 def _factor(model: GraphModule, pair: _Pair) -> torch.Tensor:
-    """What the batch norm between the two multiplies each channel by."""
+    """Return the factor of each channel in the batch norm between the layers."""
     if pair.norm is None:
         return torch.ones(1)
     given = arguments(pair.norm)
@@ -118,9 +118,9 @@ def _factor(model: GraphModule, pair: _Pair) -> torch.Tensor:
 
 
 def _apply(model: GraphModule, pair: _Pair) -> float:
-    """One step; the largest change of a range, as the logarithm of its factor.
+    """Apply one iteration; return the largest change of a range, as the logarithm of its factor.
 
-    In double precision: a square root of float32 numbers has not the same last bit everywhere.
+    It uses float64: the last bits of a float32 square root vary between machines.
     """
     first, second = _weight(model, pair.first).double(), _weight(model, pair.second).double()
     rows = first.reshape(len(first), -1).abs().amax(1) * _factor(model, pair)
@@ -140,7 +140,7 @@ def _apply(model: GraphModule, pair: _Pair) -> float:
 
 
 def _scale(model: GraphModule, node: Any, factor: torch.Tensor, axis: int) -> None:
-    """Gives a constant other values along an axis."""
+    """Multiply a constant by factors along an axis."""
     value = attribute(model, node)
     if value is None:
         return

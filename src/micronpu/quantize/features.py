@@ -87,7 +87,7 @@ def _affine_chain(module: GraphModule, x: Node, reader: Node) -> list[Node]:
 def _loses(
     module: GraphModule, x: Node, chain: Sequence[Node], rows: Sequence[torch.Tensor], default: QuantizationConfig
 ) -> bool:
-    """Whether rounding the raw input and the constants costs far more than rounding the result."""
+    """Return True if rounding the raw input and the constants costs far more than rounding the result."""
     steps = 255 if default.activations == "int8" else 65535
     with torch.no_grad():
         raw = [row.detach().double() for row in rows]
@@ -115,10 +115,10 @@ def _rounded(value: torch.Tensor, step: float) -> torch.Tensor:
 
 
 def _computed(module: GraphModule, x: Node, chain: Sequence[Node], value: torch.Tensor, steps: int = 0) -> torch.Tensor:
-    """What the operators make of an input, in float64.
+    """Return the result of the operators for an input, in float64.
 
     Args:
-        steps: of the symmetric scale of each constant; 0 for exact constants.
+        steps: number of LSBs in the symmetric range of each constant; 0 for exact constants.
     """
     for node in chain:
         known: dict[Node, Any] = {n: attribute(module, n) for n in node.all_input_nodes}

@@ -1,7 +1,7 @@
-"""Functions of values that a mask hides: the mask goes behind the function, where what hides is small.
+"""Functions of masked values: the mask is applied after the function, if the filled value becomes small.
 
-sigmoid(masked_fill(x, mask, -1e9)) asks for one grid from -1e9 to the largest x, on which no x is left.  The function
-of -1e9 is 0, so that masked_fill(sigmoid(x), mask, 0) is the same, on the grids of x and of its sigmoid.
+sigmoid(masked_fill(x, mask, -1e9)) needs qparams for -1e9 to the largest x, which leave no precision for x.  The
+function of -1e9 is 0, so masked_fill(sigmoid(x), mask, 0) is equivalent, with the qparams of x and of its sigmoid.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from micronpu.quantize.switches import switchable
 from micronpu.quantize.writer import GraphWriter
 
 _FAR = 1e3
-"""Constants that are larger stand for infinity, as in front of a softmax (`micronpu.ops.attention`)."""
+"""Magnitude from which constants mean infinity, as before a softmax (`micronpu.ops.attention`)."""
 
 
 class _Fill(NamedTuple):
-    """A value of which a mask hides a part: what is hidden, where, by which number, and how to write the like."""
+    """A masked fill: operand, fill value, and a function that writes a similar fill."""
 
     x: Node
     value: float
@@ -89,14 +89,14 @@ def _infinite_pad(node: Node) -> bool:
 
 
 def _is_function(model: GraphModule, node: Node) -> bool:
-    """Whether a node is a function of one float by itself, with numbers beside it."""
+    """Return True if a node is a function of one float, with numbers as further operands."""
     if not node.args or not isinstance(node.args[0], Node) or len(node.all_input_nodes) != 1:
         return False
     return is_float32(node) and (is_function(overload_name(node)) or line_of(model, node) is not None)
 
 
 def _fill_of(model: GraphModule, node: Any) -> _Fill | None:
-    """What a fill with a number far from others is made of; None of another value."""
+    """Return the parts of a fill with a number far from others, or None."""
     name = overload_name(node)
     given = arguments(node) if name.startswith(("masked_fill.", "where.")) else {}
     if name.startswith("masked_fill."):
@@ -122,7 +122,7 @@ def _fill_of(model: GraphModule, node: Any) -> _Fill | None:
 
 
 def _number(model: GraphModule, x: Any) -> float | None:
-    """A number, or the one that all elements of a constant are."""
+    """Return a number, or the one that all elements of a constant are."""
     if isinstance(x, (int, float)):
         return float(x)
     known = attribute(model, x)

@@ -1,4 +1,4 @@
-"""The float network, run inside a module that is prepared for quantization."""
+"""Run of the float network inside a module that is prepared for quantization."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FloatRun(Interpreter):
 
 
 def called(node: Node, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """The result of a call; an operand that it would write into is copied, since others have a use for it."""
+    """Return the result of a call; an operand that it writes into is copied, since it may have other readers."""
     overload = aten_overload(node)
     if overload is not None and schema_of(overload).is_mutable and isinstance(args[0], torch.Tensor):
         args = (args[0].clone(), *args[1:])

@@ -1,4 +1,4 @@
-"""Which grid a value is on before calibration has seen anything: one that an operator dictates, moved or not."""
+"""Qparams that are known before calibration: those that an operator prescribes for its result, possibly moved."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from micronpu.quantize.specs import KEY, QuantizationSpec, Spec
 
 
 def rule_of(node: Node, entry: AtenImport) -> Quantization:
-    """The annotation rule of a node, which may depend on its arguments."""
+    """Return the annotation rule of a node, which may depend on its arguments."""
     rule = entry.quantization
     return rule(NodeArguments(node)) if callable(rule) else rule
 
 
 def dictated(node: Node, able: Capabilities) -> tuple[Node, Quantization] | None:
-    """What dictates the grid that a value is on, be it moved or selected since, and its rule; None without."""
+    """Return the operator that prescribes the qparams of a value, possibly moved or selected, and its rule; None
+    without."""
     while (entry := known_import(node)) is not None and able.computes(entry.overload):
         rule = rule_of(node, entry)
         if rule.output is OutputQuantization.FIXED:
@@ -37,24 +38,24 @@ def dictated(node: Node, able: Capabilities) -> tuple[Node, Quantization] | None
         if rule.output is not OutputQuantization.SHARED or len(operands) != 1:
             return None
         if rule.new_values is not NewValues.NONE and whole_grid_of(operands[0], able) is not None:
-            return None  # it was given another one
+            return None  # it was given different ones
         if (note := node.meta.get(KEY)) is not None and getattr(note.output_qspec, "observer", "") == FINER:
-            return None  # it may have another one
+            return None  # it may have different ones
         (node,) = operands
     return None
 
 
 def dictated_grid(node: Node, rule: Quantization, config: QuantizationConfig, able: Capabilities) -> Spec:
-    """The fixed grid of an operator; of an int8 softmax over long rows a finer one, where int16 is there to get it."""
+    """Return an operator's fixed qparams; for an int8 softmax over long rows a smaller scale, if int16 is available."""
     shape = node.meta["val"].shape
     long = overload_name(node) in SOFTMAX and len(shape) > 0 and shape[int(arguments(node)["dim"])] >= LONG
     return config.shares if long and able.has_int16 and config.may_share else config.fixed_activation(rule)
 
 
 def kept_grid(operand: Node, wanted: QuantizationSpec, config: QuantizationConfig, able: Capabilities) -> Spec:
-    """The grid that an operator reads a value on: its own where that is dictated, or else what is wanted.
+    """Return the spec with which an operator reads a value: the prescribed one, or else ``wanted``.
 
-    Another one would only round a second time, and two operands that are compared would have two grids.
+    Other qparams would only add a rounding, and two operands that are compared would have different ones.
     """
     source = dictated(operand, able)
     if source is None:
@@ -67,7 +68,7 @@ def kept_grid(operand: Node, wanted: QuantizationSpec, config: QuantizationConfi
 
 
 def whole_grid_of(operand: Node, able: Capabilities) -> Quantization | None:
-    """The rule of a value whose grid has whole numbers only, such as truth values; None for any other."""
+    """Return the rule of a value whose qparams represent only whole numbers, such as booleans; None for others."""
     rule = given_grid_of(operand)
     if rule is None:
         source = dictated(operand, able)
@@ -76,16 +77,16 @@ def whole_grid_of(operand: Node, able: Capabilities) -> Quantization | None:
 
 
 def common_grid_of(operands: list[Node]) -> Quantization | None:
-    """The rule of the grid that all of some values were given; None where they were given none, or several."""
+    """Return the rule of qparams that were given to all values; None if there are none, or several."""
     rules = [given_grid_of(operand) for operand in operands]
     return rules[0] if rules and all(rule == rules[0] for rule in rules) else None
 
 
 def observe_operands(places: Mapping[Any, Any]) -> None:
-    """Tells the observers of averages and clamps which of them observe what these are made of.
+    """Connect the observers of averages and clamps with those of their operands.
 
     Args:
-        places: observer by node or by (operand, reader) edge, as torchao has them while it prepares.
+        places: observer by node or by (operand, reader) edge, as in torchao's preparation.
     """
     for node, seen in places.items():
         observer = seen.own if isinstance(seen, PartObserver) else seen
@@ -96,4 +97,4 @@ def observe_operands(places: Mapping[Any, Any]) -> None:
             operand = node.all_input_nodes[0]
             of = places.get((operand, node), places.get(operand))
             both = isinstance(seen, PartObserver) and isinstance(of, PartObserver) and of.whole is seen.whole
-            observer.observe_operand(of.own if both else of)  # which then tells the whole once
+            observer.observe_operand(of.own if both else of)  # which then passes values to the whole once

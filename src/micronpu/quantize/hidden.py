@@ -1,4 +1,4 @@
-"""Batch norms that quantization-aware training simulates, as long as annotation shall not see them as such."""
+"""Batch norms that quantization-aware training simulates, under a name that annotation does not recognize."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ aten = torch.ops.aten
 
 
 def hidden_batch_norm(x: torch.Tensor, *rest: Any) -> torch.Tensor:
-    """A batch norm under a name that no rewrite before annotation takes it for; `reveal` gives it back."""
+    """Compute a batch norm under a name that no rewrite before annotation recognizes; `reveal` restores it."""
     result: torch.Tensor = aten.batch_norm.default(x, *rest)
     return result
 
 
 def batch_norm_behind(layer: Node) -> Node | None:
-    """The simulated batch norm that takes the result of a layer, between the rewrite and `reveal`, or None."""
+    """Return the simulated batch norm that reads the result of a layer, between the rewrite and `reveal`, or None."""
     if len(layer.users) != 1:
         return None
     (unfold,) = layer.users
@@ -28,7 +28,7 @@ def batch_norm_behind(layer: Node) -> Node | None:
 
 
 def reveal(model: GraphModule) -> None:
-    """Turns hidden batch norms back into ATen's, which torchao switches between training and evaluation."""
+    """Turn hidden batch norms into ATen's, which torchao switches between training and evaluation."""
     hidden = [node for node in model.graph.nodes if node.target is hidden_batch_norm]
     for node in hidden:
         node.target = aten.batch_norm.default

@@ -1,4 +1,4 @@
-"""Functions that a model spells out, as the one operator that computes them.
+"""Replacement of spelled-out functions by the operator that computes them.
 
 1 / (1 + exp(-x)) in int8 is rounded three times, once as an exponential of any size; sigmoid(x) is rounded once.
 """
@@ -75,7 +75,7 @@ def _of_division(model: GraphModule, node: Node, write: GraphWriter) -> Node | N
 
 
 def _of_sum(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
-    """Of the largest of a row and the logarithm of the sum beside it, both kept as an axis of 1 or neither."""
+    """Return logsumexp for the largest element of a row plus the logarithm of the sum, if both have the same axes."""
     if arguments(node)["alpha"] != 1:
         return None
     for largest, log in (node.args[:2], node.args[1::-1]):
@@ -97,7 +97,7 @@ def _of_sum(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
 
 
 def _before_squeeze(x: Any, axis: int) -> Any:
-    """What a value is without an axis of; the value itself where it is nothing of the kind."""
+    """Return the operand of a squeeze of an axis; any other value unchanged."""
     if _name(x) != "squeeze.dim":
         return x
     before = x.args[0]
@@ -120,7 +120,7 @@ _IDENTITIES: dict[str, Identity] = {
 
 
 def _inverse(model: GraphModule, x: Any, write: GraphWriter) -> Node | None:
-    """1 / x, where x is exp(z) or 1 + exp(z)."""
+    """Return 1 / x if x is exp(z) or 1 + exp(z)."""
     if _name(x) == "exp.default":
         return write("exp.default", _negated(model, x.args[0], write))
     z = _exponent_beside_one(model, x)
@@ -128,7 +128,7 @@ def _inverse(model: GraphModule, x: Any, write: GraphWriter) -> Node | None:
 
 
 def _exponent_beside_one(model: GraphModule, x: Any) -> Any:
-    """z of 1 + exp(z); None of another value."""
+    """Return z of 1 + exp(z), or None."""
     if _name(x) != "add.Tensor" or arguments(x)["alpha"] != 1:
         return None
     for one, power in (x.args[:2], x.args[1::-1]):
@@ -138,7 +138,7 @@ def _exponent_beside_one(model: GraphModule, x: Any) -> Any:
 
 
 def _negated(model: GraphModule, z: Any, write: GraphWriter) -> Node:
-    """-z, without an operator of its own where there is one that takes the sign."""
+    """Return -z, with the sign merged into an existing operator if possible."""
     if _name(z) == "neg.default":
         return z.args[0]  # type: ignore[no-any-return]
     if _name(z) in ("mul.Tensor", "div.Tensor") and (factor := _fixed(model, z.args[1])) is not None:
@@ -147,19 +147,19 @@ def _negated(model: GraphModule, z: Any, write: GraphWriter) -> Node:
 
 
 def _is_sum_of(x: Any, terms: Node) -> int | None:
-    """The axis along which x is the sum of terms, kept as one of size 1; None where it is not."""
+    """Return the axis along which x is the sum of terms, kept with size 1, or None."""
     if _name(x) != "sum.dim_IntList" or not _is_same(x.args[0], terms):
         return None
     return _only_axis(x)
 
 
 def _is_largest_of(x: Any, of: Any, axis: int) -> bool:
-    """Whether x is the largest of a value along an axis."""
+    """Return True if x is the largest of a value along an axis."""
     return _axis_of_largest(x) == axis and _is_same((x.args[0] if is_getitem(x) else x).args[0], of)
 
 
 def _axis_of_largest(x: Any) -> int | None:
-    """The axis along which x is the largest of a value, kept as one of size 1; None where it is not."""
+    """Return the axis along which x is the largest of a value, kept with size 1, or None."""
     if isinstance(x, Node) and is_getitem(x) and x.args[1] == 0 and _name(x.args[0]) == "max.dim":
         given = arguments(cast(Node, x.args[0]))
         return int(given["dim"]) % value_of(x).dim() - value_of(x).dim() if given["keepdim"] else None
@@ -167,11 +167,11 @@ def _axis_of_largest(x: Any) -> int | None:
 
 
 _DEPTH = 4
-"""Operators in a row that are compared; a model writes no more of them twice."""
+"""Maximum number of successive operators that are compared: models do not repeat longer expressions."""
 
 
 def _is_same(a: Any, b: Any, depth: int = _DEPTH) -> bool:
-    """Whether two values are one, or the same operators of the same values."""
+    """Return True if two values are one, or the same operators of the same values."""
     if not isinstance(a, Node) or not isinstance(b, Node):
         return type(a) is type(b) and bool(a == b)
     if a is b or not depth or a.op != "call_function" or a.target is not b.target or a.kwargs or b.kwargs:
@@ -182,7 +182,7 @@ def _is_same(a: Any, b: Any, depth: int = _DEPTH) -> bool:
 
 
 def _only_axis(node: Node) -> int | None:
-    """The one axis that is reduced and kept with a size of 1, counted from the end."""
+    """Return the one axis that is reduced and kept with a size of 1, counted from the end."""
     given, shape = arguments(node), value_of(node).shape
     axes = given["dim"]
     axes = list(axes) if isinstance(axes, (list, tuple)) else [axes]
@@ -192,7 +192,7 @@ def _only_axis(node: Node) -> int | None:
 
 
 def _fixed(model: GraphModule, x: Any) -> float | None:
-    """The number that a value is, whatever is trained; None of others."""
+    """Return the number that a value is, unless it is trained; None for others."""
     return None if is_trained(model, x) else number(model, x)
 
 

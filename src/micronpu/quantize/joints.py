@@ -1,10 +1,10 @@
-"""Values that are joined with larger ones, and read elsewhere, too: on which grid they are is known after calibration.
+"""Qparams of values that feed a concatenation and other operators, chosen after calibration.
 
-Operands of a concatenation share a grid.  Where a value of 0..1 is joined with one of 0..64 that grid has four steps
-for it, which is what the concatenation asks for, and too few for anything else that reads the value: it then keeps its
-own grid, and is rounded a second time where it is joined.  Elsewhere one grid saves that operator and that rounding.
-What is joined and joined again with larger values, as in a dense block, is such a part, and so is what it is made of;
-and so is the lesser of a small value and a large one.
+Operands of a concatenation share qparams.  If a value of 0..1 is concatenated with one of 0..64, the shared qparams
+leave four LSBs for it. That is enough for the concatenation, but not for other readers: the value then keeps its own
+qparams, and is requantized for the concatenation.  Otherwise shared qparams save that operator and that rounding.  The
+same holds for values that are concatenated repeatedly with larger ones, as in a dense block, for their operands, and
+for the minimum of a small value and a large one.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from micronpu.quantize.observing import Borders, RangeObserver
 from micronpu.quantize.specs import Place, QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
 
 _FINER = 4.0
-"""How many times finer a value's own steps are where it keeps them: what two bits are worth is worth an operator."""
+"""Ratio of scales from which a value keeps its own qparams: two bits of precision are worth an operator."""
 
 
 class PartObserver(RangeObserver):
-    """Sees a part of what one grid is for, and hands it on to the observer of the whole, whose grid it has until then.
+    """Observes a part of a concat group, and passes its values to the observer of the group, whose qparams it uses so
+    far.
 
     Args:
-        own: of the part alone.
-        whole: of all that is joined.
+        own: observer of the part alone.
+        whole: observer of the group.
         edges: names of (value, reader) where the part is joined.
-        fed: which of both learn from what is seen here.
-        follows: of a part that nothing else reads, what is made of it: it keeps its own grid where one of these does.
+        fed: the observers that learn from the values.
+        follows: for a part without other readers, the parts made of it: it keeps its own qparams if one of them does.
     """
 
     def __init__(
@@ -61,12 +62,12 @@ class PartObserver(RangeObserver):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for observer in self.fed:
             observer.forward(x)
-        self.min_val, self.max_val = self.own.min_val, self.own.max_val  # which poles look at
+        self.min_val, self.max_val = self.own.min_val, self.own.max_val  # singularities read these
         return x
 
     @property
     def is_fine(self) -> bool:
-        """Whether the part alone has much finer steps."""
+        """True if its own scale is at least `_FINER` times smaller than the group's."""
         if self.own.is_empty or self.whole.is_empty or (self.follows and not any(p.is_fine for p in self.follows)):
             return False
         return _FINER * float(self.own.calculate_qparams()[0]) <= float(self.whole.calculate_qparams()[0])
@@ -76,7 +77,7 @@ class PartObserver(RangeObserver):
 
 
 def joined_places(notes: Mapping[Node, QuantizationAnnotation]) -> set[Place]:
-    """The edges where a value is joined with others on one grid, of those operators whose result has it, too."""
+    """Return the edges of concat groups, for operators whose result shares the qparams."""
     found: set[Place] = set()
     for node, note in notes.items():
         shared = note.output_qspec
@@ -87,9 +88,8 @@ def joined_places(notes: Mapping[Node, QuantizationAnnotation]) -> set[Place]:
 
 
 def joined_results(notes: Mapping[Node, QuantizationAnnotation]) -> dict[Node, QuantizationSpec]:
-    """Values whose spec knows what they are, as of averages, and that are joined, be they moved before: with what the
-    joint asks for, which is the spec of all that is on its grid.
-    """
+    """Return values with special specs, as of averages, that feed a concat, possibly moved, with the spec of the concat
+    group."""
     found: dict[Node, QuantizationSpec] = {}
     for value, reader in (place for place in joined_places(notes) if isinstance(place, tuple)):
         asked = [spec for spec in notes[reader].input_qspec_map.values() if isinstance(spec, QuantizationSpec)]
@@ -104,16 +104,16 @@ def joined_results(notes: Mapping[Node, QuantizationAnnotation]) -> dict[Node, Q
 def watch_apart(
     observers: dict[Place, Any], specs: Mapping[Place, Spec], apart: Mapping[Place, Place], joints: Set[Place]
 ) -> None:
-    """Puts observers of parts in the place of those of a whole, for parts that are read elsewhere, in place.
+    """Replace the observers of concat groups by part observers, for values with other readers, in place.
 
-    y = cat(x, a); z = cat(y, b), and y is read elsewhere        a is on the grid of y, be it that of z or its own
-    y = cat(x, a); z = cat(x, b)                                 y and z may each be on their own
-    y = minimum(x, a)                                            x and a on that of y, beyond which they may saturate
+    y = cat(x, a); z = cat(y, b), and y is read elsewhere        a shares the qparams of y, its own or those of z y =
+    cat(x, a); z = cat(x, b)                                 y and z may each have their own y = minimum(x, a)
+    x and a share those of y, beyond which they may saturate
 
     Args:
         observers: of all places.
-        apart: for each place the one that stands for its group, were nothing joined.
-        joints: the edges where values are joined.
+        apart: for each place the representative of its group without concatenations.
+        joints: the edges of concat groups.
     """
     groups: dict[Place, list[Place]] = {}
     for place, first in apart.items():
@@ -134,7 +134,7 @@ def watch_apart(
         elif not joints.isdisjoint(places) and (results[id(whole)] > 1 or any(map(_is_extremum, values))):
             _part(observers, specs, places, edges)
     for places, edges in reversed(only_joined):
-        # Nothing but what is made of it reads it, which may itself be a part by now, of a finer grid than the whole.
+        # Only the concatenation reads it, which may itself be a part with a smaller scale than the group.
         made = list(dict.fromkeys(observers[edge] for edge in edges))
         if len(made) > 1 or any(_is_extremum(edge[1]) for edge in edges if isinstance(edge, tuple)):
             _part(observers, specs, places, edges, tuple(part for part in made if isinstance(part, PartObserver)))
@@ -147,7 +147,8 @@ def watch_apart(
             and isinstance(part, PartObserver)
             and (before := observers.get(edge[0])) is not part
         ):
-            # The result tells what the part is, and the operand has told the whole where it is on its grid.
+            # The result passes values to the part; the operand already passes them to the group if it shares its
+            # qparams.
             told = before is part.whole or (isinstance(before, PartObserver) and before.whole is part.whole)
             observers[edge] = PartObserver(part.own, part.whole, fed=() if told else (part.whole,))
 
@@ -159,7 +160,7 @@ def _part(
     edges: Collection[Place],
     follows: tuple[PartObserver, ...] = (),
 ) -> None:
-    """Watches a group of places apart, in place, where calibration finds its grid."""
+    """Observe a group of places separately, in place, if calibration finds its qparams."""
     learnt = _learnt(map(specs.__getitem__, places))
     if learnt:
         own = observer_for(learnt[0])
@@ -170,12 +171,12 @@ def _part(
 
 
 def _is_extremum(node: Node) -> bool:
-    """Whether the result is one of two operands, which may saturate on its grid where they are not chosen."""
+    """Return True if the result is one of two operands, which may saturate if they are not chosen."""
     return overload_name(node) in EXTREMA
 
 
 def _learnt(specs: Iterable[Spec]) -> list[QuantizationSpec]:
-    """Those whose grids calibration finds; first those that know what the value is, as of averages."""
+    """Return the specs whose qparams calibration finds; special ones, as of averages, first."""
     found = [spec for spec in specs if isinstance(spec, QuantizationSpec)]
     return sorted(found, key=lambda spec: spec.observer not in OF_RESULTS)
 
@@ -185,14 +186,14 @@ def _may_part(whole: Any) -> bool:
 
 
 def _reads_alone(places: Collection[Place], values: Collection[Node], joints: Collection[Place]) -> Iterator[bool]:
-    """For each reader of a group of values whether it is none that joins them, or that is in the group itself."""
+    """Yield for each reader of a group of values whether it is outside the concat group and the group itself."""
     for value in values:
         for user in value.users:
             yield (value, user) not in joints and user not in places
 
 
 def settle_joints(prepared: GraphModule) -> None:
-    """Decides for each part whether it keeps its own grid, by what calibration has shown, in place."""
+    """Choose for each part between its own qparams and the group's, by calibration, in place."""
     parts: dict[PartObserver, list[Node]] = {}
     for node in prepared.graph.nodes:
         if node.op == "call_module":

@@ -1,7 +1,7 @@
-"""What calibration has taught the observers of a module, as it is kept on disk.
+"""Calibration cache: the observed ranges of a module, stored on disk.
 
-It rests on the float program with every weight, on the data row by row, on torch and on the instructions of the
-processor.  A program that calls anything but operators of torch is not kept: nobody can say what their code is.
+The key depends on the float program with every weight, on the data sample by sample, on torch and on the instructions
+of the processor.  A program that calls anything but operators of torch is not cached, because their code is unknown.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Row = tuple[torch.Tensor, ...]
 
 
 def calibration_entry(prepared: GraphModule, states: States, sequences: Sequence[Sequence[Row]]) -> Entry | None:
-    """The place of what observers learn from some data; None where nothing can be kept.
+    """Return the cache entry for observers and data; None if nothing can be cached.
 
     Args:
-        prepared: with observers that have seen nothing.
+        prepared: with empty observers.
         states, sequences: of `micronpu.quantize.calibrate.calibrated`.
     """
     if CACHE.folder is None or not post_training.is_prepared(prepared):
@@ -56,7 +56,7 @@ def calibration_entry(prepared: GraphModule, states: States, sequences: Sequence
 
 
 def pack_observers(prepared: GraphModule) -> bytes:
-    """What the observers of a module have seen."""
+    """Return the observed values of a module as bytes."""
     told, blobs = [], []
     for name, observer in _observers(prepared):
         buffers = []
@@ -68,7 +68,7 @@ def pack_observers(prepared: GraphModule) -> bytes:
 
 
 def unpack_observers(prepared: GraphModule, data: bytes) -> None:
-    """Gives the observers of a module what others like them have seen."""
+    """Restore the observed values of a module."""
     told, blobs = head_and_rest(data)
     start = 0
     own = dict(_observers(prepared))
@@ -89,18 +89,18 @@ def _observers(prepared: GraphModule) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _numbers(observer: nn.Module) -> dict[str, int | float]:
-    """What an observer knows beside its buffers."""
+    """Return the numbers of an observer that are no buffers."""
     return {key: value for key, value in vars(observer).items() if type(value) in (int, float)}
 
 
 def _settings(observer: nn.Module) -> list[tuple[str, str]]:
-    """All that an observer was made with, as text; of functions their names."""
+    """Return all settings of an observer as text; functions by their names."""
     values = {key: value for key, value in vars(observer).items() if key not in _OF_EVERY_MODULE}
     return [(k, getattr(v, "__qualname__", "") or ("" if k == "operands" else repr(v))) for k, v in values.items()]
 
 
 def _is_known(prepared: GraphModule, node: Node) -> bool:
-    """Whether what a node computes is known by its name."""
+    """Return True if the code of a node is known by its name."""
     if node.op == "call_module":
         module = prepared.get_submodule(str(node.target))
         ours = type(module).__module__.startswith("micronpu.")
@@ -113,5 +113,5 @@ def _is_known(prepared: GraphModule, node: Node) -> bool:
 
 
 def _bytes(tensor: torch.Tensor) -> tuple[tuple[int, ...], Any]:
-    """Layout and values, which say their shape and dtype."""
+    """Return strides and values; the latter contain shape and dtype."""
     return tuple(tensor.stride()), tensor.detach().contiguous().numpy()

@@ -1,7 +1,7 @@
-"""Steps of a recurrent layer that are too many to be written out: one step in a graph of its own, called in a loop.
+"""Recurrent layers with too many steps to unroll: one step in a separate graph, called in a loop.
 
-While a model is quantized the step's graph is quantized beside it, with one grid for each state on its way in and out,
-and the grids of what goes into the loop and comes out of it are those that the values have outside.
+The step's graph is quantized together with the model. Each state has the same qparams as input and output of the step,
+and the inputs and outputs of the loop have the qparams of the values outside.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Loop(nn.Module):
 
     @property
     def grids(self) -> tuple[Grid, ...]:
-        """Of x and of each state, once the step is quantized: what quantize and dequantize take."""
+        """Qparams of x and of each state, after the step is quantized: the arguments of quantize and dequantize."""
         return LOOP_GRIDS.of(self.body)
 
     def forward(self, x: torch.Tensor, *initial: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -60,13 +60,13 @@ class Loop(nn.Module):
             states = tuple(new)
             results.append(y)
         if self.prepared is not None:
-            # A step treats each row of a batch by itself: all steps are observed at once.
+            # A step treats the rows of a batch independently: all steps are observed at once.
             self.prepared(x.reshape(-1, *x.shape[2:]), *(torch.cat(values) for values in zip(*before, strict=True)))
         return (torch.stack(results), *states)
 
 
 class _StepSettings(QuantizationSettings):
-    """Settings of the model for the step of a loop, which need not fit anything in it."""
+    """Settings of the model for the step of a loop; their names need not match anything in it."""
 
     def check(self, model: GraphModule) -> None:
         pass
@@ -76,7 +76,7 @@ class _StepSettings(QuantizationSettings):
 
 
 def loops_of(module: GraphModule) -> Iterator[tuple[Node, Loop]]:
-    """The loops of a module with the nodes that call them."""
+    """Yield the loops of a module with the nodes that call them."""
     for node in module.graph.nodes:
         if node.op == "call_module" and isinstance(found := module.get_submodule(str(node.target)), Loop):
             yield node, found
@@ -84,7 +84,7 @@ def loops_of(module: GraphModule) -> Iterator[tuple[Node, Loop]]:
 
 @contextlib.contextmanager
 def unobserved(module: GraphModule) -> Iterator[None]:
-    """In which the steps of loops see nothing more: calibration has shown them each row once."""
+    """Disable observation in the steps of loops: calibration has shown them each sample once."""
     steps = [(loop, loop.prepared) for _, loop in loops_of(module)]
     for loop, _ in steps:
         loop.prepared = None
@@ -96,10 +96,10 @@ def unobserved(module: GraphModule) -> Iterator[None]:
 
 
 def step_body(x: torch.Tensor, states: Sequence[torch.Tensor], mode: Any) -> tuple[GraphModule, list[Node]]:
-    """An empty graph of a step with its inputs, whose output is still to be set.
+    """Return an empty graph of a step with its inputs; its output must still be set.
 
     Args:
-        x: of one step, with ``states`` fake tensors of ``mode``.
+        x: of one step; like ``states`` a fake tensor of ``mode``.
     """
     graph = Graph()
     nodes = []
@@ -116,7 +116,7 @@ def step_body(x: torch.Tensor, states: Sequence[torch.Tensor], mode: Any) -> tup
 
 
 def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[GraphModule, Any], GraphModule]) -> None:
-    """Gives the step of each loop observers; what also stands outside of the loop is observed there.
+    """Give the step of each loop observers; values that are also outside of the loop share its observers.
 
     Args:
         prepared: the model with its observers.
@@ -127,7 +127,7 @@ def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[Grap
         own = quantizer.settings
         values = {name: getattr(own, name) for name in own.__dataclass_fields__}
         inner.settings = _StepSettings(**(values | {"io": own.default}))
-        with quiet():  # torch warns of its own copying
+        with quiet():  # torch warns about its own copying
             step = GraphModule(loop.body, copy.deepcopy(loop.body.graph))
         step.meta.update(loop.body.meta)
         loop.prepared = prepare(step, inner)
@@ -140,7 +140,7 @@ def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[Grap
             outside, inside = _behind(prepared, reader), _behind(loop.prepared, inputs["state_0"])
             if outside is None or inside is None or outside is inside or outside.dtype is not inside.dtype:
                 continue
-            # A state keeps all that was seen of it, and every grid that an operator dictates.
+            # Fixed qparams and other kinds of ranges must be kept for a state.
             if is_fixed(inside) or not is_of_extremes(outside):
                 _exchange(prepared, outside, inside)
                 for _, other in loops_of(prepared):
@@ -151,7 +151,7 @@ def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[Grap
 
 
 def convert_loops(prepared: GraphModule, convert: Callable[[GraphModule], GraphModule]) -> None:
-    """Quantizes the step of each loop of a module whose calibration is over.
+    """Quantize the step of each loop of a calibrated module.
 
     Args:
         convert: `convert_pt2e`.
@@ -176,7 +176,7 @@ def convert_loops(prepared: GraphModule, convert: Callable[[GraphModule], GraphM
 
 
 def _as_integers(module: GraphModule, view: ProgramView, loop: Node, source: Any, grid: tuple[Any, ...]) -> Any:
-    """An operand of a loop as the integers of a grid."""
+    """Return an operand of a loop as integers with these qparams."""
     assert isinstance(source, Node)
     if is_dequantize(source) and tuple(source.args[1:]) == grid:
         return source.args[0]
@@ -191,7 +191,7 @@ def _as_integers(module: GraphModule, view: ProgramView, loop: Node, source: Any
 
 
 def integer_loops(module: GraphModule) -> None:
-    """Makes what goes into loops and comes out of them integers, in place.
+    """Convert inputs and outputs of loops to integers, in place.
 
     p8 -> dequantize -> loop -> y -> quantize -> y8        p8 -> loop -> y8
     """
@@ -219,12 +219,12 @@ def integer_loops(module: GraphModule) -> None:
 
 
 def _index(node: Node) -> int | None:
-    """Which result of a loop a node takes."""
+    """Return the index of the result that a node takes from a loop."""
     return int(node.args[1]) if node.target is operator.getitem else None  # type: ignore[arg-type]
 
 
 def _observer(module: GraphModule, node: Any) -> Observer | None:
-    """The observer that a node calls, or None."""
+    """Return the observer that a node calls, or None."""
     if not isinstance(node, Node) or node.op != "call_module":
         return None
     found = module.get_submodule(str(node.target))
@@ -232,12 +232,12 @@ def _observer(module: GraphModule, node: Any) -> Observer | None:
 
 
 def _behind(module: GraphModule, node: Node) -> Observer | None:
-    """The first observer that reads a value."""
+    """Return the first observer that reads a value."""
     return next((o for user in node.users if (o := _observer(module, user)) is not None), None)
 
 
 def _exchange(module: GraphModule, old: Observer | None, new: Observer) -> None:
-    """Puts one observer in the place of another, wherever it stands."""
+    """Replace an observer by another, at all its places."""
     for name, found in list(module.named_modules(remove_duplicate=False)):
         if found is old and old is not new:
             module.set_submodule(name, new)

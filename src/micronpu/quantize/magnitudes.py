@@ -43,7 +43,7 @@ def has_magnitudes(model: GraphModule) -> bool:
 
 
 def _pair(node: Node) -> tuple[Any, Any] | None:
-    """The two values whose magnitude a node computes."""
+    """Return the two values whose magnitude a node computes, or None."""
     name = overload_name(node)
     if not name or not is_float32(node):
         return None
@@ -61,5 +61,5 @@ def _pair(node: Node) -> tuple[Any, Any] | None:
 
 
 def _root_of(square: Any) -> Any:
-    """x of x * x, x ** 2 and square(x)."""
+    """Return x of x * x, x ** 2 and square(x), or None."""
     return arguments(square)["self"] if isinstance(square, Node) and power_of(square) == 2 else None

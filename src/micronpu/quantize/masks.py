@@ -1,8 +1,8 @@
-"""Exclude masked scores from the calibration of what a softmax reads.
+"""Exclude masked scores from the calibration of a softmax's operand.
 
-A mask adds a number that stands for minus infinity.  A grid that reached down to it would have few steps left for the
-scores that count; one that ends `FLOOR` below the lowest of them is as good, since what saturates there weighs at most
-exp(-16) = 1.1e-7 times as much as any other, which is zero on the grids of a softmax.
+A mask adds a number that means minus infinity.  A range that covered it would leave few LSBs for the unmasked scores. A
+range that ends `FLOOR` below the lowest of them is as good, since a score that saturates there has at most exp(-16) =
+1.1e-7 of the weight of any other, which is zero in the result of a softmax.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.observers import is_average, is_fixed, is_observer
 
 FLOOR = 16.0
-"""How far below the lowest score that counts those lie that a mask hides."""
+"""Distance of masked scores below the lowest unmasked one."""
 _FAR = 32.0
-"""How far below the largest of its row a score counts; what lies lower weighs 1.3e-14 times as much, or less."""
+"""Distance below the largest of its row up to which a score counts; lower ones have at most 1.3e-14 of its weight."""
 
 
 def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
-    """Lifts scores that a mask hides before they are observed, in place.
+    """Lift masked scores before they are observed, in place.
 
     Args:
-        places: observer by node or by (operand, reader) edge, as torchao has them while it prepares.
+        places: observer by node or by (operand, reader) edge, as in torchao's preparation.
     """
     lifted: set[nn.Module] = set()
     for node in model.graph.nodes:
@@ -63,7 +63,7 @@ def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
 
 
 def give_grids_to_sums(model: GraphModule) -> None:
-    """Gives sums of masks the grid that the masks have, in place: their range is known, whatever calibration sees."""
+    """Give sums of masks the qparams of the masks, in place: their range is known before calibration."""
     for node in model.graph.nodes:
         if overload_name(node) != "add.Tensor" or len(node.all_input_nodes) != 2:
             continue
@@ -74,7 +74,8 @@ def give_grids_to_sums(model: GraphModule) -> None:
 
 
 def given_grid_of(value: Node, *, moved: bool = True) -> Quantization | None:
-    """The annotation rule with the grid that a value was given when it was written, see `micronpu.frontend.facts.GRID`.
+    """Return the rule with the qparams that were given to a value when it was written, see
+    `micronpu.frontend.facts.GRID`.
 
     Args:
         moved: it may have been moved since.
@@ -86,7 +87,7 @@ def given_grid_of(value: Node, *, moved: bool = True) -> Quantization | None:
     if not moved or entry is None or not entry.moves_only or not value.all_input_nodes:
         return None
     if callable(entry.quantization) and entry.quantization(NodeArguments(value)).new_values is not NewValues.NONE:
-        return None  # on a grid of its own
+        return None  # it has its own qparams
     rules = [given_grid_of(operand) for operand in value.all_input_nodes]
     return rules[0] if all(rule == rules[0] for rule in rules) else None
 
@@ -102,13 +103,13 @@ def _lifted(
     rows: Sequence[tuple[tuple[Any, ...], frozenset[int | None]]],
     also_floor: bool,
 ) -> tuple[Any, ...]:
-    """Scores, of which those that are hidden are `FLOOR` below the lowest of the others.
+    """Return scores, with masked ones lifted to `FLOOR` below the lowest of the others.
 
-    Hidden is what lies `_FAR` below the largest of its row, and a row of which all is.
+    Masked are scores `_FAR` below the largest of their row, and rows that are completely masked.
 
     Args:
-        rows: shapes of scores with the axes along which softmaxes read them; None for rows that lie along none.
-        also_floor: the floor is observed, too: that no key was hidden says nothing about the next inputs.
+        rows: shapes of scores with the axes along which softmaxes read them; None for rows along none.
+        also_floor: also observe the floor: later inputs may have masked keys even if these have none.
     """
     x, *others = given
     if not x.numel():
@@ -133,21 +134,21 @@ def _lifted(
 
 
 def _near_the_largest(observer: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Distances to the largest of a row without those of which the exponential is zero beside one."""
+    """Clip distances to the largest of a row where the exponential is zero compared with one."""
     x, *others = given
     return x.clamp(min=-FLOOR), *others
 
 
 def _is_of_shape(x: torch.Tensor, shape: tuple[Any, ...]) -> bool:
-    """Whether a value has a shape, of which some sizes may be known at run time only."""
+    """Return True if a value has a shape, some of whose sizes may be known only at run time."""
     pairs = list(zip(x.shape, shape, strict=False))
     return x.dim() == len(shape) and all(own == size for own, size in pairs if isinstance(size, int))
 
 
 def _rows(value: Node) -> frozenset[int | None]:
-    """The axes along which softmaxes read a value, be it moved before; empty where something else reads it, too.
+    """Return the axes along which softmaxes read a value, possibly moved; empty if it has other readers.
 
-    None stands for rows that lie along none: of those that are joined or cut, more than a row decides what counts.
+    None means rows along no axis: for concatenated or cut rows, more than one row decides which scores count.
     """
     known = value.meta.get("val")
     if not isinstance(known, torch.Tensor) or known.dim() == 0:
@@ -172,12 +173,12 @@ def _rows(value: Node) -> frozenset[int | None]:
 
 
 def _distances(largest: Node) -> list[Node]:
-    """What tells how far values are below the largest of their row."""
+    """Return the distances of values to the largest of their row."""
     return [user for user in largest.users if _distance_axis(user) is not None and user.args[1] is largest]
 
 
 def _distance_axis(node: Node) -> int | None:
-    """The axis of x - amax(x), of which exponentials are all that is read, as in a logsumexp; None of other nodes."""
+    """Return the axis of x - amax(x), if only its exponentials are read, as in a logsumexp, or None."""
     if overload_name(node) != "sub.Tensor" or arguments(node)["alpha"] != 1:
         return None
     x, largest = node.args
@@ -194,9 +195,9 @@ def _distance_axis(node: Node) -> int | None:
 
 
 def _axis_before(move: Node, value: Node, axis: int) -> int | None:
-    """The axis of a value that becomes a whole axis of what is moved; None where there is none.
+    """Return the axis of a value that becomes a whole axis of the moved value, or None.
 
-    A view tells by its strides: one step along the axis goes as far as a step along the other.
+    The strides of a view show this: steps along both axes have the same stride.
     """
     others = [node for node in move.all_input_nodes if node is not value]
     if not callable(move.target) or not all(isinstance(node.meta.get("val"), (int, torch.SymInt)) for node in others):
@@ -211,17 +212,17 @@ def _axis_before(move: Node, value: Node, axis: int) -> int | None:
 
 
 def _size(number: Any) -> int:
-    """A size, or an example of one that is known at run time only."""
+    """Return a size, or an example of one that is known only at run time."""
     return number if isinstance(number, int) else int(number.node.hint)
 
 
 def _hides(value: Node) -> bool:
-    """Whether a mask that the program is given or computes is added to a value."""
+    """Return True if a mask that the program receives or computes is added to a value."""
     return any(node.op == "call_function" and _is_mask(node) for node in _addends(value))
 
 
 def _addends(value: Node, depth: int = 16) -> Iterator[Node]:
-    """A value, and what it is the sum of, as far as it was only moved since."""
+    """Yield a value, and the addends of it through operators that only move it."""
     yield value
     entry = known_import(value)
     if depth and (overload_name(value) == "add.Tensor" or (entry is not None and entry.moves_only)):

@@ -1,8 +1,8 @@
-"""Norms over rows of unequal size, whose squares no grid of int8 holds.
+"""Row-wise norms over rows of unequal size, whose squares int8 cannot represent together.
 
-Rows that differ 10 times have squares that differ 100 times: on one grid of 255 steps those of the small rows are few.
-It takes no more than one such row in a hundred, where the others are what counts.  Which norms have such rows is seen
-in a few calibration rows, before the model is rewritten.
+Rows whose sizes differ by a factor of 10 have squares that differ by 100: with 255 LSBs for all, those of the small
+rows have few.  One such row in a hundred suffices if the others are the relevant ones.  A few calibration samples show
+which norms have such rows, before the model is rewritten.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ from micronpu.quantize.readers import power_of
 from micronpu.quantize.running import Row
 
 _UNEQUAL = 1.5
-"""How many times larger, of 100 rows, the 95th is than the 5th, from which a norm is computed in int16; beyond what so
-many normal numbers differ by."""
+"""Ratio between the 95th and the 5th of 100 rows from which a norm is computed in int16, beyond the ratio of as many
+normal numbers."""
 _COARSE = 0.04
-"""Error of the mean of a row's squares on a grid for all of them, in those of the mean, from which on single large rows
-count, too."""
+"""Relative error of the mean of a row's squares with shared qparams from which single large rows count, too."""
 _STEPS = 255
 _NORMAL = 1.65
 """Standard deviations from the middle to the 95th of 100 normal numbers."""
 _ROWS = 8
-"""Calibration rows that are looked at."""
+"""Number of calibration samples that are measured."""
 
 
 def mark_uneven(module: GraphModule, sequences: Sequence[Sequence[Row]], states: States) -> None:
-    """Notes in the meta of a norm's operators how unequal the sizes of its rows are, in place.
+    """Record in the meta of a norm's operators how unequal the sizes of its rows are, in place.
 
     Args:
-        sequences: calibration data, of which the first calls of some sequences are looked at.
-        states: of the module, where it has lifted ones.
+        sequences: calibration data, of which the first calls of some sequences are measured.
+        states: of the module, if it has lifted ones.
     """
     norms = {node: parts for node in module.graph.nodes if (parts := parts_of(node))}
     if not norms:
@@ -59,7 +58,7 @@ def mark_uneven(module: GraphModule, sequences: Sequence[Sequence[Row]], states:
 
 
 def widen(model: GraphModule, default: QuantizationConfig | None, able: Capabilities) -> None:
-    """Stamps the operators of such norms with int16, where the device has it and no setting is about them, in place."""
+    """Record int16 for the operators of such norms, if the device has it and no setting applies to them, in place."""
     if default is None or default.activations != "int8" or default.is_qat:
         return
     uneven = [node for node in model.graph.nodes if _is_uneven(node) and SETTING.of(node) == (default,)]
@@ -70,7 +69,8 @@ def widen(model: GraphModule, default: QuantizationConfig | None, able: Capabili
 
 
 def reaches_beyond(node: Node) -> bool:
-    """Whether a value is a negative power of a row's size, of which a smaller row than any that was seen has more."""
+    """Return True if a value is a negative power of a row's size, so that smaller rows than in calibration exceed its
+    range."""
     return _is_uneven(node) and (power_of(node) or 0.0) < 0
 
 
@@ -79,7 +79,7 @@ def _is_uneven(node: Node) -> bool:
 
 
 class _Sizes(Interpreter):
-    """Runs a module and notes the size of each row of each norm."""
+    """Runs a module and records the size of each row of each norm."""
 
     def __init__(self, module: GraphModule, norms: dict[Node, list[Node]]) -> None:
         super().__init__(module)
@@ -100,7 +100,7 @@ class _Sizes(Interpreter):
         return result
 
     def ratio(self, norm: Node) -> float:
-        """Of a large row and a small one, of those that are not empty, beyond that of normal numbers."""
+        """Return the ratio of a large row and a small one, among non-empty ones, relative to that of normal numbers."""
         sizes = torch.cat(self._found.get(norm, [torch.ones(1)])).double()
         sizes = sizes[sizes.isfinite() & (sizes > 1e-3 * sizes.nan_to_num(posinf=0.0).max())]
         if sizes.numel() < 2:
@@ -111,7 +111,7 @@ class _Sizes(Interpreter):
         return float(large / small) * (1 - spread) / (1 + spread)
 
     def _coarseness(self, norm: Node) -> float:
-        """How far the means of squares are off that are rounded to a grid for all of them, in those of the means."""
+        """Return the relative error of the means of squares that are rounded with shared qparams."""
         if not self._squares.get(norm):
             return 0.0
         squares = torch.cat(self._squares[norm]).double()
@@ -124,14 +124,14 @@ class _Sizes(Interpreter):
         return float(off.square().mean().sqrt())
 
     def largest(self, norm: Node) -> float:
-        """The size of the largest row."""
+        """Return the size of the largest row."""
         sizes = torch.cat(self._found.get(norm, [torch.ones(1)])).double()
         sizes = sizes[sizes.isfinite() & (sizes > 0)]
         return float(sizes.max()) if sizes.numel() else 1.0
 
 
 def _sizes(node: Node, x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """The root mean square of each row that a norm divides, up to a factor."""
+    """Return the root mean square of each row that a norm divides, up to a factor."""
     name = overload_name(node)
     if name not in NORMS:
         return result if name.startswith(("linalg_vector_norm", "std")) else result.clamp(min=0.0).sqrt()
@@ -140,7 +140,7 @@ def _sizes(node: Node, x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 
 
 def _squares(node: Node, x: torch.Tensor) -> torch.Tensor | None:
-    """What a norm takes the mean of, [rows, values of a row]; None where that is not known."""
+    """Return the squares that a norm averages, [rows, values of a row]; None if unknown."""
     name, given = overload_name(node), arguments(node)
     if name in NORMS:
         rows = _rows(node, x)
@@ -155,7 +155,7 @@ def _squares(node: Node, x: torch.Tensor) -> torch.Tensor | None:
 
 
 def _rows(node: Node, x: torch.Tensor) -> torch.Tensor:
-    """What a norm that is one operator divides, a row on the last axis."""
+    """Return the rows of a norm that is one operator, on the last axis."""
     given = arguments(node)
     if overload_name(node) in ("layer_norm.default", "rms_norm.default"):
         return x.flatten(-len(given["normalized_shape"]))
@@ -163,12 +163,12 @@ def _rows(node: Node, x: torch.Tensor) -> torch.Tensor:
 
 
 def measured(node: Node) -> bool:
-    """Whether a node measures the rows of a norm that is put together of several operators."""
+    """Return True if a node measures the rows of a norm that consists of several operators."""
     return overload_name(node) not in NORMS and bool(parts_of(node))
 
 
 def parts_of(node: Node) -> list[Node]:
-    """The operators of the norm whose rows a node measures; [] where it measures none."""
+    """Return the operators of the norm whose rows a node measures; [] if it measures none."""
     name = overload_name(node)
     if name in NORMS:
         return [node]
@@ -180,14 +180,14 @@ def parts_of(node: Node) -> list[Node]:
 
 
 def _squares_of(node: Node) -> Node | None:
-    """The squares of which a node is the mean or sum; None where it is that of anything else."""
+    """Return the squares whose mean or sum a node is, or None."""
     if overload_name(node) not in ("mean.dim", "sum.dim_IntList") or not isinstance(node.args[0], Node):
         return None
     return node.args[0] if power_of(node.args[0]) == 2 else None
 
 
 def _divided(node: Node) -> Iterator[Node]:
-    """What leads from the size of each row to the rows over it, and these; nothing where no rows are divided."""
+    """Yield the operators from the size of each row to the divided rows; nothing if no rows are divided."""
     rows, found = node.meta["val"].numel(), dict[Node, None]()
     waiting, ends = list(node.users), False
     while waiting:
@@ -201,7 +201,7 @@ def _divided(node: Node) -> Iterator[Node]:
         elif name in ("mul.Tensor", "div.Tensor"):
             found[user] = None
             ends = True
-            # What is divided may be centred first.
+            # The divided rows may be centred first.
             centred = [n for n in user.all_input_nodes if overload_name(n) == "sub.Tensor"]
             means = [m for n in centred for m in n.all_input_nodes if overload_name(m) == "mean.dim"]
             found |= dict.fromkeys([*centred, *means])

@@ -39,7 +39,7 @@ _PART = 0.125
 """Part of the range of a difference whose sign alone is read: its LSBs are smaller than those of its operands."""
 _AT_ZERO = Borders(frozenset({(0.0, 0.0)}))
 _DEEPEST = 4
-"""Operators in a row, of which each multiplies or adds a number, that are looked through."""
+"""Maximum number of successive operators that multiply or add a number, and are looked through."""
 
 
 def power_of(node: Node) -> float | None:
@@ -76,7 +76,7 @@ def observe_for_readers(model: GraphModule, places: Mapping[Place, Any]) -> None
     for node in model.graph.nodes:
         name = overload_name(node)
         jumps = facts.jumps_of(name, arguments(node)) if name else None
-        if jumps and isinstance(node.args[0], Node):  # also of what stays in float
+        if jumps and isinstance(node.args[0], Node):  # also if it stays in float
             _set_borders(model, places, node.args[0], Borders(jumps))
         observer = places.get(node)
         if not isinstance(observer, RangeObserver):
@@ -143,7 +143,7 @@ def _ends(value: Node, with_it: Callable[[Node], Iterable[Node]]) -> Ends | None
 
 
 def _stems_from(node: Node, clamp: Node) -> bool:
-    """Whether a node is a clamp, or what it gives, moved."""
+    """Return True if a node is a clamp, or its result, moved."""
     while node is not clamp:
         entry = known_import(node)
         if entry is None or not entry.moves_only or len(node.all_input_nodes) != 1:

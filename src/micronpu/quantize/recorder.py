@@ -129,7 +129,7 @@ def annotated(model: GraphModule) -> set[str]:
 
 def _copied(model: GraphModule) -> GraphModule:
     """Return a copy of a float program that shares its tensors."""
-    with quiet():  # torch warns of its own copying
+    with quiet():  # torch warns about its own copying
         made = GraphModule(model, copy.deepcopy(model.graph))
     made.meta.update(model.meta)
     for name, part in list(made.named_children()):

@@ -1,6 +1,6 @@
-"""Observers: where the range of a tensor comes from; one file each, with the name that users give it.
+"""Observers of tensor ranges; one file each, with the name in the options.
 
-Whatever stands in this folder is known: there is no list to be kept.
+All modules of this folder are observers: there is no other list.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSp
 
 @functools.cache
 def observers() -> Mapping[str, Observer]:
-    """All observers by their names."""
+    """Return all observers by their names."""
     found = {}
     for module in pkgutil.iter_modules(__path__):
         made: Observer = importlib.import_module(f"{__name__}.{module.name}").OBSERVER
@@ -28,17 +28,17 @@ def observers() -> Mapping[str, Observer]:
 
 
 def for_activations() -> tuple[str, ...]:
-    """What users may choose for activations."""
+    """Return the names of observers for activations."""
     return tuple(o.name for o in observers().values() if o.for_users)
 
 
 def for_weights() -> tuple[str, ...]:
-    """What users may choose for weights."""
+    """Return the names of observers for weights."""
     return tuple(o.name for o in observers().values() if o.for_weights is not None)
 
 
 def observer_for(spec: QuantizationSpec | FixedQParamsQuantizationSpec) -> RangeObserver | FixedObserver:
-    """The module that an annotation asks for."""
+    """Return the observer for an annotation."""
     grid = (spec.quant_min, spec.quant_max, spec.qscheme)
     if isinstance(spec, FixedQParamsQuantizationSpec):
         return FixedObserver(spec.dtype, spec.scale, spec.zero_point, *grid)
@@ -50,20 +50,20 @@ def observer_for(spec: QuantizationSpec | FixedQParamsQuantizationSpec) -> Range
 
 
 def is_observer(module: nn.Module) -> bool:
-    """Whether a module observes values, and changes none: ours or torchao's."""
+    """Return True if a module observes values without changing them: this package's or torchao's."""
     return hasattr(module, "calculate_qparams") and not hasattr(module, "fake_quant_enabled")
 
 
 def is_fixed(observer: nn.Module) -> bool:
-    """Whether an observer, ours or torchao's, has a grid that is dictated."""
+    """Return True if an observer, this package's or torchao's, has fixed qparams."""
     return isinstance(observer, FixedObserver) or type(observer).__name__ == "FixedQParamsObserver"
 
 
 def is_average(observer: nn.Module) -> bool:
-    """Whether the range of an observer, ours or torchao's, is an average of extremes."""
+    """Return True if the range of an observer, this package's or torchao's, is an average of extremes."""
     return observer.averages if isinstance(observer, RangeObserver) else "MovingAverage" in type(observer).__name__
 
 
 def is_of_extremes(observer: nn.Module) -> bool:
-    """Whether the range of an observer, ours or torchao's, is that of the extremes it has seen, or of their average."""
+    """Return True if the range of an observer, this package's or torchao's, consists of (averaged) extremes."""
     return observer.of_extremes if isinstance(observer, RangeObserver) else "MinMax" in type(observer).__name__

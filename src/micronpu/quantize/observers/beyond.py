@@ -1,4 +1,4 @@
-"""The grid of what becomes large where its operand is small, as 1 / x: other data may have a smaller one."""
+"""Range of values that become large if their operand is small, as 1 / x: other data may have smaller operands."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from micronpu.quantize.observing import Observer, RangeObserver
 
 _REACH = 4.0
-"""How many times as far as anything that was seen."""
+"""Ratio of the range to the largest observed value."""
 
 
 class BeyondObserver(RangeObserver):
-    """Four times as far as calibration has seen, for which int16 has the steps."""
+    """Four times the range of calibration, for which int16 has enough precision."""
 
     widens: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""The grid of an average or a clamp: that of its operand, on which it is computed, unless that leaves it few steps."""
+"""Qparams of an average or a clamp: those of its operand, as it is computed, unless their scale is too large."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 from micronpu.quantize.observing import Observer, RangeObserver
 
 _LEAST = 2.0
-"""How much finer it has to be at least, which is what operators ask for that have another form then."""
+"""Minimum ratio of scales for separate qparams."""
 
 
 class FinerObserver(RangeObserver):
-    """The extremes of what was seen, or the grid of the operand, whose observer sees the results, too.
+    """Chooses between the range of the values and the operand's qparams, whose observer sees the results, too.
 
     Args:
-        times: how much finer own steps have to be.
-        room: how much farther than what was seen a grid of its own reaches: averages of other data may, and what is
-            clipped costs more than a bit of many.
-        operand_grid: scale and zero point that the operand would have if its own had not whole numbers only.
+        times: required ratio of the operand's scale to the own scale.
+        room: range of separate qparams as a multiple of the observed range: averages of other data may exceed it, and
+            clipping costs more than some precision.
+        operand_grid: scale and zero point that the operand would have if its own were not only for whole numbers.
     """
 
     operands: tuple[Any, ...]
@@ -30,10 +30,10 @@ class FinerObserver(RangeObserver):
         super().__init__(*arguments, **options)
         self.times, self.room = times, room
         self.operand_grid = operand_grid
-        self.operands = ()  # in a tuple they are no parts of this module
+        self.operands = ()  # in a tuple they are no submodules
 
     def observe_operand(self, observer: Any) -> None:
-        """Tells what its values are made of; on a grid of several results there may be several."""
+        """Add an observer of the operand; several results that share qparams have several."""
         if observer is not None and observer is not self and observer not in self.operands:
             self.operands = (*self.operands, observer)
 
@@ -55,7 +55,7 @@ class FinerObserver(RangeObserver):
         else:
             return own
         seen = float(self.min_val) < 0.0 or float(self.max_val) > 0.0
-        # What was seen tells how small the results are; how far a grid of their own has to reach is another question.
+        # Observed values show how small the results are; separate qparams also need a margin.
         low, high = self.found()
         steps = float(high.clamp(min=0.0) - low.clamp(max=0.0)) / (self.quant_max - self.quant_min)
         is_worth = self.times * steps < float(shared[0]) and _LEAST * float(own[0]) <= float(shared[0])

@@ -1,4 +1,4 @@
-"""The range with the least squared error of values that are spread evenly over a step."""
+"""The range with the least squared error, assuming values spread evenly within an LSB."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import torch
 
 from micronpu.quantize.observing import HistogramObserver, Observer
 
-# Candidates for each end of a range; the least error is so flat that more of them change nothing.
+# Candidates for each end of a range; the minimum is so flat that more of them change nothing.
 _CANDIDATES = 64
 
 
 class SpreadErrorObserver(HistogramObserver):
-    """Compares all ranges at once: values outside of [low, high] are clipped to it, and all are rounded to its grid.
+    """Compares all ranges at once: values outside of [low, high] are clipped, and all are rounded.
 
     error(low, high) = sum (x - low)^2 [x < low] + sum (x - high)^2 [x > high] + n step^2 / 12
 
-    torch's own histogram looks for the range in steps, each a pass over all bins; a tensor whose values crowd near zero
-    takes hundreds of them, and a network of such tensors most of its compile time.
+    torch's own histogram searches the range in steps, each a pass over all bins. A tensor with most values near zero
+    takes hundreds of them, which dominates compile time.
     """
 
     def searched(self, low: float, high: float, count: torch.Tensor) -> tuple[float, float]:
@@ -25,7 +25,7 @@ class SpreadErrorObserver(HistogramObserver):
         # Number, sum and sum of squares of the values before each bin, and of all.
         moments = [torch.nn.functional.pad(torch.cumsum(count * middle**i, 0), (1, 0)) for i in range(3)]
 
-        # Both ends move towards zero, which every range holds; an end that is there already stays.
+        # Both ends move towards zero, which every range contains; an end at zero stays.
         zero = min(max(round(-low / width), 0), self.bins)
         first, last = _bins_towards(zero, start=0), _bins_towards(zero, start=self.bins)
         lows, highs = low + width * first.double(), low + width * last.double()
@@ -40,7 +40,7 @@ class SpreadErrorObserver(HistogramObserver):
 
 
 def _bins_towards(zero: int, start: int) -> torch.Tensor:
-    """Bin boundaries from ``start`` towards ``zero``, which is not among them unless it is where they start."""
+    """Return bin boundaries from ``start`` towards ``zero``, which is excluded unless both are equal."""
     if start == zero:
         return torch.tensor([start])
     bins: torch.Tensor = torch.linspace(start, zero, _CANDIDATES + 1, dtype=torch.float64)[:-1].round().long().unique()
@@ -48,7 +48,7 @@ def _bins_towards(zero: int, start: int) -> torch.Tensor:
 
 
 def _squares(bound: torch.Tensor, moments: list[torch.Tensor]) -> torch.Tensor:
-    """Sum of (x - bound)^2 over values given by their number, sum and sum of squares."""
+    """Return the sum of (x - bound)^2 over values given by their number, sum and sum of squares."""
     number, total, squares = moments
     return (squares - 2 * bound * total + bound**2 * number).clamp(min=0.0)
 

@@ -1,4 +1,4 @@
-"""Every value that was seen is in the range."""
+"""The range of all values."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from micronpu.quantize.observing import Observer, RangeObserver
 
 
 class MinMaxObserver(RangeObserver):
-    """The extremes of what was seen."""
+    """The extremes of the values."""
 
 
 def largest(weights: torch.Tensor, most: int) -> torch.Tensor:
-    """Of each row of [rows, n] the largest magnitude."""
+    """Return the largest magnitude of each row of [rows, n]."""
     return weights.abs().amax(1) if weights.numel() else weights.new_zeros(len(weights))
 
 

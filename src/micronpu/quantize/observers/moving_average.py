@@ -1,4 +1,4 @@
-"""The average of the extremes per batch, which later batches count more for."""
+"""The average of the extremes per batch, weighted towards later batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MovingAverageObserver(RangeObserver):
         self.max_val.copy_(high)
 
     def averaged(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The range with another batch in it."""
+        """Return the range with another batch in it."""
         return self.min_val + self.SHARE * (low - self.min_val), self.max_val + self.SHARE * (high - self.max_val)
 
 

@@ -1,4 +1,4 @@
-"""The range with the least squared error of each value as it is rounded."""
+"""The range with the least squared rounding error of the values."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from micronpu.quantize.observers.histogram import SpreadErrorObserver
 from micronpu.quantize.observing import Observer, in_order
 
 _CANDIDATES = 64
-"""For each end of a range."""
+"""Number of candidates for each end of a range."""
 
 
 class LeastErrorObserver(SpreadErrorObserver):
-    """As `SpreadErrorObserver`, with the error that rounding really makes.
+    """`SpreadErrorObserver` with the actual rounding error.
 
-    `SpreadErrorObserver` takes the values to be spread evenly over a step. After a ReLU half of them are zero, which
-    every grid holds exactly; an average of few inputs has few different values. Here each bin is rounded to each grid.
+    `SpreadErrorObserver` assumes values spread evenly within an LSB. After a ReLU half of them are zero, which is
+    always exact; an average of few inputs has few different values. Here each bin is rounded for each range.
 
         error(low, high) = sum over bins of count * (x - round(x))^2, x being the bin's middle, or zero itself
 
     Attributes:
-        zeros: how many of the values were exactly zero.
+        zeros: number of values that were exactly zero.
     """
 
     def __init__(self, *grid: Any, **more: Any) -> None:
@@ -36,7 +36,7 @@ class LeastErrorObserver(SpreadErrorObserver):
     def searched(self, low: float, high: float, count: torch.Tensor) -> tuple[float, float]:
         width = (high - low) / self.bins
         middle = low + width * (torch.arange(self.bins, dtype=torch.float64) + 0.5)
-        # One end at a time from the best of the coarse search, since all pairs of ends would take seconds per network.
+        # Search one end at a time from the best coarse range, since all pairs of ends would take seconds per network.
         first, last = super().searched(low, high, count)
         count = count.clone()
         if low <= 0.0 <= high:
@@ -51,7 +51,7 @@ class LeastErrorObserver(SpreadErrorObserver):
         return first, last
 
     def _errors(self, count: torch.Tensor, values: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """Squared error of values [bins] that occur ``count`` times on the grids of some ranges [ranges]."""
+        """Return the squared error of values [bins] that occur ``count`` times, for ranges [ranges]."""
         steps = self.quant_max - self.quant_min
         low, high = torch.broadcast_tensors(low.double().clamp(max=0.0), high.double().clamp(min=0.0))
         if self.is_symmetric:
@@ -64,9 +64,9 @@ class LeastErrorObserver(SpreadErrorObserver):
 
 
 def least_error_ranges(weights: torch.Tensor, most: int) -> torch.Tensor:
-    """For each row of [rows, n] the largest value of the best grid with 2 * most + 1 steps.
+    """Return the end of the best symmetric range with 2 * most + 1 values, for each row of [rows, n].
 
-    A single large weight makes the steps of all others large. Ranges from all to a fifth of the largest weight are
+    A single large weight makes the LSB of all others large. Ranges from all to a fifth of the largest weight are
     compared:
 
         error(range) = sum (w - clip(round(w / step), -most, most) * step)^2, step = range / most

@@ -1,4 +1,4 @@
-"""The range that leaves the same small share of the values outside at either end, whatever that costs."""
+"""The range that excludes the same small share of the values at either end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from micronpu.quantize.observing import HistogramObserver, Observer
 
 
 class PercentileObserver(HistogramObserver):
-    """All but a share of the values, at either end.
+    """Range without a share of the values at either end.
 
     Args:
         percentile: of the values that are in the range at either end, such as 99.99.
@@ -26,7 +26,7 @@ class PercentileObserver(HistogramObserver):
         width = (high - low) / self.bins
         below = torch.cumsum(count, 0)
         outside = (1 - self.percentile / 100) * below[-1]
-        # The bins in which the share is passed belong to the range.
+        # The bins in which the share is reached belong to the range.
         first = int(torch.searchsorted(below, outside, right=True))
         last = int(torch.searchsorted(below, below[-1] - outside)) + 1
         return min(low + width * first, max(high, 0.0)), max(low + width * min(last, self.bins), min(low, 0.0))
