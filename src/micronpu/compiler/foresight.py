@@ -40,7 +40,7 @@ def of_host(module: GraphModule, verdicts: Sequence[Verdict]) -> tuple[ReportWar
             continue
         lacking = _lacking(node, module)
         if lacking:
-            hint = hint_for(overload_name(node) or "").removesuffix(", or leave it to the core as it is")
+            hint = hint_for(overload_name(node), "write it with operators of docs/support-table.md")
             found.setdefault(lacking, _warning(verdict, lacking, hint))
     return tuple(found.values())
 

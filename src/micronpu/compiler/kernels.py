@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from torch.fx import Node
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.frontend.hints import hint_for
+from micronpu.frontend.program import overload_name
 from micronpu.partition.host_block import place_of
 from micronpu.partition.write import without_kernel
-
-_HINT = "other operators for it, or allow_missing_kernels=True where you register a kernel, here and on the board"
 
 
 def check_kernels(callers: Mapping[str, Node], allow: bool) -> tuple[str, ...]:
@@ -29,7 +29,8 @@ def check_kernels(callers: Mapping[str, Node], allow: bool) -> tuple[str, ...]:
         raise UnsupportedError(
             f"ExecuTorch has no portable kernel for {name}, which {place_of(callers[name])} calls on the host, so that "
             f"the program cannot run.{rest}",
-            hint=_HINT,
+            hint=f"{hint_for(overload_name(callers[name]), 'other operators for it')}; or allow_missing_kernels=True "
+            "where you register a kernel, here and on the board",
         )
     return tuple(
         f"ExecuTorch has no portable kernel for {name}, which the host part calls. Register one, here and on the "

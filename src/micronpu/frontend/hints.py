@@ -29,16 +29,21 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "grid_sample"),
         "x.flatten(2) @ matrix if the grid is constant, or F.interpolate; otherwise resample in the application",
     ),
-    (("embedding_bag",), "nn.Embedding, and the sum or mean of each bag, of a size that is known at export"),
+    (
+        ("embedding_bag", "_embedding_bag_forward_only"),
+        "nn.Embedding, and the sum or mean of each bag, of a size that is known at export",
+    ),
     (("bernoulli", "multinomial", "normal", "rand", "randn", "rand_like", "randn_like"), "make the noise an input"),
 )
+_GENERAL = "write it with operators of docs/support-table.md, or leave it to the core as it is"
 
 
-def hint_for(overload: str) -> str:
+def hint_for(overload: str, general: str = _GENERAL) -> str:
     """Return a hint for an ATen overload that no operator imports: an equivalent replacement, or general advice.
 
     Args:
         overload: such as ``topk.default``.
+        general: the general advice.
     """
     packet = overload.split(".")[0].rstrip("_")
     for names, advice in _ADVICE:
@@ -50,4 +55,4 @@ def hint_for(overload: str) -> str:
     same = sorted(name for name in WAYS if name.split(".")[0] == packet)
     if same:
         return f"{', '.join(f'`{name}`' for name in same)}, if the model can be written with it"
-    return "write it with operators of docs/support-table.md, or leave it to the core as it is"
+    return general

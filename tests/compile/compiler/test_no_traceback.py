@@ -85,7 +85,17 @@ CASES: dict[str, tuple[Callable[[], Any], type[MicroNpuError], tuple[str, ...]]]
     "no kernel, sort": (
         lambda: compiled(lambda m, x: torch.sort(x)[0]),
         UnsupportedError,
-        ("no portable kernel for aten::sort.values, which `sort`", "test_no_traceback.py:", "allow_missing_kernels"),
+        (
+            "no portable kernel for aten::sort.values, which `sort`",
+            "test_no_traceback.py:",
+            "torch.minimum",
+            "allow_missing_kernels",
+        ),
+    ),
+    "no kernel, bags": (
+        lambda: compiled(lambda m, x: F.embedding_bag(torch.arange(3), x[0, 0], torch.tensor([0, 1]))),
+        UnsupportedError,
+        ("_embedding_bag", "nn.Embedding", "allow_missing_kernels"),
     ),
     "no kernel, bilinear": (
         lambda: compiled(lambda m, x: m.bilinear(x, x)),
