@@ -39,7 +39,7 @@ def write_out_loops(module: GraphModule, also: Collection[str] = ()) -> tuple[tu
     Returns:
         Name of each loop, its steps, and whether data may end it earlier.
     """
-    found = [n for n in module.graph.nodes if n.op == "call_function" and _name(n) == "while_loop"]
+    found = [n for n in module.graph.nodes if flow_name(n) == "while_loop"]
     written = []
     for node in found:
         loop = _Loop(module, node, frozenset(also))
@@ -55,7 +55,8 @@ def write_out_loops(module: GraphModule, also: Collection[str] = ()) -> tuple[tu
     return tuple(written)
 
 
-def _name(node: Node) -> str:
+def flow_name(node: Node) -> str:
+    """Return the name of a control flow operator, such as ``cond``; "" for other nodes."""
     target: Any = node.target
     return target.name() if getattr(target, "namespace", "") == "higher_order" else ""
 
@@ -80,7 +81,7 @@ class _Loop:
             return False
         nodes = [n for graph in (self._condition, self._body) for n in graph.graph.nodes]
         return all(u.target is operator.getitem for u in users) and not any(
-            n.op in ("call_module", "get_attr") or _name(n) for n in nodes
+            n.op in ("call_module", "get_attr") or flow_name(n) for n in nodes
         )
 
     def steps(self) -> tuple[int, bool] | None:
@@ -110,7 +111,7 @@ class _Loop:
                 if ends_early:
                     (goes_on,) = self._inlined(self._condition, state)
                     both = torch.ops.aten.logical_and.default
-                    active = goes_on if active is None else _made(module, both, (active, goes_on), value_of(goes_on))
+                    active = goes_on if active is None else called(module, both, (active, goes_on), value_of(goes_on))
                     results = [self._kept(active, new, old) for new, old in zip(made, results, strict=True)]
                 else:
                     results = made
@@ -126,20 +127,26 @@ class _Loop:
         """Return the carried value: the new one while the loop runs, or else the old one."""
         if new is old:
             return new
-        return _made(self._module, torch.ops.aten.where.self, (active, new, old), value_of(new))
+        return called(self._module, torch.ops.aten.where.self, (active, new, old), value_of(new))
 
     def _inlined(self, graph: GraphModule, state: Sequence[Any]) -> list[Any]:
-        copies: dict[Node, Any] = {}
-        waiting = iter([*state, *self._given])
-        for node in graph.graph.nodes:
-            if node.op == "placeholder":
-                copies[node] = next(waiting)
-            elif node.op != "output":
-                copies[node] = self._module.graph.node_copy(node, copies.__getitem__)
-        return [copies[r] if isinstance(r, Node) else r for r in _given_back(graph)]
+        return inlined(self._module, graph, [*state, *self._given])
 
 
-def _made(module: GraphModule, target: Any, arguments: tuple[Any, ...], value: Any) -> Node:
+def inlined(module: GraphModule, graph: GraphModule, operands: Sequence[Any]) -> list[Any]:
+    """Copy the operators of a branch or a step into the graph of the module, and return its results."""
+    copies: dict[Node, Any] = {}
+    waiting = iter(operands)
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            copies[node] = next(waiting)
+        elif node.op != "output":
+            copies[node] = module.graph.node_copy(node, copies.__getitem__)
+    return [copies[r] if isinstance(r, Node) else r for r in given_back(graph)]
+
+
+def called(module: GraphModule, target: Any, arguments: tuple[Any, ...], value: Any) -> Node:
+    """Append an operator with the source line of its first operand, and return it."""
     made = module.graph.call_function(target, arguments)
     told: Mapping[str, Any] = next((a.meta for a in arguments if isinstance(a, Node)), {})
     made.meta.update({key: told[key] for key in ("stack_trace", "nn_module_stack") if key in told})
@@ -147,7 +154,8 @@ def _made(module: GraphModule, target: Any, arguments: tuple[Any, ...], value: A
     return made
 
 
-def _given_back(graph: GraphModule) -> list[Any]:
+def given_back(graph: GraphModule) -> list[Any]:
+    """Return the results of a graph."""
     (given,) = graph.graph.output_node().args
     return list(given) if isinstance(given, (tuple, list)) else [given]
 
@@ -161,7 +169,7 @@ def _results(graph: GraphModule, given: Sequence[Any]) -> list[Any]:
             values[node] = next(waiting)
         elif node.op == "call_function":
             values[node] = _computed(node, values)
-    return [values[r] if isinstance(r, Node) else r for r in _given_back(graph)]
+    return [values[r] if isinstance(r, Node) else r for r in given_back(graph)]
 
 
 def _computed(node: Node, values: _Values) -> Any:
@@ -208,7 +216,7 @@ class _Constants:
     def _of(self, node: Node) -> Any:
         if node.op == "get_attr":
             return self._attribute(node)
-        return _computed(node, self._values) if node.op == "call_function" and not _name(node) else _UNKNOWN
+        return _computed(node, self._values) if node.op == "call_function" and not flow_name(node) else _UNKNOWN
 
     def _attribute(self, node: Node) -> Any:
         """Return a small tensor that is neither written nor trained."""

@@ -13,6 +13,7 @@ from torch.export.graph_signature import ExportGraphSignature, TensorArgument
 from torch.fx import GraphModule, Node
 
 from micronpu.base.quiet import quiet
+from micronpu.frontend.loops import flow_name
 from micronpu.frontend.program import is_getitem, overload_name
 from micronpu.upstream.torch import set_graph
 
@@ -70,13 +71,7 @@ def without_regions(program: ExportedProgram) -> ExportedProgram:
 
 
 def _is_region(node: Node) -> bool:
-    target: Any = node.target
-    return (
-        node.op == "call_function"
-        and getattr(target, "namespace", "") == "higher_order"
-        and target.name() in _REGIONS
-        and any(isinstance(argument, Node) and argument.op == "get_attr" for argument in node.args)
-    )
+    return flow_name(node) in _REGIONS and any(isinstance(a, Node) and a.op == "get_attr" for a in node.args)
 
 
 def _parts(module: GraphModule, node: Node) -> tuple[GraphModule, Sequence[Any]]:
