@@ -1,10 +1,10 @@
-"""The contract of observers: modules that look at values while a model is calibrated, and say on which grid they fit.
+"""Interface of observers: modules that see values in calibration, and choose their qparams.
 
-One observer is one file in `micronpu.quantize.observers`. Post-training quantization of ours and torchao's
-`prepare_pt2e` both make their modules from it, see `micronpu.quantize.observers.observer_for`.
+Each observer is a file in `micronpu.quantize.observers`. Post-training quantization of this package and torchao's
+`prepare_pt2e` both make their modules with `micronpu.quantize.observers.observer_for`.
 
-The grid of a range depends on exact values and on operations of IEEE 754 that every machine rounds alike; where numbers
-are added up, that happens in double precision, in one order.
+Qparams depend on exact values and on IEEE 754 operations that every machine rounds alike; sums are computed in float64,
+in a fixed order.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _SYMMETRIC = (torch.per_tensor_symmetric, torch.per_channel_symmetric)
 
 @dataclass(frozen=True)
 class Observer:
-    """One way to learn a range from what calibration shows.
+    """A kind of observer.
 
     Attributes:
-        name: what users call it; the name of its file.
-        search: the module that looks at an activation.
-        for_weights: for each row of weights [rows, n] the end of its range [rows], for a symmetric grid of 2 * most + 1
-            steps; None where it is for activations alone.
+        name: its name in the options, and of its file.
+        search: the module that observes an activation.
+        for_weights: returns for each row of weights [rows, n] the end of its range [rows], for symmetric qparams with 2
+            * most + 1 values; None for activations only.
         options: fields of `QuantizationConfig` that ``search`` takes.
-        for_users: whether it can be asked for; the others are for certain operators.
+        for_users: True if users can select it; the others are for certain operators.
     """
 
     name: str
@@ -45,16 +45,16 @@ class Observer:
 
     @property
     def clips(self) -> bool:
-        """Whether it may leave out values that calibration has seen, for finer steps."""
+        """True if it may exclude values seen in calibration, for a smaller scale."""
         return not self.search.of_extremes
 
 
 @dataclass(frozen=True)
 class Borders:
-    """Numbers that shall lie half way between two steps of a grid, since what reads its values jumps there.
+    """Thresholds of a value's readers, which must be halfway between two quantized values.
 
     Attributes:
-        rows: (first, distance) of numbers in a row without end, to either side; of one number the distance is 0.
+        rows: (first, distance) of an infinite sequence of numbers; the distance of a single number is 0.
     """
 
     rows: frozenset[tuple[float, float]] = frozenset()
@@ -66,11 +66,11 @@ class Borders:
         return Borders(self.rows | other.rows)
 
     def before(self, factor: float, addend: float) -> Borders:
-        """Those of x where these are of factor * x + addend."""
+        """Return the thresholds of x for thresholds of factor * x + addend."""
         return Borders(frozenset(((first - addend) / factor, distance / abs(factor)) for first, distance in self.rows))
 
     def within(self, low: float, high: float) -> list[float]:
-        """Those inside of a range, in order; zero is none, as it is a step of every grid."""
+        """Return the thresholds inside of a range, in order; zero is none, as it is exact in all qparams."""
         found = set()
         for first, distance in self.rows:
             if not distance:
@@ -82,45 +82,46 @@ class Borders:
 
 
 _MOST = 64
-"""How many numbers in a row a range may hold: with more than four steps to each."""
+"""Maximum number of thresholds in a range, with more than four LSBs for each."""
 _WIDER = 1.25
-"""By how much steps may become wider for a number to lie between two of them."""
+"""Maximum factor by which a scale may grow for a threshold to be between two LSBs."""
 _PLACES = 512
-"""Widths of steps that are tried."""
+"""Number of scales that are tried."""
 _NOTHING = 2**-16
-"""Smallest scale of what has been 0 throughout.  Other rows may have more, whose sums would leave int32 where they are
-multiplied to a finer grid."""
+"""Smallest scale of values that were always 0.  Other samples may have larger ones, whose sums would overflow int32
+when they are requantized to a smaller scale."""
 
 _ENOUGH = 600
-"""So many values have shown how far others reach. Of 98 random networks 1,000 made more worse, 300 fewer better."""
+"""Number of values above which no margin is added to the range. Of 98 random networks 1,000 made more worse, 300 fewer
+better."""
 FARTHEST_BEYOND = 2**20
-"""How many times farther than a grid reaches a value may lie that saturates on it: kernels count its steps in int32."""
+"""Maximum ratio of a saturating value to the range: kernels count its LSBs in int32."""
 _FARTHEST = 6
-"""As many ends of calls tell how far others may reach; of fewer calls nothing is told."""
+"""Number of extremes of calls for estimating those of other samples, and minimum number of calls."""
 
 
 class RangeObserver(nn.Module):
-    """Learns a range from the values that it is called with, and lets them through.
+    """Learns a range from the values that it is called with, and returns them unchanged.
 
     Args:
-        dtype: integers of the grid, from ``quant_min`` to ``quant_max``.
-        qscheme: torch's name of the kind of grid: per tensor or per channel, with zero point 0 or without.
+        dtype: dtype of the integers, from ``quant_min`` to ``quant_max``.
+        qscheme: torch's scheme: per tensor or per channel, symmetric or affine.
         eps: the smallest scale.
 
     Attributes:
-        min_val, max_val: the ends that were seen; infinite, or empty, before anything was.
-        of_extremes: whether the grid is that of the extremes that were seen, or of their average.
-        averages: whether it is that of their average.
-        widens: whether the grid reaches beyond what was seen where that were few values.
-        calls, values: how many were seen, while they are few.
-        is_calibrated: whether all rows were seen; what is seen from then on was seen before.
-        farthest: [2, `_FARTHEST`], downwards and upwards: the farthest ends of single calls, the largest first.
-        borders: numbers that shall lie between two steps, of a grid of 256.
-        pole: a `micronpu.quantize.readers.Pole`, where there is one.
-        part: of the range that was found, on which the grid is; what is beyond saturates.
-        is_whole: whether the values are whole numbers, of which a grid of 256 shall have every one.
-        within: the ends of what is seen; what lies beyond counts as if it were there, unless it is very far.
-        lowest, highest: what was seen, be it beyond them.
+        min_val, max_val: the observed extremes; infinite, or empty, before the first call.
+        of_extremes: True if the qparams follow from the observed extremes, or their average.
+        averages: True if they follow from the average.
+        widens: True if the range gets a margin after few values.
+        calls, values: numbers of observed calls and values, while they are few.
+        is_calibrated: True after calibration; later values are repetitions.
+        farthest: [2, `_FARTHEST`], downwards and upwards: the farthest extremes of single calls, largest first.
+        borders: thresholds that must be between two LSBs, for int8.
+        pole: a `micronpu.quantize.readers.Pole`, or None.
+        part: fraction of the found range that the qparams cover; values beyond saturate.
+        is_whole: True for whole numbers, all of which int8 must represent.
+        within: limits of the observed values; values beyond count as the limit, unless they are very far.
+        lowest, highest: observed extremes, even beyond these limits.
     """
 
     min_val: torch.Tensor
@@ -178,35 +179,35 @@ class RangeObserver(nn.Module):
             self.calls, self.values = self.calls + 1, self.values + x.numel()
 
     def heed(self, borders: Borders) -> None:
-        """Puts numbers between two steps, beside those it knows of."""
+        """Add thresholds."""
         self.borders |= borders
 
     def see(self, x: torch.Tensor) -> None:
-        """Widens the range for values of any shape, at least one."""
+        """Widen the range for values of any shape, at least one."""
         low, high = torch.aminmax(x.to(self.min_val.dtype))
         self.min_val.copy_(torch.minimum(low, self.min_val))
         self.max_val.copy_(torch.maximum(high, self.max_val))
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has seen nothing."""
+        """True if it has seen nothing."""
         return not self.min_val.numel() or bool(torch.isinf(self.min_val).any() or torch.isinf(self.max_val).any())
 
     def found(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The two ends of the range, once something was seen."""
+        """Return the two ends of the range, after the first call."""
         return self.min_val, self.max_val
 
     def settle(self, low: torch.Tensor, high: torch.Tensor) -> None:
-        """Gives it another range, whatever was seen."""
+        """Replace the range."""
         self.values = _ENOUGH
         self.min_val.copy_(low)
         self.max_val.copy_(high)
 
     def beyond(self) -> tuple[float, float]:
-        """How much farther than was seen the range reaches, downwards and upwards.
+        """Return the margin of the range, downwards and upwards.
 
-        The excess of large values over one of them hardly depends on which one it is: of k times as many values the
-        largest is expected farther away by ln(k) times the mean excess, as in the tail of a Laplace distribution.
+        In the tail of a Laplace distribution, the mean excess over a threshold does not depend on the threshold: the
+        largest of k times as many values is expected to be larger by ln(k) times the mean excess.
 
         Source: Pickands, Statistical inference using extreme order statistics, Annals of Statistics 3 (1975).
         """
@@ -216,12 +217,12 @@ class RangeObserver(nn.Module):
         found = []
         for row, most, least in zip(self.farthest.tolist(), first, last, strict=True):
             excess = sum(end - least for end in row[:-1]) / (_FARTHEST - 1)
-            # What never passes zero is, to that side, nothing; and nothing is twice as far as all that was seen.
+            # Values of one sign get no margin beyond zero, and a margin at most doubles the range.
             found.append(min(excess * _logarithm(_ENOUGH / self.values), most) if most > 0 else 0.0)
         return found[0], found[1]
 
     def _ends(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """From where to where the grid reaches, before anything but the range has a say."""
+        """Return the ends of the range, before thresholds and whole numbers are considered."""
         low, high = self.found()
         if low.numel() == 1:
             less, more = self.beyond()
@@ -234,7 +235,7 @@ class RangeObserver(nn.Module):
         return low * self.part, high * self.part
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scale and zero point, of shape [1] or [channels]."""
+        """Return scale and zero point, of shape [1] or [channels]."""
         if self.is_empty:
             warn("An observer has seen no values; its grid has scale 1, zero point 0. Run the prepared module first.")
             return torch.tensor([1.0]), torch.tensor([0])
@@ -257,11 +258,11 @@ class RangeObserver(nn.Module):
         return scale, zero_point
 
     def get_extra_state(self) -> torch.Tensor:
-        """What a checkpoint holds beside the buffers; a tensor, as users clone every value of a `state_dict`."""
+        """Return state of a checkpoint besides the buffers, as a tensor: users clone every value of a `state_dict`."""
         return torch.tensor([self.calls, self.values, self.lowest, self.highest], dtype=torch.float64)
 
     def set_extra_state(self, state: torch.Tensor) -> None:
-        """Restores what `get_extra_state` returned."""
+        """Restore the result of `get_extra_state`."""
         calls, values, self.lowest, self.highest = state.tolist()
         self.calls, self.values = int(calls), int(values)
 
@@ -270,7 +271,7 @@ class RangeObserver(nn.Module):
 
 
 def _make_room(observer: nn.Module, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
-    """Resizes the buffers of weights with a scale per channel that were not seen yet to those of a checkpoint."""
+    """Resize unused buffers of per-channel weights to those of a checkpoint."""
     for name, buffer in observer.named_buffers(recurse=False):
         saved = state_dict.get(prefix + name)
         if isinstance(saved, torch.Tensor) and not buffer.numel():
@@ -280,14 +281,14 @@ def _make_room(observer: nn.Module, state_dict: Mapping[str, Any], prefix: str, 
 def grid_of(
     low: torch.Tensor, high: torch.Tensor, quant_min: int, quant_max: int, eps: torch.Tensor, *, symmetric: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scale and zero point of ranges: the only place where a range becomes a grid.
+    """Return scale and zero point of ranges; the only function that converts ranges to qparams.
 
     Args:
         low, high: ends, of shape [] or [channels]; a range without zero is widened to it.
         eps: the smallest scale.
 
     Returns:
-        float32 scales and int64 zero points, as the kernels of the host read them, of shape [1] or [channels].
+        float32 scales and int64 zero points, as for the core's kernels, of shape [1] or [channels].
     """
     low, high = low.reshape(-1).clamp(max=0.0), high.reshape(-1).clamp(min=0.0)
     if symmetric:
@@ -299,27 +300,26 @@ def grid_of(
 
 
 def _logarithm(number: float) -> float:
-    """The natural logarithm of a number, 0.06 off at most: by straight lines, so that all machines have the same."""
+    """Return the natural logarithm by linear interpolation, so that all machines agree; the error is at most 0.06."""
     mantissa, exponent = math.frexp(number)
     return (2.0 * mantissa - 2.0 + exponent) * 0.6931471805599453
 
 
 def _with_whole_numbers(scale: torch.Tensor) -> torch.Tensor:
-    """The next scale of which whole numbers are exact multiples; or, above 1, which is one itself."""
+    """Return the next scale of which whole numbers are exact multiples; or, above 1, the next whole number."""
     part, exponent = torch.frexp(scale)  # scale = part * 2 ** exponent, and part from 0.5 to below 1
     power = torch.ldexp(torch.ones_like(scale), exponent - (part == 0.5).to(exponent.dtype))
     return torch.where(scale > 1.0, scale.ceil(), power)
 
 
 def _between_steps(scale: float, borders: list[float]) -> float:
-    """The scale, from a given one on, with which numbers are as near to half way between two steps as may be.
+    """Return the scale, not below a given one, with which thresholds are nearest to halfway between two LSBs.
 
-    Of those alike the smallest; the given one where no other is nearer.
+    Of equal ones the smallest; the given one if no other is nearer.
     """
 
     def missed(tried: float) -> float:
-        # Of how many steps the values between a number and the end of its step fall to the other side, and the price
-        # of wider ones.
+        # Fraction of an LSB by which thresholds miss the middle, plus a penalty for larger scales.
         return sum(abs(abs(b) / tried % 1.0 - 0.5) for b in borders) + 0.1 * (tried / scale - 1.0)
 
     tried = [scale * (1.0 + (_WIDER - 1.0) * n / _PLACES) for n in range(_PLACES + 1)]
@@ -330,7 +330,7 @@ def _between_steps(scale: float, borders: list[float]) -> float:
 
 
 class FixedObserver(nn.Module):
-    """Has a grid that is dictated, whatever it is called with."""
+    """Returns fixed qparams."""
 
     scale: torch.Tensor
     zero_point: torch.Tensor
@@ -353,12 +353,12 @@ class FixedObserver(nn.Module):
         return x
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scale and zero point, of shape [1]."""
+        """Return scale and zero point, of shape [1]."""
         return self.scale, self.zero_point
 
 
 class WeightObserver(RangeObserver):
-    """The symmetric range of weights as they are, for the tensor or for each channel.
+    """The symmetric range of the weights, for the tensor or for each channel.
 
     Args:
         search: `Observer.for_weights`.
@@ -384,7 +384,8 @@ class WeightObserver(RangeObserver):
             self.register_buffer("max_val", torch.tensor([]))
 
     def see(self, x: torch.Tensor) -> None:
-        # Calibration shows the same weights with every row. The tensor is held, so that no other takes its place.
+        # Calibration shows the same weights in every call. The tensor is kept alive, so that no other reuses its
+        # address.
         version = version_of(x)
         if self._seen is not None and self._seen.data_ptr() == x.data_ptr() and self._version == version:
             return
@@ -402,11 +403,11 @@ class WeightObserver(RangeObserver):
 class HistogramObserver(RangeObserver):
     """Counts values in bins of equal width, from which `searched` finds the range.
 
-    Where values lie beyond the bins, these become wider: each is cut into parts, which fall into the new bins.
+    Values beyond the bins widen them: each is split into parts, which fall into the new bins.
 
     Attributes:
         histogram: values per bin, from ``min_val`` to ``max_val``.
-        chosen_low, chosen_high: ends that replace those of the histogram; reversed where none do.
+        chosen_low, chosen_high: ends that replace those of the histogram; reversed if there are none.
     """
 
     of_extremes: ClassVar[bool] = False
@@ -445,7 +446,7 @@ class HistogramObserver(RangeObserver):
         self.histogram.add_(torch.histc(x.double(), self.bins, min=low, max=high))
 
     def _moved(self, low: float, high: float) -> torch.Tensor:
-        """The counts in bins from ``low`` to ``high``, which hold those of now."""
+        """Return the counts in bins from ``low`` to ``high``, which contain the current ones."""
         first, last = float(self.min_val), float(self.max_val)
         if first == last:
             return (
@@ -471,7 +472,7 @@ class HistogramObserver(RangeObserver):
         return torch.tensor(first).to(self.min_val), torch.tensor(last).to(self.max_val)
 
     def searched(self, low: float, high: float, count: torch.Tensor) -> tuple[float, float]:
-        """The two ends of the range.
+        """Return the two ends of the range.
 
         Args:
             low, high: of the bins.
@@ -481,10 +482,10 @@ class HistogramObserver(RangeObserver):
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether its grid has zero point 0."""
+        """True for zero point 0."""
         return self.qscheme in _SYMMETRIC
 
 
 def in_order(values: torch.Tensor) -> torch.Tensor:
-    """The sum along the last axis, in double precision, one after the other: ``sum`` adds up as the processor likes."""
+    """Return the sum along the last axis in float64, in order: the order of ``sum`` depends on the processor."""
     return values.double().cumsum(-1)[..., -1]

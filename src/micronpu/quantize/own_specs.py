@@ -1,4 +1,4 @@
-"""torchao's `QuantizationSpec`s of the user's, as far as an NPU computes on their grids."""
+"""torchao's `QuantizationSpec`s of a user, and the checks that an NPU supports them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_WEIGHTS = (torch.per_tensor_symmetric, torch.per_channel_symmetric)
 
 
 class HasSpecs(Protocol):
-    """A configuration with specs of the user's."""
+    """A configuration with custom specs."""
 
     @property
     def activations(self) -> str: ...
@@ -37,17 +37,17 @@ class HasSpecs(Protocol):
 
 
 def with_spec(usual: QuantizationSpec, spec: Any) -> QuantizationSpec:
-    """What the annotation says with the user's observer and scheme; the usual one where there is no spec."""
+    """Return the annotation with the user's observer and scheme; ``usual`` without a spec."""
     if spec is None:
         return usual
     return replace(usual, maker=spec.observer_or_fake_quant_ctr, qscheme=spec.qscheme)
 
 
 def check_specs(config: HasSpecs) -> None:
-    """Refuses specs whose grid no NPU here computes on.
+    """Refuse specs that no NPU supports.
 
     Raises:
-        OptionError: which it is, and what there is.
+        OptionError: the spec, and what is supported.
     """
     dtype = torch.int16 if config.activations == "int16" else torch.int8
     for name in ("input_spec", "output_spec"):

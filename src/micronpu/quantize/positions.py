@@ -1,9 +1,9 @@
-"""What a program computes of a position alone, as rows of tables; what is written at a position, as a blend.
+"""Functions of a position, as rows of tables; writes at a position, as a blend.
 
-A language model has cosines, masks and comparisons that depend on where in the text it is, and on nothing else: for a
-text of a known longest length they are constants, of which the NPU looks one row up.  What it writes into its cache at
-a position is `cache * (1 - e) + new * e` with a row e of zeros and a one, which leaves the cache in the order in which
-it is read, where the NPU's own way to replace rows takes them as a matrix.
+A language model has cosines, masks and comparisons that depend only on the position in the text: for a known maximum
+length they are constants, from which the NPU looks up a row.  Writing into its cache at a position is `cache * (1 - e)
++ new * e` with a one-hot row e, which keeps the cache in the order in which it is read, whereas the NPU's operator for
+replacing rows needs a matrix.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from micronpu.quantize.writer import GraphWriter
 from micronpu.upstream.torch import OpOverload, schema_of
 
 Shared = dict[tuple[Any, ...], Node]
-"""What is written once for all who ask; see `GraphWriter`."""
+"""Shared nodes, each written once; see `GraphWriter`."""
 MOST_POSITIONS = 4096
 MOST_ELEMENTS = 1 << 22
-"""Of a table; the program is as much larger."""
+"""Maximum number of elements of a table, by which the program grows."""
 MOST_COMPUTED = 1 << 25
-"""Elements that are computed to make a table, all positions at once."""
+"""Maximum number of elements that are computed to make a table, for all positions at once."""
 _MOVES = ("expand.default", "repeat.default", *RESHAPES, *TRANSPOSES, *COPIES)
 _REPLACING = ("index_put.default", "index_copy.default")
 _TRIES = 3
-"""Lists of positions on which rows are compared with what the program computes."""
+"""Number of lists of positions on which rows are compared with the program's results."""
 
 
 @switchable
 def tables_by_position(model: GraphModule, capabilities: Capabilities, shared: Shared) -> bool:
-    """What depends on a position alone is a row of a table, for positions that the program is given or keeps.
+    """A function of a position becomes a row of a table, for positions that are inputs or states of the program.
 
     cos(p * f), p <= [0, 1, ..]        rows p of two tables
 
-    The longest axis that the position is of says how many rows there are.  Exact.
+    The longest axis of the position gives the number of rows.  Exact.
     """
     found = list(roots(model))
     if not found or not capabilities.lookups:
@@ -61,7 +61,7 @@ def tables_by_position(model: GraphModule, capabilities: Capabilities, shared: S
 
 
 def roots(model: GraphModule) -> dict[Node, int]:
-    """Positions that are never negative, each with the size of the shortest axis that it is of."""
+    """Return positions that are never negative, each with the size of its shortest axis."""
     sure = not_negative(model)
     found: dict[Node, int] = {}
     for node in model.graph.nodes:
@@ -73,7 +73,7 @@ def roots(model: GraphModule) -> dict[Node, int]:
 
 
 def numbers(write: GraphWriter, root: Node) -> Node:
-    """A position as a list of int32 numbers, for all who look rows up: cast once."""
+    """Return a position as a list of int32 numbers, cast once for all lookups."""
     count = math.prod(write.shape(root))
     flat = root if len(write.shape(root)) == 1 else write.beside(root, "reshape.default", root, [count])
     return flat if write.dtype(root) is DType.INT32 else write.beside(flat, "to.dtype", flat, DType.INT32)
@@ -81,9 +81,9 @@ def numbers(write: GraphWriter, root: Node) -> Node:
 
 @switchable
 def blend_at_positions(model: GraphModule, capabilities: Capabilities, shared: Shared) -> bool:
-    """What is replaced at a position that is known at run time only is a blend with a row of zeros and a one.
+    """Replacing at a position that is only known at run time becomes a blend with a one-hot row.
 
-    x[:, p] = z        x * (1 - e) + z * e, of e = 1 where [0, 1, ..] is p
+    x[:, p] = z        x * (1 - e) + z * e, with e = 1 where [0, 1, ..] is p
 
     For positions of one axis that are never negative, no two of which are equal.
     """
@@ -135,7 +135,7 @@ def _as_written(write: GraphWriter, new: Node, shape: tuple[int, ...]) -> Node:
 
 
 def _one_hot(write: GraphWriter, root: Node, size: int, node: Node) -> Node:
-    """[n, size]: for each position a row with a one at its place"""
+    """Return the one-hot rows of positions, [n, size]."""
 
     def make() -> Node:
         positions = numbers(write, root)
@@ -153,7 +153,7 @@ def _one_hot(write: GraphWriter, root: Node, size: int, node: Node) -> Node:
 
 
 def _spread(write: GraphWriter, ones: Node, new: Node, axis: int) -> Node:
-    """[.., n, ..] with the rows of an axis at their places among zeros: [.., size, ..]"""
+    """Return [.., size, ..] from [.., n, ..]: the rows of an axis at their positions among zeros."""
     shape = write.shape(new)
     last = len(shape) - 2
     order = list(range(len(shape)))
@@ -163,7 +163,7 @@ def _spread(write: GraphWriter, ones: Node, new: Node, axis: int) -> Node:
         new = write("permute.default", new, order)
     places = write("transpose.int", ones, 0, 1)
     made = write("matmul.default", places, new)
-    KEPT_OR_ZERO.say(made, made.name)  # else prefill would keep rows on a grid that decode does not have
+    KEPT_OR_ZERO.say(made, made.name)  # otherwise prefill and decode would have different qparams for rows
     if axis != last:
         back = [order.index(a) for a in range(len(shape))]
         made = write("permute.default", made, back)
@@ -171,7 +171,7 @@ def _spread(write: GraphWriter, ones: Node, new: Node, axis: int) -> Node:
 
 
 class _Tables:
-    """What depends on one position alone."""
+    """Values that depend only on one position."""
 
     def __init__(
         self,
@@ -188,8 +188,8 @@ class _Tables:
         self._find()
 
     def _find(self) -> None:
-        """The operators that read the position, constants, and each other."""
-        free: set[Node] = set()  # depends on no input at all
+        """Find the operators that read the position, constants, and each other."""
+        free: set[Node] = set()  # depends on no input
         inside = {self._root}
         for node in self._model.graph.nodes:
             if node.op == "get_attr":
@@ -206,7 +206,7 @@ class _Tables:
         self._free = free
 
     def replace(self) -> bool:
-        """Writes rows of tables in the place of what somebody else reads."""
+        """Replace values with other readers by rows of tables."""
         size = roots(self._model).get(self._root, MOST_POSITIONS + 1)
         ends = [end for end in self._ends() if size * math.prod(end.meta["val"].shape) <= MOST_COMPUTED]
         if size > MOST_POSITIONS or not ends:
@@ -223,7 +223,7 @@ class _Tables:
         return changed
 
     def _ends(self) -> list[Node]:
-        """Values that others read, floats and truth values, before they are only moved or repeated."""
+        """Return floats and booleans with other readers, before operators that only move or repeat them."""
         inside = set(self._inside)
         found: dict[Node, None] = {}
         for node in self._inside:
@@ -238,12 +238,12 @@ class _Tables:
         return list(found)
 
     def _rows(self, size: int, ends: list[Node]) -> dict[Node, tuple[int | None, torch.Tensor]] | None:
-        """For each end the axis of the positions, where there are several, and its value for every position."""
+        """Return for each end the axis of the positions, if there are several, and its value for every position."""
         shape, dtype = tuple(self._root.meta["val"].shape), self._root.meta["val"].dtype
         count = math.prod(shape)
         try:
             every = [self._run(torch.full(shape, p, dtype=dtype), ends) for p in range(size)]
-        except Exception:  # torch raises many kinds; the program as it is fails alike
+        except Exception:  # torch raises many kinds; the unchanged program fails alike
             return None
         if count == 1:
             return {end: (None, torch.stack([v[end] for v in every])) for end in ends}
@@ -311,7 +311,7 @@ class _Tables:
         end.replace_all_uses_with(made, lambda user: user not in write.made)
 
     def _looked_up(self, write: GraphWriter, values: torch.Tensor) -> Node:
-        """Rows of a table, which those share that look up the same."""
+        """Look up rows of a table, shared by equal lookups."""
         key = repr((self._root.name, tuple(values.shape))).encode() + values.numpy().tobytes()
         if key not in self._known:
             positions = numbers(write, self._root)
@@ -328,7 +328,7 @@ def _mapped(arguments: Any, value: Any) -> Any:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether an operator computes its one tensor of its operands, always the same."""
+    """Return True if an operator computes one tensor from its operands, deterministically."""
     if node.op != "call_function" or not isinstance(node.target, OpOverload) or schema_of(node.target).is_mutable:
         return False
     return bool(overload_name(node)) and not is_random(node) and isinstance(node.meta.get("val"), torch.Tensor)

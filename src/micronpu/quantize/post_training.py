@@ -1,7 +1,7 @@
-"""Post-training quantization of our own annotations: observers in, calibration, quantize and dequantize in their place.
+"""Post-training quantization of this package's annotations: observers, calibration, then quantize and dequantize.
 
-What `prepare_pt2e` and `convert_pt2e` make of them, node by node and name by name, which tests compare; without
-torchao, whose import takes as long as a small network's compilation.
+The result equals that of `prepare_pt2e` and `convert_pt2e`, node by node and name by name, which tests compare.
+torchao, whose import takes as long as compiling a small network, is not needed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Observers: TypeAlias = dict[Place, Observer]
 
 
 def scopes(model: GraphModule) -> dict[str, str]:
-    """By the name of a node the last part of its module's path, after which torchao calls constants of its making."""
+    """Return the last part of each node's module path, by which torchao names its constants."""
     found = {}
     for node in model.graph.nodes:
         stack = node.meta.get("nn_module_stack")
@@ -53,7 +53,7 @@ def scopes(model: GraphModule) -> dict[str, str]:
 
 
 def is_prepared(model: GraphModule) -> bool:
-    """Whether a module has the observers of `prepared` in it."""
+    """Return True if a module has the observers of `prepared`."""
     return SCOPES.is_said(model)
 
 
@@ -63,11 +63,11 @@ def is_prepared(model: GraphModule) -> bool:
 def prepared(
     model: GraphModule, names: Mapping[str, str], settle: Callable[[GraphModule, Observers], None] | None = None
 ) -> GraphModule:
-    """An annotated model with observers in it; the graph is changed in place.
+    """Return an annotated model with observers; the graph is changed in place.
 
     Args:
         names: `scopes` of the model before it was rewritten.
-        settle: may put other observers into the places.
+        settle: may replace observers.
     """
     notes = noted(model.graph.nodes)
     specs: dict[Place, Spec] = {}
@@ -103,19 +103,19 @@ def _observer(spec: Spec, observers: Observers) -> Observer:
 
 
 def _groups(specs: Mapping[Place, Spec], apart: Collection[Place] = ()) -> dict[Place, Place]:
-    """For each place the one that stands for all that are on its grid.
+    """Return the representative of each place's group, which shares qparams.
 
-    A place is on the grid of the one that its spec names; and what a node reads on that of what others read of the same
-    tensor, and on that of the tensor itself, where the specs agree.
+    A place shares qparams with the one that its spec names. An edge shares those of other edges of the same tensor, and
+    of the tensor itself, if the specs agree.
 
     Args:
-        apart: edges that are on no grid of the tensor that they lead from.
+        apart: edges that do not share qparams with their tensor.
     """
     parents: dict[Place, Place] = {place: place for place in specs}
 
     def root(place: Place) -> Place:
         while parents[place] != place:
-            # Whoever was on the way is nearer to its end the next time: steps of a recurrent cell make long ways.
+            # Path compression: steps of a recurrent cell make long chains.
             parents[place] = parents[parents[place]]
             place = parents[place]
         return place
@@ -124,7 +124,7 @@ def _groups(specs: Mapping[Place, Spec], apart: Collection[Place] = ()) -> dict[
         above, below = root(parent), root(child)
         spec = specs[above]
         if isinstance(spec, SharedQuantizationSpec) and spec.edge_or_node == below:
-            parents[above] = below  # the other way would be a circle
+            parents[above] = below  # the opposite direction would be a cycle
         else:
             parents[below] = above
 
@@ -147,7 +147,7 @@ def _groups(specs: Mapping[Place, Spec], apart: Collection[Place] = ()) -> dict[
 
 
 def _agree(one: Spec, other: Spec) -> bool:
-    """Whether two specs mean the same grid, however its range is learnt."""
+    """Return True if two specs mean the same qparams, with any observer."""
     if type(one) is not type(other):
         return False
     names = ["dtype", "quant_min", "quant_max", "qscheme"]
@@ -156,7 +156,7 @@ def _agree(one: Spec, other: Spec) -> bool:
 
 
 class _Inserter:
-    """Puts calls of observers into a graph, in place."""
+    """Inserts calls of observers into a graph, in place."""
 
     def __init__(self, model: GraphModule, observers: Observers) -> None:
         self._model = model
@@ -165,7 +165,7 @@ class _Inserter:
         self._count = 0
 
     def observe(self, node: Node) -> None:
-        """Observes what an annotated node reads, and what it gives."""
+        """Observe operands and result of an annotated node."""
         node.args = tuple(self._observed(node, argument) for argument in node.args)
         if not isinstance(node.meta.get("val"), FakeTensor) or node not in self._observers:
             return
@@ -207,7 +207,7 @@ class _Inserter:
 
 
 def converted(model: GraphModule) -> GraphModule:
-    """A calibrated model with quantize and dequantize in the place of observers; the graph is changed in place."""
+    """Return a calibrated model with quantize and dequantize instead of observers; the graph is changed in place."""
     names = SCOPES.take(model)
     assert names is not None, "of `prepared`"
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -276,7 +276,7 @@ def _readers(node: Node) -> list[Node]:
 
 
 def _split_dequantizes(model: GraphModule) -> None:
-    """Gives every annotated reader a dequantize of its own."""
+    """Give every annotated reader its own dequantize."""
     for node in model.graph.nodes:
         if node.target not in _DEQUANTIZE or len(readers := _readers(node)) <= 1:
             continue
@@ -295,7 +295,7 @@ def _split_dequantizes(model: GraphModule) -> None:
 
 
 def _keep_places(node: Node, note: QuantizationAnnotation) -> None:
-    """Hands the line of the user's source on: to the dequantizes before a node and the quantize behind it."""
+    """Copy the user's source line to the dequantizes before a node and the quantize after it."""
     for operand in note.input_qspec_map:
         dequantize = next((a for a in node.args if isinstance(a, Node) and _stems_from(a, operand)), None)
         if dequantize is None:
@@ -304,7 +304,7 @@ def _keep_places(node: Node, note: QuantizationAnnotation) -> None:
         if not isinstance(quantize, Node) or quantize.target not in _QUANTIZE:
             continue
         way, source = [quantize], quantize.args[0]
-        # What only moves a weight before its quantize keeps the weight's place in the user's source.
+        # Operators that only move a weight before its quantize keep the weight's source.
         while isinstance(source, Node) and (entry := known_import(source)) is not None and entry.moves_only:
             way.append(source)
             source = source.args[0]
@@ -350,7 +350,7 @@ def _fold_weights(model: GraphModule) -> None:
     read = _read_attributes(model)
     model.graph.eliminate_dead_code()
     for name in sorted(read - _read_attributes(model)):
-        if hasattr(model, name):  # of the model itself; what is in parts of it belongs to the user, too
+        if hasattr(model, name):  # of the model itself; those of its parts belong to the user, too
             delattr(model, name)
     model.graph.lint()
     model.recompile()
@@ -361,7 +361,7 @@ def _read_attributes(model: GraphModule) -> set[str]:
 
 
 def _without_dequantized(model: GraphModule) -> set[Node]:
-    """Constants that no dequantize is on the way to."""
+    """Return constants that do not depend on a dequantize."""
     constants = constant_nodes(model)
     found: set[Node] = set()
     for node in model.graph.nodes:

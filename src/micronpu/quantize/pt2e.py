@@ -1,6 +1,6 @@
-"""torchao: for training, for quantizers of others, and for those who call `prepare_pt2e` themselves.
+"""torchao's flow: for training, for quantizers of other packages, and for direct calls of `prepare_pt2e`.
 
-The only module that imports it, and whatever imports this one.
+Only this module, and modules that import it, import torchao.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ upstream.accept_as_observer(Recorder)
 
 
 class _Maker:
-    """Makes the observer of an annotation, whatever torchao would tell it of the annotation besides."""
+    """Makes the observer of an annotation, without torchao's additional arguments."""
 
     def __init__(self, spec: QuantizationSpec) -> None:
         self._spec = spec
-        self.__name__ = spec.observer  # torchao looks at it for "PerChannel", to know whether to tell the axis
+        self.__name__ = spec.observer  # torchao looks for "PerChannel" in it, to decide whether to pass the axis
 
     def with_args(self, **told: Any) -> _Maker:
-        """Itself."""
+        """Return itself."""
         return self
 
     def __call__(self, **told: Any) -> RangeObserver | FixedObserver:
@@ -52,12 +52,12 @@ class _Maker:
 
 
 def annotated_by_others(model: GraphModule) -> list[Node]:
-    """Nodes that another quantizer has annotated."""
+    """Return nodes that another quantizer has annotated."""
     return [node for node in model.graph.nodes if upstream.is_annotated(node)]
 
 
 def hand_over(model: GraphModule) -> None:
-    """Writes the annotations of a model as torchao reads them, in place."""
+    """Write the annotations of a model in torchao's form, in place."""
     notes = noted(model.graph.nodes)
     joined = joined_results(notes)
     for node, own in notes.items():

@@ -1,4 +1,4 @@
-"""Quantization-aware training: a float model, trained with its int8 grid in view, to a quantized one.
+"""Quantization-aware training: from a float model, trained with fake quantization, to a quantized one.
 
 quantized = quantize_aware_training(model, example_inputs, train, NeutronQuantizer(is_qat=True))
 program = micronpu.compile(quantized, example_inputs)
@@ -37,10 +37,10 @@ from micronpu.upstream.torchao import note_mode
 
 
 class WideningObserver(MovingAverageObserver):
-    """A moving average that widens at once and narrows slowly.
+    """A moving average that widens immediately and narrows slowly.
 
-    Operands of a concatenation share a grid and take turns at one observer.  A plain average of a wide range and a
-    narrow one lies between the two and clips the wide one.
+    Operands of a concatenation share qparams and one observer.  A plain average of a wide and a narrow range would clip
+    the wide one.
     """
 
     def averaged(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,11 +49,11 @@ class WideningObserver(MovingAverageObserver):
 
 
 class Follower(ObserverBase):
-    """Fake quantization on the grid of ``source``, whose range it leaves alone.
+    """Fake quantization with the qparams of ``source``, whose range it does not change.
 
-    What a pool or a slice lets through is in the range of its operand, and mostly narrower: averaged into that range,
-    it would clip the operand.  Behind a dropout nothing is quantized while it is at work: it scales up what it lets
-    through.  On the chip it is gone, so that the larger values must neither widen the grid nor be clipped by it.
+    The result of a pool or a slice is within the range of its operand, and usually narrower: averaged into that range,
+    it would clip the operand.  The result of an active dropout is not quantized: it is scaled up, and on the chip there
+    is no dropout, so the larger values must neither widen the range nor be clipped.
     """
 
     def __init__(self, source: Any, behind_dropout: bool) -> None:
@@ -79,10 +79,10 @@ _WITHIN = ("max_pool", "avg_pool", "adaptive_avg_pool", "mean", "amax", "amin", 
 
 
 def share_ranges(places: dict[Any, Any]) -> None:
-    """Lets tensors that share a grid share its range as well.
+    """Make tensors that share qparams share their range as well, in place.
 
     Args:
-        places: fake quantization per node or per (operand, reader) edge, as torchao has them while it prepares.
+        places: fake quantization per node or per (operand, reader) edge, as in torchao's preparation.
     """
     values = {place: place[0] if isinstance(place, tuple) else place for place in places}
     groups: dict[int, set[Node]] = {}
@@ -105,7 +105,7 @@ def share_ranges(places: dict[Any, Any]) -> None:
 
 
 def _follows(node: Node, group: set[Node]) -> bool:
-    """Whether a value comes from another one of its group through an operator that stays in its range."""
+    """Return True if a value comes from another one of its group through an operator that stays in its range."""
     operands = node.all_input_nodes
     if node.op != "call_function" or len(operands) != 1 or operands[0] not in group:
         return False
@@ -128,13 +128,13 @@ def quantize_aware_training(
     train: Train,
     quantizer: Any,
 ) -> GraphModule:
-    """Trains a copy of a float model with fake quantization and converts it.
+    """Train a copy of a float model with fake quantization and convert it.
 
     Args:
-        model: a float module, or an exported program of one, whose weights are a good place to start from.
-        example_inputs: inputs that fix shapes and dtypes; one tensor may stand for a tuple of one.  Training may use
-            any batch size where the model does.
-        train: gets the module to train, in training mode, and trains it in place.
+        model: a float module, or an exported program of one, with pretrained weights.
+        example_inputs: inputs that fix shapes and dtypes; a single tensor is one input.  Training may use any batch
+            size if the model does.
+        train: trains a module in place; the module is in training mode.
         quantizer: a quantizer made with ``is_qat=True``.
 
     Returns:
@@ -155,11 +155,11 @@ def train_or_calibrate(
     train: Train | None,
     around: Callable[[GraphModule, GraphModule], AbstractContextManager[None]] | None = None,
 ) -> GraphModule:
-    """prepare_qat_pt2e, training or else calibration in evaluation mode, and convert_pt2e, of an exported module.
+    """Apply prepare_qat_pt2e, training or else calibration in evaluation mode, and convert_pt2e to an exported module.
 
     Args:
-        batches: of inputs, at least one; where there is something to train with, only their shapes matter.
-        around: training happens inside of this context; it gets the float program and the module to train.
+        batches: of inputs, at least one; with ``train`` only their shapes matter.
+        around: returns a context for training, from the float program and the module to train.
 
     Raises:
         OptionError: the quantizer is not for QAT, or ``train`` cannot be called.
@@ -187,7 +187,7 @@ def train_or_calibrate(
 
 
 def train_prepared(prepared: GraphModule, train: Train) -> None:
-    """Trains what `prepare_qat_pt2e` returned, in place; it is then ready for `convert_pt2e`.
+    """Train the result of `prepare_qat_pt2e`, in place; it is then ready for `convert_pt2e`.
 
     Raises:
         ModelError: after training there is NaN or infinity in the module, or it has never been run.
@@ -202,10 +202,10 @@ def train_prepared(prepared: GraphModule, train: Train) -> None:
 
 
 def allow_train_and_eval(model: GraphModule) -> GraphModule:
-    """Makes `train()` and `eval()` of a prepared module work, in place.
+    """Make `train()` and `eval()` of a prepared module work, in place.
 
-    They switch dropouts and batch norms, and evaluation leaves the ranges of activations alone, so that nothing of the
-    data that a network is judged with gets into it.
+    They switch dropouts and batch norms; evaluation does not change the ranges of activations, so that evaluation data
+    do not influence the network.
     """
 
     def switch(self: GraphModule, mode: bool = True) -> GraphModule:
@@ -230,12 +230,12 @@ def allow_train_and_eval(model: GraphModule) -> GraphModule:
 
 
 def _activations(model: nn.Module) -> list[Any]:
-    """The fake quantizations of activations."""
+    """Return the fake quantizations of activations."""
     return [m for m in model.modules() if isinstance(m, FakeQuantizeBase) and m.qscheme == torch.per_tensor_affine]
 
 
 def _is_empty(module: Any) -> bool:
-    """Whether nothing has been observed; what is endless has."""
+    """Return True if nothing has been observed; infinite values count as observed."""
     lowest = getattr(module.activation_post_process, "min_val", None)
     return lowest is not None and bool(torch.isposinf(lowest).any())
 
@@ -251,7 +251,7 @@ def _check_finite(model: GraphModule) -> None:
 
 
 def _check_ranges(model: GraphModule) -> None:
-    """Every tensor has a range that training has set."""
+    """Check that training has set the range of every tensor."""
     if any(map(_is_empty, _activations(model))):
         raise ModelError(
             "Training has not run the module once, so that no range of its tensors is known.",

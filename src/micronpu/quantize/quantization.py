@@ -1,4 +1,4 @@
-"""What a user says about quantization, as one value."""
+"""The user's quantization options, as one value."""
 
 from __future__ import annotations
 
@@ -15,34 +15,33 @@ from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import Settings, configure
 
 _SLOWDOWN = {"auto": 1.1, "accurate": 2.0}
-"""Time that a chosen program may take, as a multiple of that of int8."""
+"""Maximum time of a chosen program, as a multiple of int8's."""
 _TYPES = (*get_args(Activations), *_SLOWDOWN)
 UNSET: Literal["int8", "auto"] = "auto"
-"""The activations of `micronpu.compile` where the user says nothing of them, and gives no settings."""
+"""The activations of `micronpu.compile` without options and settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """How a float model is quantized.
+    """Quantization of a float model.
 
     Attributes:
         per_channel: one weight scale per output channel (True) or one per tensor (False).
-        activations: "int8", or "int16" where the NPU computes with it; weights are int8 in any case.  "auto", of
-            `micronpu.compile`: int8 where that is near float, and otherwise the nearest program that takes at most 10 %
-            more time than int8, with int16, or float on the core, for some operators.  "accurate" allows twice the
-            time.  None is "auto" in `micronpu.compile` without ``settings`` and ``train``, and otherwise "int8".  See
-            docs/quantization.md.
-        max_slowdown: for "auto" and "accurate", the time that a program may take, as a multiple of that of int8.
-        io: "int8", "uint8" or "int16" for a program that takes and gives integers, see ``program.borders``; None for
-            floats.  Bytes mean what the int8 numbers mean that are 128 less.
+        activations: "int8", or "int16" if the NPU supports it; weights are always int8.  "auto", of `micronpu.compile`:
+            int8 if that is near float, and otherwise the nearest program that takes at most 10 % more time than int8,
+            with int16, or float on the core, for some operators.  "accurate" allows twice the time.  None is "auto" in
+            `micronpu.compile` without ``settings`` and ``train``, and otherwise "int8".  See docs/quantization.md.
+        max_slowdown: for "auto" and "accurate", the maximum time of a program, as a multiple of int8's.
+        io: "int8", "uint8" or "int16" for integer inputs and outputs, see ``program.borders``; None for floats.  uint8
+            numbers are 128 more than int8's.
         settings: observers, corrections, and settings for parts of the model: the path of a TOML file, or a dictionary
             of its form, such as ``{"equalize": True, "default": {"activation_observer": "mse"}}``; see
             docs/accuracy.md.
-        quantizer: one of your own, such as an `EthosUQuantizer` with settings for parts of the model; it takes the
-            place of all of the above.
+        quantizer: a custom quantizer, such as an `EthosUQuantizer` with settings for parts of the model; it replaces
+            all of the above.
 
     Raises:
-        OptionError: a value does not fit, or is given beside a quantizer, which decides it.
+        OptionError: a value is invalid, or conflicts with a quantizer.
     """
 
     per_channel: bool = True
@@ -98,7 +97,7 @@ class Quantization:
 
     @classmethod
     def of(cls, given: Any) -> Quantization:
-        """From what `micronpu.compile` takes for it.
+        """Convert the argument of `micronpu.compile`.
 
         None is the default; "int8", "int16", "auto" or "accurate" is `activations`; a path or a dictionary is
         `settings`, a quantizer is `quantizer`.
@@ -128,11 +127,11 @@ class Quantization:
         )
 
     def with_settings(self, settings: Settings) -> Quantization:
-        """The same with other settings."""
+        """Return the quantization with other settings."""
         return replace(self, settings=settings)
 
     def only(self, *names: str, where: str) -> None:
-        """Refuses what a function does not take.
+        """Refuse fields that a function does not support.
 
         Raises:
             OptionError: a field that is not among ``names`` is set.
@@ -146,39 +145,39 @@ class Quantization:
 
     @property
     def is_auto(self) -> bool:
-        """Whether the compiler chooses the precision."""
+        """True if the compiler chooses the precision."""
         if self.activations is None:
             return UNSET in _SLOWDOWN and self.settings is None and self.quantizer is None
         return self.activations in _SLOWDOWN
 
     @property
     def slowdown(self) -> float | None:
-        """The time that a program may take, as a multiple of that of int8; None where the precision is fixed."""
+        """The maximum time of a program, as a multiple of int8's; None for a fixed precision."""
         if not self.is_auto or self.max_slowdown is not None:
             return self.max_slowdown
         return _SLOWDOWN[self.activations or UNSET]
 
     @property
     def base(self) -> Activations:
-        """The activations where nothing else is chosen."""
+        """The activations if no others are chosen."""
         return "int16" if self.activations == "int16" else "int8"
 
     @property
     def proposal(self) -> str:
-        """What to try for more precision than int8; "" where that is not known."""
+        """Hint for more precision than int8; "" if unknown."""
         return 'quantization="auto"' if self.base == "int8" and not self.is_auto and self.quantizer is None else ""
 
     def quantizer_for(
         self, make: Callable[..., StaticQuantizer], is_qat: bool = False, *, chooses: bool = False
     ) -> StaticQuantizer:
-        """The user's quantizer, or the device's with what the user says of quantization.
+        """Return the user's quantizer, or the device's with the user's options.
 
         Args:
-            make: that of the device, `Device.quantizer`.
-            chooses: whether the caller gives more precision than int8 where that is asked for.
+            make: `Device.quantizer` of the device.
+            chooses: True if the caller can choose more precision than int8.
 
         Raises:
-            OptionError: a value does not fit the device, or training.
+            OptionError: the device, or training, does not support a value.
         """
         if self.activations in _SLOWDOWN and (is_qat or not chooses):
             raise OptionError(
@@ -199,4 +198,4 @@ class Quantization:
 
 
 HowToQuantize: TypeAlias = Quantization | Activations | Literal["auto", "accurate"] | Settings | StaticQuantizer | None
-"""What functions take for ``quantization``; see `Quantization.of`."""
+"""Values of the argument ``quantization``; see `Quantization.of`."""

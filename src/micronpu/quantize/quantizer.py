@@ -1,4 +1,4 @@
-"""The PT2E quantizer that the quantizers of all targets are."""
+"""The PT2E quantizer, base class of all targets' quantizers."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ class StaticQuantizer:
     their operand; sigmoid, tanh and softmax have the fixed output parameters that LiteRT demands.  One object may
     quantize any number of models.
 
-    Parts of a model are configured apart; None leaves a part float.  The most specific setting wins: node name, module
-    name (the longest that fits), module type (the innermost), operator, global.  Where int8 meets int16, the value is
-    quantized a second time.
+    Parts of a model are configured separately; None leaves a part float.  The most specific setting wins: node name,
+    module name (the longest that fits), module type (the innermost), operator, global.  A value between int8 and int16
+    is requantized.
 
         quantizer.set_module_name("head", None).set_operator("softmax", None)
 
     Args:
-        capabilities: what the device computes with; it decides what operators become.
+        capabilities: capabilities of the device, which determine the lowerings of operators.
         per_channel: one weight scale per output channel (True) or one per tensor (False).
-        activations: "int8" or "int16", for all that no setting is for.
-        io: "int8", "uint8" or "int16" for a program whose own inputs and outputs are integers, see `set_io`.
+        activations: "int8" or "int16", for parts without a setting.
+        io: "int8", "uint8" or "int16" for integer inputs and outputs, see `set_io`.
         is_qat: for quantization-aware training; with None the first configuration that is set decides.
         disabled_rewrites: names of rewrites of the float program to leave out; `micronpu passes` lists them.
 
@@ -77,7 +77,7 @@ class StaticQuantizer:
     """
 
     wider = "a quantizer of a family with int16 activations"
-    """What to take for int16 activations where the device has none."""
+    """Hint for int16 activations if the device does not support them."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class StaticQuantizer:
 
     @property
     def global_config(self) -> QuantizationConfig | None:
-        """The configuration of what no other setting is for."""
+        """The configuration of parts without another setting."""
         return self.settings.default
 
     @global_config.setter
@@ -114,43 +114,43 @@ class StaticQuantizer:
 
     @property
     def io_config(self) -> QuantizationConfig | None:
-        """The configuration of the program's own inputs and outputs, as `set_io` made it."""
+        """The configuration of the program's inputs and outputs from `set_io`."""
         return self.settings.io
 
     @property
     def module_name_config(self) -> dict[str, QuantizationConfig | None]:
-        """Configurations of modules by their path, as `set_module_name` made them; a copy."""
+        """Configurations of modules by their path from `set_module_name`; a copy."""
         return dict(self.settings.names)
 
     @property
     def module_type_config(self) -> dict[str, QuantizationConfig | None]:
-        """Configurations of modules by the qualified name of their class, as `set_module_type` made them; a copy."""
+        """Configurations of modules by the qualified name of their class from `set_module_type`; a copy."""
         return dict(self.settings.types)
 
     @property
     def quantizers(self) -> tuple[Any, ...]:
-        """The quantizers that are asked before this one, the last that was added last; see `add_quantizer`."""
+        """The quantizers that annotate before this one, the last added first; see `add_quantizer`."""
         return tuple(self._others)
 
     def set_global(self, config: QuantizationConfig | None) -> Self:
-        """Configures what no other setting is for."""
+        """Configure parts without another setting."""
         self.settings.default = self._checked(config)
         return self
 
     def set_module_name(self, name: str, config: QuantizationConfig | None) -> Self:
-        """Configures a module and all within it, by its path in the model, such as "block1.conv"."""
+        """Configure a module and all within it, by its path in the model, such as "block1.conv"."""
         if not isinstance(name, str) or not name:
             raise OptionError(f"`set_module_name` got {name!r}; it takes the path of a module.", hint='"block1.conv"')
         self.settings.names[name] = self._checked(config)
         return self
 
     def set_module_type(self, type: type[nn.Module] | str, config: QuantizationConfig | None) -> Self:
-        """Configures all modules of a class, given as the class or its qualified name."""
+        """Configure all modules of a class, given as the class or its qualified name."""
         self.settings.types[type_key(type)] = self._checked(config)
         return self
 
     def set_operator(self, operator: Any, config: QuantizationConfig | None) -> Self:
-        """Configures an ATen operator: an overload, all overloads of a packet, or the name of either.
+        """Configure an ATen operator: an overload, all overloads of a packet, or the name of either.
 
         Args:
             operator: such as ``torch.ops.aten.add.Tensor``, ``torch.ops.aten.add``, "add.Tensor" or "aten::add".
@@ -163,7 +163,7 @@ class StaticQuantizer:
         return self.set_operator(target, config)
 
     def set_node_name(self, name: str | Sequence[str], config: QuantizationConfig | None) -> Self:
-        """Configures operators of the exported program, by the names that their nodes have there, such as "conv2d_1".
+        """Configure operators of the exported program by the names of their nodes, such as "conv2d_1".
 
         Args:
             name: one, or several.
@@ -177,7 +177,7 @@ class StaticQuantizer:
         return self
 
     def set_node_finder(self, config: QuantizationConfig | None, node_finder: Any) -> Self:
-        """Configures the operators that a finder finds in the exported program; those set by name keep theirs.
+        """Configure the operators that a finder finds in the exported program; settings by name have precedence.
 
         Args:
             node_finder: an object with ``find_nodes(model)``, a function of a node that returns True or False, or names
@@ -190,23 +190,24 @@ class StaticQuantizer:
         return self
 
     def set_io(self, config: QuantizationConfig | None) -> Self:
-        """Makes the program's own inputs and outputs integers, on grids of this configuration; None undoes it.
+        """Make the program's inputs and outputs integers, with this configuration; None undoes it.
 
-        The finished program takes and gives int8, uint8 (with `as_bytes`) or int16 tensors, and no quantize or
-        dequantize is left on the host.  `micronpu.compile` does what is needed for that; with torchao alone, call
+        The finished program has int8, uint8 (with `as_bytes`) or int16 inputs and outputs, and no quantize or
+        dequantize on the core.  `micronpu.compile` does this automatically; with torchao alone, call
         `micronpu.frontend.integers.integer_borders` on what `convert_pt2e` returns.
         """
         self.settings.io = self._checked(config, of_borders=True)
         return self
 
     def add_quantizer(self, quantizer: Any) -> Self:
-        """Asks another quantizer first, the one that was added last before all others.
+        """Add a quantizer that annotates before this one; the last added comes first.
 
-        What it annotates stays as it says; this one annotates the rest.  Where they meet, torchao takes the grid of the
-        operator that computes the value.
+        Its annotations are kept; this one annotates the rest.  Between both, torchao uses the qparams of the operator
+        that computes the value.
 
         Args:
-            quantizer: a torchao `Quantizer`; its ``transform_for_annotation``, ``annotate`` and ``validate`` are asked.
+            quantizer: a torchao `Quantizer`; its ``transform_for_annotation``, ``annotate`` and ``validate`` are
+                called.
 
         Raises:
             OptionError: it is none.
@@ -220,10 +221,10 @@ class StaticQuantizer:
         return self
 
     def set_corrections(self, corrections: Corrections) -> Self:
-        """Sets what is done to weights and biases of the whole model beside rounding them.
+        """Set corrections of weights and biases for the whole model.
 
-        Equalization happens in whatever flow the quantizer is used in; the corrections that need data in
-        `micronpu.compile` and `calibrate_and_quantize`, and not between torchao's own functions.
+        Equalization works in every flow; corrections that need data work in `micronpu.compile` and
+        `calibrate_and_quantize`, and not between torchao's own functions.
         """
         if not isinstance(corrections, Corrections):
             raise OptionError(
@@ -250,8 +251,8 @@ class StaticQuantizer:
             if self.settings.default is not None:
                 self.settings.default = replace(self.settings.default, is_qat=config.is_qat)
         if config is not None and config.is_qat and not self.is_qat:
-            # Whether to train is checked when `prepare_qat_pt2e` is called. ExecuTorch's function for weights of four
-            # bits says True unless told otherwise, which asks for nothing.
+            # `prepare_qat_pt2e` checks whether to train. ExecuTorch's function for 4-bit weights has is_qat=True by
+            # default.
             config = replace(config, is_qat=False, freeze_batch_norm=False)
         if config is not None and config.is_qat != self.is_qat:
             raise OptionError(
@@ -268,7 +269,7 @@ class StaticQuantizer:
         return config
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Folds batch norms, or prepares their folding in QAT, and makes constants of numbers, in place.
+        """Fold batch norms, or prepare their folding in QAT, and make constants of numbers, in place.
 
         Raises:
             OptionError: a setting names something that is not in the model.
@@ -285,7 +286,7 @@ class StaticQuantizer:
         return self.rewritten(model)
 
     def rewritten(self, model: GraphModule) -> GraphModule:
-        """As `transform_for_annotation`, without torchao unless it is for training."""
+        """Apply `transform_for_annotation`, without torchao unless it is for training."""
         check_lifted(model)
         self.settings.find(model)
         self.settings.check(model)
@@ -304,7 +305,7 @@ class StaticQuantizer:
         return prepare_for_annotation(model, self.disabled_rewrites, self.capabilities)
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        """Annotates what micronpu knows and the settings do not leave out; the rest stays float."""
+        """Annotate known operators unless the settings exclude them; the rest stays float."""
         from micronpu.quantize.calibrate import quantize
         from micronpu.quantize.pt2e import annotated_by_others, hand_over
 
@@ -322,7 +323,7 @@ class StaticQuantizer:
         return model
 
     def _as_it_is(self) -> Self:
-        """A copy for which settings that are made from now on do not hold."""
+        """Return a copy that later settings do not affect."""
         made = copy.copy(self)
         made.settings = copy.copy(self.settings)
         for name, value in vars(self.settings).items():
@@ -331,7 +332,7 @@ class StaticQuantizer:
 
     @contextmanager
     def _leaving(self, nodes: Collection[Node]) -> Iterator[None]:
-        """Meanwhile some nodes are not for this quantizer."""
+        """Exclude some nodes from this quantizer within the context."""
         self._left = frozenset(nodes)
         try:
             yield
@@ -339,29 +340,28 @@ class StaticQuantizer:
             self._left = frozenset()
 
     def annotated(self, model: GraphModule) -> GraphModule:
-        """As `annotate`, in our own terms."""
+        """Apply `annotate`, with this package's annotations."""
         annotate(model, self._config_of, capabilities=self.capabilities, io=self.settings.io)
         reveal(model)
         return model
 
     def is_ours(self) -> bool:
-        """Whether the class leaves to this one what torchao asks a quantizer for, and no other quantizer is asked."""
+        """True if no subclass overrides methods that torchao calls, and no other quantizer is added."""
         own = type(self)
         if any(config is not None and config.has_specs for config in self.settings.every):
             return False
         return not self._others and all(getattr(own, name) is getattr(StaticQuantizer, name) for name in _ASKED)
 
     def validate(self, model: GraphModule) -> None:
-        """Has others check theirs; an annotation that the target cannot use shows in the delegation report."""
+        """Let other quantizers validate; an unsupported annotation shows in the delegation report."""
         for other in self._others:
             if callable(validate := getattr(other, "validate", None)):
                 validate(model)
 
     def prepare_obs_or_fq_callback(self, model: GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
-        """Scores are observed as far as they count, what is clamped as far as it is let through, averages and clamps
-        beside their operands, jumps fall between two steps, and states get one grid.
+        """Pass requirements of operators to observers: masked scores, clamps, averages, thresholds, and shared states.
 
-        QAT: tensors on one grid share its range.
+        QAT: tensors that share qparams also share their range.
         """
         observe_what_counts(model, edge_or_node_to_obs_or_fq)
         observe_operands(edge_or_node_to_obs_or_fq)
@@ -377,12 +377,12 @@ class StaticQuantizer:
     def quantize_with_submodules(
         self, model: GraphModule, calibration_samples: Sequence[tuple[Any, ...]], is_qat: bool = False
     ) -> GraphModule:
-        """Prepares, calibrates and converts a model with `torch.cond`, whose branches are both computed then.
+        """Prepare, calibrate and convert a model with `torch.cond`, both of whose branches are then computed.
 
         Args:
-            model: the module of an exported program; used up.
+            model: the module of an exported program; it is consumed.
             calibration_samples: inputs, one tuple for each call.
-            is_qat: False, as nothing trains here.
+            is_qat: must be False.
 
         Raises:
             OptionError: an argument is of another type, or for training.
@@ -400,7 +400,7 @@ class StaticQuantizer:
         return calibrate_and_quantize(model, samples, self)
 
     def check_use(self, is_qat: bool) -> None:
-        """Refuses to prepare for QAT what is for post-training quantization, and the other way round.
+        """Refuse the wrong one of `prepare_qat_pt2e` and `prepare_pt2e`.
 
         Raises:
             OptionError: the quantizer is for the other one.

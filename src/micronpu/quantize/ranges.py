@@ -1,16 +1,16 @@
-"""Ranges of activations by what their errors do to the results.
+"""Ranges of activations that minimize the error of the results.
 
-An observer looks at a tensor by itself: large values that matter little to the results take the steps from small ones
-that matter much, as the first coefficient of a spectrum does.  Here the errors that a grid makes are followed to the
-results with the network's derivatives g, in random directions:
+An observer sees a tensor alone: large values with little effect on the results, such as the first coefficient of a
+spectrum, reduce the precision of small ones with more effect.  Here quantization errors are propagated to the results
+by the network's derivatives g, in random directions:
 
     error(low, high) = E (sum over clipped x of g (clip(x) - x))^2 + E (sum over the others of g^2) step^2 / 12
 
-What clipping changes lies to one side and adds up; what rounding changes is spread evenly over a step, and of zeros,
-which every grid has, it is nothing.
+Clipping errors have one sign and add up; rounding errors are uniform within an LSB, and zeros, which are exact, have
+none.
 
-States that a call hands on to the next count as results, but for those that only keep what they were given: what
-becomes of them is seen where later calls read them.
+States that a call passes to the next count as results, except those that only keep earlier values: later calls show
+their effect.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from micronpu.quantize.states import only_kept, state_ends
 from micronpu.upstream.torch import tree_leaves
 
 _ROWS = 100
-"""Calibration rows that are looked at, at most."""
+"""Maximum number of calibration samples."""
 _DIRECTIONS = 2
-"""Random directions at the results, for each row."""
+"""Random directions at the results, for each sample."""
 _CANDIDATES = 64
-"""Of each end of a range."""
+"""Number of candidates for each end of a range."""
 
 
 def fit_ranges(prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]]) -> None:
-    """Gives the int8 activations of a calibrated module other ranges, in place.
+    """Choose new ranges for the int8 activations of a calibrated module, in place.
 
-    The results of the program keep theirs, and what is on a grid with them: nothing of them is clipped. So do states
-    that are computed of themselves.
+    Results of the program keep their ranges, as do values that share their qparams, so that they are not clipped. So do
+    states that are computed from themselves.
 
     Args:
-        batches: calibration rows.
+        batches: calibration samples.
 
     Raises:
         ModelError: an operator has no derivative.
@@ -99,16 +99,17 @@ def _is_followed(value: Any) -> bool:
 
 
 def places_of(prepared: GraphModule) -> list[Place]:
-    """The grids of a calibrated module whose ranges may be chosen anew."""
+    """Return the qparams of a calibrated module whose ranges may be changed."""
     found = [Place(observer, nodes) for observer, nodes in _observed(prepared).items()]
     return [place for place in found if place.has_choice]
 
 
 def _observed(prepared: GraphModule) -> dict[nn.Module, list[Node]]:
-    """The observers whose range may change, and the values on their grid that are not merely moved there."""
+    """Return the observers whose range may change, with the values that are computed (and not only moved) to their
+    qparams."""
     constants = constant_nodes(prepared)
     found: dict[nn.Module, list[Node]] = {}
-    # What is carried from step to step keeps all that was seen of it: what is clipped there is clipped again and again.
+    # Values that are carried from step to step keep their range: clipping would repeat in each step.
     steps = [loop.prepared for _, loop in loops_of(prepared) if loop.prepared is not None]
     refused = {module for step in steps for module in step.modules()}
     results = _results(prepared)
@@ -127,7 +128,7 @@ def _observed(prepared: GraphModule) -> dict[nn.Module, list[Node]]:
 
 
 def _results(prepared: GraphModule) -> list[Node]:
-    """What the program returns, and the new values of states that are computed of themselves."""
+    """Return the results of the program, and the new values of states that are computed from themselves."""
     returned: Any = prepared.graph.output_node().args[0]
     ends, kept = state_ends(prepared), only_kept(prepared)
     own = tree_leaves(returned[: len(returned) - len(ends)] if ends else returned)
@@ -136,16 +137,16 @@ def _results(prepared: GraphModule) -> list[Node]:
 
 
 def _is_result(prepared: GraphModule, node: Node, results: Sequence[Node]) -> bool:
-    """Whether a value is returned, behind further observers at most."""
+    """Return True if a value is returned, possibly through further observers."""
     observers = [u for u in node.users if u.op == "call_module" and is_observer(prepared.get_submodule(str(u.target)))]
     return node in results or any(_is_result(prepared, u, results) for u in observers)
 
 
 class Place:
-    """A grid, and the values on it.
+    """Qparams, and the values that share them.
 
     Attributes:
-        nodes: that give the values.
+        nodes: that compute the values.
     """
 
     def __init__(self, observer: Any, nodes: list[Node]) -> None:
@@ -162,11 +163,11 @@ class Place:
         self._squares = 0.0
 
     def add(self, values: Mapping[str, Any], slopes: Mapping[str, torch.Tensor | None]) -> None:
-        """Adds one direction of a row.
+        """Add one direction of a sample.
 
         Args:
             values: of the network, by node.
-            slopes: the derivatives of the results by them, where they have any.
+            slopes: the derivatives of the results with respect to them, if any.
         """
         low, high = torch.zeros_like(self._lows), torch.zeros_like(self._highs)
         for node in self.nodes:
@@ -184,7 +185,7 @@ class Place:
         self._clipped_high.append(high)
 
     def settle(self) -> None:
-        """Gives the observer the range with the least error."""
+        """Set the range with the least error."""
         if not self._squares:
             return
         first, last = divmod(int(self._errors().argmin()), len(self._highs))
@@ -196,13 +197,13 @@ class Place:
             self.observer.max_val.copy_(ends[1])
 
     def left(self, low: float, high: float) -> float:
-        """The error of the results with the best range, as a share of that with this one."""
+        """Return the error of the results with the best range, relative to that with this one."""
         errors = self._errors()
         now = errors[int((self._lows - low).abs().argmin()), int((self._highs - high).abs().argmin())]
         return float(errors.min() / now) if now > 0 else 1.0
 
     def _errors(self) -> torch.Tensor:
-        """Of the results, summed, for each pair of ends. -> [lows, highs]"""
+        """Return the summed error of the results for each pair of ends, [lows, highs]."""
         low, high = torch.stack(self._clipped_low), torch.stack(self._clipped_high)
         clipping = low.square().sum(0)[:, None] + 2 * low.T @ high + high.square().sum(0)[None]
         rounded = self._squares - self._outside_low[:, None] - self._outside_high[None]
@@ -213,16 +214,16 @@ class Place:
 
 
 def _towards_zero(end: float) -> torch.Tensor:
-    """An end of a range and others nearer to zero, which is none of them unless it is where they start."""
+    """Return an end of a range and others nearer to zero, which is excluded unless it is the end."""
     if end == 0:
         return torch.zeros(1, dtype=torch.float64)
     return end * (1 - torch.arange(_CANDIDATES, dtype=torch.float64) / _CANDIDATES)
 
 
 def _beyond(x: torch.Tensor, g: torch.Tensor, bounds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each bound [S], falling: the sum of g (bound - x) over x above it, and that of g^2."""
+    """Return for each bound [S], falling: the sum of g (bound - x) over x above it, and that of g^2."""
     rising = bounds.flip(0)
-    place = torch.bucketize(x, rising)  # as many bounds are below x
+    place = torch.bucketize(x, rising)  # number of bounds below x
 
     def above(weights: torch.Tensor) -> torch.Tensor:
         sums = torch.bincount(place, weights, minlength=len(rising) + 1)

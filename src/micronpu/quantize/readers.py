@@ -1,15 +1,14 @@
-"""What operators ask of the qparams of the values around them, by the facts of `micronpu.ops.facts`.
+"""Requirements of operators on the qparams of adjacent values, by the facts of `micronpu.ops.facts`.
 
-A result that jumps: the numbers where it does lie between two LSBs of the value that is read, so that rounding leads no
-value past them.  x > 0.3 with a scale of 0.0275, of which one LSB is 0.3025: what lies between 0.28875 and 0.31625
-becomes that LSB, which is larger, whatever it was before.  With 0.02857 the values of an LSB end at 0.3.  Zero is exact
-in all qparams: it is never between two LSBs.
+A threshold: rounding must not move a value across it.  Take x > 0.3 with a scale of 0.0275. Values between 0.28875 and
+0.31625 round to 0.3025, which is larger than 0.3.  With 0.02857 a rounding interval ends at 0.3.  Zero is exact in all
+qparams: it is never between two LSBs.
 
-A clamp: of values that nothing but clamps reads, the range ends where the clamps do.  Qparams for values up to 100, of
-which a clamp leaves those up to 1, have two LSBs for these.
+A clamp: the range of values that only clamps read ends with the clamps.  If the values go up to 100, and the clamp ends
+at 1, qparams for all values leave two LSBs below 1.
 
-A singularity at 0: 1 / sqrt(sum(x * x)) of a row of zeros is 1e6 in float, where an eps says so, and no row needs it.
-The range of the result ends at its value one LSB of the operand away from 0.
+A singularity at 0: 1 / sqrt(sum(x * x)) of a row of zeros is 1e6 in float, because of an eps, and no row needs it.  The
+range of the result ends at its value one LSB of the operand away from 0.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from micronpu.quantize.specs import Place
 Ends: TypeAlias = tuple[float, float]
 
 _PART = 0.125
-"""Part of the range of a difference whose sign alone is read: its LSBs are smaller than those of its operands."""
+"""Fraction of its range for a difference of which only the sign is read: its LSB is smaller than its operands'."""
 _AT_ZERO = Borders(frozenset({(0.0, 0.0)}))
 _DEEPEST = 4
 """Maximum number of successive operators that multiply or add a number, and are looked through."""
@@ -61,10 +60,10 @@ def is_singular(node: Node) -> bool:
 
 
 def observe_for_readers(model: GraphModule, places: Mapping[Place, Any]) -> None:
-    """Sets what observers know of the operators around their values.
+    """Pass requirements of adjacent operators to observers, in place.
 
     Args:
-        places: observer by node or by (operand, reader) edge, as torchao has them while it prepares.
+        places: observer by node or by (operand, reader) edge, as in torchao's preparation.
     """
     values: dict[Any, dict[Node, None]] = {}
     results = Counter(observer for place, observer in places.items() if isinstance(place, Node))
@@ -97,7 +96,7 @@ def observe_for_readers(model: GraphModule, places: Mapping[Place, Any]) -> None
 
 
 def _set_borders(model: GraphModule, places: Mapping[Place, Any], value: Node, borders: Borders) -> None:
-    """Sets those of a value, and of what it is a multiple of, beside a number: that is rounded before."""
+    """Set the thresholds of a value, and of the values that it is a linear function of, which are rounded before."""
     for _ in range(_DEEPEST):
         observer = places.get(value)
         if isinstance(observer, RangeObserver):
@@ -121,11 +120,11 @@ def _observe_clamped(observer: RangeObserver, nodes: Iterable[Node], with_it: Ca
 
 
 def _ends(value: Node, with_it: Callable[[Node], Iterable[Node]]) -> Ends | None:
-    """Between which numbers clamps that read a value leave it, be it moved before; None where others read it, too.
+    """Return the limits of clamps that read a value, possibly moved; None if it has other readers.
 
     Args:
-        with_it: what has the qparams of a node's result. A clamp may have those of its operand, whose range then has to
-            reach as far.
+        with_it: returns the nodes that share qparams with a node. The result of a clamp may share those of its operand,
+            which must then cover the same range.
     """
     found: list[Ends] = []
     for user in value.users:
@@ -162,7 +161,7 @@ class Pole:
     Attributes:
         operand: observer of the value.
         factor: c.
-        is_log: whether it is c * log(z), and not the power.
+        is_log: True for c * log(z), False for the power.
     """
 
     operand: RangeObserver
@@ -173,13 +172,13 @@ class Pole:
         return f"Pole({self.factor}, {self.is_log})"
 
     def ends(self) -> tuple[float, float]:
-        """The least and the largest result of an operand that is not 0 with its own qparams."""
+        """Return the smallest and the largest result for an operand that is not 0 with its own qparams."""
         if self.operand.is_empty:
             return -math.inf, math.inf
         return self._at(float(self.operand.calculate_qparams()[0]))
 
     def counting(self, results: torch.Tensor) -> torch.Tensor:
-        """Results whose operand is more than half an LSB from 0, with qparams of what was seen of it until now."""
+        """Return the results whose operand is more than half an LSB from 0, with the qparams of values seen so far."""
         if self.operand.is_empty:
             return results
         most = max(-float(self.operand.min_val), float(self.operand.max_val))
@@ -188,7 +187,7 @@ class Pole:
         return results[(results >= least) & (results <= most)]
 
     def _at(self, z: float) -> tuple[float, float]:
-        """The ends of results of operands as far from 0 as z, or farther."""
+        """Return the ends of results for operands with a magnitude of at least z."""
         if not self.is_log:
             return -(z**self.factor), z**self.factor
         end = self.factor * math.log(z)
@@ -196,7 +195,7 @@ class Pole:
 
 
 def _singular(model: GraphModule, node: Node) -> tuple[Node, Node, float, bool] | None:
-    """(z, its reader, c, is it the logarithm) of c * log(z) or z ** c with a singularity at 0; None of other nodes."""
+    """Return (z, its reader, c, True for the logarithm) of c * log(z) or z ** c with a singularity at 0, or None."""
     before = node.args[0] if node.args and isinstance(node.args[0], Node) else None
     if before is None:
         return None
@@ -214,9 +213,9 @@ def _singular(model: GraphModule, node: Node) -> tuple[Node, Node, float, bool] 
 
 
 def _inverse_factor(model: GraphModule, node: Node) -> float | None:
-    """Return c of a node c * log(z) that is read as the logarithm of a negative power alone.
+    """Return c of a node c * log(z) that is only read as the logarithm of a negative power.
 
-    That of a positive power is near 0 where z is, so that its reader needs to know how near.
+    A positive power is near 0 if z is, so that its reader needs precision there.
     """
     line = line_of(model, node)
     is_inverse = line is not None and line[0] is node.args[0] and line[1] < 0 and not line[2]

@@ -39,23 +39,23 @@ class Recorder(nn.Module):
 
     Args:
         program: the float program before any rewrite; it shares tensors with the prepared module.
-        quantize: from the program, which it uses up, and the recorded calls to the quantized program.
+        quantize: converts the program, which it consumes, with the recorded calls to the quantized program.
         annotated: names of the nodes of the prepared module that are annotated.
     """
 
     def __init__(self, program: GraphModule, quantize: Quantize, annotated: Collection[str]) -> None:
         super().__init__()
-        self._given: Any = (program, quantize, annotated)  # in a tuple, the program is no part of this module
+        self._given: Any = (program, quantize, annotated)  # in a tuple, the program is no submodule
         self._observers: tuple[nn.Module, ...] = ()
         self._observed: list[torch.Tensor] = []
         self.rows: list[Row] = []
 
     def watch(self, observers: Iterable[nn.Module]) -> None:
-        """Sets the observers of the prepared module."""
+        """Set the observers of the prepared module."""
         self._observers = tuple(dict.fromkeys(observers))
 
     def forward(self, *inputs: torch.Tensor) -> None:
-        """Records a call; those of an export, with fake tensors, are left out."""
+        """Record a call, except those of an export, with fake tensors."""
         if self._given and all(type(x) in (torch.Tensor, nn.Parameter) for x in inputs):
             dtypes = [n.meta["val"].dtype for n in _inputs(self._given[0])]
             with torch.inference_mode(False), torch.no_grad():
@@ -63,7 +63,7 @@ class Recorder(nn.Module):
                 self._observed = [buffer.clone() for buffer in self._buffers_of_observers()]
 
     def convert(self, model: GraphModule, node: Node) -> None:
-        """Puts the quantized program in the place of a module's graph; torchao calls it last of all observers."""
+        """Replace a module's graph by the quantized program; torchao calls it last of all observers."""
         model.graph.erase_node(node)
         if not self._decides(model):
             warn(
@@ -77,13 +77,13 @@ class Recorder(nn.Module):
             made = quantize(_copied(program), [[row] for row in self.rows])
         made.graph.set_codegen(codegen_of(model.graph))
         for new in made.graph.nodes:
-            new.meta.pop(KEY, None)  # passes of torchao follow, which read annotations of its own
+            new.meta.pop(KEY, None)  # later passes of torchao expect its own annotations
             if new.op in ("get_attr", "call_module"):
                 _adopt(model, made, new)
         model.graph = made.graph
 
     def _decides(self, model: GraphModule) -> bool:
-        """Return whether the recorded calls are all that counts."""
+        """Return True if the recorded calls determine the result."""
         now = self._buffers_of_observers()
         return (
             bool(self.rows)
@@ -96,7 +96,7 @@ class Recorder(nn.Module):
         return [buffer for observer in self._observers for buffer in observer.buffers()]
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_given": (), "rows": []}  # a pickled graph has lost what stages say of its nodes
+        return vars(self) | {"_given": (), "rows": []}  # a pickled graph has lost the facts about its nodes
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
         made = Recorder.__new__(Recorder)
@@ -107,7 +107,7 @@ class Recorder(nn.Module):
 
 
 def _adopt(model: GraphModule, made: GraphModule, node: Node) -> None:
-    """Gives a module what a node of another one reads or calls; both have the submodules of one model."""
+    """Copy the tensor or submodule of another module's node into a module; both have the submodules of one model."""
     path, value = str(node.target), attribute(made, node)
     if "." in path and value is not None:
         if attribute(model, node) is not value:
@@ -139,9 +139,9 @@ def _copied(model: GraphModule) -> GraphModule:
 
 
 def keep_float_program(model: GraphModule) -> None:
-    """Notes, in the meta of an exported float module that is about to be rewritten, the program that it is now."""
+    """Record the current float program in the meta of an exported float module before it is rewritten."""
     if any(not isinstance(node.meta.get("val"), torch.Tensor) or _is_written(node) for node in _inputs(model)):
-        return  # a call with sizes, or one that changes its inputs, says less than it computes with
+        return  # calls with sizes, or with changing inputs, cannot be replayed
     made = _copied(model)
     made.graph.set_codegen(CodeGen())  # its inputs are those of the graph, one by one
     made.recompile()
@@ -157,7 +157,7 @@ def _is_written(node: Node) -> bool:
 
 
 def record_calls(model: GraphModule, quantize: Quantize) -> None:
-    """Adds a recorder to an annotated model whose float program was kept, in place."""
+    """Add a recorder to an annotated model whose float program was kept, in place."""
     program, inputs = FLOAT_PROGRAM.take(model), _inputs(model)
     if program is not None and inputs:
         model.add_module("calibration_inputs", Recorder(program, quantize, annotated(model)))
@@ -171,7 +171,7 @@ def recorders(model: GraphModule) -> Collection[Recorder]:
 
 
 def without_recorder(prepared: GraphModule) -> GraphModule:
-    """Removes recorders from a prepared module and its loops, in place, for those who keep the calls themselves."""
+    """Remove recorders from a prepared module and its loops, in place, for callers that keep the calls themselves."""
     for part in prepared.modules():
         if not isinstance(part, GraphModule):
             continue

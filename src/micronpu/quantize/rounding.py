@@ -1,12 +1,12 @@
-"""Adaptive rounding: which weights to round up and which down.
+"""Adaptive rounding: choice of rounding weights up or down.
 
 AdaRound (Nagel et al., 2020) minimises the squared error of a layer's result over all roundings of its weights to one
-of their two neighbours on the grid. With the second moments M of the layer's operands that is, for each output channel,
+of their two neighbours. With the second moments M of the layer's operands that is, for each output channel,
 
     error(e) = e M e^T,     e = rounded weights - weights
 
-AdaRound relaxes the choice and trains it; here one weight after the other is moved to its other neighbour, always the
-one that gains most, until none gains: the same aim, in a second, and the same result every time.
+AdaRound relaxes the choice and trains it. Here the weight with the largest gain is moved to its other neighbour,
+repeatedly, until none gains: the same objective, in a second, and reproducible.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 def adaptive_rounding(
     weights: torch.Tensor, step: torch.Tensor, moments: torch.Tensor, most: int, samples: int
 ) -> torch.Tensor:
-    """Weights [O, K] on the grid of ``step`` [O, 1]; those that are zero stay zero.
+    """Round weights [O, K] to multiples of ``step`` [O, 1]; zeros stay zero.
 
     Args:
-        moments: [K, K], mean products of the values that meet the weights.
-        most: the largest number of steps, either way.
-        samples: of which the moments are the mean; products of few say little, and count less.
+        moments: [K, K], mean products of the values that are multiplied with the weights.
+        most: the largest magnitude of the integers.
+        samples: number of samples in the moments; moments of few samples count less.
     """
     weights, step = weights.double(), step.double()
     size = weights.shape[1]
@@ -35,11 +35,11 @@ def adaptive_rounding(
     current = torch.round(ratio).clamp(-most, most)
     error = current * step - weights
     slope = error @ moments
-    # A zero may be one of a pattern that the NPU skips, which a single weight more would end.
+    # A zero may belong to a sparsity pattern of the NPU, which another weight would break.
     stays = (ratio.abs() > most) | (weights == 0)
     active = torch.arange(len(weights))
     for _ in range(2 * size):
-        # The other neighbour of each weight, what it is away, and what that changes.
+        # The other neighbour of each weight, its distance, and the change of the error.
         move = torch.where(current[active] > low[active], -1.0, 1.0) * step[active]
         change = 2 * move * slope[active] + move * move * diagonal
         gain, place = change.masked_fill(stays[active], 0.0).min(1)

@@ -1,7 +1,7 @@
-"""Norms that are put together of operators, over rows of unequal size, where no int16 holds their squares.
+"""Decomposed norms over rows of unequal size, if int16 is not available for their squares.
 
-A norm of x is one of x * g as well, whatever positive number g each row is multiplied with.  With g near 1 / max(|x|)
-all rows are of one size, and on one grid of int8 none is rounded away.  An eps is multiplied with g, too:
+The norm of a row does not change if the row is multiplied with a positive number g.  With g near 1 / max(|x|) all rows
+have the same size, and int8 represents all of them.  An eps is multiplied with g, too:
 
     (x - mean(x)) / (sqrt(var(x)) + eps)  =  (x * g - mean(x * g)) / (sqrt(var(x * g)) + eps * g)
 """
@@ -28,7 +28,7 @@ _SUMS = ("add.Tensor", "sub.Tensor")
 _LEAST = ("clamp_min.default", "clamp.default")
 
 Scaled = tuple[Node, float]
-"""What stands for a value where rows are multiplied with g, and the power of g that it has more than that."""
+"""Replacement of a value with rows multiplied with g, and its additional power of g."""
 
 
 @switchable
@@ -43,7 +43,7 @@ def scale_rows(model: GraphModule, able: Capabilities) -> bool:
 
 
 def _scaled(model: GraphModule, measure: Node, able: Capabilities) -> bool:
-    """Writes one norm; False where it is of a form that is not known, or reads what is no row."""
+    """Rewrite one norm; return False for an unknown form, or if it reads anything but rows."""
     parts = {n: None for n in model.graph.nodes if n in set(parts_of(measure))}
     first = next(iter(parts))
     x = first.args[0]
@@ -71,7 +71,7 @@ def _scaled(model: GraphModule, measure: Node, able: Capabilities) -> bool:
 
 
 def _of_node(write: GraphWriter, node: Node, known: Mapping[Node, Scaled], gain: Node) -> Scaled | None:
-    """A node of a norm, of scaled operands; None of one that is not known."""
+    """Return a node of a norm with scaled operands, or None if it is unknown."""
     name, given = overload_name(node), arguments(node)
     operands = [known.get(n) for n in node.args if isinstance(n, Node)]
     if not operands or operands[0] is None:
@@ -92,7 +92,7 @@ def _of_node(write: GraphWriter, node: Node, known: Mapping[Node, Scaled], gain:
 
 
 def _least(given: Mapping[str, Any]) -> float | None:
-    """The number below which nothing is, by the arguments of a clamp that has no upper end."""
+    """Return the lower end of a clamp that has no upper end, by its arguments."""
     least = given.get("min", 0.0)
     return float(least) if isinstance(least, (int, float)) and given.get("max") is None else None
 
@@ -111,14 +111,14 @@ def _of_two(
 
 
 def _again(write: GraphWriter, node: Node, *operands: Node) -> Node:
-    """The call of a node with other operands in the place of the first of its own."""
+    """Write the call of a node with other operands instead of its first ones."""
     replaced = iter(operands)
     args = [next(replaced, a) if isinstance(a, Node) else a for a in node.args]
     return write(overload_name(node), *args, **node.kwargs)
 
 
 def _with_number(write: GraphWriter, overload: str, x: Node, power: float, number: float, gain: Node) -> Scaled | None:
-    """x + number * g ** power, or the larger of the two."""
+    """Return x + number * g ** power, or the larger of the two."""
     if number == 0.0 and overload == "add.Tensor":
         return x, power
     if power not in (1.0, 2.0):

@@ -1,4 +1,4 @@
-"""Runs of a program on a user's data, from call to call where it keeps a state."""
+"""Runs of a program on a user's data, with states from call to call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = tuple[torch.Tensor, ...]
 
 
 def run_sequence(module: GraphModule, states: States, rows: Sequence[Row]) -> Iterator[tuple[Any, ...]]:
-    """Runs a lifted module call by call from the first values of its states; yields each call's other results."""
+    """Run a lifted module call by call from its initial states; yield each call's other results."""
     values = states.initial
     for row in rows:
         results = module(*row, *values)
@@ -26,7 +26,7 @@ def run_sequence(module: GraphModule, states: States, rows: Sequence[Row]) -> It
 
 
 def _rows_with_states(module: GraphModule, states: States, rows: Sequence[Row]) -> Iterator[Row]:
-    """Runs a lifted module as `run_sequence`, where it has states; yields all that it is given in each call."""
+    """Run a lifted module as `run_sequence` does, if it has states; yield all inputs of each call."""
     values = states.initial
     for row in rows:
         yield (*row, *values)
@@ -37,6 +37,6 @@ def _rows_with_states(module: GraphModule, states: States, rows: Sequence[Row]) 
 
 
 def seen_calls(module: GraphModule, states: States, sequences: Sequence[Sequence[Row]]) -> list[Row]:
-    """All calls of sequences, each with the values that the states of a lifted module have by then."""
+    """Return all calls of sequences, each with the values of the states at that point."""
     with torch.no_grad():
         return [row for sequence in sequences for row in _rows_with_states(module, states, sequence)]

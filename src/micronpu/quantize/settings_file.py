@@ -1,4 +1,4 @@
-"""Quantization as a file: what `compile` is told about observers, corrections and parts of a model, in TOML.
+"""Quantization settings in a TOML file: observers, corrections and parts of a model.
 
     equalize = true
     adaptive_rounding = true
@@ -12,7 +12,7 @@
     [nodes.softmax]
     float = true
 
-Fields that a part does not give are those of ``[default]``; a dictionary of the same form does as well.
+Fields that a part does not set are those of ``[default]``; a dictionary of the same form is also accepted.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _DEFAULT, _FLOAT = "default", "float"
 
 
 def read_quantization(given: Settings) -> dict[str, Any]:
-    """The dictionary of a file, or the dictionary itself; what is in it is checked by `configure`.
+    """Return the dictionary of a file, or the dictionary itself; `configure` checks its content.
 
     Raises:
         FileError: the file cannot be read.
-        OptionError: it is no TOML, or something else than a file is given.
+        OptionError: it is no TOML, or the argument is no file.
     """
     if isinstance(given, Mapping):
         return dict(given)
@@ -76,10 +76,10 @@ def merged(settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, An
 
 
 def configure(quantizer: StaticQuantizer, given: Settings) -> StaticQuantizer:
-    """Applies a file or a dictionary to a quantizer, whose own configuration stays where nothing is said.
+    """Apply a file or a dictionary to a quantizer, which keeps its configuration for anything unset.
 
     Raises:
-        OptionError: a name or value that there is not; names of parts are checked when the quantizer sees a model.
+        OptionError: an unknown name or value; names of parts are checked when the quantizer annotates a model.
     """
     where = f"the quantization file {os.fspath(given)}" if isinstance(given, str | os.PathLike) else "`quantization`"
     settings = read_quantization(given)
@@ -124,7 +124,7 @@ def _config(given: Mapping[str, Any], base: Mapping[str, Any], where: str) -> Qu
 
 
 def to_toml(settings: Mapping[str, Any]) -> str:
-    """The file of a dictionary."""
+    """Return the file of a dictionary."""
     lines = [f"{name} = {_value(settings[name])}" for name in _CORRECTIONS if name in settings]
     tables = [("", _DEFAULT, settings[_DEFAULT])] if _DEFAULT in settings else []
     tables += [(part, name, table) for part in _PARTS for name, table in settings.get(part, {}).items()]

@@ -1,7 +1,7 @@
-"""What takes the place of torchao's own functions, by the names of `micronpu.upstream.torchao.REPAIRS`, which say why.
+"""Replacements of torchao's functions, by the names of `micronpu.upstream.torchao.REPAIRS`, which has the reasons.
 
-Repairs are made when a quantizer first sees a model, and left in place: results stay what torchao promises.  Another
-version of torchao is left as it is, with a warning: slower, and to be looked at anew.
+They are installed when a quantizer first sees a model, and stay: results are those that torchao documents.  Another
+version of torchao is not changed, with a warning: it is slower, and must be examined first.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.transposed import TRANSPOSED
 from micronpu.upstream.torchao import Function, repair
 
-# Between a convolution and its batch norm torchao's own rewrite puts these.
+# torchao's own rewrite inserts these between a convolution and its batch norm.
 _BETWEEN = (torch.ops.aten.div.Tensor, torch.ops.aten.add.Tensor)
 
 
 def _own_switch(dropouts: bool) -> Callable[[Function], Function]:
-    """The flag alone changes, of dropouts or of batch norms."""
+    """Change only the flag of dropouts or of batch norms."""
 
     def switch(m: GraphModule, train_to_eval: bool) -> None:
         set_training(m, not train_to_eval, dropouts=dropouts, batch_norms=not dropouts)
@@ -33,7 +33,7 @@ def _own_switch(dropouts: bool) -> Callable[[Function], Function]:
 
 
 def can_match(model: GraphModule) -> bool:
-    """Whether a convolution is followed by a batch norm, as far as torchao's patterns go."""
+    """Return True if a convolution is followed by a batch norm that torchao's patterns match."""
     for node in model.graph.nodes:
         if "batch_norm" not in overload_name(node):
             continue
@@ -69,7 +69,7 @@ def _tell_the_quantizer(original: Function) -> Function:
         model: GraphModule, node_name_to_scope: Any, is_qat: bool, obs_or_fq_callback: Function | None = None
     ) -> GraphModule:
         given = getattr(obs_or_fq_callback, "__self__", None)
-        # Ours knows itself how it is used, and lists its parts too, as torchao's composed one does.
+        # This package's quantizers check their use, and list their parts like torchao's composed one.
         parts: Sequence[Any] = [given] if hasattr(given, "check_use") else getattr(given, "quantizers", ())
         for quantizer in parts:
             if hasattr(quantizer, "check_use"):
@@ -91,5 +91,5 @@ _REPAIRED: dict[str, Callable[[Function], Function]] = {
 
 
 def apply() -> bool:
-    """Makes the repairs, once; False where torchao is not the version that they are for."""
+    """Install the replacements, once; return False for another version of torchao."""
     return repair(_REPAIRED)

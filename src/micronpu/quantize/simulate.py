@@ -1,15 +1,15 @@
-"""Batch norms in quantization-aware training: trained on their own statistics, folded on the int8 grid.
+"""Batch norms in quantization-aware training: trained on batch statistics, and folded for fake quantization.
 
-What runs on the chip is one layer with the weights ``w * gamma / std``, so these are the weights that have to meet the
-int8 grid while the network learns; and the batch norm needs the layer's own result for its statistics:
+The chip runs one layer with the weights ``w * gamma / std``, so these must be quantized during training; and the batch
+norm needs the layer's own result for its statistics:
 
     x -> conv(w, b) -> batch_norm -> y
     x -> conv(fake_quantize(w * factor)) -> / factor + b -> batch_norm -> y          factor = gamma / std
 
-`torchao` has such a rewrite, with patterns that take it 20 s to export, the default ``eps`` and ``momentum`` whatever
-the model says, convolutions only, and a division by zero where gamma is 0, as in residual blocks that start so.  This
-one is its replacement: no batch norm behind a layer is left for torchao to find.  Conversion undoes it through the hook
-that torchao gives to observers, so that `prepare_qat_pt2e` and `convert_pt2e` work as they are.
+`torchao` has such a rewrite, with patterns that take 20 s to export, the default ``eps`` and ``momentum`` instead of
+the model's, convolutions only, and a division by zero if gamma is 0, its initial value in some residual blocks.  This
+module replaces it: no batch norm after a layer is left for torchao.  Conversion undoes it through the hook that torchao
+gives to observers, so that `prepare_qat_pt2e` and `convert_pt2e` work as they are.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from micronpu.quantize.pt2e import FakeQuantizeBase, ObserverBase
 
 aten = torch.ops.aten
 
-# A weight of the batch norm below this counts as this when the grid of the layer's weights is chosen: a channel that
-# is switched off has no grid of its own.  What it lets through after conversion is under any step of int8.
+# A gamma below this is replaced by it for the scale of the layer's weights, since a disabled channel has no range.  Its
+# contribution after conversion is below one LSB of int8.
 SMALLEST_GAMMA = 1e-4
 
 _LAYERS = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "linear")
 
 
-# ---------------------------------------------------------------- what the rewritten graph calls
+# ---------------------------------------------------------------- functions of the rewritten graph
 
 
 def factor_of(
@@ -58,14 +58,14 @@ def _along(values: torch.Tensor, axis: int, rank: int) -> torch.Tensor:
 def folded_weight(
     weight: torch.Tensor, gamma: torch.Tensor | None, variance: torch.Tensor, eps: float, axis: int
 ) -> torch.Tensor:
-    """Weights times gamma / std.  The factor only places the grid: the batch norm behind trains gamma."""
+    """Return weights times gamma / std.  The factor only affects the scale: the following batch norm trains gamma."""
     return weight * _along(factor_of(gamma, variance, eps).detach(), axis, weight.dim())
 
 
 def frozen_weight(
     weight: torch.Tensor, gamma: torch.Tensor | None, variance: torch.Tensor, eps: float, axis: int
 ) -> torch.Tensor:
-    """Weights times gamma / std, with frozen statistics: here gamma is trained."""
+    """Return weights times gamma / std, with frozen statistics: here gamma is trained."""
     return weight * _along(factor_of(gamma, variance, eps, 0.0), axis, weight.dim())
 
 
@@ -77,19 +77,19 @@ def frozen_bias(
     variance: torch.Tensor,
     eps: float,
 ) -> torch.Tensor:
-    """Bias [C] of the layer that a batch norm with frozen statistics is folded into."""
+    """Return the bias [C] of the layer that a batch norm with frozen statistics is folded into."""
     shifted = -mean if bias is None else bias - mean
     folded = shifted * factor_of(gamma, variance, eps, 0.0)
     return folded if beta is None else folded + beta
 
 
 def identity_weight(mean: torch.Tensor, rank: int) -> torch.Tensor:
-    """Weights [C, 1, ...] of a depthwise convolution that changes nothing."""
+    """Return weights [C, 1, ...] of a depthwise convolution that is the identity."""
     return torch.ones([mean.numel()] + [1] * (rank - 1), dtype=mean.dtype, device=mean.device)
 
 
 class Unfold(ObserverBase):
-    """y / factor + bias: the layer's result as it would be without folding.  Conversion folds in earnest."""
+    """y / factor + bias: the layer's result without folding.  Conversion folds the batch norm."""
 
     def __init__(self, eps: float, axis: int) -> None:
         super().__init__(torch.float32)
@@ -107,7 +107,7 @@ class Unfold(ObserverBase):
         raise InternalError("A batch norm has no quantization parameters.")
 
     def convert(self, model: GraphModule, node: Node) -> None:
-        """Gives the layer its folded bias and takes the batch norm out; its weights are folded already."""
+        """Set the layer's folded bias and remove the batch norm; its weights are folded already."""
         layer, gamma, variance, bias = node.args
         (norm,) = node.users
         assert isinstance(layer, Node)
@@ -123,7 +123,7 @@ class Unfold(ObserverBase):
 
 
 class Settle(ObserverBase):
-    """Hands on a value that follows from parameters; conversion makes a constant of it."""
+    """Returns a value that depends on parameters only; conversion makes a constant of it."""
 
     def __init__(self) -> None:
         super().__init__(torch.float32)
@@ -135,7 +135,7 @@ class Settle(ObserverBase):
         raise InternalError("A bias has no quantization parameters of its own.")
 
     def convert(self, model: GraphModule, node: Node) -> None:
-        """Makes a constant of the bias, and of the weights where they stay float."""
+        """Make a constant of the bias, and of the weights if they stay float."""
         with model.graph.inserting_before(node):
             value = _constant(model, evaluate(model, node.args[0]), "folded_bias")
         for layer in list(node.users):
@@ -145,9 +145,9 @@ class Settle(ObserverBase):
 
 
 class LastWeights(ObserverBase):
-    """Shows observers the weights after the last step of training; its node is the first that is converted.
+    """Shows observers the weights after the last training step; its node is converted first.
 
-    They saw those of the last call, before the optimizer changed them.
+    They have seen those before the optimizer's last change.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class LastWeights(ObserverBase):
 
 
 def observe_last_weights(model: GraphModule) -> None:
-    """Adds the node of `LastWeights` to an annotated model, in place."""
+    """Add the node of `LastWeights` to an annotated model, in place."""
     first, x = next(iter(model.graph.nodes)), next((n for n in model.graph.nodes if n.op == "placeholder"), None)
     if x is not None:
         if x is not first:
@@ -179,7 +179,8 @@ def observe_last_weights(model: GraphModule) -> None:
 
 
 def _settle_weight(model: GraphModule, layer: Node) -> None:
-    """Weights that nothing quantizes are still a call of `folded_weight`; torchao leaves such calls alone."""
+    """Make constants of weights that are not quantized, which are calls of `folded_weight`; torchao does not convert
+    these."""
     weight = layer.args[1]
     if isinstance(weight, Node) and weight.target in (folded_weight, frozen_weight):
         with model.graph.inserting_before(layer):
@@ -195,7 +196,7 @@ def _constant(model: GraphModule, value: torch.Tensor, prefix: str) -> Node:
 
 
 def _set_layer(layer: Node, **values: Node | None) -> None:
-    """Sets the weight or bias of a layer."""
+    """Set the weight or bias of a layer."""
     position = {"weight": 1, "bias": 2}
     args = list(layer.args) + [None] * (3 - len(layer.args))
     for name, value in values.items():
@@ -208,13 +209,13 @@ def _set_layer(layer: Node, **values: Node | None) -> None:
 
 
 def simulate_batch_norms(model: GraphModule, config_of: Callable[[Node], QuantizationConfig | None]) -> None:
-    """Rewrites every batch norm for training, in place; `reveal` completes it after annotation.
+    """Rewrite every batch norm for training, in place; `reveal` completes it after annotation.
 
-    A batch norm with no layer before it gets one that changes nothing, where its input is [N, C, L] or [N, C, H, W].
+    A batch norm without a layer before it gets an identity layer, if its input is [N, C, L] or [N, C, H, W].
     """
     for node in list(model.graph.nodes):
         if overload_name(node) == "add_.Tensor" and not node.users and _counts_batches(model, node.args[0]):
-            # With a fixed momentum nothing depends on this counter, and no chip has a use for it.
+            # The counter only matters without a fixed momentum.
             model.graph.erase_node(node)
         if overload_name(node) != "batch_norm.default":
             continue
@@ -282,7 +283,7 @@ def _rewrite(model: GraphModule, norm: Node, layer: Node, given: dict[str, Any],
     gamma, beta, mean, variance = (given[k] for k in ("weight", "bias", "running_mean", "running_var"))
     own = arguments(layer)
     weight, bias = own["weight"], own.get("bias")
-    # Parameters are read at the top of the graph, so that this order is right.
+    # Parameters are read at the top of the graph, so that this order is valid.
     with model.graph.inserting_before(layer):
         scaled = model.graph.call_function(
             frozen_weight if frozen else folded_weight, (weight, gamma, variance, eps, axis)

@@ -1,4 +1,4 @@
-"""Training through functions with a singularity at 0, where a quantized operand often is."""
+"""Training through functions with a singularity at 0, which quantized operands often have."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch.fx import GraphModule, Node
 from micronpu.quantize.readers import is_singular, power_of
 
 _STEP = 2**-16
-"""LSB of a value without qparams: what is nearer to zero counts as half as far away."""
+"""LSB of a value without qparams; values nearer to zero are treated as half an LSB away."""
 
 
 @contextmanager
 def bounded(model: GraphModule) -> Iterator[None]:
-    """Within it, functions with a singularity at 0 keep the value that they have half an LSB of their operand away.
+    """Context in which functions with a singularity at 0 keep the value that they have half an LSB of their operand
+    away.
 
-    x + 1e-3 -> fake quantization -> log        with a scale of 0.02, x = 0 becomes log(0), and its gradient 1 / 0
+        x + 1e-3 -> fake quantization -> log        with a scale of 0.02, x = 0 becomes log(0), and its gradient 1 / 0
 
-    The value at 0, be it 0 or clipped to its range, is computed by a table in the program; a training step would get
-    infinity or NaN, in the range or in the gradient.
+    The program computes the value at 0 by a table; a training step would get infinity or NaN, in the range or gradient.
     """
     exact = {node: node.target for node in model.graph.nodes if is_singular(node)}
     for node, function in exact.items():
@@ -40,13 +40,13 @@ def bounded(model: GraphModule) -> Iterator[None]:
 
 
 def _is_of_positive(node: Node) -> bool:
-    """Whether a function with a singularity has no values below 0 either."""
+    """Return True if a function with a singularity has no values below 0 either."""
     power = power_of(node)
     return power is None or not power.is_integer()
 
 
 def _grid_of(model: GraphModule, operand: Any) -> nn.Module | None:
-    """The fake quantization of an operand; None where it has none."""
+    """Return the fake quantization of an operand, or None."""
     if not isinstance(operand, Node) or operand.op != "call_module":
         return None
     module = model.get_submodule(str(operand.target))
@@ -54,7 +54,7 @@ def _grid_of(model: GraphModule, operand: Any) -> nn.Module | None:
 
 
 def _away_from_zero(function: Callable[..., Any], grid: nn.Module | None, positive: bool) -> Callable[..., Any]:
-    """The function with finite values and gradients; exact wherever it has a value."""
+    """Return the function with finite values and gradients; unchanged wherever it is finite."""
 
     def computed(x: torch.Tensor, *arguments: Any) -> torch.Tensor:
         step: Any = _STEP if grid is None else grid.scale

@@ -1,7 +1,6 @@
-"""What an annotation says of a tensor, as values: PT2E's terms, which `micronpu.quantize.pt2e` hands to torchao.
+"""Annotations of tensors in PT2E's terms, which `micronpu.quantize.pt2e` converts for torchao.
 
-The default way to a quantized program needs no more of it, and torchao takes as long to import as a small network to
-compile.
+The default flow needs no torchao, whose import takes as long as compiling a small network.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ import torch
 from torch.fx import Node
 
 KEY = "quantization_annotation"
-"""Of a node's meta, as torchao has it."""
+"""Key of a node's meta, the same as torchao's."""
 
 Place = Node | tuple[Node, Node]
-"""The result of a node, or what a node (second) reads of another (first)."""
+"""The result of a node, or an edge: the node that is read (first) and its reader (second)."""
 
 
 @dataclass(frozen=True)
 class QuantizationSpec:
-    """A grid that is learnt.
+    """Qparams that calibration finds.
 
     Attributes:
         observer: name of one of `micronpu.quantize.observers.observers`.
         eps: the smallest scale.
-        ch_axis: axis of the channels, of weights with a scale each.
-        of_weights: the observer's way with weights.
-        is_fake: fake quantization, for training, round the observer.
+        ch_axis: axis of the channels, for weights with a scale each.
+        of_weights: use the observer's variant for weights.
+        is_fake: wrap the observer in fake quantization, for training.
         options: further arguments of the observer.
-        maker: what makes the user's own observer in its place, as torchao's `QuantizationSpec` has it; None for ours.
+        maker: factory of a custom observer, from torchao's `QuantizationSpec`; None for this package's.
     """
 
     dtype: torch.dtype
@@ -50,7 +49,7 @@ class QuantizationSpec:
 
 @dataclass(frozen=True)
 class FixedQParamsQuantizationSpec:
-    """A grid that is dictated."""
+    """Fixed qparams."""
 
     dtype: torch.dtype
     scale: float
@@ -63,7 +62,7 @@ class FixedQParamsQuantizationSpec:
 
 @dataclass(frozen=True)
 class SharedQuantizationSpec:
-    """The grid of another tensor."""
+    """Qparams of another tensor."""
 
     edge_or_node: Place
 
@@ -73,12 +72,12 @@ Spec = QuantizationSpec | FixedQParamsQuantizationSpec | SharedQuantizationSpec
 
 @dataclass
 class QuantizationAnnotation:
-    """How what a node reads and gives is quantized; None leaves the result to its readers."""
+    """Quantization of a node's operands and result; None leaves the result to its readers."""
 
     input_qspec_map: dict[Node, Spec] = field(default_factory=dict)
     output_qspec: Spec | None = None
 
 
 def noted(nodes: Any) -> Mapping[Node, QuantizationAnnotation]:
-    """The annotations of nodes, in their order."""
+    """Return the annotations of nodes, in their order."""
     return {node: node.meta[KEY] for node in nodes if isinstance(node.meta.get(KEY), QuantizationAnnotation)}

@@ -1,4 +1,4 @@
-"""One grid for a state on its way into a call and out of it, whatever reads it and whatever makes it."""
+"""Shared qparams of a state's input and output, for all readers and producers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from micronpu.quantize.specs import QuantizationAnnotation
 
 
 def state_ends(model: GraphModule) -> list[tuple[State, Node, Node]]:
-    """Each state with the input that it is and the node that computes its new value."""
+    """Return each state with its input and the node that computes its new value."""
     states = states_of(model)
     if not states:
         return []
@@ -30,12 +30,12 @@ def state_ends(model: GraphModule) -> list[tuple[State, Node, Node]]:
 
 
 def only_kept(prepared: GraphModule) -> set[Node]:
-    """New values of states that only keep what was computed without them, as the last frames of a sound.
+    """Return new values of states that only keep values computed without them, such as the last frames of a sound.
 
-    What a range clips of them it clips once.  A state that is computed of itself loses something in every call.
+    They are clipped at most once.  A state that is computed from itself could be clipped in every call.
 
-        past, frame -> x = cat -> y = conv(x), past' = x[1:]      only kept
-        h, frame -> h' = gru(h, frame)                            computed of itself
+        past, frame -> x = cat -> y = conv(x), past' = x[1:]      only kept h, frame -> h' = gru(h, frame)
+        computed from itself
     """
     ends = state_ends(prepared)
     holders = {holder for _, holder, _ in ends}
@@ -51,7 +51,7 @@ def only_kept(prepared: GraphModule) -> set[Node]:
 
 
 def _sources(prepared: GraphModule, value: Node) -> tuple[set[Node], set[Node]]:
-    """What a value is put together of by operators that only move: inputs of the program, and what is computed."""
+    """Return the inputs and the computed values from which operators that only move make a value."""
     inputs, computed, waiting = set[Node](), set[Node](), [value]
     while waiting:
         node = waiting.pop()
@@ -70,7 +70,7 @@ def _is_observer(prepared: GraphModule, node: Node) -> bool:
 
 
 def _behind(nodes: set[Node]) -> set[Node]:
-    """Nodes and all that they are computed of."""
+    """Return nodes and all of their operands, recursively."""
     found, waiting = set[Node](), list(nodes)
     while waiting:
         node = waiting.pop()
@@ -81,7 +81,7 @@ def _behind(nodes: set[Node]) -> set[Node]:
 
 
 def check_stateless(states: States) -> None:
-    """Raises `ModelError` where a model that is to be trained keeps a state."""
+    """Raise `ModelError` if a model for training has a state."""
     if states:
         raise ModelError(
             f"The model keeps a state, `{states.values[0].name}`, from one call to the next, and quantization-aware "
@@ -91,7 +91,8 @@ def check_stateless(states: States) -> None:
 
 
 def check_lifted(model: GraphModule) -> None:
-    """Raises `ModelError` where a model still writes into its buffers, whose first values alone would be calibrated."""
+    """Raise `ModelError` if a model still writes into its buffers, so that only their initial values would be
+    calibrated."""
     written = next((n for n in model.graph.nodes if is_write(n)), None)
     if written is not None:
         raise ModelError(
@@ -102,9 +103,9 @@ def check_lifted(model: GraphModule) -> None:
 
 
 def annotate_states(model: GraphModule, config_of: Callable[[Node], QuantizationConfig | None]) -> None:
-    """Quantizes each state where it comes in, as the operator that makes its new value, before all else is annotated.
+    """Quantize each state input like the operator that computes its new value, before everything else is annotated.
 
-    Nothing that calibration has seen of it is clipped: an error would stay in it from call to call.
+    It is not clipped in calibration, since an error would persist from call to call.
     """
     for state, holder, value in state_ends(model):
         config = config_of(value)
@@ -113,7 +114,7 @@ def annotate_states(model: GraphModule, config_of: Callable[[Node], Quantization
 
 
 def annotate_new_values(model: GraphModule, config_of: Callable[[Node], QuantizationConfig | None]) -> None:
-    """Quantizes the new value of each state, where the operator that computes it does not."""
+    """Quantize the new value of each state if the operator that computes it does not."""
     output = model.graph.output_node()
     for _, holder, value in state_ends(model):
         known = value.meta.get(_ANNOTATION)
@@ -128,13 +129,13 @@ def annotate_new_values(model: GraphModule, config_of: Callable[[Node], Quantiza
 
 
 def join_grids(model: GraphModule, places: dict[Any, Any]) -> None:
-    """Makes the tensors that share a grid with a state's old value and with its new one a single group, in place.
+    """Merge the groups that share qparams with a state's old and new value, in place.
 
     Args:
-        places: observer by node or by (operand, reader) edge, as torchao has them while it prepares.
+        places: observer by node or by (operand, reader) edge, as in torchao's preparation.
 
     Raises:
-        ModelError: operators dictate two grids, or two types.
+        ModelError: operators prescribe different qparams, or dtypes.
     """
     output = model.graph.output_node()
     for state, holder, value in state_ends(model):
@@ -152,7 +153,7 @@ def join_grids(model: GraphModule, places: dict[Any, Any]) -> None:
 
 
 def common_observer(state: State, value: Node, old: Any, new: Any) -> Any:
-    """The stricter of two observers."""
+    """Return the stricter of two observers."""
     found = ""
     if old.dtype is not new.dtype:
         found = f"{_name(old.dtype)} in and {_name(new.dtype)} out"

@@ -1,8 +1,8 @@
-"""Names of the rewrites of the float program, so that each can be left out.
+"""Names of the rewrites of the float program, by which each can be disabled.
 
-The compositions of `micronpu.ops` are such, and the rewrites of whole programs in this room.  A rewrite is a function;
-its name without the leading underscore is the name of the switch, and the first paragraph of its doc-string what
-`micronpu passes` says about it.
+These are the decompositions of `micronpu.ops`, and the rewrites of whole programs in this package.  A rewrite is a
+function; its name without the leading underscore is the name of the switch, and the first paragraph of its docstring is
+shown by `micronpu passes`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def switch_of(rewrite: Callable[..., Any]) -> str:
-    """Name under which a rewrite is left out."""
+    """Return the name by which a rewrite is disabled."""
     return rewrite.__name__.lstrip("_")
 
 
 def switchable(rewrite: Function) -> Function:
-    """Makes a rewrite one of those that can be left out."""
+    """Make a rewrite switchable."""
     text = inspect.getdoc(rewrite)
     assert text, "a rewrite's doc-string is what users read"
     _SENTENCES[switch_of(rewrite)] = " ".join(text.split("\n\n")[0].split())
@@ -38,34 +38,34 @@ def switchable(rewrite: Function) -> Function:
 
 
 def float_rewrites() -> dict[str, str]:
-    """What each rewrite of the float program does, by name."""
+    """Return descriptions of the rewrites of the float program, by name."""
     for module in _MODULES:
         importlib.import_module(f"micronpu.quantize.{module}")
     return dict(sorted((compositions() | _SENTENCES).items()))
 
 
 def is_on(rewrite: Callable[..., Any], disabled: Collection[str]) -> bool:
-    """Whether a rewrite is not left out."""
+    """Return True if a rewrite is not disabled."""
     return switch_of(rewrite) not in disabled
 
 
 def apply(rewrite: Callable[..., bool], disabled: Collection[str], model: GraphModule, *more: Any) -> None:
-    """Applies a rewrite of a whole program, which returns whether anything changed, unless it is left out."""
+    """Apply a rewrite of a whole program, which returns whether anything changed, unless it is disabled."""
     clean(model, is_on(rewrite, disabled) and rewrite(model, *more))
 
 
 def clean(model: GraphModule, changed: bool) -> None:
-    """Removes what nothing reads any more from a program that was changed, in place."""
+    """Remove unused nodes from a program that was changed, in place."""
     if changed:
         model.graph.eliminate_dead_code()
         model.recompile()
 
 
 def check_rewrites(disabled: Iterable[str]) -> frozenset[str]:
-    """The names, all of which are rewrites of the float program.
+    """Check that all names are rewrites of the float program, and return them.
 
     Raises:
-        OptionError: one of them is not, or one string is given where several names belong.
+        OptionError: one of them is not, or a single string is given.
     """
     if isinstance(disabled, str):
         raise OptionError(

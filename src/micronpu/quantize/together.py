@@ -1,8 +1,8 @@
-"""Several methods of one program quantized together: one grid for a state in all of them, and for what they share.
+"""Joint quantization of several methods: states and common operators share their qparams.
 
-Methods are graphs of one model, or of models with the same modules.  A tensor that the same line of the same module
-computes in two of them has one observer, which sees what both compute: so that what one method writes into a state the
-other reads, and that the same tokens give the same numbers whichever method computes them.
+Methods are graphs of one model, or of models with the same modules.  A tensor that the same source line of the same
+module computes in two of them has one observer for both. So a method can read the states of another, and the same
+tokens give the same numbers in each method.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Member:
     """One method before it is quantized.
 
     Attributes:
-        module: the float graph with its states as its last inputs and outputs; it is used up.
-        quantizer: made for it alone.
+        module: the float graph with its states as its last inputs and outputs; it is consumed.
+        quantizer: used only for this method.
     """
 
     name: str
@@ -56,8 +56,8 @@ class _Place:
     """An observer in a prepared method.
 
     Attributes:
-        key: what it has in common with places of other methods.
-        state: the name of the state whose values it sees, where these are.
+        key: identifies corresponding places of other methods.
+        state: name of the state that it observes, or "".
     """
 
     method: str
@@ -72,14 +72,14 @@ class _Place:
 def quantize_together(
     members: Sequence[Member], sequences: Sequence[Sequence[Call]], progress: Callable[[int], None] | None = None
 ) -> dict[str, GraphModule]:
-    """The quantized modules, by method.
+    """Return the quantized modules, by method.
 
     Args:
-        sequences: calls, one after the other, of whichever method; states begin anew with each sequence.
-        progress: called with the number of calls done.
+        sequences: successive calls of any method; states are reset for each sequence.
+        progress: called with the number of finished calls.
 
     Raises:
-        ModelError: the methods cannot agree on the grid of a state, or a call cannot be computed.
+        ModelError: the methods need different qparams for a state, or a call cannot be computed.
     """
     for member in members:
         _name_lines(member.module)
@@ -87,7 +87,7 @@ def quantize_together(
     _mark_alike(members, rows)
     prepared = {m.name: observed(m.module, m.quantizer, rows[m.name], m.states) for m in members}
     for module in prepared.values():
-        settle_joints(module)  # with nothing seen: whether a part has its own grid must not differ between methods
+        settle_joints(module)  # before calibration: whether a part has its own qparams must not differ between methods
     _join(members, prepared)
     _calibrate(members, prepared, sequences, progress)
     made = {}
@@ -100,11 +100,11 @@ def quantize_together(
 
 
 _LINE = "micronpu_line"
-"""Key of a node's meta: what an operator of the user's model has in common with that of another method."""
+"""Key of a node's meta: identifies an operator of the user's model in several methods."""
 
 
 def _name_lines(module: GraphModule) -> None:
-    """Notes module, line, operator and number of each node; what is written for it has that, too."""
+    """Record module, source line, operator and number of each node; its replacements inherit that."""
     count: Counter[Key] = Counter()
     for node in module.graph.nodes:
         origin = origin_of(node)
@@ -115,7 +115,7 @@ def _name_lines(module: GraphModule) -> None:
 
 
 def _mark_alike(members: Sequence[Member], rows: Mapping[str, Sequence[Sequence[Row]]]) -> None:
-    """Notes how unequal the rows of norms are, in place: of the same norm in two methods what is seen of either."""
+    """Record how unequal the rows of norms are, in place; a norm in two methods gets the larger ratio."""
     most: dict[tuple[Key, Fact[float]], float] = {}
     for member in members:
         with quiet(), one_thread():
@@ -133,14 +133,14 @@ def _calibrate(
     sequences: Sequence[Sequence[Call]],
     progress: Callable[[int], None] | None,
 ) -> None:
-    """Runs all calls; what a method leaves in a state is what the next call finds there."""
+    """Run all calls; states persist between the calls of all methods."""
     by_name = {member.name: member for member in members}
     first = {state.name: state.initial for member in members for state in member.states.values}
     number, runs = 0, dict[str, Any]()
     with quiet(), torch.no_grad(), one_thread():
         for sequence in sequences:
             values = {name: initial.clone() for name, initial in first.items()}
-            # Calls of one method at a time: methods share observers, and a look at one is by the method's own order.
+            # Calls of one method at a time: methods share observers, which see a method's values in its own order.
             for name, calls in itertools.groupby(sequence, key=lambda call: call[0]):
                 own = by_name[name].states.values
                 with finite_values(prepared[name], lambda: number):  # noqa: B023
@@ -160,7 +160,7 @@ def _calibrate(
 
 
 def _join(members: Sequence[Member], prepared: Mapping[str, GraphModule]) -> None:
-    """Puts one observer in the place of all that watch the same state, or the same line of the same module."""
+    """Share one observer among all places of the same state, or the same source line of the same module."""
     places = [place for member in members for place in _places(member, prepared[member.name])]
     groups = {place.observer: [place.observer] for place in places}
     states: dict[Any, tuple[str, _Place]] = {}
@@ -182,7 +182,7 @@ def _join(members: Sequence[Member], prepared: Mapping[str, GraphModule]) -> Non
             groups[observer] = first
 
     seen: dict[Key, _Place] = {}
-    # States first: where the two ways to be one contradict each other, a state has to have one grid.
+    # States first: in a conflict, a state must have the same qparams everywhere.
     for place in sorted(places, key=lambda p: not p.state):
         for key in filter(None, (("state", place.state) if place.state else (), place.key)):
             if key in seen:
@@ -197,7 +197,7 @@ def _join(members: Sequence[Member], prepared: Mapping[str, GraphModule]) -> Non
 
 
 def _see_alike(groups: Iterable[Sequence[Any]]) -> None:
-    """What one method clamps another may read as it is, in place."""
+    """Widen the limits of observers for values that one method clamps and another does not, in place."""
     for group in groups:
         ranges = [getattr(observer, "within", (-math.inf, math.inf)) for observer in group]
         for observer in group:
@@ -206,12 +206,12 @@ def _see_alike(groups: Iterable[Sequence[Any]]) -> None:
 
 
 def _kept(group: Sequence[Any]) -> Any:
-    """The strictest of some observers: a grid that is dictated, or one with zero point 0."""
+    """Return the strictest observer: one with fixed qparams, or with zero point 0."""
     return min(group, key=lambda o: (not is_fixed(o), o.qscheme != torch.per_tensor_symmetric))
 
 
 def _disagreement(one: Any, other: Any, of_state: bool) -> str:
-    """Why two observers cannot be one; "" where they can."""
+    """Return why two observers cannot be shared, or ""."""
     if one.dtype is not other.dtype:
         return f"{_name(one.dtype)} in the one and {_name(other.dtype)} in the other"
     if (one.quant_min, one.quant_max) != (other.quant_min, other.quant_max):
@@ -235,7 +235,7 @@ def _no_grid(state: str, one: _Place, other: _Place, why: str) -> ModelError:
 
 
 def _places(member: Member, prepared: GraphModule) -> list[_Place]:
-    """The observers of activations in a prepared method."""
+    """Return the observers of activations in a prepared method."""
     holders = {state.node: state.name for state in member.states.values}
     output: Any = prepared.graph.output_node().args[0]
     new = output[len(output) - len(member.states.values) :] if member.states else ()
@@ -251,7 +251,7 @@ def _places(member: Member, prepared: GraphModule) -> list[_Place]:
         while producer.op == "call_module" and producer.args:
             producer = producer.args[0]
         if producer.op == "get_attr" or getattr(observer, "ch_axis", None) is not None:
-            continue  # weights, which are the same everywhere
+            continue  # weights, which are equal in all methods
         held = holders.get(producer.name, "") if producer.op == "placeholder" else ""
         key = _key(producer)
         found.append(_Place(member.name, prepared, str(node.target), observer, key, producer, written.get(node, held)))
@@ -259,7 +259,7 @@ def _places(member: Member, prepared: GraphModule) -> list[_Place]:
     for place in found:
         if place.key:
             written_for.setdefault(place.key, []).append(place)
-    # What was written for one operator is alike where the same was written in both methods, in the same order.
+    # Values of decomposed operators correspond if both methods have the same decomposition, in the same order.
     for key, places in written_for.items():
         targets = tuple(str(place.producer.target) for place in places if place.producer.op == "call_function")
         for number, place in enumerate(places):
@@ -268,7 +268,7 @@ def _places(member: Member, prepared: GraphModule) -> list[_Place]:
 
 
 def _key(node: Node) -> Key:
-    """What a value has in common with that of another method: module, line and operator; () where nothing is known."""
+    """Return the key of a value: module, source line and operator; () if unknown."""
     if node.op == "placeholder":
         reader = next((user for user in _readers(node) if user.op == "call_function"), None)
         key = _key(reader) if reader is not None else ()
@@ -285,7 +285,7 @@ def _readers(node: Node) -> list[Node]:
 
 
 def check_grids(made: Mapping[str, GraphModule]) -> None:
-    """Raises `ModelError` where a state is not the same integers in all methods."""
+    """Raise `ModelError` if a state has different integers in several methods."""
     seen: dict[str, tuple[str, Any]] = {}
     for name, module in made.items():
         for state in states_of(module).values:

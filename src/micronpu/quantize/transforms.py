@@ -1,4 +1,4 @@
-"""Rewrites of the float program before it is annotated.  All keep its result up to float rounding."""
+"""Rewrites of the float program before annotation.  All keep its result up to float rounding."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SCALAR_OPERATORS = ("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "
 def prepare_for_annotation(
     model: GraphModule, disabled: Collection[str] = (), capabilities: Capabilities | None = None
 ) -> GraphModule:
-    """All rewrites of the float program, in place.
+    """Apply all rewrites of the float program, in place.
 
     Args:
         disabled: names of rewrites to leave out, of those that `micronpu.quantize.switches.float_rewrites` knows.
-        capabilities: of the device; those that every device has unless given.
+        capabilities: of the device; default: those that every device has.
     """
     known, shared = capabilities or Capabilities(), Shared()
     apply(tables_by_position, disabled, model, known, shared)
@@ -49,7 +49,7 @@ def scalars_to_constants(model: GraphModule) -> bool:
         given, value = arguments(node), node.meta.get("val")
         other = given["other"]
         if isinstance(other, (int, float)) and isinstance(value, torch.Tensor) and value.dtype == torch.float32:
-            number = torch.full((1,) if value.ndim else (), float(other))  # which must not add an axis
+            number = torch.full((1,) if value.ndim else (), float(other))  # must not add an axis
             constant = add_constant(model, node, number, "scalar")
             node.args = (given["self"], constant)
             node.kwargs = {} if given.get("alpha", 1) == 1 else {"alpha": given["alpha"]}

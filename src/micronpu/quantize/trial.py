@@ -1,4 +1,4 @@
-"""What calibrates a model, and what the program made of it is tried on."""
+"""Calibration data of a model, and samples for its evaluation."""
 
 from __future__ import annotations
 
@@ -24,34 +24,35 @@ from micronpu.report.metrics import Array, Function, Metric, metric_of
 from micronpu.upstream.torch import tree_leaves
 
 INPUTS = 2
-"""Calls that the program itself runs where its samples calibrated, too."""
+"""Maximum number of calls that the program itself runs if its samples also calibrated."""
 _LARGE = 30_000_000
-"""MACs of all calls that the program runs: a tenth of a second in LiteRT's reference kernels."""
+"""Maximum MACs of all calls that the program runs: a tenth of a second in LiteRT's reference kernels."""
 SEEN = 16
-"""Samples that calibrated and are looked at once more, at most."""
+"""Maximum number of calibration samples that are examined again."""
 HELD_OUT = 8
-"""Calls that the program itself runs where they were held out, at most."""
+"""Maximum number of calls that the program itself runs if they were held out."""
 ENOUGH, MOST = 32, 32
-"""Samples that are enough to calibrate with, so that others are held out, and how many are held out at most."""
+"""Number of samples that suffices for calibration, so that others are held out, and maximum number of held-out samples.
+"""
 _WORK, _CALL = 10_000_000_000, 400_000
-"""MACs that judging takes, about a second, and what a call takes beside its own MACs."""
+"""MACs of an evaluation, about a second, and overhead of a call in MACs."""
 _RESULTS = 1 << 26
-"""Bytes of the results of all samples."""
+"""Maximum bytes of the results of all samples."""
 _FEWEST = 4
-"""Samples that are judged at any price."""
+"""Minimum number of samples of an evaluation, regardless of cost."""
 
 Recording: TypeAlias = Sequence[Row]
-"""Inputs of the calls from the first state on; a sample of a model without states is a recording of one call."""
+"""Inputs of the calls from the initial state on; a sample of a model without states is a recording of one call."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a user says about the samples that a model is judged on.
+    """The user's options for the evaluation samples.
 
     Attributes:
-        count: how many samples of the calibration data are held out; None for the default.
-        data: samples that do not calibrate, in the place of those; None for none.
-        labels: of `data`, an entry for each call; None where the float model's outputs stand for them.
+        count: number of held-out calibration samples; None for the default.
+        data: separate samples instead of those; None for none.
+        labels: of `data`, an entry for each call; None to use the float model's outputs.
         metric: name or function, see `metric_of`; None for none.
     """
 
@@ -63,19 +64,19 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a quantized model is judged on, and the program made of it is tried on.
+    """Samples for the evaluation of a quantized model and its program.
 
     Attributes:
         recordings: inputs of the float model.
-        numbers: of these recordings in the calibration data; () for the example inputs.
-        of: how many recordings the calibration data has.
-        held_out: whether the recordings were held out from calibration.
-        exact: results of the float model for each call of each recording; () where it is not known.
-        has_states: whether a call depends on those before it.
-        runs: how many calls of the first recordings the program itself runs.
-        seen: samples that calibrated, evenly spread, few; () where the model has states.
-        metric: of the user's task; None where there is none.
-        labels: for the metric, a row for each call; None where the float model's outputs stand for them.
+        numbers: numbers of these recordings in the calibration data; () for the example inputs.
+        of: number of recordings in the calibration data.
+        held_out: True if the recordings were held out from calibration.
+        exact: results of the float model for each call of each recording; () if unknown.
+        has_states: True if a call depends on those before it.
+        runs: number of first calls that the program itself runs.
+        seen: a few calibration samples, evenly spread; () for a model with states.
+        metric: of the user's task, or None.
+        labels: for the metric, a row for each call; None to use the float model's outputs.
         macs: of a call.
     """
 
@@ -93,25 +94,25 @@ class Trial:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The calls that the program itself runs."""
+        """Calls that the program itself runs."""
         return tuple(itertools.islice(itertools.chain.from_iterable(self.recordings), self.runs))
 
     @property
     def rows_of_all(self) -> tuple[Row, ...]:
-        """The calls of all recordings."""
+        """Calls of all recordings."""
         return tuple(itertools.chain.from_iterable(self.recordings))
 
     @property
     def exact_rows(self) -> tuple[Row, ...]:
-        """What the float model gives for these."""
+        """Results of the float model for `rows`."""
         return tuple(itertools.islice(itertools.chain.from_iterable(self.exact), self.runs))
 
 
 def check_held_out(wanted: Any) -> None:
-    """Refuses what is no number of rows; None is none.
+    """Refuse an invalid number of samples; None is accepted.
 
     Raises:
-        OptionError: it is not.
+        OptionError: it is invalid.
     """
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0):
         raise OptionError(
@@ -120,14 +121,14 @@ def check_held_out(wanted: Any) -> None:
 
 
 def rows_kept_back(count: int, wanted: int | None, *, are_recordings: bool = False) -> tuple[int, ...]:
-    """Numbers of the calibration samples that are held out, evenly spread; () where all are needed.
+    """Return numbers of the held-out calibration samples, evenly spread; () if all are needed.
 
     Args:
-        count: how many samples there are.
-        wanted: how many to hold out; None for one in eight, and those beyond `ENOUGH` that calibrate, at most `MOST`
-            of them, where there are `LEAST` or more.
-        are_recordings: of many calls each, so that fewer calibrate well, and few of one in eight tell little: one in
-            four, from `LEAST_RECORDINGS` on.
+        count: number of samples.
+        wanted: number to hold out; None for one in eight, or those beyond `ENOUGH`, at most `MOST`, if there are
+            `LEAST` or more.
+        are_recordings: the samples are recordings of many calls, so that fewer suffice for calibration: one in four is
+            held out, from `LEAST_RECORDINGS` on.
 
     Raises:
         OptionError: no sample would be left to calibrate with.
@@ -145,12 +146,12 @@ def rows_kept_back(count: int, wanted: int | None, *, are_recordings: bool = Fal
 
 
 def rows_run(module: GraphModule, most: int) -> int:
-    """How many rows a program of a float module is run on, of at most so many: a large network says it with one."""
+    """Return the number of samples that a program of a float module runs, at most ``most``; fewer if it is large."""
     return max(1, min(most, _LARGE // max(multiply_accumulates(module), 1)))
 
 
 def affordable(exported: Exported, recordings: Sequence[Recording]) -> int:
-    """How many recordings, of the first ones, the model is judged on: by their MACs and by the size of results."""
+    """Return the number of recordings for the evaluation, by their MACs and by the size of results."""
     states, output = exported.states, exported.module.graph.output_node()
     results = [n.meta.get("val") for n in tree_leaves(output.args[0]) if isinstance(n, Node)]
     own = results[: len(results) - len(states.values)]
@@ -161,24 +162,24 @@ def affordable(exported: Exported, recordings: Sequence[Recording]) -> int:
 
 
 def float_results(exported: Exported, recordings: Sequence[Recording]) -> list[list[Row]]:
-    """What a float model gives for each call of each recording; nothing where it cannot be run."""
+    """Return the float model's results for each call of each recording; empty if it cannot be run."""
     try:
         return run_recordings(exported.module, recordings)
-    except Exception:  # what is wrong with the model is said where it is calibrated
+    except Exception:  # calibration reports errors of the model
         return []
 
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """A user's calibration data, checked.
+    """The checked calibration data of a user.
 
     Attributes:
-        sequences: of calls that calibrate, of one call each for a model without states.
-        rows: the calls of the first sequence of a model with states, or else all of them.
-        trial: what the program is tried on: rows that are kept back, or the first ones where none are; of a model with
-            states those of one sequence.
-        digests: of all rows, see `of_rows`.
-        distinct: how many of the sequences differ from each other.
+        sequences: sequences of calls for calibration, of one call each for a model without states.
+        rows: the calls of the first sequence of a model with states, otherwise all calls.
+        trial: samples for the evaluation: held-out ones, or the first ones if there are none; one sequence of a model
+            with states.
+        digests: digests of all samples, see `of_rows`.
+        distinct: number of distinct sequences.
     """
 
     sequences: list[list[Row]]
@@ -191,10 +192,10 @@ class CalibrationData:
     def of(
         cls, exported: Exported, calibration: Any, held_out: HeldOut | int | None, *, float_too: bool = True
     ) -> CalibrationData:
-        """From the arguments of `micronpu.compile`.
+        """Convert the arguments of `micronpu.compile`.
 
         Args:
-            float_too: run the float model on the recordings of the trial, while there is one: quantizing it uses it up.
+            float_too: run the float model on the recordings of the trial, before quantization consumes it.
 
         Raises:
             ModelError: an input does not fit the model, or all of the held-out data also calibrate.
@@ -206,7 +207,7 @@ class CalibrationData:
         alike: dict[str, list[int]] = {}
         for number, sequence in enumerate(everything):
             alike.setdefault(of_recording(sequence), []).append(number)
-        groups = list(alike.values())  # of equal sequences: what is held out must not calibrate under another number
+        groups = list(alike.values())  # of equal sequences: a held-out sample must not calibrate under another number
         kept: tuple[int, ...] = ()
         if asked.data is not None:
             judging = calibration_calls(asked.data, examples, in_turn=bool(states), kind="held-out")
@@ -252,7 +253,7 @@ class CalibrationData:
 
 
 def _labels(given: Any, recordings: Sequence[Recording]) -> list[Array]:
-    """The labels of each recording: a list of one array or list for each, or one label for each call of all.
+    """Return the labels of each recording, from an array or list for each, or from one label for each call.
 
     Raises:
         ModelError: there are more or fewer.
@@ -274,6 +275,6 @@ def _labels(given: Any, recordings: Sequence[Recording]) -> list[Array]:
 
 
 def _spread(count: int, most: int) -> tuple[int, ...]:
-    """At most so many of the first numbers, evenly spread, the first among them."""
+    """Return at most so many of the first numbers, evenly spread, including the first."""
     most = min(count, most)
     return tuple(i * count // most for i in range(most))

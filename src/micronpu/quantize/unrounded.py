@@ -1,11 +1,11 @@
-"""A quantized module computed in float, and what single layers of it cost.
+"""Dequantized reference: a quantized module computed in float, and the error of single layers.
 
-A layer is whatever ends in a quantization: an operator, or an operator with the clamp behind it.  Three things are
-known here from the quantized module alone, which has its weights in their rounded form:
+A layer ends in a quantization: an operator, or an operator followed by a clamp.  Three results follow from the
+quantized module alone, which has its weights in their rounded form:
 
-    exact  the values when no activation is rounded
-    own    a layer's result on exact operands, when these and its result are rounded
-    alone  what the outputs are when this one layer gives `own`, and nothing else is rounded
+    exact  the values if no activation is rounded
+    own    a layer's result on exact operands, if these and its result are rounded
+    alone  the outputs if only this layer returns `own`, and nothing else is rounded
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from micronpu.upstream.torch import tree_leaves
 Row: TypeAlias = tuple[torch.Tensor, ...]
 Values: TypeAlias = dict[Node, Any]
 Grid: TypeAlias = tuple[float, int]
-"""Step and zero point."""
+"""Scale and zero point."""
 _NOTHING: Mapping[Node, float] = MappingProxyType({})
 _ROUNDING = ("quantized_decomposed::quantize_", "quantized_decomposed::dequantize_")
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What a quantized module rounds.
+    """A value that a quantized module rounds.
 
     Attributes:
         quantize: the node that ends it.
-        first: the operator: what is quantized, or what is clamped by that.
-        moves: whether it only moves or selects values, on the grid that they have.
+        first: the operator before the quantization, and before a clamp.
+        moves: True if it only moves or selects values, with unchanged qparams.
     """
 
     quantize: Node
@@ -53,7 +53,7 @@ class Unrounded:
     """Runs a converted module without its rounding.
 
     Args:
-        module: as `convert_pt2e` makes it; its states, if it has any, are buffers.
+        module: result of `convert_pt2e`; its states, if it has any, are buffers.
     """
 
     def __init__(self, module: GraphModule) -> None:
@@ -68,10 +68,10 @@ class Unrounded:
         )
 
     def exact(self, row: Row, but: Mapping[Node, float] = _NOTHING) -> Values:
-        """Every value of a row.
+        """Return every value for a sample.
 
         Args:
-            but: quantize nodes that do round, each with the step of a grid of int16 with zero point 0; 0 for its own.
+            but: quantize nodes that do round, each with a symmetric int16 scale; 0 for its own qparams.
         """
 
         def rounds(node: Node, value: Any) -> Any:
@@ -83,7 +83,7 @@ class Unrounded:
         return self.values(row, rounds)
 
     def own(self, exact: Values) -> Iterator[tuple[Layer, torch.Tensor, torch.Tensor]]:
-        """Each layer with its exact result and its own."""
+        """Yield each layer with its exact result and its own."""
         by_quantize = {layer.quantize: layer for layer in self.layers}
         values: Values = {}
         for node in self.module.graph.nodes:
@@ -95,7 +95,7 @@ class Unrounded:
                 values[node] = exact[node]
                 before, wanted = values[node.args[0]], exact[node.args[0]]
                 if node in by_quantize and isinstance(wanted, torch.Tensor):
-                    # The logarithm of what was rounded to 0 is the end of the grid; NaN has the exact result's place.
+                    # The logarithm of a value rounded to 0 saturates; NaN is replaced by the exact result.
                     yield by_quantize[node], wanted, rounded(node, torch.where(before.isnan(), wanted, before))
             elif is_dequantize(node) and isinstance(exact[node.args[0]], torch.Tensor):
                 operand = exact[node.args[0]]
@@ -104,7 +104,7 @@ class Unrounded:
                 values[node] = computed(self.module, node, values, in_float=True)
 
     def alone(self, exact: Values, changes: Mapping[Node, torch.Tensor]) -> list[torch.Tensor]:
-        """The float outputs when quantize nodes give other values, and nothing else is rounded."""
+        """Return the float outputs if quantize nodes return other values, and nothing else is rounded."""
         changed: Values = dict(changes)
         for node in self.module.graph.nodes:
             if node not in changed and any(operand in changed for operand in node.all_input_nodes):
@@ -114,16 +114,16 @@ class Unrounded:
         return float_leaves(changed.get(output, exact[output]))
 
     def on_grids(self, row: Row, grids: Mapping[Node, Grid]) -> list[torch.Tensor]:
-        """The float outputs of a row when some quantize nodes round, each on another grid than its own."""
+        """Return the float outputs for a sample if some quantize nodes round, each with other qparams."""
         values = self.values(row, lambda node, value: _on_int8(value, *grids[node]) if node in grids else value)
         return self.outputs(values)
 
     def outputs(self, exact: Values) -> list[torch.Tensor]:
-        """The float outputs among all values."""
+        """Return the float outputs among all values."""
         return float_leaves(exact[self.module.graph.output_node()])
 
     def values(self, row: Row, changed: Callable[[Node, Any], Any]) -> Values:
-        """Every value of a row, each computed one changed before others read it."""
+        """Return every value for a sample; each computed one is changed before others read it."""
         values: Values = {}
         given = iter(row)
         for node in self.module.graph.nodes:
@@ -144,9 +144,9 @@ class Unrounded:
         return known[node]
 
     def _first(self, quantize: Node) -> Node:
-        """What is quantized, or what is clamped by that, where nothing is rounded in between."""
+        """Return the operator before a quantization, and before a clamp without rounding between them."""
         node: Any = quantize.args[0]
-        while is_quantize(node) or is_dequantize(node):  # only another grid for what was quantized before
+        while is_quantize(node) or is_dequantize(node):  # requantization of a quantized value
             node = node.args[0]
         while is_compute(node) and not any(n in self._constant for n in node.all_input_nodes):
             floats = node.all_input_nodes
@@ -157,10 +157,10 @@ class Unrounded:
 
 
 def computed(module: GraphModule, node: Node, values: Mapping[Node, Any], *, in_float: bool = False) -> Any:
-    """The result of a node from those of its operands.
+    """Return the result of a node from those of its operands.
 
     Args:
-        in_float: leave out what quantize and dequantize do to floats.
+        in_float: leave out quantization of floats.
     """
     if node.op == "get_attr":
         return attribute(module, node)
@@ -179,7 +179,7 @@ def computed(module: GraphModule, node: Node, values: Mapping[Node, Any], *, in_
 
 
 def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:
-    """A value on the grid of a quantize or dequantize node."""
+    """Return a value rounded with the qparams of a quantize or dequantize node."""
     given = arguments(node)
     scale, zero = float(given["scale"]), int(given["zero_point"])
     steps = torch.round(value / scale) + zero
@@ -187,7 +187,7 @@ def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:
 
 
 def _ended(node: Node, value: torch.Tensor) -> torch.Tensor:
-    """What is endless, such as the logarithm of 0, is the end of the grid that it comes to."""
+    """Replace infinite values, such as the logarithm of 0, by the end of their range."""
     return torch.where(value.isinf(), value.clamp(*grid_limits(node)), value)
 
 
@@ -202,19 +202,19 @@ def _on_int16(value: torch.Tensor, step: float) -> torch.Tensor:
 
 
 def grid_limits(node: Node) -> tuple[float, float]:
-    """Smallest and largest value of a quantize node's grid."""
+    """Return the smallest and largest value of a quantize node's range."""
     given = arguments(node)
     scale, zero = float(given["scale"]), int(given["zero_point"])
     return (int(given["quant_min"]) - zero) * scale, (int(given["quant_max"]) - zero) * scale
 
 
 def float_leaves(found: Any) -> list[torch.Tensor]:
-    """The floats among what a program returns, in order."""
+    """Return the floats among a program's results, in order."""
     return [r for r in tree_leaves(found) if isinstance(r, torch.Tensor) and r.is_floating_point()]
 
 
 def noise(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> list[tuple[float, float]]:
-    """Of each output the power of what is wanted, where that is finite, and of the difference, which may be endless."""
+    """Return for each output the power of its finite reference values, and of the difference, which may be infinite."""
     pairs = []
     for y, x in zip(found, wanted, strict=True):
         known = x.isfinite()
@@ -225,7 +225,7 @@ def noise(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> list
 
 
 def _looped(loop: Loop, args: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """The steps of a recurrent layer, whose graph takes integers, in float where they are given floats."""
+    """Run the steps of a recurrent layer, whose graph takes integers, in float if the operands are floats."""
     x, states = args[0], tuple(args[1:])
     if not x.is_floating_point():
         return loop(x, *states)  # type: ignore[no-any-return]

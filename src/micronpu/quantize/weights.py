@@ -1,7 +1,7 @@
 """Corrections of weights and biases, between calibration and conversion.
 
-They need what each layer is fed with: the float network's own values on some of the calibration
-rows.  That of ranges is `micronpu.quantize.ranges`.
+They need the operands of each layer: the float network's own values for some of the calibration samples.  Ranges are
+corrected by `micronpu.quantize.ranges`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from micronpu.quantize.rounding import adaptive_rounding
 
 Row = tuple[torch.Tensor, ...]
 ROWS = 32
-"""Calibration rows that the corrections look at, or more where a layer has few positions in each."""
+"""Number of calibration samples for corrections, or more if a layer has few positions in each."""
 _TIMES, _WORK = 4, 2_000_000_000
-"""Positions for each weight of an output channel that are enough, and MACs that the rows beyond `ROWS` may take."""
+"""Sufficient number of positions for each weight of an output channel, and maximum MACs for samples beyond `ROWS`."""
 _POSITIONS = 256
-"""Positions of a convolution that are looked at in each row, at most."""
+"""Maximum number of positions of a convolution in each sample."""
 _WIDEST = 4096
-"""Weights of an output channel, above which a layer keeps the nearest rounding: its moments would fill the memory."""
+"""Weights of an output channel above which a layer keeps the nearest rounding: its moments would exceed the memory."""
 _LAYERS = ("conv1d", "conv2d", "linear")
 
 
 def correct(prepared: GraphModule, batches: Sequence[Row], corrections: Corrections) -> None:
-    """Applies the corrections of weights that need data to a calibrated module, in place."""
+    """Apply the corrections of weights that need data to a calibrated module, in place."""
     if not (corrections.bias_correction or corrections.adaptive_rounding):
         return
     layers = list(_layers(prepared))
@@ -64,7 +64,7 @@ def correct(prepared: GraphModule, batches: Sequence[Row], corrections: Correcti
 
 
 def _layers(prepared: GraphModule) -> Iterator[tuple[Node, Any]]:
-    """Layers with weights of their own that are quantized, and the observers of these."""
+    """Yield layers with quantized weights that no other layer shares, and the weights' observers."""
     for node in prepared.graph.nodes:
         if overload_name(node).split(".")[0] not in _LAYERS:
             continue
@@ -79,9 +79,9 @@ def _layers(prepared: GraphModule) -> Iterator[tuple[Node, Any]]:
 
 
 def _rows_wanted(prepared: GraphModule, layers: Sequence[Node]) -> int:
-    """Return how many rows tell enough of the products of what the layers are fed with.
+    """Return the number of samples that suffices for the second moments of the layers' operands.
 
-    The weights of a linear layer meet one position in each row: of 32 positions, the moments of 200 values say little.
+    A linear layer has one position in each sample: 32 positions are too few for the moments of 200 values.
     """
     wanted, macs = ROWS, 0
     for layer in layers:
@@ -95,7 +95,7 @@ def _rows_wanted(prepared: GraphModule, layers: Sequence[Node]) -> int:
 
 
 def _source(prepared: GraphModule, node: Any) -> Node:
-    """The value behind observers."""
+    """Return the value behind observers."""
     while node.op == "call_module" and is_observer(prepared.get_submodule(str(node.target))):
         node = node.args[0]
     return node  # type: ignore[no-any-return]
@@ -108,7 +108,7 @@ def _weight(prepared: GraphModule, layer: Node) -> torch.Tensor:
 
 
 def _scale(observer: Any, weight: torch.Tensor) -> torch.Tensor:
-    """The step of each weight."""
+    """Return the scale of each weight."""
     scale: torch.Tensor = observer.calculate_qparams()[0].to(weight.dtype)
     if scale.numel() == 1:
         return scale.reshape([1] * weight.dim())
@@ -117,10 +117,10 @@ def _scale(observer: Any, weight: torch.Tensor) -> torch.Tensor:
 
 
 class _Statistics:
-    """What a layer is fed with: mean and second moments of the values that meet the weights of an output channel.
+    """Mean and second moments of the operand values that are multiplied with an output channel's weights.
 
     Attributes:
-        moments: [groups, K, K] sums of products, K weights of an output channel; None where they are not wanted.
+        moments: [groups, K, K] sums of products, K weights of an output channel; None if not needed.
     """
 
     def __init__(self, layer: Node, shape: Sequence[int], with_moments: bool) -> None:
@@ -133,7 +133,7 @@ class _Statistics:
         self.moments: torch.Tensor | None = None
 
     def add(self, x: torch.Tensor) -> None:
-        """Adds the operand of one row."""
+        """Add the operand of one sample."""
         patches = self._patches(x.detach()).double()  # [groups, positions, K]
         self._total = patches.sum(1) + (self._total if self._total is not None else 0)
         self._rows += patches.shape[1]
@@ -145,7 +145,7 @@ class _Statistics:
         self.moments = products if self.moments is None else self.moments + products
 
     def _patches(self, x: torch.Tensor) -> torch.Tensor:
-        """The values that each output position multiplies with weights."""
+        """Return the values that each output position multiplies with weights."""
         if self._name == "linear":
             return x.reshape(1, -1, x.shape[-1])
         given, groups = self._given, int(self._given["groups"])
@@ -168,14 +168,14 @@ class _Statistics:
         return found.reshape(len(x), groups, count, -1).permute(1, 0, 3, 2).reshape(groups, -1, count)
 
     def mean_of(self, weights: torch.Tensor) -> torch.Tensor:
-        """Mean result of each output channel with other weights [O, ...] and no bias."""
+        """Return the mean result of each output channel with other weights [O, ...] and no bias."""
         assert self._total is not None
         groups = len(self._total)
         rows = weights.double().reshape(groups, -1, self._total.shape[1])
         return (rows @ (self._total / self._rows)[:, :, None]).reshape(-1)
 
     def rounded(self, weight: torch.Tensor, scale: torch.Tensor, most: int) -> torch.Tensor:
-        """Weights on their grid, so that the squared error of the result is small."""
+        """Return quantized weights with a small squared error of the result."""
         assert self.moments is not None
         groups = len(self.moments)
         steps = scale.expand_as(weight).reshape(groups, -1, self.moments.shape[1])
@@ -193,7 +193,7 @@ def _sizes(value: Any, count: int) -> list[int]:
 
 
 def _correct_bias(prepared: GraphModule, layer: Node, error: torch.Tensor) -> None:
-    """Takes a mean error [O] out of the bias, which the layer is given where it has none."""
+    """Subtract a mean error [O] from the bias, which is added if the layer has none."""
     bias = arguments(layer).get("bias")
     value = attribute(prepared, bias) if bias is not None else torch.zeros_like(error, dtype=torch.float32)
     if value is None:

@@ -1,4 +1,4 @@
-"""What compositions write with: the place of one node in a float program."""
+"""Writer of decompositions for one node of a float program."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ aten = torch.ops.aten
 
 
 class GraphWriter(NodeArguments):
-    """`micronpu.ir.way.Writer` for a node of a float program: what it writes has the node's place in the model.
+    """`micronpu.ir.way.Writer` for a node of a float program: written nodes inherit the node's place in the model.
 
     Args:
-        node: the operator that shall be replaced.
-        shared: what was written `beside` others, by what was asked for, in the same walk.
+        node: the operator to replace.
+        shared: nodes written by `beside` in the same traversal, by their arguments.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class GraphWriter(NodeArguments):
         return self._shared[key]
 
     def behind(self, x: Node, overload: str, *given: Any) -> Node:
-        """A new operator's result directly behind what it reads last, x."""
+        """Write a new operator directly after its last operand, x."""
         target, args = _called(overload, given)
         return self._write(target, args, {}, x.next, self.node)
 
@@ -124,7 +124,7 @@ class GraphWriter(NodeArguments):
 
     def decided(self, number: Any) -> Node:
         made = self("to.dtype", number, self.dtype())
-        DECIDED.say(made, made.name)  # the name, since meta is handed on to what is written for a node
+        DECIDED.say(made, made.name)  # the name, since replacements of a node inherit its meta
         return made
 
     def only_sign(self, x: Any) -> Node:
@@ -189,7 +189,7 @@ class GraphWriter(NodeArguments):
         return None if value is None else value.detach().cpu().double().numpy()
 
     def _computed(self, x: Any) -> torch.Tensor | None:
-        """The value of a constant or of a transpose of one."""
+        """Return the value of a constant or of a transpose of one."""
         if isinstance(x, Node) and overload_name(x) in TRANSPOSES:
             value = self._computed(x.args[0])
             return None if value is None else x.target(value, *x.args[1:])  # type: ignore[operator]
@@ -245,7 +245,7 @@ class GraphWriter(NodeArguments):
 
 
 def _called(overload: str, given: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
-    """Operator and arguments of a call."""
+    """Return operator and arguments of a call."""
     packet, _, name = overload.partition(".")
     args = tuple(getattr(torch, a.value) if isinstance(a, DType) else a for a in given)
     return getattr(getattr(aten, packet), name), args
@@ -256,5 +256,5 @@ def _tensor(data: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def first_of(value: Any) -> Any:
-    """A value, or the first of several."""
+    """Return a value, or the first of several."""
     return value[0] if isinstance(value, (tuple, list)) and value else value

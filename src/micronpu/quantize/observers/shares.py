@@ -1,4 +1,4 @@
-"""The grid of the weights that a softmax gives to long rows, of which few are near to one."""
+"""Scale of a softmax's weights over long rows, few of which are near one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from micronpu.quantize.observing import Observer, RangeObserver
 
 _MOST_SHARE = 0.25
-"""Of which a grid of its own is four times as fine as that of every softmax, or more."""
+"""Largest weight up to which a separate scale is at least four times smaller than that of every softmax."""
 
 
 class SharesObserver(RangeObserver):
-    """Twice as far as calibration has seen, since a softmax may always give more to one value.
+    """Twice the range of calibration, since a softmax may always give more weight to one value.
 
-    Where that would save less than two bits: steps of 1/256, as every softmax of int8 has.
+    If that would save less than two bits: 1/256, the scale of every int8 softmax.
     """
 
     of_extremes: ClassVar[bool] = False
