@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
@@ -72,7 +73,10 @@ def test_outputs_beside_this_machines(tmp_path: Path) -> None:
     other = f"micronpu-program net {'ab' * 32}\n".encode() + lines
     for console, said in (
         (other, "is of another program"),
-        (lines.replace(b" net ", b" two "), "does not have output 0 of vector 0 of net"),
+        (
+            lines.replace(b" net ", b" two ") + lines.replace(b" net ", b" three "),
+            "does not have output 0 of vector 0 of net",
+        ),
         (PASS, "prints no outputs"),
     ):
         with pytest.raises(BoardError, match=said):
@@ -296,6 +300,15 @@ def test_commands(tmp_path: Path) -> None:
     with served(Board(cpuid=M33)) as address:
         done = call(app, ["board", "flash", str(path), "--gdb", address])
     assert done.exit_code == 0 and "2,312 bytes written to Cortex-M33 and read back." in done.stdout
+    golden = Path(__file__).parents[1] / "golden" / "ethosu-litert"
+    wanted = np.load(f"{golden}.npz")["output_0"]
+    for wrong in (0, 1):
+        text = base64.b64encode((wanted ^ np.int8(wrong)).tobytes()).decode()
+        line = f"micronpu-output model 0 0 int8:1x4:0,1 4 0 {text}\n".encode()
+        with served(Board(console=(line + PASS,))) as address:
+            more = ["--gdb", address, "--reference", f"{golden}.pte", "--vectors", f"{golden}.npz"]
+            done = call(app, ["board", "run", str(path), *more])
+        assert done.exit_code == wrong and f"{4 * wrong} of 4 elements differ from this machine" in done.stdout
     for more, said in (
         (["--serial", "x@1"], "--gdb HOST:PORT"),
         (["--gdb", "localhost:1", "--trace"], "are for emulated boards"),

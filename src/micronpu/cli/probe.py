@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,7 @@ def _reference(file: Path, vectors: str) -> Reference:
     program = read_program(data, str(file))
     rows = from_arrays(load_arrays(vectors), program.inputs, program.outputs, reference(program), vectors)
     payloads = read_pte(data).payloads
-    return Reference.of(file.stem, payloads[0][1] if payloads else None, rows)
+    return Reference.of(re.sub(r"\W", "_", file.stem, flags=re.ASCII), payloads[0][1] if payloads else None, rows)
 
 
 def probes() -> list[dict[str, str]]:
