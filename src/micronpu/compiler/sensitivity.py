@@ -23,6 +23,8 @@ from micronpu.quantize.unrounded import Layer, Unrounded, float_leaves, grid_lim
 
 _SATURATED = 6.5
 """Value from which its sigmoid is 0 or 1 to within half an LSB of int8."""
+_SEVERAL = 4
+"""Number of samples from which on a single one does not decide; of fewer, one often makes nearly all of the noise."""
 MOST_ORDERED = 64
 """Maximum number of values that are measured alone: those with the largest rounding noise."""
 _DOWN, _UP = 3.2, 1.03
@@ -92,7 +94,7 @@ class Fidelity:
     def gains_on(self, other: Fidelity) -> float:
         """Return dB by which this one is nearer; 0 if a single one of several samples decides that."""
         gained = sorted(t - m for m, t in zip(self.shares, other.shares, strict=True) if m != t)
-        rest = gained[:-1] if len(self.shares) > 1 else gained
+        rest = gained if len(self.shares) < _SEVERAL else gained[:-1]
         return self.score - other.score if sum(rest) > 0 else 0.0
 
 

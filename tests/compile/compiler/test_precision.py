@@ -49,6 +49,8 @@ def test_a_gain_counts_where_few_recordings_make_most_of_the_noise_but_not_by_on
     before = Fidelity((1.0,), ((0.3,), (0.2,), *[(0.001,)] * 8), 1)
     assert Fidelity((1.0,), ((0.02,), (0.02,), *[(0.002,)] * 8), 1).gains_on(before) == pytest.approx(9.6, abs=0.1)
     assert Fidelity((1.0,), ((0.02,), (0.2,), *[(0.002,)] * 8), 1).gains_on(before) == 0
+    few = Fidelity((1.0,), ((0.02,), (0.002,)), 1)
+    assert few.gains_on(Fidelity((1.0,), ((0.3,), (0.001,)), 1)) == pytest.approx(11.4, abs=0.1)
     assert Fidelity((1.0,), ((0.1,),), 1).gains_on(Fidelity((1.0,), ((0.2,),), 1)) == pytest.approx(3.0, abs=0.1)
 
 
