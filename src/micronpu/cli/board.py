@@ -171,7 +171,8 @@ def run(
             )
         from micronpu.cli.probe import run_firmware as run_on_probe
 
-        run_on_probe(file, board_probe, reference, vectors, time_limit, json=json, print_bytes=_print_bytes)
+        at = board_probe.options(time_limit)
+        run_on_probe(file, at, reference, vectors, board_probe.log, json=json, print_bytes=_print_bytes)
         return
     options = MachineOptions(npu or "", fault or "", slow or 0.0, time_limit)
     check_limits(options)

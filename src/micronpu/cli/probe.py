@@ -17,16 +17,15 @@ from micronpu.cli import console
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from micronpu.board.probe import Reference
-    from micronpu.cli.board import Probe
+    from micronpu.board.probe import ProbeOptions, Reference
 
 
 def run_firmware(
     file: Path,
-    probe: Probe,
+    options: ProbeOptions,
     reference: Path | None,
     vectors: str | None,
-    seconds: float,
+    log: Path | None,
     *,
     json: bool,
     print_bytes: Callable[[bytes], None],
@@ -35,7 +34,6 @@ def run_firmware(
     from micronpu.board.probe import run_on_probe
     from micronpu.cli.printed import log_view
 
-    options = probe.options(seconds)
     if (reference is None) != (vectors is None):
         raise OptionError(
             "With --gdb, --reference and --vectors go together: the program and the vectors of the firmware.",
@@ -43,8 +41,8 @@ def run_firmware(
         )
     wanted = _reference(reference, vectors) if reference is not None and vectors is not None else None
     done = run_on_probe(file, options, reference=wanted, console=None if json else print_bytes)
-    if probe.log is not None:
-        write_file(probe.log, done.output)
+    if log is not None:
+        write_file(log, done.output)
     measured: list[str] = []
     with contextlib.suppress(FileError):  # it has printed no times
         measured = [line for line in log_view(done.output, file.name).lines() if "cycles" in line]
