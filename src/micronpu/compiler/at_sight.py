@@ -38,6 +38,8 @@ _INSIDE = 0.5
 information."""
 _FEATURES, _ENOUGH_ROWS = 256, 4
 """Maximum number of features (more are samples in time), and minimum number of samples for the check."""
+_FEW_FEATURES = 16
+"""Maximum number of features for a note about constant ones: of many, as the columns of a picture, some may be."""
 _REPEATS = 4
 """Mean number of repetitions of each sample from which repeated data are reported."""
 _FEW_STEPS = 4
@@ -183,17 +185,20 @@ def _ends(values: Sequence[torch.Tensor]) -> tuple[float, float]:
 
 
 def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> ReportWarning | None:
+    """Return a warning about a feature that varies by less than an LSB, or that is constant."""
     first = values[0]
     if not first.is_floating_point() or first.dim() < 2:
         return None
     low, high = _ends(values)
     step = (max(high, 0.0) - min(low, 0.0)) / steps
+    constant = None
     for axis in {1} if first.dim() == 4 else {1, first.dim() - 1}:
         if not 2 <= first.shape[axis] <= _FEATURES:
             continue
         features = torch.cat([v.detach().double().movedim(axis, 0).flatten(1) for v in values], 1)
         deviations, means = torch.std_mean(features, 1)
-        deviations = torch.where(deviations > 1e-6 * means.abs(), deviations, torch.inf)  # exclude constants
+        varies = deviations > 1e-6 * means.abs()
+        deviations = torch.where(varies, deviations, torch.inf)
         small = int(deviations.argmin())
         if float(deviations[small]) < _INSIDE * step:
             return ReportWarning(
@@ -205,7 +210,18 @@ def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> R
                 node=name,
                 operator="input",
             )
-    return None
+        if len(varies) <= _FEW_FEATURES and varies.any() and not varies.all():
+            fixed = int(varies.int().argmin())
+            constant = ReportWarning(
+                NOTE,
+                "uninformative-data",
+                f"Feature {fixed} of the input `{name}` (axis {axis}) is {float(means[fixed]):.3g} in all calibration "
+                "samples: the ranges fit no other value of it.",
+                "calibration samples in which it varies, if it does so in use",
+                node=name,
+                operator="input",
+            )
+    return constant
 
 
 # ---------------------------------------------------------------- functions of small operands

@@ -158,6 +158,10 @@ def test_features_of_unlike_size_and_a_single_row():
     assert warning.rule == "one-row"
     assert said(nn.Sequential(nn.Linear(8, 4)), rows(1, 8), TARGETS[0]) == []
     assert micronpu.check(nn.Sequential(nn.Linear(8, 4)).eval(), rows(1, 8)[0], TARGETS[0]).report.warnings == ()
+    (note,) = said(nn.Sequential(nn.Linear(8, 4)), [x * (torch.arange(8) != 2) for x in rows(1, 8)], TARGETS[0])
+    assert note.rule == "uninformative-data" and note.what.startswith(
+        "Feature 2 of the input `input_1` (axis 1) is 0 in all"
+    )
     time = [x * torch.logspace(0, -math.log10(3e4), 1000) for x in rows(1, 1000)]  # samples, not features
     assert said(nn.Sequential(nn.Linear(1000, 4)), time, TARGETS[0]) == []
 
