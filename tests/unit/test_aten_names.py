@@ -13,7 +13,7 @@ MOST = {
     "advice": 37,
     "frontend": 38,
     "partition": 20,
-    "quantize": 94,
+    "quantize": 83,
     "recipes": 3,
     "targets": 15,
     "transforms": 81,

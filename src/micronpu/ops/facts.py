@@ -13,15 +13,19 @@ import numpy as np
 
 from micronpu.ops.comparisons import COMPARISONS
 from micronpu.ops.movement import COPIES, RESHAPES
+from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.ops.truths import CASTS
 
 Given = Mapping[str, Any]
 
 EXPONENTIAL, LOGARITHM = "exp.default", "log.default"
+ROW_SUMS = ("mean.dim", "sum.dim_IntList")
+"""Overloads that add up elements along axes, up to a factor."""
 
 _POWERS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
 _LOGARITHMS = ("log", "log2", "log10")
 _LINEAR = {"mul", "div", "add", "sub", "rsub"}
+_AFFINE = {"div": ("self",), **dict.fromkeys(("add", "sub", "mul"), ("self", "other"))}
 _DEGREES = dict.fromkeys(("mean", "sum", "linalg_vector_norm", "std", "expand", "expand_as", "neg", "abs"), 1.0)
 _ORDERED = {f"{name}.Scalar" for name in COMPARISONS if name not in ("eq", "ne")}
 _WHOLE = ("round", "floor", "ceil", "trunc")
@@ -90,6 +94,13 @@ def line_of(overload: str, given: Given, number: Callable[[Any], float | None]) 
         return x, 1.0, c
     is_minuend = is_first != (name == "rsub")
     return (x, 1.0, -c) if is_minuend else (x, -1.0, c)
+
+
+def affine_in(overload: str) -> tuple[str, ...]:
+    """Return the arguments in each of which the result is affine where all others are constants."""
+    if overload in BATCH_NORMS:
+        return ("input",)
+    return _AFFINE.get(_name(overload), ()) if overload.endswith(".Tensor") else ()
 
 
 def jumps_of(overload: str, given: Given) -> frozenset[tuple[float, float]]:

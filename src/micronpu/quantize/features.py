@@ -20,12 +20,12 @@ from micronpu.frontend.facts import IN_FLOAT, SETTING
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.way import Capabilities
+from micronpu.ops.facts import affine_in
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.running import Row
 from micronpu.quantize.writer import GraphWriter
 
-_AFFINE = ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", *BATCH_NORMS)
 _TIMES, _ENOUGH = 4.0, 40.0
 """The standardisation stays in float if rounding the raw input and the constants makes an error so many times that of
 rounding the result, and leaves fewer dB than this, as the mean over features: the largest would hide the others."""
@@ -70,9 +70,9 @@ def _affine_chain(module: GraphModule, x: Node, reader: Node) -> list[Node]:
     affine, value, node = 0, x, reader
     while True:
         entry, others = known_import(node), [n for n in node.all_input_nodes if n is not value]
-        is_affine = overload_name(node) in _AFFINE and all(attribute(module, n) is not None for n in others)
-        if overload_name(node) == "div.Tensor" or overload_name(node) in BATCH_NORMS:
-            is_affine = is_affine and node.args[0] is value
+        read_as = affine_in(overload_name(node))
+        is_affine = any(arguments(node)[name] is value for name in read_as)
+        is_affine = is_affine and all(attribute(module, n) is not None for n in others)
         if not is_affine and (entry is None or not entry.moves_only or others):
             return chain[:affine]
         if list(node.args).count(value) != 1 or not isinstance(node.meta.get("val"), torch.Tensor):

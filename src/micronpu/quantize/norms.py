@@ -18,6 +18,7 @@ from micronpu.frontend.facts import ROW_SIZE, SETTING, UNEVEN
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.states import States
 from micronpu.ir.way import Capabilities
+from micronpu.ops.facts import ROW_SUMS
 from micronpu.ops.normalization import NORMS
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.readers import power_of
@@ -146,7 +147,7 @@ def _squares(node: Node, x: torch.Tensor) -> torch.Tensor | None:
         rows = _rows(node, x)
         centred = rows if name.startswith("rms") else rows - rows.mean(-1, keepdim=True)
         return centred.square().reshape(-1, rows.shape[-1])
-    if name in ("mean.dim", "sum.dim_IntList") and given["dim"] and x.dim():
+    if name in ROW_SUMS and given["dim"] and x.dim():
         axes = [axis % x.dim() for axis in given["dim"]]
         return x.permute(*(a for a in range(x.dim()) if a not in axes), *axes).reshape(
             -1, math.prod(x.shape[a] for a in axes)
@@ -157,7 +158,7 @@ def _squares(node: Node, x: torch.Tensor) -> torch.Tensor | None:
 def _rows(node: Node, x: torch.Tensor) -> torch.Tensor:
     """Return the rows of a norm that is one operator, on the last axis."""
     given = arguments(node)
-    if overload_name(node) in ("layer_norm.default", "rms_norm.default"):
+    if "normalized_shape" in given:
         return x.flatten(-len(given["normalized_shape"]))
     return x.reshape(x.shape[0], int(given.get("num_groups", x.shape[1])), -1)
 
@@ -181,7 +182,7 @@ def parts_of(node: Node) -> list[Node]:
 
 def _squares_of(node: Node) -> Node | None:
     """Return the squares whose mean or sum a node is, or None."""
-    if overload_name(node) not in ("mean.dim", "sum.dim_IntList") or not isinstance(node.args[0], Node):
+    if overload_name(node) not in ROW_SUMS or not isinstance(node.args[0], Node):
         return None
     return node.args[0] if power_of(node.args[0]) == 2 else None
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.constants import add_constant, attribute
+from micronpu.frontend.constants import add_constant, attribute, evaluate
 from micronpu.frontend.facts import KEPT_OR_ZERO
 from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
 from micronpu.frontend.program import is_random, overload_name
@@ -27,7 +27,7 @@ from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.movement import COPIES, RESHAPES, TRANSPOSES
 from micronpu.ops.truths import TRUTH
 from micronpu.quantize.switches import switchable
-from micronpu.quantize.writer import GraphWriter
+from micronpu.quantize.writer import GraphWriter, place_behind
 from micronpu.upstream.torch import OpOverload, schema_of
 
 Shared = dict[tuple[Any, ...], Node]
@@ -139,10 +139,7 @@ def _one_hot(write: GraphWriter, root: Node, size: int, node: Node) -> Node:
 
     def make() -> Node:
         positions = numbers(write, root)
-        place = positions.next
-        while place.op == "placeholder":  # inputs come first
-            place = place.next
-        constant = write.constant(np.eye(size, dtype=np.float32), place)
+        constant = write.constant(np.eye(size, dtype=np.float32), place_behind(positions))
         rows = write.behind(constant, "embedding.default", constant, positions)
         write.on_grid(rows, TRUTH)
         return rows
@@ -270,17 +267,13 @@ class _Tables:
             return values[node] if node in values else self._constant(node)
 
         for node in self._inside:
-            values[node] = node.target(*_mapped(node.args, value), **_mapped(node.kwargs, value))  # type: ignore[operator]
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)
+            values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
         return {end: values[end].clone() for end in ends}
 
     def _constant(self, node: Node) -> Any:
         if node not in self._fixed:
-            known = attribute(self._model, node)
-            self._fixed[node] = (
-                known.detach()
-                if known is not None
-                else node.target(*_mapped(node.args, self._constant), **_mapped(node.kwargs, self._constant))  # type: ignore[operator]
-            )
+            self._fixed[node] = evaluate(self._model, node)
         return self._fixed[node]
 
     def _write(self, end: Node, axis: int | None, table: torch.Tensor) -> None:
@@ -315,16 +308,9 @@ class _Tables:
         key = repr((self._root.name, tuple(values.shape))).encode() + values.numpy().tobytes()
         if key not in self._known:
             positions = numbers(write, self._root)
-            place = positions.next
-            while place.op == "placeholder":  # inputs come first
-                place = place.next
-            constant = add_constant(self._model, place, values, "table")
+            constant = add_constant(self._model, place_behind(positions), values, "table")
             self._known[key] = write.behind(constant, "embedding.default", constant, positions)
         return self._known[key]
-
-
-def _mapped(arguments: Any, value: Any) -> Any:
-    return torch.fx.map_arg(arguments, value)
 
 
 def _is_plain(node: Node) -> bool:

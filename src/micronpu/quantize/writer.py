@@ -24,6 +24,14 @@ from micronpu.quantize.loops import Loop, loops_of, step_body
 aten = torch.ops.aten
 
 
+def place_behind(value: Node) -> Node:
+    """Return the first node behind a value that is not an input of the program: inputs come first."""
+    place = value.next
+    while place.op == "placeholder":
+        place = place.next
+    return place
+
+
 class GraphWriter(NodeArguments):
     """`micronpu.ir.way.Writer` for a node of a float program: written nodes inherit the node's place in the model.
 
@@ -90,10 +98,7 @@ class GraphWriter(NodeArguments):
         key = (x, overload, *(tuple(g) if isinstance(g, list) else g for g in given))
         if key not in self._shared:
             target, args = _called(overload, given)
-            place = x
-            while place is x or place.op == "placeholder":  # inputs come first
-                place = place.next
-            self._shared[key] = self._write(target, args, {}, place if x in args else x, x)
+            self._shared[key] = self._write(target, args, {}, place_behind(x) if x in args else x, x)
         return self._shared[key]
 
     def behind(self, x: Node, overload: str, *given: Any) -> Node:

@@ -132,3 +132,18 @@ def test_indices() -> None:
         ((found, at, axis),) = facts.indices_of(overload, given)
         assert found is table and at is index and torch.equal(result, table.index_select(axis, at))
     assert facts.indices_of("index.Tensor", {"self": table, "indices": [None, index]})[1] == (table, index, 1)
+
+
+@pytest.mark.parametrize("overload", ["add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "batch_norm.default"])
+def test_affine_operands(overload: str) -> None:
+    """In each operand that is declared, and in no other tensor, equal steps change the result equally."""
+    is_norm = overload == "batch_norm.default"
+    args: list[Any] = [X, *[X[0] + 1] * 4, False, 0.1, 1e-5, False] if is_norm else [X, X + 1]
+    operator = getattr(torch.ops.aten, overload.split(".")[0])
+    names = [a.name for a in schema_of(getattr(operator, overload.split(".")[1])).arguments]
+    found = []
+    for place in range(1 if is_norm else 2):
+        steps = [called(overload, *args[:place], args[place] + n, *args[place + 1 :])[0] for n in range(3)]
+        if torch.allclose(steps[1] - steps[0], steps[2] - steps[1], atol=1e-4):
+            found.append(place)
+    assert [names.index(name) for name in facts.affine_in(overload)] == found
