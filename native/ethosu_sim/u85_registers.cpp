@@ -4,7 +4,7 @@
 
 namespace ethosu::u85 {
 
-// Operations have the prefix of the NPU alone, registers that of the command that sets them.
+// The prefix is NPU_ for an operation and NPU_SET_, the command that sets it, for a register.
 #define NAME(name) (std::strncmp(#name, "OP_", 3) == 0 ? "NPU_" #name : "NPU_SET_" #name)
 #define X(code, name) \
   case code: \

@@ -64,7 +64,7 @@ calibration has seen only the selected values, and the NPU may select another of
 SIGN_COUNTS: Fact[str] = Fact("micronpu_sign_counts", "")
 """Name of a difference that is only compared with zero."""
 UNEVEN: Fact[float] = Fact("micronpu_uneven", 1.0)
-"""Ratio of the largest to small rows of a norm's operand, in any decomposition of the norm."""
+"""Ratio of the sizes of large rows to small ones in a norm's operand, for any decomposition of the norm."""
 ROW_SIZE: Fact[float] = Fact("micronpu_row_size", 1.0)
 """Size of the largest row of a norm's operand in calibration."""
 DECIDED: Fact[str] = Fact("micronpu_decided", "")

@@ -31,7 +31,7 @@ _COARSE = 0.04
 """Relative error of the mean of a row's squares with shared qparams from which single large rows count, too."""
 _STEPS = 255
 _NORMAL = 1.65
-"""Standard deviations from the middle to the 95th of 100 normal numbers."""
+"""Distance of the normal distribution's 95th percentile from its mean, in standard deviations."""
 _ROWS = 8
 """Number of calibration samples that are measured."""
 

@@ -151,7 +151,7 @@ GUARDED: list[Guarded] = []
 
 
 def through(*doors: Door) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function that uses private names: if it fails and one of them does not fit, that is the error.
+    """Decorate a function that uses private names: if it fails and one does not fit, that is what is raised.
 
     Raises:
         TypeError: the function is a generator function, whose body runs after the guarded call.
