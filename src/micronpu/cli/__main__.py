@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import sys
+import warnings
 from typing import NoReturn
 
 from micronpu.base.leaving import leave_on_signals
@@ -22,6 +23,7 @@ def main() -> NoReturn:
     _open_standard_streams()
     leave_on_signals()
     own_process()
+    warnings.formatwarning = lambda message, *_: f"Warning: {message}\n"  # no line of our source
     gc.set_threshold(*_FEW_COLLECTIONS)
     from micronpu.cli.main import app
 

@@ -68,7 +68,7 @@ def files() -> dict[str, bytes]:
     module, examples = model["net"]()  # type: ignore[operator]  # then the data, as the command asks for them
     program = micronpu.compile(module, examples, "ethos-u55-128", calibration=model["calibration"]())  # type: ignore[operator]
     memory, many = io.BytesIO(), io.BytesIO()
-    np.save(memory, np.zeros((1, 3, 12, 12), np.float32))
+    np.save(memory, np.random.default_rng(1).normal(size=(1, 3, 12, 12)).astype(np.float32))
     np.save(many, np.random.default_rng(0).normal(size=(32, 3, 12, 12)).astype(np.float32))
     with tempfile.TemporaryDirectory() as folder:
         program.save(Path(folder) / "net.pte", manifest=True)
