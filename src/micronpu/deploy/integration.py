@@ -248,7 +248,8 @@ def sections(together: Together) -> str:
     # An unused program is discarded with its pools; a used one has a pool of the method allocator.
     rows += [
         "PROVIDE(micronpu_sections_ld = ADDR(.micronpu_pools));",
-        'ASSERT(!DEFINED(micronpu_sections_ld) || SIZEOF(.micronpu_pools) > 0, "micronpu: another section has the '
+        f".micronpu_placed (NOLOAD) : {{ *(.micronpu_placed) }} > {sram}",
+        'ASSERT(SIZEOF(.micronpu_placed) == 0 || SIZEOF(.micronpu_pools) > 0, "micronpu: another section has the '
         'pools; include micronpu_sections.ld before *(.micronpu.*), or build with -DMICRONPU_POOLS_IN_BSS")',
     ]
     return shared(
