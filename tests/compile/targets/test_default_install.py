@@ -23,7 +23,18 @@ NAMED_OTHERWISE = {
     "typing_extensions": "torch",  # which needs it
 }
 """Modules whose distribution has another name."""
-OPTIONAL = {"PIL", "cryptography", "eiq_neutron_sdk", "model_explorer", "onnx", "ray", "timm", "torchvision"}
+OPTIONAL = {
+    "PIL",
+    "cryptography",
+    "eiq_neutron_sdk",
+    "model_explorer",
+    "onnx",
+    "pyocd",
+    "ray",
+    "serial",
+    "timm",
+    "torchvision",
+}
 """Modules of extras, or of the user's; what they do has no part in the bytes of a program."""
 
 
