@@ -43,6 +43,7 @@ STATED: dict[Chain, str] = {
     ("mean.default", "cosine_similarity.default"): "rows of one number, whose square is below a step where it is small",
     ("sum.default", "cosine_similarity.default"): "as of means",
     ("remainder.Tensor", "one_hot.default"): "reads what has jumped",
+    ("eq.Scalar", "subtract.Tensor"): "in the sample 0.4983 is compared with 0.5, which is the same step of int8",
 }
 """Why some pairs may be."""
 
