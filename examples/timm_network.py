@@ -47,7 +47,8 @@ def main(arguments: list[str] | None = None) -> micronpu.CompiledProgram:
     model = load(options.network)
     prepare = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
     inputs: list[Tensor] = [prepare(picture)[None] for picture in pictures()]
-    program = micronpu.compile(model, inputs[:1], options.target, calibration=inputs)
+    # int8: which precision random weights need says nothing. Leave it out for yours.
+    program = micronpu.compile(model, inputs[:1], options.target, calibration=inputs, quantization="int8")
     print(program.report.summary())
     for region in program.report.memory.regions:
         print(f"{region.name}: {region.bytes:,} bytes, {region.verdict}")

@@ -42,7 +42,10 @@ def main(arguments: list[str] | None = None) -> micronpu.CompiledProgram:
     parser.add_argument("--target", default="alif-e7", help="see `micronpu targets`")
     options = parser.parse_args(arguments)
     inputs = typical(options.size)
-    program = micronpu.compile(load(options.network), inputs[:1], options.target, calibration=inputs)
+    # int8: which precision random weights need says nothing. Leave it out for yours.
+    program = micronpu.compile(
+        load(options.network), inputs[:1], options.target, calibration=inputs, quantization="int8"
+    )
     print(program.report.summary())
     for region in program.report.memory.regions:
         print(f"{region.name}: {region.bytes:,} bytes, {region.verdict}")
