@@ -10,9 +10,8 @@ import numpy as np
 from micronpu.base.errors import ModelError
 from micronpu.program.pte import TensorValue
 from micronpu.runtime.arguments import check_count, check_type
+from micronpu.runtime.native import Array, in_order
 from micronpu.runtime.program import HostProgram
-
-Array = np.ndarray[Any, Any]
 
 
 class ArrayProgram(HostProgram):
@@ -79,7 +78,5 @@ class ArrayProgram(HostProgram):
             )
         check_type(where, array.dtype.name, array.shape, wanted, f"array.astype(numpy.{wanted.dtype})")
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
-        order = wanted.dim_order
-        inverse = sorted(range(len(order)), key=order.__getitem__)
-        physical = np.require(native.transpose(order), requirements=("C", "W"))
-        return physical.reshape([array.shape[axis] for axis in order]).transpose(inverse)
+        physical = np.require(native.transpose(wanted.dim_order), requirements=("C", "W"))
+        return in_order(physical, array.shape, wanted.dim_order)

@@ -30,6 +30,7 @@ from micronpu.base.leaving import scratch_folder
 from micronpu.base.parsing import parse_json
 from micronpu.host.build import cache_directory
 from micronpu.program.pte import ELEMENT_TYPES
+from micronpu.runtime.native import Array, in_order
 
 if TYPE_CHECKING:
     import torch
@@ -42,8 +43,6 @@ _START_LIMIT = 600.0
 """Seconds until the process must be ready: importing torch takes minutes on a busy machine or a slow disk."""
 _TYPES = frozenset(ELEMENT_TYPES.values())
 _BFLOAT16 = "bfloat16"
-
-Array = np.ndarray[Any, Any]
 
 
 def send(channel: socket.socket, head: dict[str, Any], blobs: Sequence[bytes | memoryview] = ()) -> None:
@@ -88,8 +87,8 @@ def pack(value: torch.Tensor | Array) -> tuple[dict[str, Any], bytes]:
     else:
         import torch
 
-        dtype = str(value.dtype).removeprefix("torch.")
-        array = (value.view(torch.int16) if dtype == _BFLOAT16 else value).detach().numpy()
+        dtype, plain = str(value.dtype).removeprefix("torch."), value.detach()
+        array = (plain.view(torch.int16) if dtype == _BFLOAT16 else plain).numpy()
     order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
     return {"dtype": dtype, "shape": list(array.shape), "order": order}, array.transpose(order).tobytes()
 
@@ -109,8 +108,7 @@ def unpack(head: dict[str, Any], data: bytes, arrays: bool) -> torch.Tensor | Ar
     flat = np.frombuffer(bytearray(data), np.int16 if dtype == _BFLOAT16 else dtype)
     if dtype == _BFLOAT16 and arrays:
         flat = (flat.astype(np.uint32) << 16).view(np.float32)
-    memory = flat.reshape([shape[axis] for axis in order])
-    array = memory.transpose(sorted(range(len(order)), key=order.__getitem__))
+    array = in_order(flat, shape, order)
     if arrays:
         return array
     import torch

@@ -28,6 +28,12 @@ def has_all(plugin: Plugin, operators: Sequence[str]) -> bool:
     return all(plugin.host.has_operator(name.encode()) for name in operators)
 
 
+def in_order(memory: Array, shape: Sequence[int], order: Sequence[int]) -> Array:
+    """Return elements as an array of this shape; ``order`` has its axes from the outermost in memory."""
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return memory.reshape([shape[axis] for axis in order]).transpose(inverse)
+
+
 def has_arrays(summary: MethodSummary) -> bool:
     """True if all inputs and outputs of a method are tensors of an element type that NumPy has."""
     return all(v is not None and v.scalar_type in NUMPY_TYPES for v in (*summary.inputs, *summary.outputs))
@@ -105,9 +111,7 @@ class NativeMethod:
         rank = found.rank
         shape, order = tuple(found.shape[:rank]), tuple(found.dim_order[:rank])
         content = ctypes.string_at(found.data, found.size) if found.size else b""
-        physical = np.frombuffer(bytearray(content), NUMPY_TYPES[found.scalar_type])
-        inverse = sorted(range(rank), key=order.__getitem__)
-        return physical.reshape([shape[axis] for axis in order]).transpose(inverse)
+        return in_order(np.frombuffer(bytearray(content), NUMPY_TYPES[found.scalar_type]), shape, order)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
