@@ -262,7 +262,7 @@ def compare(name: str) -> dict[str, Any]:
     return found
 
 
-def folds(ways: Sequence[str]) -> dict[str, Any]:
+def folds(cases: Sequence[str]) -> dict[str, Any]:
     """The keyword spotter with BatchNorm: a tenth of the rows calibrates, in turn, and all others judge."""
     network = networks.load("dscnn")
     calibration = torch.cat(network.calibration)
@@ -272,7 +272,7 @@ def folds(ways: Sequence[str]) -> dict[str, Any]:
     with torch.no_grad():
         wanted = network.module(x).argmax(1) == y
     found: dict[str, Any] = {}
-    for name in ways:
+    for name in cases:
         settings = SETTINGS[name]
         lost, worse, better = [], 0, 0
         for fold in range(FOLDS):

@@ -30,7 +30,7 @@ TARGET = "ethos-u55-128"
 NAME = "compress"
 NETWORKS = ("resnet8", "resnet20", "cifarnet", "dscnn", "mobilenetv1")
 SEEN, JUDGED = 100, 500
-WAYS = {"": Corrections(), "corrected_": Corrections(fit_ranges=True, bias_correction=True)}
+VARIANTS = {"": Corrections(), "corrected_": Corrections(fit_ranges=True, bias_correction=True)}
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -51,14 +51,18 @@ def measure(name: str) -> dict[str, Any]:
             if bits < 8:
                 round_weights(model, layers, moments, bits)
             grid: dict[str, Any] = {"bits": bits}
-            for way, corrections in WAYS.items():
+            for variant, corrections in VARIANTS.items():
                 quantizer = with_bits(device.quantizer().set_corrections(corrections), bits)
                 quantized = integers(model, rows, quantizer)
                 answers = outputs_of(quantized, judged)[0]
                 cost = price(quantized, network.examples, layers, device)
                 same = 100 * float((answers.argmax(1) == wanted.argmax(1)).double().mean())
-                grid |= {f"{way}bytes": cost.bytes, f"{way}cycles": cost.cycles, f"{way}same": round(same, 1)}
-                grid[f"{way}accuracy"] = round(networks.accuracy(answers, given.labels), 1)
+                grid |= {
+                    f"{variant}bytes": cost.bytes,
+                    f"{variant}cycles": cost.cycles,
+                    f"{variant}same": round(same, 1),
+                }
+                grid[f"{variant}accuracy"] = round(networks.accuracy(answers, given.labels), 1)
             grids.append(grid)
     in_float = round(networks.accuracy(torch.as_tensor(wanted), given.labels), 1)
     return {"network": name, "rows": len(given.inputs), "float_accuracy": in_float, "grids": grids}

@@ -167,8 +167,8 @@ def beats() -> list[dict[str, Any]]:
     for anchor in anchors():
         if anchor.kind != "beats" or key_of(anchor) not in stored():
             continue
-        port, way = PORTS[anchor.counter]
-        counted = getattr(together(p.bus for p in estimates(key_of(anchor)))[port], f"{way}_beats")
+        port, access = PORTS[anchor.counter]
+        counted = getattr(together(p.bus for p in estimates(key_of(anchor)))[port], f"{access}_beats")
         rows.append(
             {
                 "network": anchor.network,

@@ -185,7 +185,7 @@ def exactness_table(rows: list[Row]) -> Table:
     for name in ("network", "reference interpreter", "LiteRT reference kernels"):
         table.add_column(name, justify="left" if name == "network" else "right", no_wrap=True)
     for row in rows:
-        counts = [(row[f"{way}_equal"], row[f"{way}_rows"]) for way in ("interpreter", "litert")]
+        counts = [(row[f"{runner}_equal"], row[f"{runner}_rows"]) for runner in ("interpreter", "litert")]
         table.add_row(row["network"], *(mark(f"{equal} of {total}", equal < total) for equal, total in counts))
     return table
 
@@ -323,7 +323,7 @@ def main() -> None:
     if found["exactness"]:
         CONSOLE.print(exactness_table(found["exactness"]))
     for row in found["exactness"]:
-        if any(row[f"{way}_equal"] < row[f"{way}_rows"] for way in ("interpreter", "litert")):
+        if any(row[f"{runner}_equal"] < row[f"{runner}_rows"] for runner in ("interpreter", "litert")):
             failures.append(f"{row['network']}: not every way to run the program gives the same bits.")
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=2) + "\n")

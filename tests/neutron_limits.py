@@ -15,8 +15,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from micronpu.ir.lowering import LOWERINGS
 from micronpu.ir.op import Op
-from micronpu.ir.way import WAYS
 from micronpu.ops import OPERATORS
 from micronpu.targets.neutron.rules import published_rules
 from micronpu.targets.neutron.rules.registry import is_supported
@@ -44,7 +44,7 @@ def limits_table() -> str:
     general = [f"- {r.sentence}" for r in published_rules(LATEST) if not r.operators]
     head = ["ATen operator", "LiteRT operators", *(", ".join(flavors) for flavors in groups)]
     lines = [_TITLE, "Every operator:", "", *general, "", markdown_row(head), markdown_row(["---"] * len(head))]
-    for overload in sorted(WAYS):
+    for overload in sorted(LOWERINGS):
         if overload.split(".")[0].endswith("_"):
             continue
         operators = operators_of(overload)

@@ -11,9 +11,9 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from micronpu.base.arguments import is_class
+from micronpu.ir.lowering import LOWERINGS, Capabilities, Composition
 from micronpu.ir.op import Op
 from micronpu.ir.registry import AtenImport
-from micronpu.ir.way import WAYS, Capabilities, Composition
 from micronpu.ops import ATEN_IMPORTS, OPERATORS
 from micronpu.ops.softmax import of_wide_rows
 from micronpu.ops.tables.table import look_up
@@ -108,14 +108,14 @@ def in_place(overload: str) -> list[str]:
     packet, form = overload.split(".")
     forms = [f"{packet}_.{form}", f"{packet}_.{form.removeprefix('Tensor_')}"]
     forms += [f"{packet}_.default"] if form == "int" else []  # transpose_.default is transpose.int
-    return sorted({name for name in forms if name in WAYS})
+    return sorted({name for name in forms if name in LOWERINGS})
 
 
 def becomes(overload: str) -> str:
     """The lowerings of an overload, in order of preference."""
     return "; ".join(
-        f"written: {way.sentence.rstrip('.')}" if isinstance(way, Composition) else way.kind.value
-        for way in WAYS[overload]
+        f"written: {lowering.sentence.rstrip('.')}" if isinstance(lowering, Composition) else lowering.kind.value
+        for lowering in LOWERINGS[overload]
     )
 
 
@@ -132,12 +132,12 @@ def operators_of(overload: str, capabilities: Capabilities | None = None) -> lis
         capabilities: of the device; default: without tables.
     """
     found: set[type[Op]] = set()
-    _collect_ways(overload, capabilities or Capabilities(), found, set(), nested=False)
+    _collect_lowerings(overload, capabilities or Capabilities(), found, set(), nested=False)
     layout = {OPERATORS["transpose"], OPERATORS["reshape"]}
     return sorted(found - layout or found, key=lambda o: o.name)
 
 
-def _collect_ways(
+def _collect_lowerings(
     overload: str, capabilities: Capabilities, found: set[type[Op]], seen: set[Any], *, nested: bool = True
 ) -> None:
     """Collect the classes that an overload may become.
@@ -185,8 +185,8 @@ def _collect(function: Any, capabilities: Capabilities, found: set[type[Op]], se
                     _collect(member, capabilities, found, seen)
         elif isinstance(value, FunctionType) and value.__module__.startswith("micronpu.ops."):
             _collect(value, capabilities, found, seen)
-        elif name in WAYS:
-            _collect_ways(name, capabilities, found, seen)
+        elif name in LOWERINGS:
+            _collect_lowerings(name, capabilities, found, seen)
 
 
 def _names(code: CodeType) -> Iterator[str]:

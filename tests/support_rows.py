@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import micronpu.ops  # noqa: F401  (fills the registry)
-from micronpu.ir.way import WAYS
+from micronpu.ir.lowering import LOWERINGS
 
 
 @dataclass(frozen=True)
@@ -421,7 +421,7 @@ def is_in_place(overload: str) -> bool:
 
 def overloads() -> list[str]:
     """The overloads of the registry that have a row, in order."""
-    return sorted(name for name in WAYS if not is_in_place(name))
+    return sorted(name for name in LOWERINGS if not is_in_place(name))
 
 
 class Row(torch.nn.Module):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.base.errors import first_line
 from micronpu.base.quiet import quiet
-from micronpu.ir.way import WAYS
+from micronpu.ir.lowering import LOWERINGS
 from micronpu.program.operators import listed_kernels
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def admitted(space: str = "aten") -> frozenset[str]:
     """
     import torch
 
-    import micronpu.ops  # noqa: F401  (its modules fill WAYS)
+    import micronpu.ops  # noqa: F401  (its modules fill LOWERINGS)
     from micronpu.upstream.torch import register_quantized_operators
 
     register_quantized_operators()
@@ -104,7 +104,7 @@ def admitted(space: str = "aten") -> frozenset[str]:
         packets |= _WRITTEN
     else:  # operators that exist only once a library of ExecuTorch's kernels is loaded
         packets = {packet for packet in packets if packet.startswith(_QUANTIZATION)}
-    found = set(WAYS) if space == "aten" else set()
+    found = set(LOWERINGS) if space == "aten" else set()
     for packet in sorted(packets):
         for name in (packet, f"{packet}_copy", f"{packet}_"):
             operator = getattr(getattr(torch.ops, space), name, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import micronpu.ops  # noqa: F401  (fills the registry)
-from micronpu.ir.way import WAYS, Composition
+from micronpu.ir.lowering import LOWERINGS, Composition
 
 _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (
@@ -49,10 +49,10 @@ def hint_for(overload: str, general: str = _GENERAL) -> str:
     for names, advice in _ADVICE:
         if packet in names or (packet.startswith(("fft", "_fft")) and "stft" in names):
             return advice
-    composed = next((w for w in WAYS.get(overload, ()) if isinstance(w, Composition)), None)
+    composed = next((w for w in LOWERINGS.get(overload, ()) if isinstance(w, Composition)), None)
     if composed is not None:
         return f"a call of the form that is written as others: {composed.sentence.rstrip('.')}"
-    same = sorted(name for name in WAYS if name.split(".")[0] == packet)
+    same = sorted(name for name in LOWERINGS if name.split(".")[0] == packet)
     if same:
         return f"{', '.join(f'`{name}`' for name in same)}, if the model can be written with it"
     return general

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Collection, Iterable
 
 from micronpu.base.errors import OptionError
-from micronpu.ir.way import WAYS
+from micronpu.ir.lowering import LOWERINGS
 
 CORE: dict[str, tuple[str, ...]] = {
     "_adaptive_avg_pool2d": ("adaptive_avg_pool1d", "adaptive_avg_pool2d"),
@@ -52,7 +52,7 @@ def keys_of(overload: str) -> set[str]:
 def _by_spelling() -> dict[str, str]:
     """Overload or packet by its spellings, without "aten"."""
     found: dict[str, str] = {}
-    for overload in WAYS:
+    for overload in LOWERINGS:
         packet, _, name = overload.partition(".")
         for key in sorted(keys_of(overload)):
             found.setdefault(key, key)
@@ -82,7 +82,7 @@ def operator_name(given: str, where: str) -> str:
     for spelling, name in known.items():  # names of nodes are in lower case
         if spelling.lower() == bare:
             return name
-    close = [o for o in sorted(WAYS) if o.split(".")[0] == bare.split(".")[0]]
+    close = [o for o in sorted(LOWERINGS) if o.split(".")[0] == bare.split(".")[0]]
     hint = (
         f"one of {', '.join(f'aten.{o}' for o in close)}" if close else "`micronpu check` prints the names in a model"
     )

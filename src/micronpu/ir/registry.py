@@ -15,15 +15,15 @@ from typing_extensions import dataclass_transform
 from micronpu.base.errors import InternalError
 from micronpu.ir.aten import AtenArguments, AtenNode
 from micronpu.ir.graph import Tensor
+from micronpu.ir.lowering import LOWERINGS, Kind, Lowering, add_lowering
 from micronpu.ir.op import Op, Quantization
-from micronpu.ir.way import WAYS, Kind, Way, add_way
 
 OpClass = TypeVar("OpClass", bound=type[Op])
 BuildFunction = Callable[[AtenNode], Tensor]
 
 
 @dataclass(frozen=True)
-class AtenImport(Way):
+class AtenImport(Lowering):
     """Import of one ATen overload as operators or a table.
 
     Attributes:
@@ -53,13 +53,13 @@ class _Imports(Mapping[str, AtenImport]):
     """The operators and tables of the registry of lowerings, by overload."""
 
     def __getitem__(self, overload: str) -> AtenImport:
-        for way in WAYS.get(overload, ()):
-            if isinstance(way, AtenImport):
-                return way
+        for lowering in LOWERINGS.get(overload, ()):
+            if isinstance(lowering, AtenImport):
+                return lowering
         raise KeyError(overload)
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, ways in WAYS.items() if any(isinstance(w, AtenImport) for w in ways))
+        return (name for name, lowerings in LOWERINGS.items() if any(isinstance(w, AtenImport) for w in lowerings))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -98,7 +98,7 @@ def _register_import(pending: dict[str, Any], cls: type[Op], member: Any) -> Non
     options["quantization"] = options["quantization"] or cls.quantization
     build = member.__get__(None, cls)
     for overload in overloads:
-        add_way(AtenImport(overload, build, **options))
+        add_lowering(AtenImport(overload, build, **options))
 
 
 def from_aten(
@@ -149,7 +149,7 @@ def imports(
     def mark(build: BuildFunction) -> BuildFunction:
         for overload in overloads:
             names = tuple(({"x": "self"} | arguments).items())
-            add_way(AtenImport(overload, build, quantization, names, moves_only=moves_only))
+            add_lowering(AtenImport(overload, build, quantization, names, moves_only=moves_only))
         return build
 
     return mark

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from micronpu.ir.lowering import Float, Results, Writer, composes
 from micronpu.ir.op import Quantization, shares_qparams
 from micronpu.ir.registry import imports
-from micronpu.ir.way import Float, Results, Writer, composes
 from micronpu.ir.window import NO_PADDING
 from micronpu.ops.averages import AVERAGE, WINDOWS, averaged, is_finer, windows_averaged
 from micronpu.ops.movement import from_image, reshaped, to_image

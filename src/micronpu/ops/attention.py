@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.ir.lowering import Float, Writer, composes
 from micronpu.ir.op import fixed_qparams
 from micronpu.ir.types import DType
-from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.elementwise import scaled
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.ops.truths import number_of, opposite_of

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.ir.lowering import Float, Writer, add_lowering, composes
 from micronpu.ir.op import NewValues, OutputQuantization
 from micronpu.ir.registry import ATEN_IMPORTS, AtenImport
 from micronpu.ir.types import DType, QParams
-from micronpu.ir.way import Float, Writer, add_way, composes
 from micronpu.ops import attention  # registers masks of attention before other selections
 from micronpu.ops.elementwise import Sub, emit_binary
 from micronpu.ops.tables.table import RealFunction, in_lines, in_steps, unary
@@ -76,7 +76,7 @@ _PAIR = replace(MASK, activations=("x", "z"))
 unary(*(f"{_name}.Scalar" for _name in COMPARISONS), quantization=MASK, steps=in_steps)(_compare_number)
 for _name in COMPARISONS:
     _names = (("x", "self"), ("z", "other"))
-    add_way(AtenImport(f"{_name}.Tensor", _compare_tensors, _PAIR, _names, is_table=True))
+    add_lowering(AtenImport(f"{_name}.Tensor", _compare_tensors, _PAIR, _names, is_table=True))
 
 
 # ---------------------------------------------------------------- decompositions

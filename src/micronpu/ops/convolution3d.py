@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.ir.lowering import add_lowering
 from micronpu.ir.op import weighted
 from micronpu.ir.registry import AtenImport
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ir.way import add_way
 from micronpu.ir.window import Padding2d
 from micronpu.ops.concat import Concat
 from micronpu.ops.constants import fused_activation, quantized_weights
@@ -74,4 +74,4 @@ def build_conv3d(node: AtenNode) -> Tensor:
     return reshaped(node, transposed(node, y, inverse(_CHANNELS_LAST)), node.shape)
 
 
-add_way(AtenImport("conv3d.default", build_conv3d, weighted(), (("x", "input"),), fuses=True))
+add_lowering(AtenImport("conv3d.default", build_conv3d, weighted(), (("x", "input"),), fuses=True))

@@ -16,10 +16,10 @@ from micronpu.ir.arithmetic import (
     requantize,
     saturate,
 )
+from micronpu.ir.lowering import Float, Writer, composes
 from micronpu.ir.op import Op, Permutation, Quantization, Steps, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ir.way import Float, Writer, composes
 from micronpu.ir.window import Activation
 from micronpu.ops.constants import constant_like, fused_activation
 from micronpu.ops.movement import Reshape

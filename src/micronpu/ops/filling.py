@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from micronpu.ir.lowering import Float, Writer, composes
 from micronpu.ir.types import DType
-from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.movement import behind_copies
 
 MOST_PIECES = 64

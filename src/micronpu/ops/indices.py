@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
+from micronpu.ir.lowering import Float, Writer, composes
 from micronpu.ir.op import Op, Permutation, Quantization, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.movement import behind_copies, reshaped, transposed
 from micronpu.ops.parts import MAX_PARTS
 from micronpu.ops.truths import TRUTH, WHOLE

@@ -17,10 +17,10 @@ from micronpu.ir.arithmetic import (
     quantize_multiplier,
     saturate,
 )
+from micronpu.ir.lowering import Call, Float, Writer, composes
 from micronpu.ir.op import Op, Value, symmetric_operands
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, TensorType
-from micronpu.ir.way import Call, Float, Writer, composes
 from micronpu.ops.elementwise import is_row, scaled
 from micronpu.ops.filling import diagonal_of
 from micronpu.ops.movement import TRANSPOSES, inverse, reshaped, transposed

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import axis_of
+from micronpu.ir.lowering import Float, Results, Writer, add_lowering, composes
 from micronpu.ir.op import Op, Permutation, Value, shares_qparams
 from micronpu.ir.registry import AtenImport, from_aten, operator
 from micronpu.ir.types import TensorType
-from micronpu.ir.way import Float, Results, Writer, add_way, composes
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -271,9 +271,9 @@ _IDENTITIES = (
     *(f"{name}.default" for name in ("dropout_", "alpha_dropout_", "feature_dropout_", "feature_alpha_dropout_")),
 )
 for _overload in _IDENTITIES:
-    add_way(AtenImport(_overload, _identity, shares_qparams(), (("x", "self"),), moves_only=True))
+    add_lowering(AtenImport(_overload, _identity, shares_qparams(), (("x", "self"),), moves_only=True))
 for _overload in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"):
-    add_way(AtenImport(f"{_overload}.default", _identity, shares_qparams(), (("x", "input"),), moves_only=True))
+    add_lowering(AtenImport(f"{_overload}.default", _identity, shares_qparams(), (("x", "input"),), moves_only=True))
 
 
 # ---------------------------------------------------------------- decompositions

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.ir.way import Float, Results, Writer, composes
+from micronpu.ir.lowering import Float, Results, Writer, composes
 from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.elementwise import scaled
 from micronpu.ops.movement import VIEWS, under_shape

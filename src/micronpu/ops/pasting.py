@@ -5,7 +5,7 @@ Exact: concatenated slices with shared qparams.
 
 from __future__ import annotations
 
-from micronpu.ir.way import Float, Writer, composes
+from micronpu.ir.lowering import Float, Writer, composes
 
 _MOST_PIECES = 64
 """Maximum slices of strided assignments, which alternate between the two tensors; longer ones are kept."""

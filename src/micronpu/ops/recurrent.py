@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from micronpu.ir.way import Float, Results, Writer, composes
+from micronpu.ir.lowering import Float, Results, Writer, composes
 
 RECURRENT = ("gru.input", "lstm.input", "rnn_tanh.input", "rnn_relu.input")
 MAX_STEPS = 128

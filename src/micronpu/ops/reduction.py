@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier, saturate
+from micronpu.ir.lowering import Float, Results, Writer, add_lowering, composes
 from micronpu.ir.op import Op, Permutation, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import AtenImport, from_aten, imports, operator
 from micronpu.ir.types import DType, TensorType
-from micronpu.ir.way import Float, Results, Writer, add_way, composes
 from micronpu.ops.averages import AVERAGE, averaged, is_finer, weighted_sum, weights
 from micronpu.ops.elementwise import power, scaled
 from micronpu.ops.linear import FullyConnected
@@ -193,7 +193,7 @@ def _sum(node: AtenNode) -> Tensor:
 
 
 for _overload in ("sum.dim_IntList", "sum.default"):
-    add_way(AtenImport(_overload, _sum, own_qparams(), (("x", "self"),)))
+    add_lowering(AtenImport(_overload, _sum, own_qparams(), (("x", "self"),)))
 
 
 LONGEST_CUMSUM = 512

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.ir.way import Float, Writer, composes
+from micronpu.ir.lowering import Float, Writer, composes
 from micronpu.ops.indices import slices
 from micronpu.ops.parts import MAX_PARTS, adaptive_windows, runs
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from micronpu.ir.way import Writer
+from micronpu.ir.lowering import Writer
 
 _FARTHEST = 16  # maximum depth of the analysis
 

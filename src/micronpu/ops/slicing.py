@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import axis_of
+from micronpu.ir.lowering import Float, Results, Writer, composes
 from micronpu.ir.op import Op, Permutation, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
-from micronpu.ir.way import Float, Results, Writer, composes
 from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.movement import inverse, reshaped
 

@@ -22,10 +22,10 @@ from micronpu.ir.arithmetic import (
     wide_lookup_table,
 )
 from micronpu.ir.aten import axis_of
+from micronpu.ir.lowering import Float, Writer, composes
 from micronpu.ir.op import Op, Permutation, Steps, Value, fixed_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.elementwise import Add, Maximum, Mul, Sub
 from micronpu.ops.movement import inverse, reshaped, transposed

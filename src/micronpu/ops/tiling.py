@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.aten import axis_of, pair
+from micronpu.ir.lowering import Float, Writer, composes
 from micronpu.ir.op import shares_qparams
 from micronpu.ir.registry import imports
 from micronpu.ir.types import DType
-from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.concat import Concat
 from micronpu.ops.movement import Pad, channels_first, channels_last, reshaped, transposed
 from micronpu.ops.slicing import sliced

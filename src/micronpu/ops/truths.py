@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from micronpu.ir.lowering import Call, Float, Writer
 from micronpu.ir.op import fixed_qparams
 from micronpu.ir.types import DType
-from micronpu.ir.way import Call, Float, Writer
 
 TRUTH = fixed_qparams(1.0, 0, limits=(0.0, 1.0))
 """Rule for a truth value as the number 0 or 1."""

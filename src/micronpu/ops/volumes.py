@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from micronpu.ir.way import Float, Results, Writer, composes
+from micronpu.ir.lowering import Float, Results, Writer, composes
 from micronpu.ops.elementwise import scaled
 
 

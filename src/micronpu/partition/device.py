@@ -11,7 +11,7 @@ from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.chips import Chip
 from micronpu.chips.core import Core
 from micronpu.ir.graph import Graph, Node, Tensor
-from micronpu.ir.way import Capabilities
+from micronpu.ir.lowering import Capabilities
 from micronpu.ops.tables.table import LookupTable
 from micronpu.partition.decisions import Decisions
 from micronpu.partition.partition import Partition, Partitioning

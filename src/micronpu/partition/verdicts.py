@@ -16,7 +16,7 @@ from micronpu.frontend.program import (
     static_shape,
     value_of,
 )
-from micronpu.ir.way import WAYS, Composition
+from micronpu.ir.lowering import LOWERINGS, Composition
 from micronpu.partition.policy import IMPORTED, IMPORTED_SENTENCE, reason_at
 from micronpu.report.verdict import Reason, Verdict
 
@@ -68,7 +68,9 @@ def _why_float(node: FxNode) -> tuple[str, str]:
         if dtype is not torch.float32:
             detail = f"its result is {str(dtype).removeprefix('torch.')}, and only float32 is quantized"
             hint = "model.float(), with example inputs of float32" if dtype.is_floating_point else ""
-            decision = next((w for w in WAYS.get(entry.overload, ()) if isinstance(w, Composition) and w.decides), None)
+            decision = next(
+                (w for w in LOWERINGS.get(entry.overload, ()) if isinstance(w, Composition) and w.decides), None
+            )
             if decision is not None:
                 hint = f"a call of the form that is written as others: {decision.sentence.rstrip('.')}"
     except UnsupportedError as error:
@@ -78,7 +80,7 @@ def _why_float(node: FxNode) -> tuple[str, str]:
 
 def _hint_without_table(overload: str) -> str:
     """Return the hint for a chip without tables on which the overload's decomposition, if any, did not fit."""
-    composed = next((w for w in WAYS[overload] if isinstance(w, Composition)), None)
+    composed = next((w for w in LOWERINGS[overload] if isinstance(w, Composition)), None)
     if composed is not None:
         return f"a call of the form that is written as others: {composed.sentence.rstrip('.')}"
     return "a target with tables, see docs/support-table.md, or leave it to the core as it is"

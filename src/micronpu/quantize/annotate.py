@@ -16,9 +16,9 @@ from micronpu.frontend.facts import KEPT_OR_ZERO
 from micronpu.frontend.importer import fused_kind, known_import
 from micronpu.frontend.program import arguments, is_float32, is_float_cast
 from micronpu.frontend.states import states_of
+from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import NewValues, OutputQuantization, Quantization
 from micronpu.ir.registry import AtenImport
-from micronpu.ir.way import Capabilities
 from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
 from micronpu.quantize.grids import common_grid_of, dictated, dictated_grid, kept_grid, rule_of, whole_grid_of
 from micronpu.quantize.hidden import batch_norm_behind

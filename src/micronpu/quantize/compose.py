@@ -18,7 +18,7 @@ from micronpu.base.errors import ModelError
 from micronpu.frontend.constants import add_constant, attribute, is_trained
 from micronpu.frontend.facts import GRID, IN_TRAINING
 from micronpu.frontend.program import is_float32, is_getitem, is_random, overload_name
-from micronpu.ir.way import Capabilities, Results
+from micronpu.ir.lowering import Capabilities, Results
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.concat import CLAMPS, activation_before_concat
 from micronpu.quantize.fills import function_before_fill
@@ -101,8 +101,10 @@ def _walk(
         name = overload_name(node)
         if _is_empty(node) or (only and name not in only):
             continue
-        ways = [w for w in capabilities.compositions(name) if w.early == early and w.name not in disabled]
-        tries: list[Callable[[GraphWriter], Any]] = [w.compose for w in ways if early or w.decides or is_float32(node)]
+        lowerings = [w for w in capabilities.compositions(name) if w.early == early and w.name not in disabled]
+        tries: list[Callable[[GraphWriter], Any]] = [
+            w.compose for w in lowerings if early or w.decides or is_float32(node)
+        ]
         if name in clamps and is_float32(node):
             tries.append(activation_before_concat)
         for compose in tries:

@@ -158,8 +158,8 @@ def _loop_in_double(loop: Loop) -> Loop:
 
 def _put(root: nn.Module, path: str, value: Any) -> None:
     """Set an attribute, creating modules on its path; a shared tensor has several names."""
-    *way, name = path.split(".")
-    for part in way:
+    *parents, name = path.split(".")
+    for part in parents:
         if not hasattr(root, part):
             root.add_module(part, nn.Module())
         root = getattr(root, part)

@@ -19,7 +19,7 @@ from micronpu.frontend.constants import attribute
 from micronpu.frontend.facts import IN_FLOAT, SETTING
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.ir.way import Capabilities
+from micronpu.ir.lowering import Capabilities
 from micronpu.ops.facts import affine_in
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.config import QuantizationConfig

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import attribute
 from micronpu.frontend.program import arguments, is_float32, overload_name, value_of
-from micronpu.ir.way import Capabilities
+from micronpu.ir.lowering import Capabilities
 from micronpu.ops.elementwise import EXTREMA
 from micronpu.ops.facts import is_function
 from micronpu.quantize.readers import line_of

@@ -10,9 +10,9 @@ from torch.fx import Node
 
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_float32, overload_name
+from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import NewValues, OutputQuantization, Quantization
 from micronpu.ir.registry import AtenImport
-from micronpu.ir.way import Capabilities
 from micronpu.ops.softmax import LONG, SOFTMAX
 from micronpu.quantize.config import FINER, QuantizationConfig
 from micronpu.quantize.joints import PartObserver

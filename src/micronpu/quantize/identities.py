@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import is_trained, number
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
-from micronpu.ir.way import Capabilities
+from micronpu.ir.lowering import Capabilities
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.readers import power_of
 from micronpu.quantize.switches import switchable

@@ -15,7 +15,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, is_float32, overload_name
-from micronpu.ir.way import Capabilities
+from micronpu.ir.lowering import Capabilities
 from micronpu.quantize.readers import power_of
 from micronpu.quantize.switches import clean
 from micronpu.quantize.writer import GraphWriter

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from micronpu.frontend.facts import ROW_SIZE, SETTING, UNEVEN
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.states import States
-from micronpu.ir.way import Capabilities
+from micronpu.ir.lowering import Capabilities
 from micronpu.ops.facts import ROW_SUMS
 from micronpu.ops.normalization import NORMS
 from micronpu.quantize.config import QuantizationConfig

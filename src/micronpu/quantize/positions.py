@@ -21,8 +21,8 @@ from micronpu.frontend.constants import add_constant, attribute, evaluate
 from micronpu.frontend.facts import KEPT_OR_ZERO
 from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
 from micronpu.frontend.program import is_random, overload_name
+from micronpu.ir.lowering import Capabilities
 from micronpu.ir.types import DType
-from micronpu.ir.way import Capabilities
 from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.movement import COPIES, RESHAPES, TRANSPOSES
 from micronpu.ops.truths import TRUTH

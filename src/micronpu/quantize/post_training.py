@@ -303,13 +303,13 @@ def _keep_places(node: Node, note: QuantizationAnnotation) -> None:
         quantize = dequantize.args[0]
         if not isinstance(quantize, Node) or quantize.target not in _QUANTIZE:
             continue
-        way, source = [quantize], quantize.args[0]
+        chain, source = [quantize], quantize.args[0]
         # Operators that only move a weight before its quantize keep the weight's source.
         while isinstance(source, Node) and (entry := known_import(source)) is not None and entry.moves_only:
-            way.append(source)
+            chain.append(source)
             source = source.args[0]
         if isinstance(source, Node) and source.op == "get_attr":
-            for step in way:
+            for step in chain:
                 _copy_place(source, step)
         _copy_place(node, dequantize)
     if note.output_qspec is not None and (users := _readers(node)) and users[-1].target in _QUANTIZE:

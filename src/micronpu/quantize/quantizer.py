@@ -18,7 +18,7 @@ from micronpu.base.errors import OptionError
 from micronpu.frontend.branches import compute_both_branches
 from micronpu.frontend.facts import FLOAT_PROGRAM, IN_TRAINING
 from micronpu.frontend.loops import write_out_loops
-from micronpu.ir.way import Capabilities
+from micronpu.ir.lowering import Capabilities
 from micronpu.quantize.annotate import annotate
 from micronpu.quantize.config import (
     Activations,

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.facts import ROW_SIZE, SETTING, UNEVEN
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.ir.way import Capabilities
+from micronpu.ir.lowering import Capabilities
 from micronpu.ops.facts import degree_of
 from micronpu.ops.normalization import SMALLEST_ROW, UNEQUAL
 from micronpu.quantize.norms import measured, parts_of

@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 
 from micronpu.base.arguments import strings
 from micronpu.base.errors import OptionError, one_of
-from micronpu.ir.way import compositions
+from micronpu.ir.lowering import compositions
 
 _MODULES = ("transforms", "compose", "concat", "fills", "identities", "positions", "rows")
 _SENTENCES: dict[str, str] = {}

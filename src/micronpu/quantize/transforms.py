@@ -9,7 +9,7 @@ from torch.fx import GraphModule
 
 from micronpu.frontend.constants import add_constant
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.ir.way import Capabilities
+from micronpu.ir.lowering import Capabilities
 from micronpu.quantize.compose import compose
 from micronpu.quantize.positions import Shared, blend_at_positions, tables_by_position
 from micronpu.quantize.rows import scale_rows

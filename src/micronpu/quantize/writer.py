@@ -16,8 +16,8 @@ from micronpu.frontend.constants import add_constant, attribute, is_constant, is
 from micronpu.frontend.facts import DECIDED, GRID, KEPT_OR_ZERO, LOOPS_ALLOWED, ROW_SIZE, SETTING, SIGN_COUNTS, UNEVEN
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_getitem, overload_name
+from micronpu.ir.lowering import Call, Capabilities, Step
 from micronpu.ir.types import DType
-from micronpu.ir.way import Call, Capabilities, Step
 from micronpu.ops.movement import TRANSPOSES
 from micronpu.quantize.loops import Loop, loops_of, step_body
 
@@ -33,7 +33,7 @@ def place_behind(value: Node) -> Node:
 
 
 class GraphWriter(NodeArguments):
-    """`micronpu.ir.way.Writer` for a node of a float program: written nodes inherit the node's place in the model.
+    """`micronpu.ir.lowering.Writer` for a node of a float program: written nodes inherit the node's place in the model.
 
     Args:
         node: the operator to replace.

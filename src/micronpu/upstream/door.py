@@ -55,9 +55,9 @@ class Door:
         Raises:
             ImportError, AttributeError: there is none.
         """
-        module, _, way = self.name.partition(":")
+        module, _, path = self.name.partition(":")
         found: Any = importlib.import_module(module)
-        *between, last = way.split(".")
+        *between, last = path.split(".")
         for part in between:
             found = getattr(found, part)
         return found, last

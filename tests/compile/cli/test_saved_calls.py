@@ -24,7 +24,7 @@ from torch._subclasses import FakeTensorMode
 from micronpu.base.errors import ModelError
 from micronpu.cli.archive_calls import RefusedError, admitted, call, check_operator, without_data
 from micronpu.cli.files import load_model
-from micronpu.ir.way import WAYS
+from micronpu.ir.lowering import LOWERINGS
 from micronpu.upstream.torch import OpOverload, schema_of
 
 ATEN = torch.ops.aten
@@ -58,7 +58,7 @@ NEVER = re.compile(
 
 def test_operators_that_believe_their_operands_are_not_admitted():
     unsafe = {name for name in admitted() if "unsafe" in name}
-    assert unsafe == {n for n in WAYS if "unsafe" in n}  # views, and nothing that is indexed
+    assert unsafe == {n for n in LOWERINGS if "unsafe" in n}  # views, and nothing that is indexed
     assert not any("index" in name for name in unsafe)
     assert not {name for name in admitted() if NEVER.search(name)}
     assert len(admitted()) > 600

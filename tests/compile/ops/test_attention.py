@@ -14,7 +14,7 @@ from torch import nn
 
 import micronpu
 from micronpu.frontend.program import overload_name
-from micronpu.ir.way import Capabilities
+from micronpu.ir.lowering import Capabilities
 from micronpu.quantize.compose import compose
 
 TOKENS, WIDTH = 16, 32

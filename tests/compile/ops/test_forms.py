@@ -20,7 +20,7 @@ from micronpu.compiler.compile import check_model
 from micronpu.frontend.functional import functional
 from micronpu.frontend.program import overload_name
 from micronpu.ir import interpret
-from micronpu.ir.way import Capabilities
+from micronpu.ir.lowering import Capabilities
 from micronpu.quantize.transforms import prepare_for_annotation
 from micronpu.targets.cortexm.rules import CAPABILITIES
 

@@ -32,9 +32,9 @@ def pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor
 class Step(nn.Module):
     """One layer with a cache; each way to write it is a name."""
 
-    def __init__(self, *ways: str) -> None:
+    def __init__(self, *forms: str) -> None:
         super().__init__()
-        self.ways = ways
+        self.forms = forms
         self.embedding = nn.Embedding(VOCAB, DIM)
         self.q, self.o = nn.Linear(DIM, DIM, bias=False), nn.Linear(DIM, DIM, bias=False)
         self.k, self.v = (nn.Linear(DIM, GROUPS * EACH, bias=False) for _ in range(2))
@@ -44,61 +44,61 @@ class Step(nn.Module):
         self.register_buffer("cos", angle.cos())
         self.register_buffer("sin", angle.sin())
         self.register_buffer("mask", torch.full((LENGTH, LENGTH), -20.0).triu(1))
-        shape = (1, LENGTH, GROUPS * EACH) if "rows" in ways else (1, GROUPS, LENGTH, EACH)
+        shape = (1, LENGTH, GROUPS * EACH) if "rows" in forms else (1, GROUPS, LENGTH, EACH)
         self.register_buffer("keys", torch.zeros(shape))
         self.register_buffer("values", torch.zeros(shape))
-        if "counts" in ways:
+        if "counts" in forms:
             self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
 
     def tables(self, pos: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if "angles" in self.ways:  # as Hugging Face's rotary embedding
+        if "angles" in self.forms:  # as Hugging Face's rotary embedding
             angle = (self.rate[:, None] @ pos.float()[None]).transpose(0, 1)
             return angle.cos(), angle.sin()
-        if "select" in self.ways:
+        if "select" in self.forms:
             return torch.index_select(self.cos, 0, pos), torch.index_select(self.sin, 0, pos)
         return self.cos[pos], self.sin[pos]
 
     def masked(self, scores: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
-        if "compare" in self.ways:
+        if "compare" in self.forms:
             return torch.where(torch.arange(LENGTH) <= pos[:, None], scores, -math.inf)
-        if "window" in self.ways:  # of the last five
+        if "window" in self.forms:  # of the last five
             place = torch.arange(LENGTH)
             shown = (place <= pos[:, None]) & (place > pos[:, None] - 5)
             return scores.masked_fill(~shown, torch.finfo(torch.float32).min)
-        if "slope" in self.ways:  # ALiBi
+        if "slope" in self.forms:  # ALiBi
             slopes = torch.tensor([0.5**i for i in range(HEADS)])[:, None, None]
             scores = scores - slopes * (pos[:, None] - torch.arange(LENGTH)).abs()
         return scores + self.mask[pos]
 
     def keep(self, cache: torch.Tensor, new: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
-        if "rows" in self.ways:
+        if "rows" in self.forms:
             cache[:, pos] = new.transpose(1, 2).reshape(1, new.shape[2], -1)
             return cache.view(1, LENGTH, GROUPS, EACH).transpose(1, 2)
-        if "setitem" in self.ways:
+        if "setitem" in self.forms:
             cache[:, :, pos] = new
         else:
             cache.index_copy_(2, pos, new)
         return cache
 
     def forward(self, tokens: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
-        if "counts" in self.ways:
+        if "counts" in self.forms:
             pos = torch.arange(tokens.shape[1]) + self.count
             self.count.add_(tokens.shape[1])
         x = self.embedding(tokens)
         n = x.shape[1]
-        rotate = pairs if "pairs" in self.ways else halves
+        rotate = pairs if "pairs" in self.forms else halves
         cos, sin = self.tables(pos)
         q, k, v = (f(x).view(1, n, -1, EACH).transpose(1, 2) for f in (self.q, self.k, self.v))
         k, v = self.keep(self.keys, rotate(k, cos, sin), pos), self.keep(self.values, v, pos)
         q = rotate(q, cos, sin)
-        if "expand" in self.ways:
+        if "expand" in self.forms:
             k, v = (
                 t[:, :, None].expand(1, GROUPS, HEADS // GROUPS, LENGTH, EACH).reshape(1, HEADS, LENGTH, EACH)
                 for t in (k, v)
             )
-        elif "sdpa" not in self.ways:
+        elif "sdpa" not in self.forms:
             k, v = (t.repeat_interleave(HEADS // GROUPS, 1) for t in (k, v))
-        if "sdpa" in self.ways:
+        if "sdpa" in self.forms:
             shown = torch.arange(LENGTH) <= pos[:, None]
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=shown, enable_gqa=True)
         else:
@@ -113,7 +113,7 @@ def calls(n: int, seed: int, kind: torch.dtype = torch.int64) -> list[tuple[torc
     return [(tokens[None, i : i + n], torch.arange(i, i + n).to(kind)) for i in range(0, LENGTH, n)]
 
 
-WAYS: dict[str, tuple[str, ...]] = {
+FORMS: dict[str, tuple[str, ...]] = {
     "naive": (),
     "selected, pairs, expanded": ("select", "pairs", "expand"),
     "rows": ("rows",),
@@ -135,17 +135,17 @@ def check(program: Any, model: nn.Module, n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ways", "n"),
+    ("forms", "n"),
     [
-        *((way, 1) for way in WAYS),
+        *((form, 1) for form in FORMS),
         ("naive", 4),
         *(pytest.param(w, 4, marks=pytest.mark.slow) for w in ("set", "angles")),
     ],
     ids=lambda v: str(v),
 )
-def test_only_casts_are_left_to_the_host(ways: str, n: int) -> None:
+def test_only_casts_are_left_to_the_host(forms: str, n: int) -> None:
     torch.manual_seed(0)
-    model = Step(*WAYS[ways]).eval()
+    model = Step(*FORMS[forms]).eval()
     program = micronpu.compile(
         model,
         calls(n, 0)[0],

@@ -16,7 +16,7 @@ from torch import nn
 
 import micronpu
 from micronpu.ir import GraphBuilder, QParams
-from micronpu.ir.way import Capabilities
+from micronpu.ir.lowering import Capabilities
 from micronpu.ops import Op
 from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul, Sub, collapsed_shapes
 from micronpu.ops.matmul import BatchMatmul

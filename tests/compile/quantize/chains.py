@@ -26,7 +26,7 @@ from micronpu.base.errors import MicroNpuError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import Exported, exported, inputs_not_negative
 from micronpu.frontend.facts import EXPORTED, LOOPS_ALLOWED, NOT_NEGATIVE
-from micronpu.ir.way import Capabilities
+from micronpu.ir.lowering import Capabilities
 from micronpu.quantize.calibrate import quantize
 from micronpu.targets.registry import device_for
 

@@ -43,9 +43,9 @@ from torch import Tensor, nn
 
 import micronpu
 from micronpu.base.errors import MicroNpuError
+from micronpu.ir.lowering import LOWERINGS, Composition
 from micronpu.ir.op import OutputQuantization
 from micronpu.ir.registry import ATEN_IMPORTS, AtenImport
-from micronpu.ir.way import WAYS, Composition
 
 AT_ONCE = 12
 """Pairs in a program."""
@@ -64,11 +64,11 @@ def reading() -> list[str]:
 
 
 def _hands_on(overload: str) -> bool:
-    for way in WAYS[overload]:
-        if isinstance(way, Composition) and way.decides:
+    for lowering in LOWERINGS[overload]:
+        if isinstance(lowering, Composition) and lowering.decides:
             return True
-        if isinstance(way, AtenImport) and (
-            callable(way.quantization) or way.quantization.output is not OutputQuantization.OWN
+        if isinstance(lowering, AtenImport) and (
+            callable(lowering.quantization) or lowering.quantization.output is not OutputQuantization.OWN
         ):
             return True
     return False
@@ -79,7 +79,7 @@ def _of_each_kind(names: Iterable[str]) -> list[str]:
     kinds: dict[Any, str] = {}
     for name in names:
         entry = ATEN_IMPORTS.get(name)
-        composed = tuple(way.name for way in WAYS[name] if isinstance(way, Composition))
+        composed = tuple(lowering.name for lowering in LOWERINGS[name] if isinstance(lowering, Composition))
         rule = entry.quantization if entry is not None else None
         made = entry.build if entry is not None else None
         kinds.setdefault((made, rule if callable(rule) else repr(rule), composed), name)

@@ -16,8 +16,8 @@ import torch
 from tests.support_rows import CUBES, Inputs, Rows, overloads
 
 from micronpu.frontend.export import export
+from micronpu.ir.lowering import LOWERINGS, Capabilities, Composition
 from micronpu.ir.types import DType
-from micronpu.ir.way import WAYS, Capabilities, Composition
 from micronpu.quantize.compose import compose
 from micronpu.quantize.writer import GraphWriter
 
@@ -25,7 +25,7 @@ PLAIN = Capabilities()
 RICH = Capabilities(
     tables=True, index_types=(DType.INT32,), lookups=True, positions=True, resizes=True, resizes_by_axis=True
 )
-COMPOSED = [name for name in overloads() if any(isinstance(way, Composition) for way in WAYS[name])]
+COMPOSED = [name for name in overloads() if any(isinstance(lowering, Composition) for lowering in LOWERINGS[name])]
 SHAPES = [((1, 6, 8), (2, 8, 5, 7), (2, 2, 3, 5, 4)), ((1, 8, 8), (1, 8, 8, 8), (1, 2, 4, 6, 6))]
 """Of x, image and volume; a row is called on the first that ATen takes, beside the constants that it has."""
 REACHES = {"near": 1.0, "far": 40.0}
@@ -96,11 +96,11 @@ def written(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     found: set[str] = set()
     usual = Capabilities.compositions
 
-    def noted(way: Composition) -> Callable[[Any], Any]:
+    def noted(lowering: Composition) -> Callable[[Any], Any]:
         def write(writer: Any) -> Any:
-            made = way.compose(writer)
+            made = lowering.compose(writer)
             if made is not None:
-                found.add(way.name)
+                found.add(lowering.name)
             return made
 
         return write
@@ -108,7 +108,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     monkeypatch.setattr(
         Capabilities,
         "compositions",
-        lambda self, overload: tuple(replace(way, compose=noted(way)) for way in usual(self, overload)),
+        lambda self, overload: tuple(replace(lowering, compose=noted(lowering)) for lowering in usual(self, overload)),
     )
     return found
 
@@ -153,7 +153,9 @@ def test_compositions_compute_what_aten_computes(written: set[str]) -> None:
     found = differences()
     assert {key: value for key, value in found.items() if value > NEAR.get(key[0], 0.0)} == {}
     assert {name for name, _ in found} == NEAR.keys()
-    assert written == {way.name for name in COMPOSED for way in WAYS[name] if isinstance(way, Composition)}
+    assert written == {
+        lowering.name for name in COMPOSED for lowering in LOWERINGS[name] if isinstance(lowering, Composition)
+    }
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.compile.small import Small, Tensors
 from torch import nn
 
 from micronpu.frontend.facts import IN_TRAINING
-from micronpu.ir.way import Capabilities
+from micronpu.ir.lowering import Capabilities
 from micronpu.quantize.identities import spelled_out
 
 # --- masks in front of a softmax, along whatever axis -------------------------------------------------------------

@@ -14,7 +14,7 @@ from tests.support_rows import Rows, batches, module_of, overloads
 
 import micronpu
 from micronpu.frontend.program import overload_name
-from micronpu.ir.way import WAYS, Kind
+from micronpu.ir.lowering import LOWERINGS, Kind
 from micronpu.ops.comparisons import OPPOSITES
 from micronpu.targets.registry import FAMILIES, device_for
 
@@ -71,7 +71,7 @@ COMPARISONS = tuple(f"{name}.{form}" for name in OPPOSITES for form in ("Scalar"
 
 
 def test_tables_only_run_where_there_are_tables(columns: dict[str, Column]) -> None:
-    only = [n for n in overloads() if [w.kind for w in WAYS[n]] == [Kind.TABLE]]
+    only = [n for n in overloads() if [w.kind for w in LOWERINGS[n]] == [Kind.TABLE]]
     assert len(only) > 15
     assert {str(columns["Neutron"][n]) for n in only} == {"no"}
     assert {str(columns["Neutron"][n]) for n in COMPARISONS} == {"yes"}

@@ -436,13 +436,13 @@ def without_parameter(kind, name):
 
 def remove(door, monkeypatch, *, whole=False):
     """Takes a name away as another version of its package would, or the whole module that has it."""
-    module, _, way = door.name.partition(":")
-    if whole or not way:
+    module, _, path = door.name.partition(":")
+    if whole or not path:
         return monkeypatch.setitem(sys.modules, module, None)
     owner, last = door.owner()
     if isinstance(owner, type) and owner.__flags__ & HEAP_TYPE:
         if hasattr(owner.__init__, "__code__") and last in owner.__init__.__code__.co_varnames:
-            monkeypatch.setattr(sys.modules[module], way.rpartition(".")[0], without_parameter(owner, last))
+            monkeypatch.setattr(sys.modules[module], path.rpartition(".")[0], without_parameter(owner, last))
         if hasattr(owner, "__getattr__"):  # asked next, and some of torch's ask for the same name
             monkeypatch.setattr(owner, "__getattr__", Gone.__get__)
         return monkeypatch.setattr(owner, last, Gone(), raising=False)

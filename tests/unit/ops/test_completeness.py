@@ -19,9 +19,9 @@ from executorch.exir.dialects._ops import ops as _edge_ops  # noqa: F401  (regis
 from tests.cases import Case, all_cases, case, i8, q, w8
 from tests.rooms import SOURCE, tree
 
+from micronpu.ir.lowering import LOWERINGS, add_lowering
 from micronpu.ir.op import Op, OutputQuantization, Quantization, own_qparams, weighted
 from micronpu.ir.registry import AtenImport, from_aten, operator
-from micronpu.ir.way import WAYS, add_way
 from micronpu.ops import ATEN_IMPORTS, OPERATORS, Work, all_operators
 
 FEWEST_ROWS = 3
@@ -206,7 +206,7 @@ def test_the_argument_check_sees_a_misspelt_name():
 @pytest.fixture
 def registry() -> Iterator[None]:
     """Lets a test register operators and imports, which are gone afterwards."""
-    saved = [(table, dict(table)) for table in (OPERATORS, WAYS)]
+    saved = [(table, dict(table)) for table in (OPERATORS, LOWERINGS)]
     yield
     for table, before in saved:
         table.clear()
@@ -317,7 +317,7 @@ def test_the_walk_fails_for_an_incomplete_operator(registry: None):
     ids=["unknown operator", "unknown overload", "wrong argument", "wrong argument behind a function"],
 )
 def test_a_wrong_import_is_named(registry: None, entry: AtenImport, complaint: str):
-    add_way(entry)
+    add_lowering(entry)
     assert f"{entry.overload}: {complaint}" in all_problems(ROWS)
     with pytest.raises(AssertionError, match=entry.overload):
         test_every_operator_is_complete()

@@ -7,7 +7,7 @@ import functools
 from tests.neutron_limits import limits_table, litert_names
 from tests.support_outcomes import Outcome, becomes, in_place, operators_of
 
-from micronpu.ir.way import WAYS, Capabilities
+from micronpu.ir.lowering import LOWERINGS, Capabilities
 from micronpu.ops import OPERATORS
 from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
@@ -27,7 +27,7 @@ def names(overload: str, capabilities: Capabilities | None = None) -> list[str]:
 
 
 def test_every_overload_has_a_row_and_every_rule_a_place():
-    assert set(rows()) == {name for name in WAYS if not name.split(".")[0].endswith("_")}
+    assert set(rows()) == {name for name in LOWERINGS if not name.split(".")[0].endswith("_")}
     for rule in RULES:
         assert rule.sentence in table(), f"no ATen operator leads to what {rule.name} is about"
 

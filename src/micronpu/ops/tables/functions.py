@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from micronpu.ir.aten import AtenArguments
+from micronpu.ir.lowering import Float, Writer, composes
 from micronpu.ir.op import fixed_qparams
 from micronpu.ir.types import DType
-from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.activation import sigmoid
 from micronpu.ops.comparisons import STEEPNESS
 from micronpu.ops.elementwise import inverse, power, scaled

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
+from micronpu.ir.lowering import Float, Writer, composes
 from micronpu.ir.op import Op, OutputQuantization, Quantization, Value, shares_qparams
 from micronpu.ir.registry import from_aten, imports, operator
 from micronpu.ir.types import DType, TensorType
-from micronpu.ir.way import Float, Writer, composes
 from micronpu.ops.indices import LOOKUP_HINT, GatherRows
 from micronpu.ops.movement import under_shape
 

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError
 from micronpu.ir.arithmetic import wide_lookup, wide_lookup_table
+from micronpu.ir.lowering import add_lowering
 from micronpu.ir.op import Quantization, Value, own_qparams
 from micronpu.ir.registry import AtenImport, operator
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ir.way import add_way
 from micronpu.ops.elementwise import Add, Sub
 from micronpu.ops.pointwise import Elementwise
 from micronpu.ops.quantization import Requantize
@@ -193,7 +193,7 @@ def unary(
 
         for overload in overloads:
             arguments = tuple(({"x": "self"} | names).items())
-            add_way(AtenImport(overload, build, quantization or own_qparams(), arguments, is_table=True))
+            add_lowering(AtenImport(overload, build, quantization or own_qparams(), arguments, is_table=True))
         return definition
 
     return register

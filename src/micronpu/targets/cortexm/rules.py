@@ -10,8 +10,8 @@ import inspect
 from collections.abc import Callable, Collection
 
 from micronpu.ir.graph import Node
+from micronpu.ir.lowering import Capabilities
 from micronpu.ir.types import DType, TensorType
-from micronpu.ir.way import Capabilities
 from micronpu.ops.softmax import Softmax
 from micronpu.report.verdict import Finding, Reason, found
 from micronpu.targets.cortexm.legalize import choose_kernels

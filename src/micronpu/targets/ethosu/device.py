@@ -210,14 +210,12 @@ def _searched(part: EthosUPartition) -> Iterator[str]:
     if found is None:
         return
     better = f"nothing better than the usual program of {found.before:,} cycles"
-    if found.way:
+    if found.variant:
         change = found.cycles / max(found.before, 1) - 1
-        better = f"{found.cycles:,} cycles instead of {found.before:,} ({change:+.1%}): {found.way}"
+        better = f"{found.cycles:,} cycles instead of {found.before:,} ({change:+.1%}): {found.variant}"
     ended = f"; {found.ended}, and the same command goes on from here" if found.ended else ""
-    yield (
-        f"Search for partition `{part.name}`, {found.tried} of {plural(found.ways, 'way')} in {found.seconds:.0f} s: "
-        f"{better}{ended}."
-    )
+    tried = f"{found.tried} of {plural(found.variants, 'variant')} in {found.seconds:.0f} s"
+    yield f"Search for partition `{part.name}`, {tried}: {better}{ended}."
 
 
 def _memory_note(programs: Sequence[VelaProgram], there: int) -> str:

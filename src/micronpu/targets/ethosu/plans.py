@@ -96,11 +96,11 @@ class Searched:
     """
 
     tried: int
-    ways: int
+    variants: int
     seconds: float
     before: int
     cycles: int
-    way: str = ""
+    variant: str = ""
     ended: str = ""
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.base.parsing import parse_json
 from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
+from micronpu.ir.lowering import Capabilities
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ir.way import Capabilities
 from micronpu.ops.indices import GatherRows
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, Transpose
 from micronpu.ops.tables.lookups import ScatterRows

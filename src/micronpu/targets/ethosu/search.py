@@ -31,7 +31,7 @@ from micronpu.targets.ethosu.parts import in_parts
 from micronpu.targets.ethosu.plans import Bench, Plan, Planned, Searched, use_cheapest
 from micronpu.targets.ethosu.recall import Told, described
 from micronpu.targets.ethosu.rewrites import PARTS, TO_COME_EARLIER
-from micronpu.targets.ethosu.trials import Maker, Run, Trial, Way, on_ray, one_by_one
+from micronpu.targets.ethosu.trials import Maker, Run, Trial, Variant, on_ray, one_by_one
 
 _LEAST_GAIN = 0.005
 """Minimum fraction of the cycles that a variant must save."""
@@ -77,7 +77,7 @@ class _Search:
         self._scratch = usual.program.scratch_size - (usual.ahead.scratch if usual.ahead is not None else 0)
         self._used: dict[tuple[bool, int], dict[str, int]] = {(False, 0): {}}
         names = {rewrite.name for rewrite in TO_COME_EARLIER}
-        self._own = Way(usual.plan.format, usual.plan.rewrites, 0 if names.isdisjoint(usual.rewrites) else PARTS)
+        self._own = Variant(usual.plan.format, usual.plan.rewrites, 0 if names.isdisjoint(usual.rewrites) else PARTS)
         self._maker = Maker(spec, self._graphs_of(graph, usual), self._scratch)
         self._key = in_short(described(graph))
 
@@ -103,60 +103,60 @@ class _Search:
     def run(self, until: float, tell: Callable[[], None]) -> Planned:
         """Return the best program found until a `time.monotonic` deadline, or the default one."""
         start = time.monotonic()
-        ways = sorted(self._ways(), key=lambda way: way.departures(self._own))
+        variants = sorted(self._variants(), key=lambda variant: variant.departures(self._own))
         before = estimated(self._usual.program, self._spec).cycles
-        known: dict[Way, int] = {}
+        known: dict[Variant, int] = {}
         tried, ended, made = 0, "", self._usual
         try:
-            for way, trial in self._trials(ways, until):
+            for variant, trial in self._trials(variants, until):
                 if trial.cycles is not None and trial.cycles < (1 - _LEAST_GAIN) * before:
-                    known[way] = trial.cycles
+                    known[variant] = trial.cycles
                 tried += 1
                 tell()
-            ended = "the time was over" if tried < len(ways) else ""
+            ended = "the time was over" if tried < len(variants) else ""
         except KeyboardInterrupt:
             ended = INTERRUPTED
         best, cycles = "", before
-        for way in sorted(known, key=lambda way: known[way]):
-            found = self._carried_out(way)
+        for variant in sorted(known, key=lambda variant: known[variant]):
+            found = self._carried_out(variant)
             if found is not None and (reached := estimated(found.program, self._spec).cycles) < before:
-                made, best, cycles = found, str(way), reached
+                made, best, cycles = found, str(variant), reached
                 break
-        told = Searched(tried, len(ways), time.monotonic() - start, before, cycles, best, ended)
+        told = Searched(tried, len(variants), time.monotonic() - start, before, cycles, best, ended)
         return replace(made, searched=told)
 
-    def _ways(self) -> Iterator[Way]:
+    def _variants(self) -> Iterator[Variant]:
         formats = [f for f in self._emitters if self._spec.via in ("auto", f)]
         refused = {(p.format, p.rewrites) for p in self._usual.plans if p.cycles is None and not p.options}
         rest = itertools.product(formats, self._used, (False, True), (0.0, *_ARENAS), ("", *_FEATURES))
         for format, (rewrites, parts), size, arena, without in rest:
-            way = Way(format, rewrites, parts, size, arena, without)
-            if (format, rewrites) not in refused and way != self._own:
-                yield way
+            variant = Variant(format, rewrites, parts, size, arena, without)
+            if (format, rewrites) not in refused and variant != self._own:
+                yield variant
 
-    def _trials(self, ways: Sequence[Way], until: float) -> Iterator[tuple[Way, Trial]]:
+    def _trials(self, variants: Sequence[Variant], until: float) -> Iterator[tuple[Variant, Trial]]:
         """Yield results of variants: cached ones first, then others within the time limit."""
-        entries = {way: self._entry(way) for way in ways}
+        entries = {variant: self._entry(variant) for variant in variants}
         rest = []
-        for way in ways:
-            data = entries[way].read()
+        for variant in variants:
+            data = entries[variant].read()
             if data is None:
-                rest.append(way)
+                rest.append(variant)
             else:
-                yield way, Trial(*parse_json(data))
+                yield variant, Trial(*parse_json(data))
         run: Run = on_ray if self._spec.ray else one_by_one
-        for way, trial in run(self._maker, rest, until):
+        for variant, trial in run(self._maker, rest, until):
             if trial.is_lasting:
-                entries[way].write(json.dumps(dataclasses.astuple(trial)).encode())
-            yield way, trial
+                entries[variant].write(json.dumps(dataclasses.astuple(trial)).encode())
+            yield variant, trial
 
-    def _entry(self, way: Way) -> Entry:
-        return entry_of("search", options_of(self._spec), self._key, self._scratch, way)
+    def _entry(self, variant: Variant) -> Entry:
+        return entry_of("search", options_of(self._spec), self._key, self._scratch, variant)
 
-    def _carried_out(self, way: Way) -> Planned | None:
+    def _carried_out(self, variant: Variant) -> Planned | None:
         """Return the verified program of a variant; None if it differs from the trial's result."""
         try:
-            graph, emitted, program = self._maker.program(way)
+            graph, emitted, program = self._maker.program(variant)
             checked = Checked(program)
             if self._check is not None:
                 checked = self._check(graph, emitted, program)
@@ -169,9 +169,9 @@ class _Search:
             program, ahead = found.proved(self._spec)
             if ahead.objection:
                 return None
-        options = tuple(way.options(self._scratch).items())
-        plan = Plan(str(way), way.format, way.rewrites, options, program.cycles, program.sram_bytes)
-        used = self._used[way.rewrites, way.parts]
+        options = tuple(variant.options(self._scratch).items())
+        plan = Plan(str(variant), variant.format, variant.rewrites, options, program.cycles, program.sram_bytes)
+        used = self._used[variant.rewrites, variant.parts]
         others: Sequence[Plan] = self._usual.plans
         return Planned(
             *(graph, emitted, program, plan, (*others, plan), used),

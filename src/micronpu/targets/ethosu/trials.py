@@ -22,7 +22,7 @@ _SCHEDULER = "scheduler"
 
 
 @dataclass(frozen=True)
-class Way:
+class Variant:
     """A variant of compiling a partition.
 
     Attributes:
@@ -49,7 +49,7 @@ class Way:
         told += [f"without {self.without}"] if self.without else []
         return ", ".join(told)
 
-    def departures(self, usual: Way) -> int:
+    def departures(self, usual: Variant) -> int:
         """Number of fields that differ from another variant."""
         return sum(getattr(self, f.name) != getattr(usual, f.name) for f in fields(self))
 
@@ -93,23 +93,23 @@ class Maker:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_emitted": {}}
 
-    def program(self, way: Way) -> tuple[Graph, Emitted, VelaProgram]:
+    def program(self, variant: Variant) -> tuple[Graph, Emitted, VelaProgram]:
         """Return the program of a variant before prefetching, with its graph and Vela's input.
 
         Raises:
             UnsupportedError: there is none.
         """
-        graph = self._graphs[way.rewrites, way.parts]
-        key = way.format, way.rewrites, way.parts
+        graph = self._graphs[variant.rewrites, variant.parts]
+        key = variant.format, variant.rewrites, variant.parts
         if key not in self._emitted:
-            self._emitted[key] = emitters_of(self._spec)[way.format](graph)
+            self._emitted[key] = emitters_of(self._spec)[variant.format](graph)
         emitted = self._emitted[key]
-        return graph, emitted, compiled(graph, emitted, self._spec, way.options(self._scratch))
+        return graph, emitted, compiled(graph, emitted, self._spec, variant.options(self._scratch))
 
-    def trial(self, way: Way) -> Trial:
+    def trial(self, variant: Variant) -> Trial:
         """Compile and estimate a variant without verifying it."""
         try:
-            _, _, program = self.program(way)
+            _, _, program = self.program(variant)
             made = candidate(program, self._spec) if self._spec.prefetch else None
             program = program if made is None else made.made.program
             if not self.fits(program):
@@ -125,44 +125,44 @@ class Maker:
         return not self._spec.max_sram_bytes or program.sram_bytes <= self._spec.max_sram_bytes
 
 
-Run = Callable[[Maker, Sequence[Way], float], Iterator[tuple[Way, Trial]]]
+Run = Callable[[Maker, Sequence[Variant], float], Iterator[tuple[Variant, Trial]]]
 """Tries variants in order until a `time.monotonic` deadline; yields each as soon as it is known."""
 
 
-def one_by_one(maker: Maker, ways: Sequence[Way], until: float) -> Iterator[tuple[Way, Trial]]:
+def one_by_one(maker: Maker, variants: Sequence[Variant], until: float) -> Iterator[tuple[Variant, Trial]]:
     """Try variants in this process."""
-    for way in ways:
+    for variant in variants:
         if time.monotonic() >= until:
             return
-        yield way, maker.trial(way)
+        yield variant, maker.trial(variant)
 
 
-def on_ray(maker: Maker, ways: Sequence[Way], until: float) -> Iterator[tuple[Way, Trial]]:
+def on_ray(maker: Maker, variants: Sequence[Variant], until: float) -> Iterator[tuple[Variant, Trial]]:
     """Try variants on a Ray cluster, one per CPU; running ones are abandoned at the deadline.
 
     Raises:
         RuntimeUnavailableError: Ray is not installed.
     """
-    if not ways or time.monotonic() >= until:
+    if not variants or time.monotonic() >= until:
         return
     with cluster() as ray:
         there, remote = ray.put(maker), ray.remote(num_cpus=1)(_trial)
-        waiting = list(reversed(ways))
-        running: dict[Any, Way] = {}
+        waiting = list(reversed(variants))
+        running: dict[Any, Variant] = {}
         while waiting or running:
             while waiting and len(running) < max(int(ray.cluster_resources().get("CPU", 1)), 1):
-                way = waiting.pop()
-                running[remote.remote(there, way)] = way
+                variant = waiting.pop()
+                running[remote.remote(there, variant)] = variant
             left = until - time.monotonic()
             ready, _ = ray.wait(list(running), num_returns=1, timeout=max(left, 0.0) if math.isfinite(left) else None)
             if not ready:
                 return
-            way = running.pop(ready[0])
-            yield way, _answer(ray, ready[0])
+            variant = running.pop(ready[0])
+            yield variant, _answer(ray, ready[0])
 
 
-def _trial(maker: Maker, way: Way) -> Trial:
-    return maker.trial(way)
+def _trial(maker: Maker, variant: Variant) -> Trial:
+    return maker.trial(variant)
 
 
 def _answer(ray: Any, reference: Any) -> Trial:

@@ -22,7 +22,7 @@ from micronpu.ethosu import EthosUOptions
 from micronpu.report.candidates import Candidate
 from micronpu.report.views.tables import candidate_rows
 from micronpu.targets.ethosu import search
-from micronpu.targets.ethosu.trials import Maker, Trial, Way
+from micronpu.targets.ethosu.trials import Maker, Trial, Variant
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def same_results(a: CompiledProgram, b: CompiledProgram) -> bool:
 
 
 def test_a_bad_plan_is_left_for_a_better_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The usual plan is without parts here, and ways are those with and without them."""
+    """The usual plan is without parts here, and variants are those with and without them."""
     monkeypatch.setattr(search, "_ARENAS", ())
     monkeypatch.setattr(search, "_FEATURES", ())
     room: Any = {"max_sram_bytes": 120_000}
@@ -53,41 +53,41 @@ def test_a_bad_plan_is_left_for_a_better_one(monkeypatch: pytest.MonkeyPatch) ->
     mine = part_of(better)
     assert mine.searched is not None and mine.searched.cycles < 0.97 * mine.searched.before
     assert mine.searched.before == part_of(usual).cycles and mine.searched.cycles == mine.cycles
-    assert "layers in parts of " in mine.searched.way and mine.rewrites.get("split_channels")
+    assert "layers in parts of " in mine.searched.variant and mine.rewrites.get("split_channels")
     assert mine.program.sram_bytes <= 120_000
-    assert mine.searched.tried == mine.searched.ways and not mine.searched.ended
+    assert mine.searched.tried == mine.searched.variants and not mine.searched.ended
     assert same_results(usual, better)
     (note,) = (n for n in better.report.notes if n.startswith("Search for partition"))
-    assert f"{mine.cycles:,} cycles instead of" in note and mine.searched.way in note
+    assert f"{mine.cycles:,} cycles instead of" in note and mine.searched.variant in note
 
 
 def test_a_search_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_ARENAS", ())
     monkeypatch.setattr(search, "_FEATURES", ())
-    asked: list[Way] = []
+    asked: list[Variant] = []
     real = Maker.program
 
-    def noted(self: Any, way: Way) -> Any:
-        asked.append(way)
+    def noted(self: Any, variant: Variant) -> Any:
+        asked.append(variant)
         if len(asked) == 3:
             raise KeyboardInterrupt
-        return real(self, way)
+        return real(self, variant)
 
     monkeypatch.setattr(Maker, "program", noted)
     first = part_of(found(search=60.0)).searched
     assert first is not None and first.ended == "it was interrupted" and first.tried == 2
     second = part_of(found(search=60.0)).searched
-    assert second is not None and second.tried == second.ways and not second.ended
-    assert not set(asked[:2]) & set(asked[2 : second.ways])
+    assert second is not None and second.tried == second.variants and not second.ended
+    assert not set(asked[:2]) & set(asked[2 : second.variants])
 
 
 def test_what_only_promised_to_be_better_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Maker, "trial", lambda self, way: Trial(1))
+    monkeypatch.setattr(Maker, "trial", lambda self, variant: Trial(1))
     monkeypatch.setattr(search, "_ARENAS", ())
     monkeypatch.setattr(search, "_FEATURES", ())
     usual, after = found(classes=40), found(classes=40, search=60.0)
     assert part_of(after).cycles <= part_of(usual).cycles
-    monkeypatch.setattr(search._Search, "_carried_out", lambda self, way: None)
+    monkeypatch.setattr(search._Search, "_carried_out", lambda self, variant: None)
     assert found(classes=40, search=60.0).buffer == usual.buffer
 
 
@@ -149,9 +149,9 @@ class _Cluster(ModuleType):
 
     def remote(self, num_cpus: int) -> Any:
         def task(function: Any) -> Any:
-            def begin(maker: bytes, way: Way) -> bytes:
+            def begin(maker: bytes, variant: Variant) -> bytes:
                 assert self.inside == 1
-                self.tasks.append(pickle.dumps((function, maker, way, len(self.tasks))))
+                self.tasks.append(pickle.dumps((function, maker, variant, len(self.tasks))))
                 return self.tasks[-1]
 
             return SimpleNamespace(remote=begin)
@@ -163,41 +163,41 @@ class _Cluster(ModuleType):
         return ([], running) if timeout == 0.0 else (running[-1:], running[:-1])  # the last is ready first
 
     def get(self, reference: bytes) -> Trial:
-        function, maker, way, number = pickle.loads(reference)
+        function, maker, variant, number = pickle.loads(reference)
         if number < self.crashing:
             raise self.exceptions.WorkerCrashedError
-        trial: Trial = function(pickle.loads(maker), way)
+        trial: Trial = function(pickle.loads(maker), variant)
         return trial
 
 
 @pytest.fixture
-def few_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_variants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_ARENAS", ())
     monkeypatch.setattr(search, "_FEATURES", ())
     monkeypatch.setattr("micronpu.targets.ethosu.compile.in_parts", lambda graph, spec: {})
 
 
-def test_a_cluster_finds_the_same(few_ways: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_finds_the_same(few_variants: None, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = _Cluster()
     monkeypatch.setitem(sys.modules, "ray", ray)
     with micronpu.no_cache():
         here, there = found(search=60.0), found(search=60.0, ray=True)
     mine = part_of(here).searched
-    assert mine is not None and mine.way and part_of(there).searched == replace(mine, seconds=ANY)
+    assert mine is not None and mine.variant and part_of(there).searched == replace(mine, seconds=ANY)
     assert there.buffer == here.buffer
-    assert len(ray.tasks) == mine.ways and ray.most == 3 and ray.inside == 0
+    assert len(ray.tasks) == mine.variants and ray.most == 3 and ray.inside == 0
 
 
-def test_what_a_cluster_did_not_tell_is_asked_again(few_ways: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_cluster_did_not_tell_is_asked_again(few_variants: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for crashing in (2, 0):
         ray = _Cluster(crashing)
         monkeypatch.setitem(sys.modules, "ray", ray)
         mine = part_of(found(search=60.0, ray=True)).searched
-        assert mine is not None and mine.tried == mine.ways and not mine.ended
-        assert len(ray.tasks) == (mine.ways if crashing else 2)
+        assert mine is not None and mine.tried == mine.variants and not mine.ended
+        assert len(ray.tasks) == (mine.variants if crashing else 2)
 
 
-def test_the_time_of_a_cluster_ends(few_ways: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_a_cluster_ends(few_variants: None, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = _Cluster()
     monkeypatch.setattr(ray, "wait", lambda running, num_returns, timeout: ([], running))
     monkeypatch.setitem(sys.modules, "ray", ray)

@@ -9,9 +9,9 @@ from tests.compile.targets.toy import MAGIC
 from tests.compile.targets.toy.family import ToyOptions
 
 from micronpu.ir.graph import Graph, Node
+from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import Value
 from micronpu.ir.types import DType
-from micronpu.ir.way import Capabilities
 from micronpu.ops.pointwise import Elementwise
 from micronpu.partition.device import CompiledPartition, Device, graph_for_npu
 from micronpu.partition.partition import Partition

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import Op
 from micronpu.ir.types import DType, TensorType
-from micronpu.ir.way import Capabilities
 from micronpu.ops.activation import Sigmoid, Tanh
 from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.movement import Pad, Reshape, Transpose

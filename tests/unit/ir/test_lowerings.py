@@ -12,8 +12,8 @@ import pytest
 
 import micronpu.ops
 from micronpu.base.errors import InternalError
+from micronpu.ir.lowering import LOWERINGS, Capabilities, Composition, Kind, add_lowering, composes, compositions
 from micronpu.ir.types import DType
-from micronpu.ir.way import WAYS, Capabilities, Composition, Kind, add_way, composes, compositions
 from micronpu.ops import ATEN_IMPORTS, comparisons
 from micronpu.ops.tables import functions
 
@@ -24,10 +24,10 @@ MODULES = sorted(Path(micronpu.ops.__file__).parent.glob("*.py"))
 @pytest.fixture
 def registry() -> Iterator[None]:
     """Lets a test register ways, which are gone afterwards."""
-    before = dict(WAYS)
+    before = dict(LOWERINGS)
     yield
-    WAYS.clear()
-    WAYS.update(before)
+    LOWERINGS.clear()
+    LOWERINGS.update(before)
 
 
 def written(source: str) -> set[str]:
@@ -56,25 +56,25 @@ def test_the_check_of_overloads_sees_them() -> None:
 
 def test_every_function_of_one_element_has_its_table_and_composition_in_one_module() -> None:
     assert functions.SELU == (1.6732632423543772, 1.0507009873554805)
-    for overload, ways in WAYS.items():
-        if {Kind.TABLE, Kind.COMPOSITION} <= {way.kind for way in ways}:
-            (composition,) = (way for way in ways if isinstance(way, Composition))
+    for overload, lowerings in LOWERINGS.items():
+        if {Kind.TABLE, Kind.COMPOSITION} <= {lowering.kind for lowering in lowerings}:
+            (composition,) = (lowering for lowering in lowerings if isinstance(lowering, Composition))
             assert composition.compose.__module__ in (functions.__name__, comparisons.__name__), overload
 
 
 def test_forms_in_place_become_what_the_plain_ones_do() -> None:
-    for overload in (name for name in WAYS if name.split(".")[0].endswith("_") and name[:2] != "__"):
+    for overload in (name for name in LOWERINGS if name.split(".")[0].endswith("_") and name[:2] != "__"):
         packet, form = overload.split(".")
         forms = (form, f"Tensor_{form}", "int")  # transpose_.default is transpose.int
-        plain = {f"{packet[:-1]}.{f}" for f in forms} & set(WAYS)
+        plain = {f"{packet[:-1]}.{f}" for f in forms} & set(LOWERINGS)
         assert plain, overload
-        assert {w.kind for w in WAYS[overload]} <= {w.kind for name in plain for w in WAYS[name]}, overload
+        assert {w.kind for w in LOWERINGS[overload]} <= {w.kind for name in plain for w in LOWERINGS[name]}, overload
 
 
 def test_capabilities_choose() -> None:
     assert PLAIN.compositions("silu.default") and not TABLES.compositions("silu.default")
     assert TABLES.compositions("gt.Scalar"), "a truth value becomes a number, whoever computes it"
-    tried = [way.name for way in PLAIN.compositions("masked_fill.Scalar")]
+    tried = [lowering.name for lowering in PLAIN.compositions("masked_fill.Scalar")]
     assert tried == ["masked_scores", "filled"], "a mask of attention is no choice"
     assert not PLAIN.computes("silu.default") and TABLES.computes("silu.default")
     assert PLAIN.computes("relu.default") and not PLAIN.computes("layer_norm.default")
@@ -84,7 +84,7 @@ def test_capabilities_choose() -> None:
 
 def test_imports_are_a_view_of_the_registry() -> None:
     assert set(ATEN_IMPORTS) == {
-        name for name, ways in WAYS.items() if any(w.kind is not Kind.COMPOSITION for w in ways)
+        name for name, lowerings in LOWERINGS.items() if any(w.kind is not Kind.COMPOSITION for w in lowerings)
     }
     assert len(ATEN_IMPORTS) == len(list(ATEN_IMPORTS)) and "layer_norm.default" not in ATEN_IMPORTS
     assert all(sentence for sentence in compositions().values())
@@ -93,9 +93,9 @@ def test_imports_are_a_view_of_the_registry() -> None:
 def test_two_ways_of_a_kind_are_refused(registry: None) -> None:
     (silu,) = PLAIN.compositions("silu.default")
     with pytest.raises(InternalError, match=r"Two compositions of silu\.default are called silu"):
-        add_way(silu)
+        add_lowering(silu)
     with pytest.raises(InternalError, match=r"Two operators import relu\.default"):
-        add_way(ATEN_IMPORTS["relu.default"])
+        add_lowering(ATEN_IMPORTS["relu.default"])
 
 
 def test_a_composition_has_a_sentence(registry: None) -> None:

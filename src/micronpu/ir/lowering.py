@@ -62,7 +62,8 @@ class Capabilities:
     def computes(self, overload: str) -> bool:
         """True if an overload has a lowering to an operator, or to a table if the device has tables."""
         return any(
-            way.kind is Kind.OPERATOR or (way.kind is Kind.TABLE and self.tables) for way in WAYS.get(overload, ())
+            lowering.kind is Kind.OPERATOR or (lowering.kind is Kind.TABLE and self.tables)
+            for lowering in LOWERINGS.get(overload, ())
         )
 
     def compositions(self, overload: str) -> tuple[Composition, ...]:
@@ -70,13 +71,17 @@ class Capabilities:
 
         Decompositions of decisions are always returned: their result has to become a number even after a table lookup.
         """
-        ways = WAYS.get(overload, ())
-        in_table = self.tables and any(way.kind is Kind.TABLE for way in ways)
-        return tuple(way for way in ways if isinstance(way, Composition) and (way.decides or not in_table))
+        lowerings = LOWERINGS.get(overload, ())
+        in_table = self.tables and any(lowering.kind is Kind.TABLE for lowering in lowerings)
+        return tuple(
+            lowering
+            for lowering in lowerings
+            if isinstance(lowering, Composition) and (lowering.decides or not in_table)
+        )
 
 
 @dataclass(frozen=True)
-class Way:
+class Lowering:
     """One lowering of an overload.
 
     Attributes:
@@ -239,7 +244,7 @@ Compose = Callable[[Writer], Any]
 
 
 @dataclass(frozen=True)
-class Composition(Way):
+class Composition(Lowering):
     """Decomposition into other operators, exact up to float rounding unless its sentence states more.
 
     Attributes:
@@ -261,23 +266,23 @@ class Composition(Way):
         return Kind.COMPOSITION
 
 
-WAYS: dict[str, tuple[Way, ...]] = {}
+LOWERINGS: dict[str, tuple[Lowering, ...]] = {}
 
 
-def add_way(way: Way) -> None:
+def add_lowering(lowering: Lowering) -> None:
     """Register a lowering.
 
     Raises:
         InternalError: the overload has an operator or table already, or a decomposition of that name.
     """
-    known = WAYS.get(way.overload, ())
-    if isinstance(way, Composition):
-        if any(isinstance(w, Composition) and w.name == way.name for w in known):
-            raise InternalError(f"Two compositions of {way.overload} are called {way.name}.")
+    known = LOWERINGS.get(lowering.overload, ())
+    if isinstance(lowering, Composition):
+        if any(isinstance(w, Composition) and w.name == lowering.name for w in known):
+            raise InternalError(f"Two compositions of {lowering.overload} are called {lowering.name}.")
     elif any(w.kind is not Kind.COMPOSITION for w in known):
-        raise InternalError(f"Two operators import {way.overload}.")
+        raise InternalError(f"Two operators import {lowering.overload}.")
     # Native support comes before decompositions.
-    WAYS[way.overload] = tuple(sorted((*known, way), key=lambda w: w.kind is Kind.COMPOSITION))
+    LOWERINGS[lowering.overload] = tuple(sorted((*known, lowering), key=lambda w: w.kind is Kind.COMPOSITION))
 
 
 Function = TypeVar("Function", bound=Compose)
@@ -299,7 +304,7 @@ def composes(*overloads: str, early: bool = False, decides: bool = False) -> Cal
         if not sentence:
             raise InternalError(f"The composition {name} has no doc-string, which is what users read.")
         for overload in overloads:
-            add_way(Composition(overload, name, sentence, compose, early=early, decides=decides))
+            add_lowering(Composition(overload, name, sentence, compose, early=early, decides=decides))
         return compose
 
     return register
@@ -307,5 +312,5 @@ def composes(*overloads: str, early: bool = False, decides: bool = False) -> Cal
 
 def compositions() -> dict[str, str]:
     """Description of every decomposition, by name."""
-    found = {w.name: w.sentence for ways in WAYS.values() for w in ways if isinstance(w, Composition)}
+    found = {w.name: w.sentence for lowerings in LOWERINGS.values() for w in lowerings if isinstance(w, Composition)}
     return dict(sorted(found.items()))
