@@ -11,7 +11,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from micronpu.base.arguments import is_class
-from micronpu.ir.lowering import LOWERINGS, Capabilities, Composition
+from micronpu.ir.lowering import LOWERINGS, Capabilities, Decomposition
 from micronpu.ir.op import Op
 from micronpu.ir.registry import AtenImport
 from micronpu.ops import ATEN_IMPORTS, OPERATORS
@@ -114,7 +114,7 @@ def in_place(overload: str) -> list[str]:
 def becomes(overload: str) -> str:
     """The lowerings of an overload, in order of preference."""
     return "; ".join(
-        f"written: {lowering.sentence.rstrip('.')}" if isinstance(lowering, Composition) else lowering.kind.value
+        f"written: {lowering.sentence.rstrip('.')}" if isinstance(lowering, Decomposition) else lowering.kind.value
         for lowering in LOWERINGS[overload]
     )
 
@@ -148,13 +148,13 @@ def _collect_lowerings(
     if overload in seen:
         return
     seen.add(overload)
-    entry, compositions = ATEN_IMPORTS.get(overload), capabilities.compositions(overload)
-    is_operator = entry is not None and (not compositions or not entry.is_table or capabilities.tables)
+    entry, decompositions = ATEN_IMPORTS.get(overload), capabilities.decompositions(overload)
+    is_operator = entry is not None and (not decompositions or not entry.is_table or capabilities.tables)
     if is_operator and entry is not None:
         _collect_import(entry, capabilities, found, seen)
     if not (nested and is_operator):
-        for composition in compositions:
-            _collect(composition.compose, capabilities, found, seen)
+        for decomposition in decompositions:
+            _collect(decomposition.decompose, capabilities, found, seen)
 
 
 def _collect_import(entry: AtenImport, capabilities: Capabilities, found: set[type[Op]], seen: set[Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import micronpu.ops  # noqa: F401  (fills the registry)
-from micronpu.ir.lowering import LOWERINGS, Composition
+from micronpu.ir.lowering import LOWERINGS, Decomposition
 
 _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (
@@ -49,9 +49,9 @@ def hint_for(overload: str, general: str = _GENERAL) -> str:
     for names, advice in _ADVICE:
         if packet in names or (packet.startswith(("fft", "_fft")) and "stft" in names):
             return advice
-    composed = next((w for w in LOWERINGS.get(overload, ()) if isinstance(w, Composition)), None)
-    if composed is not None:
-        return f"a call of the form that is written as others: {composed.sentence.rstrip('.')}"
+    decomposed = next((w for w in LOWERINGS.get(overload, ()) if isinstance(w, Decomposition)), None)
+    if decomposed is not None:
+        return f"a call of the form that is written as others: {decomposed.sentence.rstrip('.')}"
     same = sorted(name for name in LOWERINGS if name.split(".")[0] == packet)
     if same:
         return f"{', '.join(f'`{name}`' for name in same)}, if the model can be written with it"

@@ -26,7 +26,7 @@ class Kind(Enum):
 
     OPERATOR = "operator"
     TABLE = "table"
-    COMPOSITION = "composition"
+    DECOMPOSITION = "decomposition"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Capabilities:
             for lowering in LOWERINGS.get(overload, ())
         )
 
-    def compositions(self, overload: str) -> tuple[Composition, ...]:
+    def decompositions(self, overload: str) -> tuple[Decomposition, ...]:
         """Return the decompositions to try for an overload, in order; none if the device has a table for it.
 
         Decompositions of decisions are always returned: their result has to become a number even after a table lookup.
@@ -76,7 +76,7 @@ class Capabilities:
         return tuple(
             lowering
             for lowering in lowerings
-            if isinstance(lowering, Composition) and (lowering.decides or not in_table)
+            if isinstance(lowering, Decomposition) and (lowering.decides or not in_table)
         )
 
 
@@ -239,12 +239,12 @@ class Writer(AtenArguments, Protocol):
         """Indices of the results that are read; None if they are read as a whole."""
 
 
-Compose = Callable[[Writer], Any]
+Decompose = Callable[[Writer], Any]
 """Writes a decomposition. Returns the new result, `Results`, or None to keep this call of the overload unchanged."""
 
 
 @dataclass(frozen=True)
-class Composition(Lowering):
+class Decomposition(Lowering):
     """Decomposition into other operators, exact up to float rounding unless its sentence states more.
 
     Attributes:
@@ -257,13 +257,13 @@ class Composition(Lowering):
 
     name: str
     sentence: str
-    compose: Compose
+    decompose: Decompose
     early: bool = False
     decides: bool = False
 
     @property
     def kind(self) -> Kind:
-        return Kind.COMPOSITION
+        return Kind.DECOMPOSITION
 
 
 LOWERINGS: dict[str, tuple[Lowering, ...]] = {}
@@ -276,41 +276,41 @@ def add_lowering(lowering: Lowering) -> None:
         InternalError: the overload has an operator or table already, or a decomposition of that name.
     """
     known = LOWERINGS.get(lowering.overload, ())
-    if isinstance(lowering, Composition):
-        if any(isinstance(w, Composition) and w.name == lowering.name for w in known):
-            raise InternalError(f"Two compositions of {lowering.overload} are called {lowering.name}.")
-    elif any(w.kind is not Kind.COMPOSITION for w in known):
+    if isinstance(lowering, Decomposition):
+        if any(isinstance(w, Decomposition) and w.name == lowering.name for w in known):
+            raise InternalError(f"Two decompositions of {lowering.overload} are called {lowering.name}.")
+    elif any(w.kind is not Kind.DECOMPOSITION for w in known):
         raise InternalError(f"Two operators import {lowering.overload}.")
     # Native support comes before decompositions.
-    LOWERINGS[lowering.overload] = tuple(sorted((*known, lowering), key=lambda w: w.kind is Kind.COMPOSITION))
+    LOWERINGS[lowering.overload] = tuple(sorted((*known, lowering), key=lambda w: w.kind is Kind.DECOMPOSITION))
 
 
-Function = TypeVar("Function", bound=Compose)
+Function = TypeVar("Function", bound=Decompose)
 
 
-def composes(*overloads: str, early: bool = False, decides: bool = False) -> Callable[[Function], Function]:
-    """Register ``compose(write)`` for overloads; the function's name is that of the rewrite, its docstring the
+def decomposes(*overloads: str, early: bool = False, decides: bool = False) -> Callable[[Function], Function]:
+    """Register ``decompose(write)`` for overloads; the function's name is that of the rewrite, its docstring the
     description for users.
 
     Decompositions of one overload are tried in the order of registration.
 
     Args:
-        early, decides: see `Composition`.
+        early, decides: see `Decomposition`.
     """
 
-    def register(compose: Function) -> Function:
-        name = compose.__name__.lstrip("_").removesuffix("_composed")
-        sentence = " ".join((inspect.getdoc(compose) or "").split("\n\n")[0].split())
+    def register(decompose: Function) -> Function:
+        name = decompose.__name__.lstrip("_").removesuffix("_decomposed")
+        sentence = " ".join((inspect.getdoc(decompose) or "").split("\n\n")[0].split())
         if not sentence:
-            raise InternalError(f"The composition {name} has no doc-string, which is what users read.")
+            raise InternalError(f"The decomposition {name} has no docstring, which is what users read.")
         for overload in overloads:
-            add_lowering(Composition(overload, name, sentence, compose, early=early, decides=decides))
-        return compose
+            add_lowering(Decomposition(overload, name, sentence, decompose, early=early, decides=decides))
+        return decompose
 
     return register
 
 
-def compositions() -> dict[str, str]:
+def decompositions() -> dict[str, str]:
     """Description of every decomposition, by name."""
-    found = {w.name: w.sentence for lowerings in LOWERINGS.values() for w in lowerings if isinstance(w, Composition)}
+    found = {w.name: w.sentence for lowerings in LOWERINGS.values() for w in lowerings if isinstance(w, Decomposition)}
     return dict(sorted(found.items()))

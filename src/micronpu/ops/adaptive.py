@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from micronpu.ir.lowering import Float, Results, Writer, composes
+from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ir.op import Quantization, shares_qparams
 from micronpu.ir.registry import imports
 from micronpu.ir.window import NO_PADDING
@@ -61,7 +61,7 @@ def build_adaptive(node: AtenNode) -> Tensor:
     return from_image(node, by_parts(node.emit, x, rows, columns, pool))
 
 
-@composes("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", early=True)
+@decomposes("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", early=True)
 def _adaptive_max_to_pools(write: Writer) -> Float:
     """An adaptive max pool, which has indices for a second result, as ordinary ones.
 
@@ -92,7 +92,7 @@ def _adaptive_max_to_pools(write: Writer) -> Float:
     return Results({0: build(x, range(spatial), [], [])})
 
 
-@composes("max_pool1d_with_indices.default", "max_pool2d_with_indices.default", early=True)
+@decomposes("max_pool1d_with_indices.default", "max_pool2d_with_indices.default", early=True)
 def _drop_indices(write: Writer) -> Float:
     """A max pool whose indices are unused.
 

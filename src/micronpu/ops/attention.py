@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.ir.lowering import Float, Writer, composes
+from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import fixed_qparams
 from micronpu.ir.types import DType
 from micronpu.ops.elementwise import scaled
@@ -29,7 +29,7 @@ HIDDEN = fixed_qparams(-MASKED / 128, 0, int16_scale=-MASKED / 2**15)
 _ATTENTION = "scaled_dot_product_attention.default"
 
 
-@composes("scaled_dot_product_attention.default")
+@decomposes("scaled_dot_product_attention.default")
 def _attention(write: Writer) -> Float:
     """attention(q, k, v) -> softmax((q * scale) @ k' + mask) @ v
 
@@ -107,7 +107,7 @@ def _repeated_heads(write: Writer, x: Float, heads: int) -> Float:
     return write("reshape.default", wide, [*shape[:-3], heads, *shape[-2:]])
 
 
-@composes("masked_fill.Scalar", "masked_fill_.Scalar")
+@decomposes("masked_fill.Scalar", "masked_fill_.Scalar")
 def _masked_scores(write: Writer) -> Float:
     """softmax(masked_fill(x, mask, -inf)) -> softmax(x + mask'), where nothing but attention, a softmax, a logsumexp
     or a maximum reads it
@@ -151,7 +151,7 @@ def chosen_scores(write: Writer) -> Float:
     return None
 
 
-@composes("add.Tensor", "add_.Tensor")
+@decomposes("add.Tensor", "add_.Tensor")
 def _added_mask(write: Writer) -> Float:
     """softmax(x + mask) -> softmax(x + mask'), for a constant mask with values that represent minus infinity"""
     x, z = write.given["self"], write.given["other"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.ir.lowering import Float, Writer, add_lowering, composes
+from micronpu.ir.lowering import Float, Writer, add_lowering, decomposes
 from micronpu.ir.op import NewValues, OutputQuantization
 from micronpu.ir.registry import ATEN_IMPORTS, AtenImport
 from micronpu.ir.types import DType, QParams
@@ -82,7 +82,7 @@ for _name in COMPARISONS:
 # ---------------------------------------------------------------- decompositions
 
 
-@composes(*(f"{_name}.{_form}" for _name in COMPARISONS for _form in ("Scalar", "Tensor")), decides=True)
+@decomposes(*(f"{_name}.{_form}" for _name in COMPARISONS for _form in ("Scalar", "Tensor")), decides=True)
 def _decisions_to_numbers(write: Writer) -> Float:
     """x > z -> the number 0 or 1: by a table, or clamp(steep * (x - z), 0, 1) if it selects values
 
@@ -139,7 +139,7 @@ def _selects(write: Writer, x: Float, z: Float) -> bool:
     return True
 
 
-@composes(*CASTS)
+@decomposes(*CASTS)
 def _number_of_decision(write: Writer) -> Float:
     """float(x > z) -> the number of the comparison, with qparams for 0 and 1 regardless of calibration"""
     x = write.given["self"]
@@ -154,7 +154,7 @@ def _number_of_decision(write: Writer) -> Float:
     return None
 
 
-@composes(*_ARITHMETIC)
+@decomposes(*_ARITHMETIC)
 def _number_in_arithmetic(write: Writer) -> Float:
     """a * (x > z) -> a * the number of the comparison; the same for a sum"""
     given = [write.given["self"], write.given["other"]]
@@ -169,7 +169,7 @@ def _number_in_arithmetic(write: Writer) -> Float:
     return write(write.overload, a, b)
 
 
-@composes(*LOGIC, decides=True)
+@decomposes(*LOGIC, decides=True)
 def _logic(write: Writer) -> Float:
     """a and b -> a * b, a or b -> maximum(a, b), not a -> 1 - a, of the numbers 0 and 1"""
     operands = [write.given[name] for name in ("self", "other") if name in write.given]
@@ -179,7 +179,7 @@ def _logic(write: Writer) -> Float:
     return None if number is None else write.decided(number)
 
 
-@composes(*_ANY_ALL, decides=True)
+@decomposes(*_ANY_ALL, decides=True)
 def _any_or_all(write: Writer) -> Float:
     """any(a) -> amax(a), all(a) -> amin(a), of the numbers 0 and 1"""
     number = write.number(write.given["self"])
@@ -189,7 +189,7 @@ def _any_or_all(write: Writer) -> Float:
     return write.decided(write(reduce, number, *_axes(write, number)))
 
 
-@composes(*_SUMS, decides=True)
+@decomposes(*_SUMS, decides=True)
 def _count(write: Writer) -> Float:
     """sum(x > z) -> sum of the numbers 0 and 1, as whole numbers for up to 255 of them"""
     number = write.number(write.given["self"])
@@ -209,14 +209,14 @@ def _axes(write: Writer, number: Float) -> tuple[list[int], bool]:
     return list(axes) if isinstance(axes, (list, tuple)) else [axes], bool(write.given.get("keepdim"))
 
 
-@composes(*_CHOICES)
+@decomposes(*_CHOICES)
 def _choice(write: Writer) -> Float:
     """where(x > z, a, b) -> (x > z) * a + (x <= z) * b, for any truth value, and finite a, b"""
     given, scores = write.given, attention.chosen_scores(write)
     return _chosen(write, given["condition"], given["self"], given["other"]) if scores is None else scores
 
 
-@composes(*_FILLS)
+@decomposes(*_FILLS)
 def _filled(write: Writer) -> Float:
     """masked_fill(a, x > z, b) -> (x > z) * b + (x <= z) * a, for any truth value, and finite b"""
     given = write.given

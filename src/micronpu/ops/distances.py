@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from micronpu.ir.lowering import Float, Results, Writer, composes
+from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ops.elementwise import power, scaled
 
 
@@ -14,7 +14,7 @@ def _root_of_sum(write: Writer, terms: Float, axes: list[int], keep: bool) -> Fl
     return power(write, write("sum.dim_IntList", terms, axes, keep), 0.5)
 
 
-@composes("cosine_similarity.default")
+@decomposes("cosine_similarity.default")
 def _cosine(write: Writer) -> Float:
     """cosine_similarity(x, z) -> sum(x' * z'), with x' = x * rsqrt(sum(x * x)) and z' alike"""
     given = write.given
@@ -29,14 +29,14 @@ def _cosine(write: Writer) -> Float:
     return write("sum.dim_IntList", product, axes, False)
 
 
-@composes("hypot.default", "hypot_.default")
+@decomposes("hypot.default", "hypot_.default")
 def _hypotenuse(write: Writer) -> Float:
     """hypot(x, z) -> sqrt(x * x + z * z)"""
     squares = (write("mul.Tensor", v, v) for v in (write.given["self"], write.given["other"]))
     return power(write, write("add.Tensor", *squares), 0.5)
 
 
-@composes("cross.default", "linalg_cross.default")
+@decomposes("cross.default", "linalg_cross.default")
 def _cross_product(write: Writer) -> Float:
     """cross(x, z) -> x[1, 2, 0] * z[2, 0, 1] - x[2, 0, 1] * z[1, 2, 0]"""
     x, z, axis = write.given["self"], write.given["other"], write.given["dim"]
@@ -53,7 +53,7 @@ def _cross_product(write: Writer) -> Float:
     return write("sub.Tensor", ahead, write("mul.Tensor", turned(x, 1), turned(z, 2)))
 
 
-@composes("pairwise_distance.default")
+@decomposes("pairwise_distance.default")
 def _distance(write: Writer) -> Float:
     """pairwise_distance(x, z) -> norm(x - z + eps) along the last axis, of order 1 or 2"""
     given = write.given
@@ -66,7 +66,7 @@ def _distance(write: Writer) -> Float:
     return _root_of_sum(write, write("mul.Tensor", apart, apart), [-1], bool(given["keepdim"]))
 
 
-@composes("cdist.default", "_cdist_forward.default", "_euclidean_dist.default")
+@decomposes("cdist.default", "_cdist_forward.default", "_euclidean_dist.default")
 def _distances(write: Writer) -> Float:
     """cdist(x [.., P, M], z [.., R, M]) -> norm of x[.., P, 1, M] - z[.., 1, R, M], of order 1 or 2"""
     given = write.given
@@ -81,7 +81,7 @@ def _distances(write: Writer) -> Float:
     return _root_of_sum(write, write("mul.Tensor", apart, apart), [-1], False)
 
 
-@composes("logsumexp.default")
+@decomposes("logsumexp.default")
 def _log_of_sum(write: Writer) -> Float:
     """logsumexp(x) -> m + log(sum(exp(x - m))), m = max(x)"""
     given = write.given
@@ -97,7 +97,7 @@ def _log_of_sum(write: Writer) -> Float:
 _VARIANCES = {"var": "var.dim", "std": "std.dim"}
 
 
-@composes(*(f"{name}.{form}" for name in ("var_mean", "std_mean") for form in ("default", "dim", "correction")))
+@decomposes(*(f"{name}.{form}" for name in ("var_mean", "std_mean") for form in ("default", "dim", "correction")))
 def _moments(write: Writer) -> Float:
     """var_mean(x) -> var(x), mean(x)"""
     given = write.given
@@ -117,7 +117,7 @@ def _moments(write: Writer) -> Float:
     return Results(values)
 
 
-@composes("addcmul.default", "addcdiv.default")
+@decomposes("addcmul.default", "addcdiv.default")
 def _sum_with_product(write: Writer) -> Float:
     """addcmul(x, a, b) -> x + value * (a * b); addcdiv divides"""
     given = write.given
@@ -126,7 +126,7 @@ def _sum_with_product(write: Writer) -> Float:
     return write("add.Tensor", given["self"], scaled(write, product, float(given["value"])))
 
 
-@composes("lerp.Scalar", "lerp.Tensor")
+@decomposes("lerp.Scalar", "lerp.Tensor")
 def _between(write: Writer) -> Float:
     """lerp(x, z, w) -> x + w * (z - x)"""
     given = write.given
@@ -138,7 +138,7 @@ def _between(write: Writer) -> Float:
     return write("add.Tensor", given["self"], part)
 
 
-@composes("outer.default", "ger.default", early=True)
+@decomposes("outer.default", "ger.default", early=True)
 def _outer(write: Writer) -> Float:
     """outer(x, z) -> x [N, 1] * z [1, M]"""
     given = write.given
@@ -146,7 +146,7 @@ def _outer(write: Writer) -> Float:
     return write("mul.Tensor", write("unsqueeze.default", given["self"], 1), write("unsqueeze.default", second, 0))
 
 
-@composes("prod.dim_int", "prod.default")
+@decomposes("prod.dim_int", "prod.default")
 def _product_along(write: Writer) -> Float:
     """prod(x) -> products of halves, with powers of two as sizes as far as possible"""
     given = write.given
@@ -165,7 +165,7 @@ def _product_along(write: Writer) -> Float:
     return x if keep else write("reshape.default", x, list(write.shape()))
 
 
-@composes("clamp.Tensor", "clamp_.Tensor")
+@decomposes("clamp.Tensor", "clamp_.Tensor")
 def _between_tensors(write: Writer) -> Float:
     """clamp(x, low, high) -> minimum(maximum(x, low), high), of tensors"""
     given = write.given
@@ -176,7 +176,7 @@ def _between_tensors(write: Writer) -> Float:
     return x
 
 
-@composes("bilinear.default")
+@decomposes("bilinear.default")
 def _bilinear(write: Writer) -> Float:
     """bilinear(x, z) -> sum(linear(x, w) * z) + b
 

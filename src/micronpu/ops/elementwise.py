@@ -16,7 +16,7 @@ from micronpu.ir.arithmetic import (
     requantize,
     saturate,
 )
-from micronpu.ir.lowering import Float, Writer, composes
+from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import Op, Permutation, Quantization, Steps, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
@@ -385,7 +385,7 @@ def inverse(write: Writer, x: Float) -> Float:
     return write("mul.Tensor", write("mul.Tensor", x, magnitude), magnitude)
 
 
-@composes("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "add.Scalar", "sub.Scalar")
+@decomposes("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "add.Scalar", "sub.Scalar")
 def _sum(write: Writer) -> Float:
     """x + alpha z -> x + (alpha z); integers become floats; a constant added to a linear layer goes into its bias."""
     is_sum = write.overload.startswith("add")
@@ -431,7 +431,7 @@ def is_row(bias: npt.NDArray[Any] | None) -> bool:
     return bias is not None and (bias.ndim <= 1 or bias.shape[-1] == bias.size)
 
 
-@composes("rsub.Scalar", "rsub.Tensor")
+@decomposes("rsub.Scalar", "rsub.Tensor")
 def _reversed_difference(write: Writer) -> Float:
     """rsub(x, z) -> z - x"""
     z = write.given["other"]
@@ -439,7 +439,7 @@ def _reversed_difference(write: Writer) -> Float:
     return write("sub.Tensor", minuend, scaled(write, write.given["self"], write.given["alpha"]))
 
 
-@composes("mul.Scalar", "mul.Tensor", "mul_.Tensor")
+@decomposes("mul.Scalar", "mul.Tensor", "mul_.Tensor")
 def _product(write: Writer) -> Float:
     """Integer factors become floats; a factor of 1 vanishes."""
     x, z = write.given["self"], write.given["other"]
@@ -459,7 +459,7 @@ _DIVISIONS = (
 _ROUNDINGS = {"floor": "floor.default", "trunc": "trunc.default"}
 
 
-@composes(*_DIVISIONS)
+@decomposes(*_DIVISIONS)
 def _quotient(write: Writer) -> Float:
     """x / 3 -> x * (1/3);  x / z -> x * reciprocal(z); a rounded quotient if the chip has a table for rounding."""
     x, z = write.given["self"], write.given["other"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from micronpu.ir.lowering import Float, Writer, composes
+from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.types import DType
 from micronpu.ops.movement import behind_copies
 
@@ -17,7 +17,7 @@ MOST_PIECES = 64
 """Maximum number of slices that a tensor is assembled from; beyond that, the operator is kept."""
 
 
-@composes(
+@decomposes(
     *(f"{kind}_like.default" for kind in ("zeros", "ones", "full")),
     *(f"new_{kind}.default" for kind in ("zeros", "ones", "full")),
     *(f"fill.{form}" for form in ("Scalar", "Tensor")),
@@ -37,7 +37,7 @@ def _constant_of_a_shape(write: Writer) -> Float:
     return write.constant(np.full(write.shape(), value, dtype.numpy))
 
 
-@composes("tril.default", "triu.default", early=True)
+@decomposes("tril.default", "triu.default", early=True)
 def _triangle(write: Writer) -> Float:
     """tril(x) -> x * zeros and ones"""
     x, dtype = write.given["self"], write.dtype()
@@ -50,7 +50,7 @@ def _triangle(write: Writer) -> Float:
     return write("mul.Tensor", x, write.constant(np.ascontiguousarray(mask)))
 
 
-@composes("index_copy.default", early=True)
+@decomposes("index_copy.default", early=True)
 def _index_copy(write: Writer) -> Float:
     """x[:, [0, 3]] = z -> cat(z[:, 0:1], x[:, 1:3], z[:, 1:2], x[:, 4:]), for known indices."""
     given = write.given
@@ -59,7 +59,7 @@ def _index_copy(write: Writer) -> Float:
     return None if index is None else replaced(write, given["self"], given["source"], axis, index.reshape(-1).tolist())
 
 
-@composes("index_put.default", early=True)
+@decomposes("index_put.default", early=True)
 def _index_put(write: Writer) -> Float:
     """x[:, [0, 3]] = z as `index_copy`; x[mask] = 0 -> where(mask, 0, x)."""
     given = write.given
@@ -110,7 +110,7 @@ def _slice(write: Writer, x: Float, axis: int, start: int, stop: int) -> Float:
     return x if (start, stop) == (0, write.shape(x)[axis]) else write("slice.Tensor", x, axis, start, stop)
 
 
-@composes("diagonal.default", early=True)
+@decomposes("diagonal.default", early=True)
 def _diagonal(write: Writer) -> Float:
     """The diagonal of two axes -> every (n + 1)-th element of their flattened matrices."""
     given = write.given
@@ -135,7 +135,7 @@ def diagonal_of(write: Writer, x: Float, first: int, second: int, offset: int = 
     return write("slice.Tensor", flat, len(rest), start, last, columns + 1)
 
 
-@composes("rot90.default", early=True)
+@decomposes("rot90.default", early=True)
 def _quarter_turns(write: Writer) -> Float:
     """rot90(x) -> flip and transpose"""
     x, (a, b) = write.given["self"], (int(d) for d in write.given["dims"])
@@ -147,7 +147,7 @@ def _quarter_turns(write: Writer) -> Float:
     return write("transpose.int", write("flip.default", x, [b if turns == 1 else a]), a, b)
 
 
-@composes("diff.default", early=True)
+@decomposes("diff.default", early=True)
 def _difference(write: Writer) -> Float:
     """diff(x) -> x[1:] - x[:-1], as often as requested"""
     given = write.given

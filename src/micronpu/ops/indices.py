@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.ir.lowering import Float, Writer, composes
+from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import Op, Permutation, Quantization, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
@@ -159,7 +159,7 @@ class GatherRows(Op):
 # ---------------------------------------------------------------- decompositions
 
 
-@composes(*POSITIONS, decides=True)
+@decomposes(*POSITIONS, decides=True)
 def _position_to_number(write: Writer) -> Float:
     """argmax(x) -> the index as a number, of at most 256, which int8 can represent
 
@@ -175,7 +175,7 @@ def _position_to_number(write: Writer) -> Float:
     return write.decided(write.on_grid(write("to.dtype", write.kept(), DType.FLOAT32), _POSITION))
 
 
-@composes("one_hot.default", decides=True)
+@decomposes("one_hot.default", decides=True)
 def _one_hot(write: Writer) -> Float:
     """one_hot(argmax(x)) -> relu(1 - |p - [0, 1, ..]|), for the index p as a number
 
@@ -190,7 +190,7 @@ def _one_hot(write: Writer) -> Float:
     return write.decided(write.on_grid(write("relu.default", write.on_grid(near, TRUTH)), TRUTH))
 
 
-@composes("embedding.default")
+@decomposes("embedding.default")
 def _rows_by_int32(write: Writer) -> Float:
     """embedding(w, i) -> embedding(w, int32(i)): NPUs that look up rows use int32 indices."""
     index = write.given["indices"]
@@ -199,7 +199,7 @@ def _rows_by_int32(write: Writer) -> Float:
     return write("embedding.default", write.given["weight"], write("to.dtype", index, DType.INT32))
 
 
-@composes("gather.default", "take_along_dim.default")
+@decomposes("gather.default", "take_along_dim.default")
 def _gather(write: Writer) -> Float:
     """gather(x, dim, [[5, 6, 9]]) -> slices of x in one row -> cat -> reshape, for constant indices.
 
@@ -220,7 +220,7 @@ def _gather(write: Writer) -> Float:
     return write("reshape.default", slices(write, write("reshape.default", x, [-1]), 0, order), list(picked.shape))
 
 
-@composes("index_select.default", "index.Tensor", early=True)
+@decomposes("index_select.default", "index.Tensor", early=True)
 def _index_to_slices(write: Writer) -> Float:
     """Constant indices along one axis become slices.
 

@@ -17,7 +17,7 @@ from micronpu.ir.arithmetic import (
     quantize_multiplier,
     saturate,
 )
-from micronpu.ir.lowering import Call, Float, Writer, composes
+from micronpu.ir.lowering import Call, Float, Writer, decomposes
 from micronpu.ir.op import Op, Value, symmetric_operands
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, TensorType
@@ -132,7 +132,7 @@ def _swapped(node: AtenNode, x: Tensor) -> Tensor:
 # ---------------------------------------------------------------- decompositions
 
 
-@composes("addmv.default", "addmv_.default")
+@decomposes("addmv.default", "addmv_.default")
 def _added_to_vector(write: Writer) -> Float:
     """addmv(b, w, x) -> beta b + alpha (w @ x)"""
     given = write.given
@@ -140,7 +140,7 @@ def _added_to_vector(write: Writer) -> Float:
     return write("add.Tensor", product, scaled(write, given["self"], float(given["beta"])))
 
 
-@composes("matmul.default")
+@decomposes("matmul.default")
 def _queries_side_by_side(write: Writer) -> Float:
     """matmul(q, repeat(k)) -> matmul(q', k), where q' has the rows of all heads that share a matrix of k
 
@@ -202,7 +202,7 @@ def _without_repeats(write: Writer, x: Float) -> Float | None:
     return write("squeeze.dim", narrow, -3)
 
 
-@composes("matmul.default", "mm.default", "linear.default", "addmm.default", "baddbmm.default", "baddbmm_.default")
+@decomposes("matmul.default", "mm.default", "linear.default", "addmm.default", "baddbmm.default", "baddbmm_.default")
 def _matrix_product(write: Writer) -> Float:
     """x @ w -> `linear` if the weights are constant, otherwise `matmul` and an addition
 
@@ -251,7 +251,7 @@ def _computed_weights(write: Writer) -> Float:
     return product if given["bias"] is None else write("add.Tensor", product, given["bias"])
 
 
-@composes("einsum.default")
+@decomposes("einsum.default")
 def _einsum(write: Writer) -> Float:
     """A sum of products of two operands as a matrix product; more operands pairwise, from the left.
 
@@ -338,13 +338,13 @@ def _explicit(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     return terms, result.replace("...", others)
 
 
-@composes("inner.default")
+@decomposes("inner.default")
 def _inner(write: Writer) -> Float:
     """inner(x, z) -> tensordot over the last axes"""
     return write("tensordot.default", write.given["self"], write.given["other"], [-1], [-1])
 
 
-@composes("tensordot.default")
+@decomposes("tensordot.default")
 def _tensordot(write: Writer) -> Float:
     """tensordot(x, z, dims) -> einsum, with a letter for each axis"""
     x, z = write.given["self"], write.given["other"]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import axis_of
-from micronpu.ir.lowering import Float, Results, Writer, add_lowering, composes
+from micronpu.ir.lowering import Float, Results, Writer, add_lowering, decomposes
 from micronpu.ir.op import Op, Permutation, Value, shares_qparams
 from micronpu.ir.registry import AtenImport, from_aten, operator
 from micronpu.ir.types import TensorType
@@ -282,7 +282,7 @@ TRANSPOSES = ("t.default", "transpose.int", "permute.default")
 """Overloads that permute axes."""
 
 
-@composes("expand_as.default", "view_as.default", "reshape_as.default", "type_as.default", early=True)
+@decomposes("expand_as.default", "view_as.default", "reshape_as.default", "type_as.default", early=True)
 def _drop_pattern(write: Writer) -> Float:
     """An operand used for its shape or type only is replaced by it.
 
@@ -316,7 +316,7 @@ def behind_copies(write: Writer, x: Any) -> Any:
     return x
 
 
-@composes("_assert_tensor_metadata.default", early=True)
+@decomposes("_assert_tensor_metadata.default", early=True)
 def _drop_check(write: Writer) -> Float:
     """Checks of shape and type, which hold for an exported program, and would make the core read a float value."""
     return Results({})

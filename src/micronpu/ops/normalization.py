@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.ir.lowering import Float, Results, Writer, composes
+from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.elementwise import scaled
 from micronpu.ops.movement import VIEWS, under_shape
@@ -34,7 +34,7 @@ SMALLEST_ROW = 1.0 / 16
 """Minimum size of a row relative to the largest for equalization; smaller rows are scaled as if they had this size."""
 
 
-@composes(*BATCH_NORMS, early=True)
+@decomposes(*BATCH_NORMS, early=True)
 def _fold_batch_norms(write: Writer) -> Any:
     """batch_norm(conv(x, w, b)) -> conv(x, w', b'); after anything else a depthwise 1x1 convolution
 
@@ -143,7 +143,7 @@ def _as_depthwise(write: Writer, x: Float, scale: Row, shift: Row) -> Float:
     return made if len(shape) == 4 else write("reshape.default", made, shape)
 
 
-@composes("layer_norm.default", "rms_norm.default")
+@decomposes("layer_norm.default", "rms_norm.default")
 def _layer_norm(write: Writer) -> Float:
     """layer_norm(x) -> c * rsqrt(mean(c * c) + eps) * w + b, c = x - mean(x); rms_norm(x) has c = x and no b."""
     given = write.given
@@ -153,7 +153,7 @@ def _layer_norm(write: Writer) -> Float:
     return _affine(write, normalized, given.get("weight"), given.get("bias"), None)
 
 
-@composes("group_norm.default", "instance_norm.default")
+@decomposes("group_norm.default", "instance_norm.default")
 def _group_norm(write: Writer) -> Float:
     """Like `layer_norm` over groups of channels; an instance norm has a group per channel.
 

@@ -5,13 +5,13 @@ Exact: concatenated slices with shared qparams.
 
 from __future__ import annotations
 
-from micronpu.ir.lowering import Float, Writer, composes
+from micronpu.ir.lowering import Float, Writer, decomposes
 
 _MOST_PIECES = 64
 """Maximum slices of strided assignments, which alternate between the two tensors; longer ones are kept."""
 
 
-@composes("copy.default", early=True)
+@decomposes("copy.default", early=True)
 def _copied(write: Writer) -> Float:
     """Overwriting x with z -> z, expanded to the shape of x."""
     source = write.given["src"]
@@ -21,7 +21,7 @@ def _copied(write: Writer) -> Float:
     return source if write.shape(source) == shape else write("expand.default", source, list(shape))
 
 
-@composes("slice_scatter.default", early=True)
+@decomposes("slice_scatter.default", early=True)
 def _slice_scatter(write: Writer) -> Float:
     """x[.., a:b, ..] = z -> cat(x[.., :a, ..], z, x[.., b:, ..]); with a step, elements of x and z alternate."""
     given = write.given
@@ -33,7 +33,7 @@ def _slice_scatter(write: Writer) -> Float:
     return _pasted(write, x, z, axis, places)
 
 
-@composes("select_scatter.default", early=True)
+@decomposes("select_scatter.default", early=True)
 def _select_scatter(write: Writer) -> Float:
     """x[.., i, ..] = z -> cat(x[.., :i, ..], z, x[.., i + 1:, ..])"""
     given = write.given

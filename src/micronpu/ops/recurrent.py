@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from micronpu.ir.lowering import Float, Results, Writer, composes
+from micronpu.ir.lowering import Float, Results, Writer, decomposes
 
 RECURRENT = ("gru.input", "lstm.input", "rnn_tanh.input", "rnn_relu.input")
 MAX_STEPS = 128
@@ -30,7 +30,7 @@ def _is_trained(write: Writer) -> bool:
     return bool(given["train"] and given["dropout"]) or any(write.is_trained(p) for p in given["params"])
 
 
-@composes(*RECURRENT)
+@decomposes(*RECURRENT)
 def _recurrent(write: Writer) -> Float:
     """x [T, B, I] -> T times a step -> cat -> y [T, B, H]; layers in sequence, directions concatenated.
 
@@ -79,7 +79,7 @@ def _recurrent(write: Writer) -> Float:
     return Results(results)
 
 
-@composes("gru_cell.default", "lstm_cell.default", "rnn_tanh_cell.default", "rnn_relu_cell.default")
+@decomposes("gru_cell.default", "lstm_cell.default", "rnn_tanh_cell.default", "rnn_relu_cell.default")
 def _cell(write: Writer) -> Float:
     """One step: x [B, I], states [B, H] -> linear, linear -> gates -> new states [B, H]."""
     given = write.given

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier, saturate
-from micronpu.ir.lowering import Float, Results, Writer, add_lowering, composes
+from micronpu.ir.lowering import Float, Results, Writer, add_lowering, decomposes
 from micronpu.ir.op import Op, Permutation, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import AtenImport, from_aten, imports, operator
 from micronpu.ir.types import DType, TensorType
@@ -227,7 +227,7 @@ def build_cumsum(node: AtenNode) -> Tensor:
 # ---------------------------------------------------------------- decompositions
 
 
-@composes("cumprod.default")
+@decomposes("cumprod.default")
 def _running_product(write: Writer) -> Float:
     """cumprod(x) -> x times x shifted by 1, the result times itself shifted by 2, by 4 and so on"""
     x, axis = write.given["self"], int(write.given["dim"])
@@ -241,7 +241,7 @@ def _running_product(write: Writer) -> Float:
     return x if step > 1 else None
 
 
-@composes("max.default", "min.default", "max.dim", "min.dim")
+@decomposes("max.default", "min.default", "max.dim", "min.dim")
 def _extremum(write: Writer) -> Float:
     """max(x), max(x, dim)[0] -> amax; max(x, dim)[1] -> argmax, which also returns the first of equal ones"""
     value, position = ("amax", "argmax") if write.overload.startswith("max") else ("amin", "argmin")
@@ -251,7 +251,7 @@ def _extremum(write: Writer) -> Float:
     return _value_and_position(write, x, (value, position), write.given["dim"], write.given["keepdim"])
 
 
-@composes("topk.default")
+@decomposes("topk.default")
 def _largest(write: Writer) -> Float:
     """topk(x, 1) -> amax and argmax; kept for more than one"""
     x, given = write.given["self"], write.given
@@ -276,7 +276,7 @@ def _value_and_position(
     return Results(made)
 
 
-@composes("var.dim", "var.correction", "var.default", "std.dim", "std.correction", "std.default")
+@decomposes("var.dim", "var.correction", "var.default", "std.dim", "std.correction", "std.default")
 def _variance(write: Writer) -> Float:
     """var(x) -> sum((x - mean(x))^2) / (n - 1); std is its root"""
     given = write.given
@@ -296,7 +296,7 @@ def _variance(write: Writer) -> Float:
     return power(write, variance, 0.5) if write.overload.startswith("std") else variance
 
 
-@composes("linalg_vector_norm.default")
+@decomposes("linalg_vector_norm.default")
 def _norm(write: Writer) -> Float:
     """norm of order 2 -> sqrt(sum(x * x)); of order 1 -> sum(|x|)"""
     x, order = write.given["self"], write.given["ord"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.ir.lowering import Float, Writer, composes
+from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ops.indices import slices
 from micronpu.ops.parts import MAX_PARTS, adaptive_windows, runs
 
@@ -79,7 +79,7 @@ def _names(*kinds: str) -> list[str]:
 _SMOOTH = [f"_upsample_{kind}2d_aa.{form}" for kind in ("bilinear", "bicubic") for form in ("vec", "default")]
 
 
-@composes(*_names("linear", "bilinear", "bicubic", "trilinear"), *_SMOOTH)
+@decomposes(*_names("linear", "bilinear", "bicubic", "trilinear"), *_SMOOTH)
 def _resized_by_products(write: Writer) -> Float:
     """upsample(x) -> linear(x, w) along each axis, with the weights of the filter.
 
@@ -136,7 +136,7 @@ def along(write: Writer, x: Float, axis: int, weights: npt.NDArray[Any]) -> Floa
     return y if axis == last else write("transpose.int", y, axis, last)
 
 
-@composes("adaptive_avg_pool1d.default", "adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default")
+@decomposes("adaptive_avg_pool1d.default", "adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default")
 def _averaged_by_products(write: Writer) -> Float:
     """adaptive_avg_pool(x) with too many kinds of windows, e.g. if it enlarges -> linear(x, w) along each axis"""
     x = write.given["self"]
@@ -153,7 +153,7 @@ def _averaged_by_products(write: Writer) -> Float:
     return x
 
 
-@composes(
+@decomposes(
     *(
         f"{name}{n}d.{form}"
         for name in ("upsample_nearest", "_upsample_nearest_exact")

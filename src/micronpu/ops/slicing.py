@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import axis_of
-from micronpu.ir.lowering import Float, Results, Writer, composes
+from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ir.op import Op, Permutation, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
@@ -109,7 +109,7 @@ _SPLITS = (
 )
 
 
-@composes(*_SPLITS, "unbind.int", "unbind_copy.int", early=True)
+@decomposes(*_SPLITS, "unbind.int", "unbind_copy.int", early=True)
 def _split_to_slices(write: Writer) -> Float:
     """Used parts become slices; unused parts are removed.
 
@@ -127,7 +127,7 @@ def _split_to_slices(write: Writer) -> Float:
     return Results({i: write("slice.Tensor", x, axis, ends[i], ends[i + 1]) for i in sorted(read)})
 
 
-@composes("slice.Tensor", "select.int", "narrow.default", early=True)
+@decomposes("slice.Tensor", "select.int", "narrow.default", early=True)
 def _slice_of_parts(write: Writer) -> Float:
     """cat(a, b)[part of a] -> a[part], so that temporarily concatenated values keep their original qparams.
 

@@ -22,7 +22,7 @@ from micronpu.ir.arithmetic import (
     wide_lookup_table,
 )
 from micronpu.ir.aten import axis_of
-from micronpu.ir.lowering import Float, Writer, composes
+from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import Op, Permutation, Steps, Value, fixed_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
@@ -249,7 +249,7 @@ def _largest(node: AtenNode, x: Tensor) -> Tensor:
     return node.emit(Amax((axis,), True), x)
 
 
-@composes("log_softmax.int", "_log_softmax.default")
+@decomposes("log_softmax.int", "_log_softmax.default")
 def _log_softmax(write: Writer) -> Float:
     """log_softmax(x) -> z - log(sum(exp(z))), z = x - max(x)"""
     x, axis = write.given["self"], write.given["dim"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.aten import axis_of, pair
-from micronpu.ir.lowering import Float, Writer, composes
+from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import shares_qparams
 from micronpu.ir.registry import imports
 from micronpu.ir.types import DType
@@ -245,7 +245,7 @@ def build_columns(node: AtenNode) -> Tensor:
 # ---------------------------------------------------------------- decompositions
 
 
-@composes("conv2d.default", "conv1d.default")
+@decomposes("conv2d.default", "conv1d.default")
 def _computed_weights(write: Writer) -> Float:
     """conv2d(x, w) -> w as rows @ im2col(x), for weights that the program computes
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from micronpu.ir.lowering import Float, Results, Writer, composes
+from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ops.elementwise import scaled
 
 
@@ -36,7 +36,7 @@ def _at(sizes: Sequence[int], places: Sequence[int | None], otherwise: int) -> l
     return [otherwise if p is None else sizes[p] for p in places]
 
 
-@composes("max_pool3d.default", "max_pool3d_with_indices.default")
+@decomposes("max_pool3d.default", "max_pool3d_with_indices.default")
 def _max_pool(write: Writer) -> Float:
     """The largest element of a window -> the largest over its rows and columns, then over its depth."""
     given = write.given
@@ -55,7 +55,7 @@ def _max_pool(write: Writer) -> Float:
     return Results({0: y}) if several else y
 
 
-@composes("avg_pool3d.default")
+@decomposes("avg_pool3d.default")
 def _avg_pool(write: Writer) -> Float:
     """The mean over a window -> the mean over its rows and columns, then over its depth."""
     given = write.given
@@ -73,7 +73,7 @@ def _avg_pool(write: Writer) -> Float:
     return y if divisor is None else scaled(write, y, float(np.prod(kernel)) / float(divisor))
 
 
-@composes("adaptive_avg_pool3d.default", "_adaptive_avg_pool3d.default")
+@decomposes("adaptive_avg_pool3d.default", "_adaptive_avg_pool3d.default")
 def _adaptive_avg_pool(write: Writer) -> Float:
     """Like `avg_pool3d`: over rows and columns, then over depth."""
     sizes = write.shape()[-3:]
@@ -84,7 +84,7 @@ def _adaptive_avg_pool(write: Writer) -> Float:
     return _in_two_steps(write, write.given["self"], pool)
 
 
-@composes("avg_pool2d.default")
+@decomposes("avg_pool2d.default")
 def _avg_pool_by_number(write: Writer) -> Float:
     """avg_pool2d(x, divisor_override=d) -> depthwise conv2d(x, w = 1 / d)"""
     given, x = write.given, write.given["self"]
@@ -98,7 +98,7 @@ def _avg_pool_by_number(write: Writer) -> Float:
     return write("conv2d.default", x, weight, None, stride, list(given["padding"]), [1, 1], channels)
 
 
-@composes("conv3d.default")
+@decomposes("conv3d.default")
 def _convolution_in_groups(write: Writer) -> Float:
     """A grouped convolution -> a dense one with zero weights between groups.
 
@@ -118,7 +118,7 @@ def _convolution_in_groups(write: Writer) -> Float:
     return write("conv3d.default", given["input"], write.constant(dense), given["bias"], *sizes, 1)
 
 
-@composes("conv_transpose3d.input")
+@decomposes("conv_transpose3d.input")
 def _transposed_convolution(write: Writer) -> Float:
     """A transposed convolution: each depth of the result is one convolution of the images and taps that reach it.
 
@@ -150,7 +150,7 @@ def _transposed_convolution(write: Writer) -> Float:
     return write("stack.default", planes, 2)
 
 
-@composes("col2im.default")
+@decomposes("col2im.default")
 def _fold(write: Writer) -> Float:
     """fold(x) -> conv_transpose2d(x, ones and zeros): each element of a window has a separate channel.
 

@@ -16,7 +16,7 @@ from micronpu.frontend.program import (
     static_shape,
     value_of,
 )
-from micronpu.ir.lowering import LOWERINGS, Composition
+from micronpu.ir.lowering import LOWERINGS, Decomposition
 from micronpu.partition.policy import IMPORTED, IMPORTED_SENTENCE, reason_at
 from micronpu.report.verdict import Reason, Verdict
 
@@ -69,7 +69,7 @@ def _why_float(node: FxNode) -> tuple[str, str]:
             detail = f"its result is {str(dtype).removeprefix('torch.')}, and only float32 is quantized"
             hint = "model.float(), with example inputs of float32" if dtype.is_floating_point else ""
             decision = next(
-                (w for w in LOWERINGS.get(entry.overload, ()) if isinstance(w, Composition) and w.decides), None
+                (w for w in LOWERINGS.get(entry.overload, ()) if isinstance(w, Decomposition) and w.decides), None
             )
             if decision is not None:
                 hint = f"a call of the form that is written as others: {decision.sentence.rstrip('.')}"
@@ -80,9 +80,9 @@ def _why_float(node: FxNode) -> tuple[str, str]:
 
 def _hint_without_table(overload: str) -> str:
     """Return the hint for a chip without tables on which the overload's decomposition, if any, did not fit."""
-    composed = next((w for w in LOWERINGS[overload] if isinstance(w, Composition)), None)
-    if composed is not None:
-        return f"a call of the form that is written as others: {composed.sentence.rstrip('.')}"
+    decomposed = next((w for w in LOWERINGS[overload] if isinstance(w, Decomposition)), None)
+    if decomposed is not None:
+        return f"a call of the form that is written as others: {decomposed.sentence.rstrip('.')}"
     return "a target with tables, see docs/support-table.md, or leave it to the core as it is"
 
 

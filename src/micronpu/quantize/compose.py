@@ -36,7 +36,7 @@ def _is_empty(node: Node) -> bool:
 
 
 def compose(model: GraphModule, capabilities: Capabilities, disabled: Collection[str] = ()) -> None:
-    """Writes every composition that a device needs, also for what compositions write, in place.
+    """Writes every decomposition that a device needs, also for what decompositions write, in place.
 
     Args:
         capabilities: of the device.
@@ -52,7 +52,7 @@ def compose(model: GraphModule, capabilities: Capabilities, disabled: Collection
 
 
 def fold_batch_norms(model: GraphModule) -> None:
-    """Writes the compositions of batch norms alone, in place, for those who need them gone before anything else."""
+    """Writes the decompositions of batch norms alone, in place, for those who need them gone before anything else."""
     clean(model, _walk(model, Capabilities(), (), early=True, only=BATCH_NORMS))
 
 
@@ -101,9 +101,9 @@ def _walk(
         name = overload_name(node)
         if _is_empty(node) or (only and name not in only):
             continue
-        lowerings = [w for w in capabilities.compositions(name) if w.early == early and w.name not in disabled]
+        lowerings = [w for w in capabilities.decompositions(name) if w.early == early and w.name not in disabled]
         tries: list[Callable[[GraphWriter], Any]] = [
-            w.compose for w in lowerings if early or w.decides or is_float32(node)
+            w.decompose for w in lowerings if early or w.decides or is_float32(node)
         ]
         if name in clamps and is_float32(node):
             tries.append(activation_before_concat)

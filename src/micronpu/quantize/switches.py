@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 
 from micronpu.base.arguments import strings
 from micronpu.base.errors import OptionError, one_of
-from micronpu.ir.lowering import compositions
+from micronpu.ir.lowering import decompositions
 
 _MODULES = ("transforms", "compose", "concat", "fills", "identities", "positions", "rows")
 _SENTENCES: dict[str, str] = {}
@@ -41,7 +41,7 @@ def float_rewrites() -> dict[str, str]:
     """Return descriptions of the rewrites of the float program, by name."""
     for module in _MODULES:
         importlib.import_module(f"micronpu.quantize.{module}")
-    return dict(sorted((compositions() | _SENTENCES).items()))
+    return dict(sorted((decompositions() | _SENTENCES).items()))
 
 
 def is_on(rewrite: Callable[..., Any], disabled: Collection[str]) -> bool:

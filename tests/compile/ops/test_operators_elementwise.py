@@ -113,7 +113,7 @@ SINGLE = [
     Row("linear of computed weights", lambda x, y: F.linear(x, y[0], y[1, :, 0]), sqnr=32),
 ]
 
-COMPOSED = [
+DECOMPOSED = [
     Row("silu", lambda x, y: F.silu(x)),
     Row("gelu", lambda x, y: F.gelu(x)),
     Row("gelu tanh", lambda x, y: F.gelu(x, approximate="tanh")),
@@ -170,11 +170,11 @@ def output_scales(quantized: Any) -> list[float]:
     return [float(node.args[1]) for node in torch.utils._pytree.tree_leaves(output.args)]
 
 
-ALONE = [pytest.param([row], id=row.name, marks=pytest.mark.alone) for row in (*SINGLE, *COMPOSED)]
+ALONE = [pytest.param([row], id=row.name, marks=pytest.mark.alone) for row in (*SINGLE, *DECOMPOSED)]
 """Each row as a program of its own, for whoever looks for what is wrong with one."""
 
 
-@pytest.mark.parametrize("rows", [pytest.param(SINGLE, id="single"), pytest.param(COMPOSED, id="composed"), *ALONE])
+@pytest.mark.parametrize("rows", [pytest.param(SINGLE, id="single"), pytest.param(DECOMPOSED, id="decomposed"), *ALONE])
 def test_program_is_the_quantized_model(rows: list[Row], monkeypatch: pytest.MonkeyPatch):
     # Judged by the rows that calibrated, of which some results are one number each: no others are to be expected.
     monkeypatch.setattr(RangeObserver, "widens", False)
@@ -200,7 +200,7 @@ def test_program_is_the_quantized_model(rows: list[Row], monkeypatch: pytest.Mon
     assert not problems, "\n".join(problems)
 
 
-REWRITTEN = [*COMPOSED, *(r for r in SINGLE if r.name not in ("linear of computed weights",))]
+REWRITTEN = [*DECOMPOSED, *(r for r in SINGLE if r.name not in ("linear of computed weights",))]
 
 
 @pytest.mark.parametrize("rows", [REWRITTEN])

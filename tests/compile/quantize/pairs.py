@@ -43,7 +43,7 @@ from torch import Tensor, nn
 
 import micronpu
 from micronpu.base.errors import MicroNpuError
-from micronpu.ir.lowering import LOWERINGS, Composition
+from micronpu.ir.lowering import LOWERINGS, Decomposition
 from micronpu.ir.op import OutputQuantization
 from micronpu.ir.registry import ATEN_IMPORTS, AtenImport
 
@@ -65,7 +65,7 @@ def reading() -> list[str]:
 
 def _hands_on(overload: str) -> bool:
     for lowering in LOWERINGS[overload]:
-        if isinstance(lowering, Composition) and lowering.decides:
+        if isinstance(lowering, Decomposition) and lowering.decides:
             return True
         if isinstance(lowering, AtenImport) and (
             callable(lowering.quantization) or lowering.quantization.output is not OutputQuantization.OWN
@@ -79,10 +79,10 @@ def _of_each_kind(names: Iterable[str]) -> list[str]:
     kinds: dict[Any, str] = {}
     for name in names:
         entry = ATEN_IMPORTS.get(name)
-        composed = tuple(lowering.name for lowering in LOWERINGS[name] if isinstance(lowering, Composition))
+        decomposed = tuple(lowering.name for lowering in LOWERINGS[name] if isinstance(lowering, Decomposition))
         rule = entry.quantization if entry is not None else None
         made = entry.build if entry is not None else None
-        kinds.setdefault((made, rule if callable(rule) else repr(rule), composed), name)
+        kinds.setdefault((made, rule if callable(rule) else repr(rule), decomposed), name)
     return sorted(kinds.values())
 
 

@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 import micronpu
 from micronpu.base.errors import OptionError
 from micronpu.frontend.program import overload_name
-from micronpu.ir.lowering import LOWERINGS, Composition
+from micronpu.ir.lowering import LOWERINGS, Decomposition
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize, generate_neutron_compile_spec
 from micronpu.passes.pipeline import FINISH, SETTLE, SIMPLIFY
 from micronpu.quantize import transforms
@@ -98,9 +98,9 @@ def test_a_batch_norm_without_a_layer_before_it_stays() -> None:
 
 def test_every_rewrite_is_registered_and_listed() -> None:
     listed = float_rewrites()
-    lowerings = [w for lowerings in LOWERINGS.values() for w in lowerings if isinstance(w, Composition)]
+    lowerings = [w for lowerings in LOWERINGS.values() for w in lowerings if isinstance(w, Decomposition)]
     assert {w.name for w in lowerings} <= set(listed)
-    assert len({w.name for w in lowerings}) == len({w.compose for w in lowerings}), "two have one name"
+    assert len({w.name for w in lowerings}) == len({w.decompose for w in lowerings}), "two have one name"
     kinds = list(catalogue().values())
     assert kinds[0] == listed
     assert list(kinds[1]) == [p.name for p in (*SIMPLIFY, *SETTLE, *FINISH)]

@@ -12,7 +12,7 @@ import pytest
 
 import micronpu.ops
 from micronpu.base.errors import InternalError
-from micronpu.ir.lowering import LOWERINGS, Capabilities, Composition, Kind, add_lowering, composes, compositions
+from micronpu.ir.lowering import LOWERINGS, Capabilities, Decomposition, Kind, add_lowering, decomposes, decompositions
 from micronpu.ir.types import DType
 from micronpu.ops import ATEN_IMPORTS, comparisons
 from micronpu.ops.tables import functions
@@ -40,10 +40,10 @@ def written(source: str) -> set[str]:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
-def test_compositions_write_what_operators_import(module: Path) -> None:
+def test_decompositions_write_what_operators_import(module: Path) -> None:
     """A misspelt overload would be found only by the model that needs it."""
     for overload in written(module.read_text(encoding="utf-8")):
-        assert PLAIN.computes(overload) or PLAIN.compositions(overload) or TABLES.computes(overload), overload
+        assert PLAIN.computes(overload) or PLAIN.decompositions(overload) or TABLES.computes(overload), overload
 
 
 def test_the_check_of_overloads_sees_them() -> None:
@@ -54,12 +54,12 @@ def test_the_check_of_overloads_sees_them() -> None:
     }
 
 
-def test_every_function_of_one_element_has_its_table_and_composition_in_one_module() -> None:
+def test_every_function_of_one_element_has_its_table_and_decomposition_in_one_module() -> None:
     assert functions.SELU == (1.6732632423543772, 1.0507009873554805)
     for overload, lowerings in LOWERINGS.items():
-        if {Kind.TABLE, Kind.COMPOSITION} <= {lowering.kind for lowering in lowerings}:
-            (composition,) = (lowering for lowering in lowerings if isinstance(lowering, Composition))
-            assert composition.compose.__module__ in (functions.__name__, comparisons.__name__), overload
+        if {Kind.TABLE, Kind.DECOMPOSITION} <= {lowering.kind for lowering in lowerings}:
+            (decomposition,) = (lowering for lowering in lowerings if isinstance(lowering, Decomposition))
+            assert decomposition.decompose.__module__ in (functions.__name__, comparisons.__name__), overload
 
 
 def test_forms_in_place_become_what_the_plain_ones_do() -> None:
@@ -72,35 +72,35 @@ def test_forms_in_place_become_what_the_plain_ones_do() -> None:
 
 
 def test_capabilities_choose() -> None:
-    assert PLAIN.compositions("silu.default") and not TABLES.compositions("silu.default")
-    assert TABLES.compositions("gt.Scalar"), "a truth value becomes a number, whoever computes it"
-    tried = [lowering.name for lowering in PLAIN.compositions("masked_fill.Scalar")]
+    assert PLAIN.decompositions("silu.default") and not TABLES.decompositions("silu.default")
+    assert TABLES.decompositions("gt.Scalar"), "a truth value becomes a number, whoever computes it"
+    tried = [lowering.name for lowering in PLAIN.decompositions("masked_fill.Scalar")]
     assert tried == ["masked_scores", "filled"], "a mask of attention is no choice"
     assert not PLAIN.computes("silu.default") and TABLES.computes("silu.default")
     assert PLAIN.computes("relu.default") and not PLAIN.computes("layer_norm.default")
-    assert TABLES.compositions("layer_norm.default")
-    assert not PLAIN.compositions("frobnicate.default") and not TABLES.computes("frobnicate.default")
+    assert TABLES.decompositions("layer_norm.default")
+    assert not PLAIN.decompositions("frobnicate.default") and not TABLES.computes("frobnicate.default")
 
 
 def test_imports_are_a_view_of_the_registry() -> None:
     assert set(ATEN_IMPORTS) == {
-        name for name, lowerings in LOWERINGS.items() if any(w.kind is not Kind.COMPOSITION for w in lowerings)
+        name for name, lowerings in LOWERINGS.items() if any(w.kind is not Kind.DECOMPOSITION for w in lowerings)
     }
     assert len(ATEN_IMPORTS) == len(list(ATEN_IMPORTS)) and "layer_norm.default" not in ATEN_IMPORTS
-    assert all(sentence for sentence in compositions().values())
+    assert all(sentence for sentence in decompositions().values())
 
 
 def test_two_ways_of_a_kind_are_refused(registry: None) -> None:
-    (silu,) = PLAIN.compositions("silu.default")
-    with pytest.raises(InternalError, match=r"Two compositions of silu\.default are called silu"):
+    (silu,) = PLAIN.decompositions("silu.default")
+    with pytest.raises(InternalError, match=r"Two decompositions of silu\.default are called silu"):
         add_lowering(silu)
     with pytest.raises(InternalError, match=r"Two operators import relu\.default"):
         add_lowering(ATEN_IMPORTS["relu.default"])
 
 
-def test_a_composition_has_a_sentence(registry: None) -> None:
-    with pytest.raises(InternalError, match="no doc-string"):
-        composes("frobnicate.default")(lambda write: None)
+def test_a_decomposition_has_a_description(registry: None) -> None:
+    with pytest.raises(InternalError, match="no docstring"):
+        decomposes("frobnicate.default")(lambda write: None)
 
 
 def test_the_registry_needs_no_torch() -> None:

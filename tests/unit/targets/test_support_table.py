@@ -40,7 +40,7 @@ def test_operators_are_found_in_the_importers():
     assert names("sigmoid.default") == ["sigmoid"]
 
 
-def test_operators_are_found_in_the_compositions():
+def test_operators_are_found_in_the_decompositions():
     assert names("silu.default") == ["mul", "sigmoid"]
     assert "table" in names("silu.default", Capabilities(tables=True))
     assert "table" in names("sin.default")

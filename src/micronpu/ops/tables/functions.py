@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from micronpu.ir.aten import AtenArguments
-from micronpu.ir.lowering import Float, Writer, composes
+from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import fixed_qparams
 from micronpu.ir.types import DType
 from micronpu.ops.activation import sigmoid
@@ -99,7 +99,7 @@ for _name, _function in _PLAIN.items():
     _table(_name, _function)
 
 
-@composes("round.decimals", "round_.decimals")
+@decomposes("round.decimals", "round_.decimals")
 def _round_to_decimals(write: Writer) -> Float:
     """round(x, decimals=2) -> round(100 x) / 100"""
     x, shift = write.given["self"], 10.0 ** int(write.given["decimals"])
@@ -111,8 +111,8 @@ def _sign(node: AtenArguments) -> RealFunction:
     return np.sign
 
 
-@composes(*places("sign"), *places("sgn"))
-def _sign_composed(write: Writer) -> Float:
+@decomposes(*places("sign"), *places("sgn"))
+def _sign_decomposed(write: Writer) -> Float:
     """sign(x) -> clamp(steep * x, -1, 1): numbers nearer to 0 than 1 / steep give values in between, see `STEEPNESS`"""
     steep = write("mul.Tensor", write.given["self"], write.constant(STEEPNESS))
     return write("clamp.default", steep, -1.0, 1.0)
@@ -148,7 +148,7 @@ def _remainder(node: AtenArguments) -> RealFunction:
     return (lambda x: np.mod(x, divisor)) if node.overload.startswith("r") else lambda x: np.fmod(x, divisor)
 
 
-@composes("remainder.Scalar", "remainder.Tensor", decides=True)
+@decomposes("remainder.Scalar", "remainder.Tensor", decides=True)
 def _remainder_by_division(write: Writer) -> Float:
     """remainder(x, z) -> x - floor(x / z) * z, of two tensors, and of integers
 
@@ -170,7 +170,7 @@ def _remainder_by_division(write: Writer) -> Float:
 _table("reciprocal", np.reciprocal)
 
 
-@composes(*places("reciprocal"))
+@decomposes(*places("reciprocal"))
 def _reciprocal(write: Writer) -> Float:
     """1 / x -> r = exp(-log(x)) if x is never negative; otherwise x * r * r with r = exp(-log(abs(x)))."""
     return inverse(write, write.given["self"])
@@ -179,7 +179,7 @@ def _reciprocal(write: Writer) -> Float:
 _table("sqrt", np.sqrt)
 
 
-@composes(*places("sqrt"))
+@decomposes(*places("sqrt"))
 def _root(write: Writer) -> Float:
     """sqrt(x) -> exp(log(x) / 2)"""
     return power(write, write.given["self"], 0.5)
@@ -188,7 +188,7 @@ def _root(write: Writer) -> Float:
 _table("square", np.square)
 
 
-@composes(*places("square"))
+@decomposes(*places("square"))
 def _square(write: Writer) -> Float:
     """square(x) -> x * x"""
     return write("mul.Tensor", write.given["self"], write.given["self"])
@@ -203,8 +203,8 @@ def _power(node: AtenArguments) -> RealFunction:
     return lambda x: np.power(x, exponent)
 
 
-@composes(*_POWERS)
-def _power_composed(write: Writer) -> Float:
+@decomposes(*_POWERS)
+def _power_decomposed(write: Writer) -> Float:
     """Integer powers up to 4 by multiplication, 1/2 and -1/2 by roots, others by exp and log for x >= 0."""
     x, exponent = write.given["self"], float(write.given["exponent"])
     if exponent == 1:
@@ -222,7 +222,7 @@ def _power_composed(write: Writer) -> Float:
 _table("expm1", np.expm1)
 
 
-@composes(*places("expm1"))
+@decomposes(*places("expm1"))
 def _exp_minus_one(write: Writer) -> Float:
     """expm1(x) -> exp(x) - 1"""
     return write("sub.Tensor", write("exp.default", write.given["self"]), write.constant(1.0))
@@ -231,7 +231,7 @@ def _exp_minus_one(write: Writer) -> Float:
 _table("log1p", lambda x: _log(x + 1))
 
 
-@composes(*places("log1p"))
+@decomposes(*places("log1p"))
 def _log_of_one_plus(write: Writer) -> Float:
     """log1p(x) -> log(x + 1)"""
     return write("log.default", write("add.Tensor", write.given["self"], write.constant(1.0)))
@@ -243,8 +243,8 @@ def _logit(node: AtenArguments) -> RealFunction:
     return lambda x: _log(np.clip(x, low, high)) - _log(1.0 - np.clip(x, low, high))
 
 
-@composes(*places("logit"))
-def _logit_composed(write: Writer) -> Float:
+@decomposes(*places("logit"))
+def _logit_decomposed(write: Writer) -> Float:
     """logit(x) -> log(x) - log(1 - x), for x clamped as requested"""
     x, bounds = write.given["self"], _inside(write)
     if bounds != (None, None):
@@ -264,7 +264,7 @@ def _inside(node: AtenArguments) -> tuple[float | None, float | None]:
 _table("silu", lambda x: x * sigmoid(x))
 
 
-@composes(*places("silu"))
+@decomposes(*places("silu"))
 def _silu(write: Writer) -> Float:
     """silu(x) -> x * sigmoid(x)"""
     return write("mul.Tensor", write.given["self"], write("sigmoid.default", write.given["self"]))
@@ -278,8 +278,8 @@ def _gelu(node: AtenArguments) -> RealFunction:
     return lambda x: 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0)))
 
 
-@composes(*places("gelu"))
-def _gelu_composed(write: Writer) -> Float:
+@decomposes(*places("gelu"))
+def _gelu_decomposed(write: Writer) -> Float:
     """gelu(x) -> x * sigmoid(1.702 x), for either form; off by at most 0.0204 (see `GELU_SLOPE`)."""
     x = write.given["self"]
     return write("mul.Tensor", x, write("sigmoid.default", scaled(write, x, GELU_SLOPE)))
@@ -288,14 +288,14 @@ def _gelu_composed(write: Writer) -> Float:
 _table("hardsigmoid", lambda x: np.clip(x + 3, 0, 6) / 6)
 
 
-@composes(*places("hardsigmoid"))
+@decomposes(*places("hardsigmoid"))
 def _hard_sigmoid(write: Writer) -> Float:
     """clamp(x / 6 + 1/2, 0, 1) -> relu6(x + 3) / 6: the clamp is fused into the addition."""
     shifted = write("add.Tensor", write.given["self"], write.constant(3.0))
     return scaled(write, write("hardtanh.default", shifted, 0.0, 6.0), 1.0 / 6.0)
 
 
-@composes("glu.default")
+@decomposes("glu.default")
 def _gated_linear(write: Writer) -> Float:
     """glu(x) -> first half * sigmoid(second half)"""
     x, axis = write.given["self"], write.given["dim"]
@@ -309,14 +309,14 @@ def _gated_linear(write: Writer) -> Float:
 _EXPONENTIAL = (*places("elu"), *places("celu"), *places("selu"))
 
 
-@composes(*places("log2"), *places("log10"))
+@decomposes(*places("log2"), *places("log10"))
 def _log_of_base(write: Writer) -> Float:
     """log2(x), log10(x) -> log(x) / log(2), log(x) / log(10)"""
     base = 2.0 if write.overload.startswith("log2") else 10.0
     return write("mul.Tensor", write("log.default", write.given["self"]), write.constant(1.0 / math.log(base)))
 
 
-@composes(*places("exp2"), "pow.Scalar")
+@decomposes(*places("exp2"), "pow.Scalar")
 def _exp_of_base(write: Writer) -> Float:
     """exp2(x), a ** x -> exp(x * log(2)), exp(x * log(a)), for a positive a"""
     base, power = (
@@ -327,7 +327,7 @@ def _exp_of_base(write: Writer) -> Float:
     return write("exp.default", write("mul.Tensor", power, write.constant(math.log(base))))
 
 
-@composes("rrelu.default", "rrelu_.default")
+@decomposes("rrelu.default", "rrelu_.default")
 def _random_rectifier(write: Writer) -> Float:
     """rrelu(x) -> leaky_relu(x), with the mean slope, as in evaluation mode"""
     given = write.given
@@ -336,15 +336,15 @@ def _random_rectifier(write: Writer) -> Float:
     return write("leaky_relu.default", given["self"], (float(given["lower"]) + float(given["upper"])) / 2)
 
 
-@composes("threshold.default", "threshold_.default")
-def _threshold_composed(write: Writer) -> Float:
+@decomposes("threshold.default", "threshold_.default")
+def _threshold_decomposed(write: Writer) -> Float:
     """threshold(x) -> where(x > threshold, x, value)"""
     given = write.given
     chosen = write("gt.Scalar", given["self"], float(given["threshold"]))
     return write("where.self", chosen, given["self"], write.constant(float(given["value"])))
 
 
-@composes("hardshrink.default")
+@decomposes("hardshrink.default")
 def _hard_shrink(write: Writer) -> Float:
     """hardshrink(x) -> where(abs(x) > lambd, x, 0)"""
     x = write.given["self"]
@@ -352,7 +352,7 @@ def _hard_shrink(write: Writer) -> Float:
     return write("where.self", chosen, x, write.constant(0.0))
 
 
-@composes("softshrink.default")
+@decomposes("softshrink.default")
 def _soft_shrink(write: Writer) -> Float:
     """softshrink(x) -> relu(x - lambd) - relu(-x - lambd)"""
     x, edge = write.given["self"], write.constant(float(write.given["lambd"]))
@@ -377,8 +377,8 @@ def _exponential_rectifier(node: AtenArguments) -> RealFunction:
     return lambda x: scale * np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) * inner))
 
 
-@composes(*_EXPONENTIAL)
-def _exponential_rectifier_composed(write: Writer) -> Float:
+@decomposes(*_EXPONENTIAL)
+def _exponential_rectifier_decomposed(write: Writer) -> Float:
     """elu(x) -> relu(x) + alpha * (exp(min(x, 0)) - 1), scaled if the variant is"""
     alpha, scale, inner = _bend(write)
     x = write.given["self"]
@@ -403,8 +403,8 @@ def _softplus_of(node: AtenArguments) -> RealFunction:
     return lambda x: np.where(x * beta > threshold, x, _softplus(x * beta) / beta)
 
 
-@composes("softplus.default")
-def _softplus_composed(write: Writer) -> Float:
+@decomposes("softplus.default")
+def _softplus_decomposed(write: Writer) -> Float:
     """softplus(x) -> relu(x) - log(sigmoid(|x|))"""
     beta = float(write.given["beta"])
     return scaled(write, _soft_rectifier(write, scaled(write, write.given["self"], beta)), 1.0 / beta)
@@ -413,7 +413,7 @@ def _softplus_composed(write: Writer) -> Float:
 _table("mish", lambda x: x * np.tanh(_softplus(x)))
 
 
-@composes(*places("mish"))
+@decomposes(*places("mish"))
 def _mish(write: Writer) -> Float:
     """mish(x) -> x * tanh(softplus(x)); tanh saturates above 6, so clamping softplus keeps its scale small"""
     x = write.given["self"]
@@ -426,8 +426,8 @@ def _log_sigmoid(node: AtenArguments) -> RealFunction:
     return lambda x: -_softplus(-x)
 
 
-@composes("log_sigmoid.default")
-def _log_sigmoid_composed(write: Writer) -> Float:
+@decomposes("log_sigmoid.default")
+def _log_sigmoid_decomposed(write: Writer) -> Float:
     """log_sigmoid(x) -> min(x, 0) + log(sigmoid(|x|))"""
     x = write.given["self"]
     return write("add.Tensor", write("clamp.default", x, None, 0.0), _minus_log_sigmoid(write, x))

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.ir.lowering import Float, Writer, composes
+from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import Op, OutputQuantization, Quantization, Value, shares_qparams
 from micronpu.ir.registry import from_aten, imports, operator
 from micronpu.ir.types import DType, TensorType
@@ -136,7 +136,7 @@ def _on_the_host(node: AtenNode) -> Tensor:
 # ---------------------------------------------------------------- decompositions
 
 
-@composes("index_select.default")
+@decomposes("index_select.default")
 def _select_to_rows(write: Writer) -> Float:
     """index_select(x, dim, i) -> rows i of x as a matrix, for indices known at run time"""
     x, axis, index = write.given["self"], write.given["dim"], write.given["index"]
@@ -145,7 +145,7 @@ def _select_to_rows(write: Writer) -> Float:
     return None if is_done or not shape or not _looks_up(write, index) else _rows(write, x, [axis % len(shape)], index)
 
 
-@composes("index.Tensor")
+@decomposes("index.Tensor")
 def _index_to_rows(write: Writer) -> Float:
     """x[:, i, j] -> rows of x as a matrix, for indices of adjacent axes known at run time"""
     x, indices = write.given["self"], list(write.given["indices"])
@@ -155,7 +155,7 @@ def _index_to_rows(write: Writer) -> Float:
     return _rows(write, x, axes, _place(write, write.shape(x), axes, [indices[a] for a in axes]))
 
 
-@composes("gather.default", "take_along_dim.default")
+@decomposes("gather.default", "take_along_dim.default")
 def _gather_to_rows(write: Writer) -> Float:
     """gather(x, dim, i) -> rows of x as a matrix: single elements, unless i is expanded along the other axes"""
     given = write.given
@@ -184,7 +184,7 @@ def _gather_to_rows(write: Writer) -> Float:
     return under_shape(write, _row(write, under_shape(write, x, (math.prod(shape), 1)), place), wanted)
 
 
-@composes("index_put.default")
+@decomposes("index_put.default")
 def _put_to_rows(write: Writer) -> Float:
     """x[:, i] = z -> new rows of x as a matrix, for indices known at run time"""
     given = write.given
@@ -212,7 +212,7 @@ def _are_rows(write: Writer, index: Float) -> bool:
     return write.stored(index) is not None if made is None else made.overload == "where.self"
 
 
-@composes("index_copy.default")
+@decomposes("index_copy.default")
 def _copy_to_rows(write: Writer) -> Float:
     """index_copy(x, dim, i, z) -> new rows of x as a matrix, for indices known at run time"""
     given = write.given

@@ -1,4 +1,4 @@
-"""Every composition computes in float what ATen computes: at random shapes, near zero and far from it.
+"""Every decomposition computes in float what ATen computes: at random shapes, near zero and far from it.
 
 What a device computes of them is tested with the operators; here a wrong one is seen by itself, before any grid.
 """
@@ -16,22 +16,22 @@ import torch
 from tests.support_rows import CUBES, Inputs, Rows, overloads
 
 from micronpu.frontend.export import export
-from micronpu.ir.lowering import LOWERINGS, Capabilities, Composition
+from micronpu.ir.lowering import LOWERINGS, Capabilities, Decomposition
 from micronpu.ir.types import DType
-from micronpu.quantize.compose import compose
+from micronpu.quantize.decompose import compose
 from micronpu.quantize.writer import GraphWriter
 
 PLAIN = Capabilities()
 RICH = Capabilities(
     tables=True, index_types=(DType.INT32,), lookups=True, positions=True, resizes=True, resizes_by_axis=True
 )
-COMPOSED = [name for name in overloads() if any(isinstance(lowering, Composition) for lowering in LOWERINGS[name])]
+DECOMPOSED = [name for name in overloads() if any(isinstance(lowering, Decomposition) for lowering in LOWERINGS[name])]
 SHAPES = [((1, 6, 8), (2, 8, 5, 7), (2, 2, 3, 5, 4)), ((1, 8, 8), (1, 8, 8, 8), (1, 2, 4, 6, 6))]
 """Of x, image and volume; a row is called on the first that ATen takes, beside the constants that it has."""
 REACHES = {"near": 1.0, "far": 40.0}
 """Standard deviations of the inputs; exp overflows in the latter unless the largest value is taken off first."""
 NEAR = {"gelu.default": 0.0204}
-"""Overloads whose compositions are approximations, as users read, with the error that is said of them."""
+"""Overloads whose decompositions are approximations, as users read, with the error that is said of them."""
 aten = torch.ops.aten
 FORMS: dict[str, Callable[[Inputs], Any]] = {
     "averaged_by_products": lambda i: aten.adaptive_avg_pool2d(i.image, [11, 13]),
@@ -51,7 +51,7 @@ FORMS: dict[str, Callable[[Inputs], Any]] = {
     "put_to_rows": lambda i: aten.index_put(i.matrix, [torch.tensor([1, 2]) + i.positions[0, 0] * 0], i.other[:2]),
     "copy_to_rows": lambda i: aten.index_copy(i.x, 1, torch.tensor([4, 1]) + i.positions[0, 0] * 0, i.y[:, :2]),
 }
-"""Calls in which compositions are written that need more than one operator, or other arguments than the rows have."""
+"""Calls in which decompositions are written that need more than one operator, or other arguments than the rows have."""
 HIDDEN = torch.where(torch.arange(8) % 3 == 1, -torch.inf, 0.0)
 Values = tuple[torch.Tensor, ...]
 
@@ -84,7 +84,7 @@ def called(name: str, given: Values) -> bool:
 def programs() -> Iterator[tuple[torch.nn.Module, Sequence[str], int]]:
     """Rows and forms, their names, and the number of the shapes that they are called on."""
     found = defaultdict(list)
-    for name in COMPOSED:
+    for name in DECOMPOSED:
         found[next(i for i, shapes in enumerate(SHAPES) if called(name, values(shapes, 1.0)))].append(name)
     yield from ((Rows(names), names, number) for number, names in found.items())
     yield Forms().eval(), tuple(FORMS), 0
@@ -92,13 +92,13 @@ def programs() -> Iterator[tuple[torch.nn.Module, Sequence[str], int]]:
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Names of the compositions that were written."""
+    """Names of the decompositions that were written."""
     found: set[str] = set()
-    usual = Capabilities.compositions
+    usual = Capabilities.decompositions
 
-    def noted(lowering: Composition) -> Callable[[Any], Any]:
+    def noted(lowering: Decomposition) -> Callable[[Any], Any]:
         def write(writer: Any) -> Any:
-            made = lowering.compose(writer)
+            made = lowering.decompose(writer)
             if made is not None:
                 found.add(lowering.name)
             return made
@@ -107,8 +107,10 @@ def written(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(
         Capabilities,
-        "compositions",
-        lambda self, overload: tuple(replace(lowering, compose=noted(lowering)) for lowering in usual(self, overload)),
+        "decompositions",
+        lambda self, overload: tuple(
+            replace(lowering, decompose=noted(lowering)) for lowering in usual(self, overload)
+        ),
     )
     return found
 
@@ -132,7 +134,7 @@ def far_from(wanted: Any, found: Any) -> float:
 
 
 def differences() -> dict[tuple[str, str], float]:
-    """By overload and inputs, how far a composition is from ATen where it is."""
+    """By overload and inputs, how far a decomposition is from ATen where it is."""
     found: dict[tuple[str, str], float] = {}
     for module, names, number in programs():
         inputs = {reach: values(SHAPES[number], size) for reach, size in REACHES.items()}
@@ -140,21 +142,21 @@ def differences() -> dict[tuple[str, str], float]:
         plain = program.module(check_guards=False)
         wanted = {reach: plain(*given) for reach, given in inputs.items()}
         for capabilities in (PLAIN, RICH):
-            composed = program.module(check_guards=False)
-            compose(composed, capabilities)
+            decomposed = program.module(check_guards=False)
+            compose(decomposed, capabilities)
             for reach, given in inputs.items():
-                pairs = zip(names, wanted[reach], composed(*given), strict=True)
+                pairs = zip(names, wanted[reach], decomposed(*given), strict=True)
                 far = {(name, reach): far_from(one, other) for name, one, other in pairs}
                 found |= {key: max(found.get(key, 0.0), value) for key, value in far.items() if value}
     return found
 
 
-def test_compositions_compute_what_aten_computes(written: set[str]) -> None:
+def test_decompositions_compute_what_aten_computes(written: set[str]) -> None:
     found = differences()
     assert {key: value for key, value in found.items() if value > NEAR.get(key[0], 0.0)} == {}
     assert {name for name, _ in found} == NEAR.keys()
     assert written == {
-        lowering.name for name in COMPOSED for lowering in LOWERINGS[name] if isinstance(lowering, Composition)
+        lowering.name for name in DECOMPOSED for lowering in LOWERINGS[name] if isinstance(lowering, Decomposition)
     }
 
 
@@ -172,7 +174,7 @@ def test_a_wrong_operator_is_seen(overload: str, right: str, wrong: str, monkeyp
     monkeypatch.setattr(
         GraphWriter, "__call__", lambda self, name, *given: usual(self, wrong if name == right else name, *given)
     )
-    monkeypatch.setattr(f"{__name__}.COMPOSED", [overload])
+    monkeypatch.setattr(f"{__name__}.DECOMPOSED", [overload])
     monkeypatch.setattr(f"{__name__}.FORMS", {})
     assert any(name == overload for name, _ in differences())
 
