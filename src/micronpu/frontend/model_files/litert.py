@@ -97,7 +97,7 @@ class FileOperator:
         position: in the subgraph, from 0.
         graph: index of the subgraph.
         kind: name in LiteRT's `BuiltinOperator`.
-        options: the table of its options, or None.
+        options: the table of its options, or None; bytes for a custom operator.
         inputs: None for an operand that is left out.
     """
 
@@ -168,7 +168,7 @@ def parse(data: bytes) -> LiteRtFile:
     """Read the main subgraph, and those that it calls.
 
     Raises:
-        ModelError: the file is damaged, or has several signatures or sparse weights.
+        ModelError: the file is damaged, or has several signatures.
     """
     if data[4:8] != IDENTIFIER:
         raise ModelError(
@@ -231,8 +231,6 @@ class _Parser:
         shape = tuple(int(n) for n in table.shape) if table.shape is not None else ()
         type = _TYPES.get(table.type, str(table.type))
         place = f"Tensor {index} `{name}`"
-        if table.sparsity is not None:
-            raise ModelError(f"{place} is stored in sparse form, which is not read.", hint="write its weights densely")
         if any(n < 0 for n in shape) or int(np.prod(shape, dtype=object)) > MAX_ELEMENTS:
             raise ModelError(f"{place} has the shape {list(shape)}.", hint="a model of fixed sizes that fits a chip")
         q = table.quantization
@@ -263,12 +261,15 @@ class _Parser:
                 f"{place} holds {_TYPES.get(table.type, table.type)}, which is not read.",
                 hint=f"weights of {', '.join(DTYPES)}",
             )
-        if len(content) != int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize:
+        count, rest = divmod(len(content), np.dtype(kind).itemsize)
+        is_sparse = table.sparsity is not None
+        if rest or not (is_sparse or count == int(np.prod(shape, dtype=np.int64))):
             raise ModelError(
                 f"{place} has the shape {list(shape)} and {len(content)} bytes, which do not fit.",
                 hint="copy the file again",
             )
-        return np.frombuffer(np.asarray(content, np.uint8).tobytes(), kind).reshape(shape)
+        values = np.frombuffer(np.asarray(content, np.uint8).tobytes(), kind)
+        return _dense(table.sparsity, values, shape, place) if is_sparse else values.reshape(shape)
 
     def _operator(self, position: int, graph: int, table: Any, tensors: Sequence[FileTensor]) -> FileOperator:
         code = self._model.operatorCodes[table.opcodeIndex]
@@ -279,7 +280,51 @@ class _Parser:
         given = [int(i) for i in table.inputs] if table.inputs is not None else []
         inputs = tuple(None if i == -1 else self._listed([i], tensors)[0] for i in given)
         options = table.builtinOptions if table.builtinOptions is not None else table.builtinOptions2
+        if kind.startswith("CUSTOM"):
+            options = np.asarray(() if table.customOptions is None else table.customOptions, np.uint8).tobytes()
         return FileOperator(position, graph, kind, options, inputs, self._listed(table.outputs, tensors))
+
+
+def _dense(sparsity: Any, values: npt.NDArray[Any], shape: Sequence[int], place: str) -> npt.NDArray[Any]:
+    """Return the tensor that a file stores as its nonzero values and their places.
+
+    Each level of the storage is an axis, or an axis of the blocks into which other axes are divided. It has all
+    indices, or lists those of each entry of the level before it; see `SparsityParameters` in LiteRT's schema.
+    """
+    error = ModelError(f"{place} is stored in a sparse form that does not fit it.", hint="copy the file again")
+    order, blocks, levels = ([*(v if v is not None else ())] for v in (
+        sparsity.traversalOrder, sparsity.blockMap, sparsity.dimMetadata))  # fmt: skip
+    if sorted(order) != list(range(len(shape) + len(blocks))) or len(levels) != len(order):
+        raise error
+    found: list[npt.NDArray[np.int64]] = []  # of each level so far, the index of every entry
+    count, sizes = 1, {}
+    for axis, level in zip(order, levels, strict=True):
+        if level.format == schema.DimensionType.DENSE:
+            sizes[axis] = level.denseSize
+            if level.denseSize < 0 or count * level.denseSize > MAX_ELEMENTS:
+                raise error
+            times: Any = level.denseSize
+            indices = np.tile(np.arange(level.denseSize), count)
+        else:
+            ends, indices = (
+                np.asarray(() if getattr(v, "values", None) is None else v.values, np.int64)
+                for v in (level.arraySegments, level.arrayIndices)
+            )
+            times = np.diff(ends)
+            if len(ends) != count + 1 or ends[0] != 0 or (times < 0).any() or ends[-1] != len(indices):
+                raise error
+        found, count = [*(np.repeat(i, times) for i in found), indices], len(indices)
+    at = dict(zip(order, found, strict=True))
+    for block, axis in enumerate(blocks, len(shape)):
+        if axis not in range(len(shape)) or block not in sizes:
+            raise error
+        at[axis] = at[axis] * sizes[block] + at[block]
+    places = [at[axis] for axis in range(len(shape))]
+    if len(values) != count or any(((i < 0) | (i >= n)).any() for i, n in zip(places, shape, strict=True)):
+        raise error
+    dense = np.zeros(shape, values.dtype)
+    dense[tuple(places)] = values
+    return dense
 
 
 @dataclass

@@ -13,7 +13,7 @@ from micronpu.frontend.model_files.network import Network, State, tensor
 
 FOLDED = ("SHAPE",)
 """Operators whose result is always known when a file is read."""
-_OF_CONSTANTS = ("DEQUANTIZE", "CAST", "RESHAPE", "TRANSPOSE")
+_OF_CONSTANTS = ("DENSIFY", "DEQUANTIZE", "CAST", "RESHAPE", "TRANSPOSE")
 _FLOATS = ("FLOAT32", "UINT8")
 _INTEGERS = {"INT32": torch.int32, "INT64": torch.int64, "BOOL": torch.bool}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -193,13 +194,24 @@ def _convolution(build: LiteRtBuilder, operator: FileOperator) -> None:
 @lowering("TRANSPOSE_CONV")
 def _transposed(build: LiteRtBuilder, operator: FileOperator) -> None:
     # Operands: shape of the result, weights, x, bias.
-    moved = FileOperator(
-        operator.position, operator.graph, operator.kind, operator.options,
-        (operator.operand(2), operator.operand(1), operator.inputs[3] if operator.has(3) else None), operator.outputs,
-    )  # fmt: skip
-    outputs, rows, columns, depth = operator.operand(1).shape
-    size, result = operator.operand(2).shape[1:3], operator.outputs[0].shape[1:3]
+    moved = (operator.operand(2), operator.operand(1), operator.inputs[3] if operator.has(3) else None)
     stride = (operator.option("strideH", 1), operator.option("strideW", 1))
+    _transpose_convolution(build, replace(operator, inputs=moved), stride)
+
+
+@lowering("CUSTOM Convolution2DTransposeBias")
+def _transposed_with_bias(build: LiteRtBuilder, operator: FileOperator) -> None:
+    """MediaPipe's transposed convolution; its options are LiteRT's C structure `TfLiteTransposeConvParams`."""
+    _, columns, rows = map(int, np.frombuffer(operator.options, "<i4", 3))
+    if min(rows, columns) < 1:
+        raise operator.error(f"has the strides {[rows, columns]}", "copy the file again")
+    _transpose_convolution(build, operator, (rows, columns))
+
+
+def _transpose_convolution(build: LiteRtBuilder, moved: FileOperator, stride: tuple[int, int]) -> None:
+    """Append a transposed convolution of operand 0 with the weights and the bias that follow it."""
+    outputs, rows, columns, depth = moved.operand(1).shape
+    size, result = moved.operand(0).shape[1:3], moved.outputs[0].shape[1:3]
     cuts = [
         max((n - 1) * s + k - o, 0) for n, s, k, o in zip(size, stride, (rows, columns), result, strict=True)
     ]  # of the full result
@@ -214,10 +226,10 @@ def _transposed(build: LiteRtBuilder, operator: FileOperator) -> None:
         build.compute(moved, whole, given, FIRST)
         return
     # Larger cuts than PyTorch's padding allows are made on the full result.
-    made = operator.outputs[0]
+    made = moved.outputs[0]
     (x,) = build.add(f"{made.name}_full", partial(functional.conv_transpose2d, stride=stride), given, [made.rounding])
-    cuts = [slice(None), slice(None), *(slice(p, p + n) for p, n in zip(before, result, strict=True))]
-    *first, last = _cut(cuts, tuple(build.meta[x].shape))
+    parts = [slice(None), slice(None), *(slice(p, p + n) for p, n in zip(before, result, strict=True))]
+    *first, last = _cut(parts, tuple(build.meta[x].shape))
     for k, function in enumerate(first):
         (x,) = build.add(f"{made.name}_cut{k}", function, [x], [made.rounding])
     build.compute(moved, last, [x], FIRST)
