@@ -121,12 +121,12 @@ def anchors() -> tuple[Anchor, ...]:
     return tuple(Anchor(**row) for row in rows)
 
 
-def npu_anchors(family: str) -> tuple[Anchor, ...]:
+def npu_anchors(backend: str) -> tuple[Anchor, ...]:
     """Those of the NPUs of a family, such as "ethos-u", whose network can be built."""
     from micronpu.targets.registry import find_target
 
     found = (a for a in anchors() if a.processor == "npu" and a.network in NETWORKS and a.kind != "beats")
-    return tuple(a for a in found if find_target(a.target).family == family)
+    return tuple(a for a in found if find_target(a.target).backend == backend)
 
 
 def core_anchors() -> tuple[Anchor, ...]:

@@ -24,7 +24,7 @@ def kinds() -> list[str]:
     for name, target in all_targets().items():
         chip = target.chip
         silicon = (chip.npu, chip.core) if chip is not None else (target.silicon,)
-        seen.setdefault((target.family, *silicon, target.entry.leftovers), name)
+        seen.setdefault((target.backend, *silicon, target.entry.leftovers), name)
     return list(seen.values())
 
 

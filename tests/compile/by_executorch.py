@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from micronpu.container import digest
 from micronpu.partition.lower import backend_config, with_delegates
-from micronpu.targets.registry import FAMILIES
+from micronpu.targets.registry import BACKENDS
 from micronpu.upstream.executorch import edge_config
 
 
@@ -26,8 +26,8 @@ def by_executorch(
 
     programs = {name: torch.export.export(with_delegates(module), rows) for name, (module, rows) in parts.items()}
     edge = to_edge(programs, compile_config=edge_config())
-    for family in FAMILIES.values():
-        family.plan_scratch(edge)
+    for backend in BACKENDS.values():
+        backend.plan_scratch(edge)
     for key, data in {**(named or {}), digest.KEY: digest.EMPTY}.items():
         edge._named_data_store.add_named_data(key, data)
     return bytes(edge.to_executorch(config=backend_config(shared=len(parts) > 1)).buffer)

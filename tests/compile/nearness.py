@@ -13,7 +13,7 @@ from torch import nn
 import micronpu
 
 _FIRST, _OTHERS = ("imxrt700", "ethos-u55-128"), ("ethos-u85-256", "cortex-m55")
-FAMILIES = [*_FIRST, *(pytest.param(target, marks=pytest.mark.slow) for target in _OTHERS)]
+BACKENDS = [*_FIRST, *(pytest.param(target, marks=pytest.mark.slow) for target in _OTHERS)]
 """A target of each kind, the parameters of a test; what one of two that choose grids alike shows, is slow."""
 
 

@@ -15,7 +15,7 @@ import micronpu
 from micronpu.ir.graph import Graph
 from micronpu.ops.elementwise import Maximum
 from micronpu.passes.base import Walk
-from micronpu.targets.cortexm.family import CortexM
+from micronpu.targets.cortexm.backend import CortexM
 from micronpu.targets.cortexm.options import CortexMOptions
 
 ENTRY_POINTS = """[micronpu.backends]

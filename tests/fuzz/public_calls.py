@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from tests.fuzz import calls_of_compiling, calls_of_families, calls_of_running
+from tests.fuzz import calls_of_backends, calls_of_compiling, calls_of_running
 from tests.fuzz.malformed import Call
 
 from micronpu.base import errors
@@ -61,7 +61,7 @@ NOT_CALLED = {
 """What is public and not called here, and why."""
 
 
-CALLS: tuple[Call, ...] = (*calls_of_compiling.CALLS, *calls_of_families.CALLS, *calls_of_running.CALLS)
+CALLS: tuple[Call, ...] = (*calls_of_compiling.CALLS, *calls_of_backends.CALLS, *calls_of_running.CALLS)
 
 
 def missing() -> list[str]:

@@ -55,7 +55,7 @@ from micronpu.runtime import HostProgram
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.host import prove
 
-FAMILIES: dict[str, tuple[int, tuple[str, ...]]] = {
+BACKENDS: dict[str, tuple[int, tuple[str, ...]]] = {
     "neutron": (20, ("imxrt700-neutron", "mcxn94x", "imx95")),
     "neutron beside a core": (8, ("imxrt700",)),
     "ethos-u55": (27, ("ethos-u55-32", "ethos-u55-64", "ethos-u55-128", "ethos-u55-256", "corstone300")),
@@ -92,17 +92,17 @@ class Row:
     @classmethod
     def of(cls, seed: int) -> Row:
         rng = random.Random(seed + 1_000_003)
-        (family,) = rng.choices(list(FAMILIES), [share for share, _ in FAMILIES.values()])
+        (family,) = rng.choices(list(BACKENDS), [share for share, _ in BACKENDS.values()])
         ethos = family.startswith("ethos")
         wide = "int16" if ethos and rng.random() < 0.15 else "int8"
         via = rng.choice(("auto", "auto", "litert", "tosa")) if ethos else "auto"
         io, length, per_channel = rng.random() < 0.1, rng.choice((3, 5, 8)), rng.random() < 0.9
-        target = rng.choice(FAMILIES[family][1])
+        target = rng.choice(BACKENDS[family][1])
         return cls(seed, target, wide, via if target.startswith("ethos") else "auto", io, length, per_channel)
 
     @property
     def family(self) -> str:
-        return next(name for name, (_, targets) in FAMILIES.items() if self.target in targets)
+        return next(name for name, (_, targets) in BACKENDS.items() if self.target in targets)
 
 
 @dataclass(frozen=True)
@@ -389,7 +389,7 @@ def _lines(state: Path) -> list[dict[str, Any]]:
 def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the lines of many networks say together."""
     networks = [line for line in lines if "family" in line]
-    families: dict[str, Counter[str]] = {name: Counter() for name in FAMILIES}
+    families: dict[str, Counter[str]] = {name: Counter() for name in BACKENDS}
     for line in networks:
         families[line["family"]].update(["networks", *line["compared"]])
     repeated = [line for line in lines if "same_bytes" in line]

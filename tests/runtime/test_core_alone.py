@@ -21,7 +21,7 @@ from micronpu.recipes import CortexMRecipeType
 from micronpu.report.views.html import page
 from micronpu.runtime import HostProgram
 from micronpu.targets.cortexm.options import CortexMOptions
-from micronpu.targets.registry import FAMILIES, all_targets, chip_targets, device_for, find_target
+from micronpu.targets.registry import BACKENDS, all_targets, chip_targets, device_for, find_target
 
 ALONE = ("stm32f746", "rp2350", "nrf5340")
 
@@ -118,7 +118,7 @@ def test_every_core_is_a_target(core):
 
 
 def test_every_core_that_cmsis_nn_runs_on_is_listed():
-    bare = {name for name, target in all_targets().items() if target.family == "cortex-m" and target.chip is None}
+    bare = {name for name, target in all_targets().items() if target.backend == "cortex-m" and target.chip is None}
     assert bare == set(CORES)
 
 
@@ -174,21 +174,21 @@ def test_passes_can_be_left_out():
     assert (program.run(*INPUTS[1]) - MODEL(*INPUTS[1])).abs().max() < 0.01
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_a_name_of_nothing_cannot_be_left_out(family):
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+def test_a_name_of_nothing_cannot_be_left_out(backend):
     with pytest.raises(OptionError, match=r"'no_such_thing'.*Try: one of \d+, such as .*`micronpu passes` lists all"):
-        family.options(family.usual, disabled_passes=("no_such_thing",))
+        backend.options(backend.usual, disabled_passes=("no_such_thing",))
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_every_rewrite_can_be_left_out_or_says_why_not(family):
-    for rewrite in (*family.options.switchable_rewrites, *family.options.needed_rewrites):
-        given = {"silicon": family.usual, "disabled_passes": (rewrite.name,)}
-        if rewrite in family.options.switchable_rewrites:
-            assert family.options(**given).disabled_node_rewrites == (rewrite.name,)
-        elif rewrite.name not in {other.name for other in family.options.switchable_rewrites}:
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+def test_every_rewrite_can_be_left_out_or_says_why_not(backend):
+    for rewrite in (*backend.options.switchable_rewrites, *backend.options.needed_rewrites):
+        given = {"silicon": backend.usual, "disabled_passes": (rewrite.name,)}
+        if rewrite in backend.options.switchable_rewrites:
+            assert backend.options(**given).disabled_node_rewrites == (rewrite.name,)
+        elif rewrite.name not in {other.name for other in backend.options.switchable_rewrites}:
             with pytest.raises(OptionError, match=f"The rewrite '{rewrite.name}' cannot be left out, because programs"):
-                family.options(**given)
+                backend.options(**given)
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
@@ -199,5 +199,5 @@ def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(OptionError, match="quantizes activations to int8"):
         compiled("cortex-m4", quantization="int16")
     with pytest.raises(OptionError, match="does not run on the core 'cortex-m99'"):
-        FAMILIES["cortex-m"].options(silicon="cortex-m99")
+        BACKENDS["cortex-m"].options(silicon="cortex-m99")
     assert isinstance(shipped_chips()["rp2350"], Chip)

@@ -232,7 +232,7 @@ def test_wrong_arguments_of_the_partitioner() -> None:
         EthosUPartitioner(EthosUOptions("ethos-u55-128"), additional_checks=[print])  # type: ignore[list-item]
 
 
-def test_options_of_another_family() -> None:
+def test_options_of_another_backend() -> None:
     with pytest.raises(OptionError, match="The target imxrt700-neutron takes NeutronOptions, but"):
         micronpu.compile(Net().eval(), inputs(), target="imxrt700-neutron", options=EthosUOptions("ethos-u55-128"))
     with pytest.raises(OptionError, match="The target is ethos-u85-256, but the options are for ethos-u55-128"):

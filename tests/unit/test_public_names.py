@@ -12,7 +12,7 @@ import micronpu
 from micronpu import compat, ethosu, neutron
 from micronpu.base import errors
 from micronpu.base.errors import MicroNpuError, MovedError, OptionError
-from micronpu.targets.registry import FAMILIES
+from micronpu.targets.registry import BACKENDS
 
 SILICON = {"neutron": "imx95", "ethos-u": "ethos-u85-256", "cortex-m": "cortex-m55"}
 
@@ -59,33 +59,33 @@ def test_a_name_that_never_was_is_an_attribute_error() -> None:
         assert not hasattr(module, "NoSuchThing")
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_options_of_every_family_are_public_frozen_and_of_one_form(family) -> None:
-    options = family.options
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+def test_options_of_every_backend_are_public_frozen_and_of_one_form(backend) -> None:
+    options = backend.options
     assert getattr(micronpu, options.__name__) is options
     fields = dataclasses.fields(options)
     assert fields[0].name == "silicon" and all(f.kw_only for f in fields[1:])
     assert not [n for n in vars(options) if n.startswith(("set_", "dump_to", "dump_debug"))]
-    made = options(SILICON[family.name])
+    made = options(SILICON[backend.name])
     for field in fields:
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(made, field.name, getattr(made, field.name))
-    assert hash(made) == hash(options(silicon=SILICON[family.name])) and pickle.loads(pickle.dumps(made)) == made
+    assert hash(made) == hash(options(silicon=SILICON[backend.name])) and pickle.loads(pickle.dumps(made)) == made
     with pytest.raises(OptionError, match=rf"has no option `{options.silicon_key}` any more. Try: silicon="):
-        options(**{options.silicon_key: SILICON[family.name]})
+        options(**{options.silicon_key: SILICON[backend.name]})
     assert options.silicon_key != "silicon"
-    other = dataclasses.replace(made, disabled_passes=("pad_channels",)) if family.name == "neutron" else made
+    other = dataclasses.replace(made, disabled_passes=("pad_channels",)) if backend.name == "neutron" else made
     assert other.silicon == made.silicon
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_compile_specs_keep_the_keys_of_programs_that_are_there(family) -> None:
-    key = {"neutron": "config", "ethos-u": "target", "cortex-m": "core"}[family.name]
-    made = family.options(SILICON[family.name])
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+def test_compile_specs_keep_the_keys_of_programs_that_are_there(backend) -> None:
+    key = {"neutron": "config", "ethos-u": "target", "cortex-m": "core"}[backend.name]
+    made = backend.options(SILICON[backend.name])
     pairs = made.to_pairs(for_program=True)
-    assert pairs[0] == (key, f'"{SILICON[family.name]}"'.encode())
+    assert pairs[0] == (key, f'"{SILICON[backend.name]}"'.encode())
     specs = [type("Spec", (), {"key": k, "value": v})() for k, v in made.to_pairs()]
-    assert family.options.owns(specs) and family.options.from_specs(specs) == made
+    assert backend.options.owns(specs) and backend.options.from_specs(specs) == made
 
 
 def test_every_error_is_public() -> None:

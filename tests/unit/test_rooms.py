@@ -77,7 +77,7 @@ def test_the_page_names_every_room_in_order() -> None:
 FACES = {"__init__", "neutron", "ethosu", "cortexm", "compat", "recipes.__init__", "recipes.core_passes"}
 """What users import a family by."""
 
-KNOW_FAMILIES = {
+KNOW_BACKENDS = {
     "targets": "each family's own folder",
     "chips": "what there is, as data",
     "upstream": "what others call theirs",
@@ -85,7 +85,7 @@ KNOW_FAMILIES = {
 }
 """Rooms that may name a family, with the reason."""
 
-FAMILY_WORDS = re.compile(r"ethos|neutron|cortex", re.IGNORECASE)
+BACKEND_WORDS = re.compile(r"ethos|neutron|cortex", re.IGNORECASE)
 
 
 def words_of(module: Sequence[ast.AST]) -> list[tuple[int, str]]:
@@ -114,31 +114,31 @@ def words_of(module: Sequence[ast.AST]) -> list[tuple[int, str]]:
     return found
 
 
-def families_named(module: Sequence[ast.AST]) -> list[tuple[int, str]]:
-    return [(line, word) for line, word in words_of(module) if FAMILY_WORDS.search(word)]
+def backends_named(module: Sequence[ast.AST]) -> list[tuple[int, str]]:
+    return [(line, word) for line, word in words_of(module) if BACKEND_WORDS.search(word)]
 
 
-def test_no_module_outside_knows_a_family() -> None:
-    names = {path.parent.name for path in (SOURCE / "targets").glob("*/family.py")}
-    assert len(names) >= 3 and all(FAMILY_WORDS.search(name) for name in names)
+def test_no_module_outside_knows_a_backend() -> None:
+    names = {path.parent.name for path in (SOURCE / "targets").glob("*/backend.py")}
+    assert len(names) >= 3 and all(BACKEND_WORDS.search(name) for name in names)
     found = []
     for path in (*SOURCE.rglob("*.py"), *SOURCE.rglob("*.pyi")):
         module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
-        if module.split(".")[0] not in KNOW_FAMILIES and module not in FACES:
-            found += [f"{module}:{line}: {word}" for line, word in families_named(nodes(path))]
+        if module.split(".")[0] not in KNOW_BACKENDS and module not in FACES:
+            found += [f"{module}:{line}: {word}" for line, word in backends_named(nodes(path))]
     assert not found, "ask the registry, or the family by its contract"
 
 
-def test_no_template_outside_knows_a_family_of_npus() -> None:
-    templates = [path for path in SOURCE.rglob("*.in") if path.relative_to(SOURCE).parts[0] not in KNOW_FAMILIES]
+def test_no_template_outside_knows_a_backend() -> None:
+    templates = [path for path in SOURCE.rglob("*.in") if path.relative_to(SOURCE).parts[0] not in KNOW_BACKENDS]
     assert len(templates) > 20
     named = [path.name for path in templates if re.search("ethos|neutron", path.read_text(encoding="utf-8"), re.I)]
     assert not named
 
 
-def test_what_the_walk_would_find_of_families() -> None:
+def test_what_the_walk_would_find_of_backends() -> None:
     for text in (
-        "from micronpu.targets.ethosu.family import EthosU",
+        "from micronpu.targets.ethosu.backend import EthosU",
         "from micronpu.targets import neutron",
         "import micronpu.targets.neutron",
         "hint = 'such as imxrt700-neutron'",
@@ -147,9 +147,9 @@ def test_what_the_walk_would_find_of_families() -> None:
         "make(is_ethosu=True)",
         "payload.neutron",
     ):
-        assert families_named([*ast.walk(ast.parse(text))]), text
+        assert backends_named([*ast.walk(ast.parse(text))]), text
     for text in ('"""For an Ethos-U."""', 'A = 1\n"""Of Neutron."""', "# an Ethos-U", "hint = 'the NPU'"):
-        assert not families_named([*ast.walk(ast.parse(text))]), text
+        assert not backends_named([*ast.walk(ast.parse(text))]), text
 
 
 def needs() -> dict[str, set[str]]:

@@ -9,13 +9,13 @@ from typing import Any
 from micronpu.base.arguments import is_class
 from micronpu.base.errors import OptionError, first_line
 
-BACKENDS = "micronpu.backends"
-"""Entry points that name a class derived from `micronpu.targets.family.Family`."""
+BACKEND_POINTS = "micronpu.backends"
+"""Entry points that name a class derived from `micronpu.targets.backend.Backend`."""
 COMMANDS = "micronpu.commands"
 """Entry points that name a `typer.Typer`, or a function with the annotations of a typer command."""
 PASSES = "micronpu.passes"
 """Entry points that name a class derived from `micronpu.Pass`."""
-GROUPS = (BACKENDS, COMMANDS, PASSES)
+GROUPS = (BACKEND_POINTS, COMMANDS, PASSES)
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from micronpu.report.codec import encode
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.operations import Operation
 from micronpu.report.texts import plural
-from micronpu.targets.registry import FAMILIES
+from micronpu.targets.registry import BACKENDS
 
 FORMAT, VERSION = "micronpu calibration", 1
 """Format and version of the JSON form."""
@@ -303,10 +303,10 @@ def calibrate(
 
 def _memories(chip: Chip, logs: Sequence[BoardLog], runs: Sequence[Observed]) -> Mapping[str, str]:
     """Return the name of the chip's memory by that of the estimate."""
-    family = next(f for f in FAMILIES.values() if f.has(chip))
-    names: Mapping[str, str] = family.memory_names(chip)
+    backend = next(f for f in BACKENDS.values() if f.has(chip))
+    names: Mapping[str, str] = backend.memory_names(chip)
     if not names:
-        raise OptionError(f"{family.title} has no constants of time in its chip files.", hint="the chip of an Ethos-U")
+        raise OptionError(f"{backend.title} has no constants of time in its chip files.", hint="the chip of an Ethos-U")
     for log, run in zip(logs, runs, strict=True):
         for counter, count in log.beats.items():
             port = _port_of(counter, run.report)

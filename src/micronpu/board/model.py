@@ -23,7 +23,7 @@ from micronpu.program.plan import ELEMENT_BYTES, read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.program.pte import ELEMENT_TYPES, IDENTIFIER, TensorValue, read_pte
 from micronpu.targets.ethosu.accelerators import find_accelerator
-from micronpu.targets.ethosu.family import EthosU
+from micronpu.targets.ethosu.backend import EthosU
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, aligned_bytes
 from micronpu.targets.ethosu.payload import APART, FIRST, inlined, missing_blocks, parse
 from micronpu.targets.ethosu.stream.commands import accelerator_of
@@ -148,14 +148,14 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
         data = with_method_first(data, plan.name, name)  # Arm's runner runs the first method
     if (whole := _inside(data, summary.named_data, name)) != data:
         data, plan = whole, read_plan(whole, name=name, method=plan.name)[0]
-    blobs = [d.payload for d in plan.delegates if d.backend == EthosU.backend]
+    blobs = [d.payload for d in plan.delegates if d.backend == EthosU.backend_id]
     if missing := [block for blob in blobs for block in missing_blocks(blob)]:
         raise UnsupportedError(
             f"{name} has its {missing[0]} in a data file, which Arm's runner does not take.",
             hint="a program without external_weights and external_commands",
         )
     payloads = [parse(blob) for blob in blobs]
-    others = [d.backend for d in plan.delegates if d.backend != EthosU.backend]
+    others = [d.backend for d in plan.delegates if d.backend != EthosU.backend_id]
     if others or not payloads:
         what = f"calls the delegate {others[0]}" if others else "has no part for an Ethos-U"
         raise UnsupportedError(

@@ -28,8 +28,8 @@ from micronpu.program.border import borders_of
 from micronpu.program.first_method import with_method_first
 from micronpu.program.plan import read_plan
 from micronpu.program.plan_check import check_plan
-from micronpu.targets.neutron.family import Neutron
-from micronpu.targets.neutron.target_spec import FAMILY, NeutronNpu
+from micronpu.targets.neutron.backend import Neutron
+from micronpu.targets.neutron.target_spec import NEUTRON, NeutronNpu
 from micronpu.targets.registry import find_target
 
 Array = npt.NDArray[Any]
@@ -75,13 +75,13 @@ def read_silicon(data: bytes, name: str = "The model", *, method: str = "") -> B
         UnsupportedError: it has nothing for the simulator.
     """
     plan, _ = read_plan(data, name=name, method=method)
-    payloads = [parse(d.payload) for d in plan.delegates if d.backend == Neutron.backend]
+    payloads = [parse(d.payload) for d in plan.delegates if d.backend == Neutron.backend_id]
     if not payloads or any(p.kind != "silicon" for p in payloads):
         what = "is a reference program for this machine" if payloads else "has no part for a Neutron"
         raise UnsupportedError(
             f"{name} {what}, which NXP's simulator does not run.", hint="micronpu compile --converter sdk"
         )
-    others = [d.backend for d in plan.delegates if d.backend != Neutron.backend]
+    others = [d.backend for d in plan.delegates if d.backend != Neutron.backend_id]
     if others:
         raise UnsupportedError(f"{name} calls the delegate {others[0]}, too, which {RUNNER} does not have.")
     return read_program(data, name, method=plan.name)
@@ -103,7 +103,7 @@ def read_program(data: bytes, name: str = "The program", *, method: str = "") ->
     inputs, outputs = borders_of(plan, summary.named_data, None)
     states = any(value.initial is not None for value in plan.values)
     own = plan.name if len(summary.methods) > 1 else ""
-    return BoardModel(name, data, PTE, FAMILY, inputs, outputs, plan.operators, states=states, method=own)
+    return BoardModel(name, data, PTE, NEUTRON, inputs, outputs, plan.operators, states=states, method=own)
 
 
 class NsysBoard:

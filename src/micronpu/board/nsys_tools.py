@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from micronpu.chips import Chip, shipped_chips
-from micronpu.targets.neutron.target_spec import FAMILY, NeutronNpu
+from micronpu.targets.neutron.target_spec import NEUTRON, NeutronNpu
 
 RUNNER, SIMULATOR, FIRMWARE = "nxp_executor_runner", "nsys", "NeutronFirmware.elf"
 """Required tools: ExecuTorch's runner, NXP's simulator, and the NPU's firmware for it."""
@@ -45,7 +45,7 @@ class Finding:
 
 def chips() -> Mapping[str, Chip]:
     """Return the chips whose programs the simulator runs, by name: those of NXP's converter for ExecuTorch."""
-    own = (chip for chip in shipped_chips().values() if chip.npu is not None and chip.npu.family == FAMILY)
+    own = (chip for chip in shipped_chips().values() if chip.npu is not None and chip.npu.family == NEUTRON)
     return {chip.name: chip for chip in own if NeutronNpu.of(chip).converter}
 
 

@@ -10,7 +10,7 @@ from micronpu.cli import console
 
 def complete_target(incomplete: str) -> list[tuple[str, str]]:
     """Return targets and aliases that start with ``incomplete``, each with the chip's title."""
-    from micronpu.targets.registry import FAMILIES, all_targets
+    from micronpu.targets.registry import BACKENDS, all_targets
 
     try:
         targets = sorted(all_targets().items())
@@ -18,7 +18,7 @@ def complete_target(incomplete: str) -> list[tuple[str, str]]:
         return []  # a message would disturb the line that is being typed
     found = []
     for name, target in targets:
-        title = target.chip.title if target.chip is not None else FAMILIES[target.family].title
+        title = target.chip.title if target.chip is not None else BACKENDS[target.backend].title
         found += [(word, title) for word in (name, *target.entry.aliases) if word.startswith(incomplete)]
     return found
 

@@ -71,11 +71,11 @@ def _streams(path: Path) -> list[Disassembly]:
         OptionError: it has none.
     """
     from micronpu.program.pte import read_pte
-    from micronpu.targets.registry import family_with
+    from micronpu.targets.registry import backend_with
 
     summary = read_pte(read_file(path), name=str(path))
-    families = [(family_with(backend), blob) for backend, blob in summary.payloads]
-    found = (f.disassembly(blob, summary.named_data) for f, blob in families if f is not None)
+    backends = [(backend_with(backend_id), blob) for backend_id, blob in summary.payloads]
+    found = (f.disassembly(blob, summary.named_data) for f, blob in backends if f is not None)
     streams = [stream for stream in found if stream is not None]
     if not streams:
         raise OptionError(f"{path} has no command stream that is public.", hint="`micronpu inspect` shows what it has")

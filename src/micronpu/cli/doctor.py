@@ -17,13 +17,13 @@ from rich.text import Text
 
 from micronpu.base.cache import CACHE, FOLDER, Usage
 from micronpu.base.errors import FileError, MicroNpuError, RuntimeUnavailableError
-from micronpu.base.extensions import BACKENDS, GROUPS, extensions, package_of
+from micronpu.base.extensions import BACKEND_POINTS, GROUPS, extensions, package_of
 from micronpu.base.files import check_new_folder
 from micronpu.base.installed import python_versions, requirements
 from micronpu.cli import console
 from micronpu.cli.named_models import OTHER_TORCH
 from micronpu.report.texts import plural
-from micronpu.targets.registry import BROKEN, FAMILIES
+from micronpu.targets.registry import BACKENDS, BROKEN
 from micronpu.upstream.door import NOT_THERE, SEEN, all_doors, installed, is_seen
 
 _REQUIREMENT = re.compile(r"([\w.-]+?)\s*((?:[<>=!~]=?[^;]*)?)(?:;(.*))?$")
@@ -243,13 +243,13 @@ def _examine_simulator() -> Iterator[Finding]:
 
 def _examine_vendors() -> Iterator[Finding]:
     """Yield packages of the NPUs' vendors; installed ones are tried in a separate process."""
-    for family in FAMILIES.values():
-        for package, remedy in family.vendor().items():
+    for backend in BACKENDS.values():
+        for package, remedy in backend.vendor().items():
             if importlib.util.find_spec(package) is None:
                 yield Finding(package, "", False, remedy, needed=False)
                 continue
             try:
-                yield Finding(package, family.try_vendor(package), True, needed=False)
+                yield Finding(package, backend.try_vendor(package), True, needed=False)
             except ImportError:
                 return  # NumPy is missing, see above
             except MicroNpuError as error:
@@ -272,7 +272,7 @@ def _examine_extensions() -> Iterator[Finding]:
     """Yield backends, commands and passes of other packages; backends have been loaded, and report their errors."""
     for group in GROUPS:
         for name, point in extensions(group).items():
-            broken = BROKEN.get(name) if group == BACKENDS else None
+            broken = BROKEN.get(name) if group == BACKEND_POINTS else None
             found = package_of(point) if broken is None else broken.what
             yield Finding(f"{group}: {name}", found, broken is None, broken.hint if broken else "", needed=False)
 

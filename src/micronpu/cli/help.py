@@ -51,7 +51,7 @@ class Command(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         options: list[Any] = [p for p in self.get_params(ctx) if p.param_type_name == "option"]
-        own = [option for option in options if not _families_of(option)]
+        own = [option for option in options if not _backends_of(option)]
         panels = {name: panel for panel, names in PANELS.items() for name in names} if len(own) > MOST else {}
         hidden = [] if ctx.meta[_ALL] or len(options) <= MOST else _rare(options, own, ctx.meta["--target"])
         text, self.help, self.epilog = self.help, _unwrapped(self.help or ""), None
@@ -82,25 +82,25 @@ def _target_of(args: list[str]) -> str:
     return ""
 
 
-def _families_of(option: Any) -> set[str]:
+def _backends_of(option: Any) -> set[str]:
     """Return the titles of the NPUs that an option is for; an empty set for the command's own."""
-    from micronpu.targets.registry import FAMILIES
+    from micronpu.targets.registry import BACKENDS
 
-    return {family.title for family in FAMILIES.values()} & set((option.rich_help_panel or "").split(" and "))
+    return {backend.title for backend in BACKENDS.values()} & set((option.rich_help_panel or "").split(" and "))
 
 
 def _rare(options: list[Any], own: list[Any], target: str) -> list[Any]:
     """Return the options that --help leaves out."""
     from micronpu.base.errors import MicroNpuError
-    from micronpu.targets.registry import FAMILIES, find_target
+    from micronpu.targets.registry import BACKENDS, find_target
 
     try:
-        family = FAMILIES[find_target(target).family].title if target else ""
+        backend = BACKENDS[find_target(target).backend].title if target else ""
     except MicroNpuError:
-        family = ""  # the command itself lists the valid targets
+        backend = ""  # the command itself lists the valid targets
     order = ["help", *USUAL, *(option.name for option in own)]
     usual = sorted(own, key=lambda option: order.index(option.name))[:MOST]
-    return [option for option in options if option not in usual and family not in _families_of(option)]
+    return [option for option in options if option not in usual and backend not in _backends_of(option)]
 
 
 def _unwrapped(text: str) -> str:

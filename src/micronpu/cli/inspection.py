@@ -15,7 +15,7 @@ from micronpu.program.plan import read_plan
 from micronpu.program.pte import MethodSummary, TensorValue, read_pte
 from micronpu.program.states import states_of
 from micronpu.report.inspection import Delegate, Section, Tensor
-from micronpu.targets.registry import FAMILIES
+from micronpu.targets.registry import BACKENDS
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def inspect_pte(data: bytes, name: str = "The program") -> Inspection:
         segment_bytes=summary.segment_size,
         methods={n: _border(m) for n, m in summary.methods.items()},
         operators={n: m.operators for n, m in summary.methods.items()},
-        delegates=tuple(_delegate(backend, blob) for backend, blob in summary.payloads),
+        delegates=tuple(_delegate(backend_id, blob) for backend_id, blob in summary.payloads),
         named_data=tuple(Section(key, len(blob), content_of(blob)) for key, blob in summary.named_data.items()),
         pools={n: _pools(data, n) for n in summary.methods},
         states={n: _states(data, n) for n in summary.methods},
@@ -112,12 +112,12 @@ def _border(method: MethodSummary) -> tuple[Tensor, ...]:
     )
 
 
-def _delegate(backend: str, blob: bytes) -> Delegate:
+def _delegate(backend_id: str, blob: bytes) -> Delegate:
     # A core has no delegate: the name of its backend is "", which a damaged program may contain as well.
-    family = next((f for f in FAMILIES.values() if f.backend == backend), None) if backend else None
-    if family is None:
-        return Delegate(backend, len(blob), kind="of a backend that micronpu does not know")
+    backend = next((f for f in BACKENDS.values() if f.backend_id == backend_id), None) if backend_id else None
+    if backend is None:
+        return Delegate(backend_id, len(blob), kind="of a backend that micronpu does not know")
     try:
-        return family.inspect(blob)
+        return backend.inspect(blob)
     except PayloadError as error:
-        return Delegate(backend, len(blob), objection=str(error))
+        return Delegate(backend_id, len(blob), objection=str(error))

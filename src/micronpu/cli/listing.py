@@ -14,7 +14,7 @@ from micronpu.cli import console
 
 if TYPE_CHECKING:
     from micronpu.chips import Chip
-    from micronpu.targets.family import Target
+    from micronpu.targets.backend import Target
 
 
 @console.guarded
@@ -74,14 +74,14 @@ def _searched(row: dict[str, Any]) -> str:
 
 def _target(name: str, target: Target) -> dict[str, Any]:
     """Return a target as data; None for values that any chip satisfies, or that are unknown."""
-    from micronpu.targets.registry import FAMILIES
+    from micronpu.targets.registry import BACKENDS
 
-    family = FAMILIES[target.family]
+    backend = BACKENDS[target.backend]
     chip = target.chip
     if chip is None:
-        core, npu = (None, family.title) if family.backend else (name, None)
+        core, npu = (None, backend.title) if backend.backend_id else (name, None)
     else:
-        core, npu = chip.core, f"{family.title} {chip.npu.variant}" if chip.npu is not None else None
+        core, npu = chip.core, f"{backend.title} {chip.npu.variant}" if chip.npu is not None else None
     return {
         "name": name,
         "aliases": list(target.entry.aliases) if chip is not None else [],

@@ -42,7 +42,7 @@ from micronpu.cli.quantization import How, quantization_of
 from micronpu.cli.reports import NOWHERE, Reports
 from micronpu.cli.reproduce import reproduce
 from micronpu.report.manifest import Manifest, Sources
-from micronpu.targets.registry import FAMILIES
+from micronpu.targets.registry import BACKENDS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -105,7 +105,7 @@ Sparse = Annotated[
     console.option(
         "2:4",
         "Prune two of every four weights first, for an NPU that computes such layers in half the cycles "
-        f"({', '.join(f.sparse for f in FAMILIES.values() if f.sparse)}); needs a few hundred calibration inputs. "
+        f"({', '.join(f.sparse for f in BACKENDS.values() if f.sparse)}); needs a few hundred calibration inputs. "
         "Settings may follow: 2:4,max_loss=0.01 for the share of held-out samples whose top-1 result may change, "
         "max_cycles=0.7 to stop there; see docs/sparsity.md.",
     ),
@@ -453,7 +453,7 @@ def run(
         typer.Option(
             "--check",
             help="Compare the commands of the NPU with the integer graph that the program carries "
-            f"({', '.join(f.title for f in FAMILIES.values() if f.has_proof)}).",
+            f"({', '.join(f.title for f in BACKENDS.values() if f.has_proof)}).",
         ),
     ] = False,
     isolated: Annotated[

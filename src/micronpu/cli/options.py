@@ -21,7 +21,7 @@ from micronpu.cli.old_spellings import rewritten_command
 from micronpu.report.codec import attribute_texts
 
 if TYPE_CHECKING:
-    from micronpu.targets.family import Target
+    from micronpu.targets.backend import Target
     from micronpu.targets.options import Options
 
 _KEY = "micronpu.options"
@@ -102,16 +102,16 @@ def chosen_options(context: typer.Context, target: Target) -> Options:
     Raises:
         OptionError: an option of another backend, or an invalid value.
     """
-    from micronpu.targets.registry import FAMILIES, options_for
+    from micronpu.targets.registry import BACKENDS, options_for
 
-    family = FAMILIES[target.family]
+    backend = BACKENDS[target.backend]
     given: dict[str, Any] = context.meta.get(_KEY, {})
-    own = {f.name: f for f in fields(family.options)}
+    own = {f.name: f for f in fields(backend.options)}
     for name in given:
         if name not in own:
-            others = " and ".join(f.title for f in FAMILIES.values() if name in {o.name for o in fields(f.options)})
+            others = " and ".join(f.title for f in BACKENDS.values() if name in {o.name for o in fields(f.options)})
             raise OptionError(
-                f"The option {flag_of(name)} is for {others}, but {target.name} is a target with {family.title}.",
+                f"The option {flag_of(name)} is for {others}, but {target.name} is a target with {backend.title}.",
                 hint="leave it out, or another --target",
             )
     values = {name: _value(own[name], value) for name, value in given.items()}
@@ -121,14 +121,14 @@ def chosen_options(context: typer.Context, target: Target) -> Options:
 
 def _with_npu_options(name: str, command: Callable[..., None]) -> Any:
     """Return the command with the options of its signature and those of the fields."""
-    from micronpu.targets.registry import FAMILIES
+    from micronpu.targets.registry import BACKENDS
 
     chosen: dict[str, list[tuple[str, Field[Any], str]]] = {}
-    for family in FAMILIES.values():
-        texts = attribute_texts(family.options)
-        for field in fields(family.options):
+    for backend in BACKENDS.values():
+        texts = attribute_texts(backend.options)
+        for field in fields(backend.options):
             if field.name != "silicon":
-                chosen.setdefault(field.name, []).append((family.title, field, texts.get(field.name, "")))
+                chosen.setdefault(field.name, []).append((backend.title, field, texts.get(field.name, "")))
     own = inspect.signature(command, eval_str=True).parameters.values()
 
     def run(**given: Any) -> None:

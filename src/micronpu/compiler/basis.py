@@ -27,7 +27,7 @@ from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import read_quantization
 from micronpu.report.basis import Basis
 from micronpu.targets.options import Options
-from micronpu.targets.registry import FAMILIES, find_target, options_for
+from micronpu.targets.registry import BACKENDS, find_target, options_for
 from micronpu.transforms.sparsity.options import SparsityOptions, sparsity_options
 from micronpu.transforms.wanted import Transforms
 
@@ -139,7 +139,7 @@ def basis_of(wanted: Wanted, digests: Mapping[str, Digests]) -> Basis:
         before = f"{method}: " if method else ""
         model |= {before + name: value for name, value in own.model.items()}
         data |= {before + name: value for name, value in own.data.items()}
-    return Basis(model, data, wanted.told(), _tools(FAMILIES[find_target(wanted.target).family].packages), _machine())
+    return Basis(model, data, wanted.told(), _tools(BACKENDS[find_target(wanted.target).backend].packages), _machine())
 
 
 def _tools(packages: Iterable[str]) -> dict[str, str]:

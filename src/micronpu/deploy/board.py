@@ -14,8 +14,8 @@ from micronpu.chips.core import USUAL, Core, InstructionSet, find_core, runs_cms
 from micronpu.deploy.pools import Pools
 from micronpu.program.plan import Plan
 from micronpu.report.memory import Item, Region
-from micronpu.targets.family import Target
-from micronpu.targets.registry import FAMILIES, core_library, find_target, firmware_of, options_for
+from micronpu.targets.backend import Target
+from micronpu.targets.registry import BACKENDS, core_library, find_target, firmware_of, options_for
 
 SRAM_ONLY, DEDICATED_SRAM = "Sram_Only", "Dedicated_Sram"
 
@@ -288,7 +288,7 @@ def _own_target(options: dict[str, str], accelerator: str) -> Target | None:
 
 def _core(target: Target) -> str:
     """Return the core of a target's chip, or else the one that its backend knows."""
-    return target.chip.core if target.chip is not None else FAMILIES[target.family].core_beside(target.silicon)
+    return target.chip.core if target.chip is not None else BACKENDS[target.backend].core_beside(target.silicon)
 
 
 def _check(plan: Plan, target: Target, accelerator: str) -> None:
@@ -298,16 +298,16 @@ def _check(plan: Plan, target: Target, accelerator: str) -> None:
         OptionError: the reason.
     """
     hint = "the target that the program was compiled for"
-    families = {family.backend: family for family in FAMILIES.values() if family.backend}
-    for backend in plan.backends:
-        family = families.get(backend)
-        if family is None:
+    backends = {backend.backend_id: backend for backend in BACKENDS.values() if backend.backend_id}
+    for backend_id in plan.backends:
+        backend = backends.get(backend_id)
+        if backend is None:
             raise OptionError(
-                f"The program calls the delegate {backend}, which no target of micronpu has.", hint="another program"
+                f"The program calls the delegate {backend_id}, which no target of micronpu has.", hint="another program"
             )
-        if family.name != target.family:
-            other = FAMILIES[target.family].title
-            raise OptionError(f"The program is for {family.title}, but {target.name} is for {other}.", hint=hint)
+        if backend.name != target.backend:
+            other = BACKENDS[target.backend].title
+            raise OptionError(f"The program is for {backend.title}, but {target.name} is for {other}.", hint=hint)
     if accelerator and accelerator != target.silicon:
         raise OptionError(
             f"The program's command stream is for {accelerator}, but {target.name} has {target.silicon}.", hint=hint

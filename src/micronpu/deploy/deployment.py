@@ -55,7 +55,7 @@ from micronpu.program.plan_check import check_plan
 from micronpu.program.states import states_of
 from micronpu.program.strip import strip
 from micronpu.report.memory import Item, Region
-from micronpu.targets.registry import FAMILIES
+from micronpu.targets.registry import BACKENDS
 
 SECTION = "network_model_sec"
 """Section of the program, with the name of Arm's examples."""
@@ -415,7 +415,7 @@ def _check_names(source: str, plan: Plan, states: Sequence[str]) -> None:
 def _versions() -> dict[str, str]:
     """Return versions of the installed tools."""
     found = {"micronpu": VERSION}
-    for tool in ("executorch", *(tool for family in FAMILIES.values() for tool in family.tools)):
+    for tool in ("executorch", *(tool for backend in BACKENDS.values() for tool in backend.tools)):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[tool] = metadata.version(tool)
     return found

@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from micronpu.deploy.data import needs_data
 from micronpu.program.plan import Plan, Value
-from micronpu.targets.registry import FAMILIES, firmware_of
+from micronpu.targets.registry import BACKENDS, firmware_of
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ ON_CORE = Sizes(
 """ExecuTorch 1.5 on any 32-bit Arm core with the EABI."""
 _MOST_AXES = 16
 """`kTensorDimensionLimit` of ExecuTorch; an axis takes a byte."""
-HANDLES = {family.backend: family.firmware().handle_bytes for family in FAMILIES.values() if family.backend}
+HANDLES = {backend.backend_id: backend.firmware().handle_bytes for backend in BACKENDS.values() if backend.backend_id}
 """Bytes of a delegate's own handle, by backend."""
 
 

@@ -21,7 +21,7 @@ from micronpu.recipes.chips import (
 from micronpu.recipes.combine import combine
 from micronpu.recipes.files import FILES, FilesStage, stages_with_files
 from micronpu.recipes.lowering import CorePartitioner, OutliningPartitioner
-from micronpu.recipes.providers import BY_FAMILY, PROVIDERS
+from micronpu.recipes.providers import BY_BACKEND, PROVIDERS
 from micronpu.targets.cortexm.recipes import CortexMRecipeType
 from micronpu.targets.ethosu.recipes import EthosURecipeType
 from micronpu.targets.neutron.recipes import NeutronRecipeType
@@ -46,9 +46,9 @@ __all__ = [
     "stages_with_files",
 ]
 
-NeutronRecipeProvider = BY_FAMILY["neutron"]
-EthosURecipeProvider = BY_FAMILY["ethos-u"]
-CortexMRecipeProvider = BY_FAMILY["cortex-m"]
+NeutronRecipeProvider = BY_BACKEND["neutron"]
+EthosURecipeProvider = BY_BACKEND["ethos-u"]
+CortexMRecipeProvider = BY_BACKEND["cortex-m"]
 
 for _provider in PROVIDERS:
     recipe_registry.register_backend_recipe_provider(_provider)

@@ -9,7 +9,7 @@ from executorch.export import ExportRecipe
 from micronpu.base.errors import OptionError
 from micronpu.quantize.config import Activations
 from micronpu.recipes.providers import RecipeOptions, device_recipe, split_options, unknown_options
-from micronpu.targets.registry import FAMILIES, find_target, options_for
+from micronpu.targets.registry import BACKENDS, find_target, options_for
 
 Quantization = Literal["int8", "int8_qat", "int16", "int16_qat"]
 """Activations of 8 or 16 bits; quantized after or during training (QAT). Weights are int8."""
@@ -50,17 +50,17 @@ def get_chip_recipe(target: str, quantization: Quantization = "int8", **options:
     if quantization not in get_args(Quantization):
         raise OptionError(f"`quantization` is {quantization!r}.", hint=f"one of {', '.join(get_args(Quantization))}")
     chosen = find_target(target)
-    family = FAMILIES[chosen.family]
-    (common, own), unknown = split_options(options, RecipeOptions, family.options)
-    silicon = next((name for name in ("silicon", family.options.silicon_key) if name in options), None)
+    backend = BACKENDS[chosen.backend]
+    (common, own), unknown = split_options(options, RecipeOptions, backend.options)
+    silicon = next((name for name in ("silicon", backend.options.silicon_key) if name in options), None)
     if silicon is not None:
         raise OptionError(
             f"The recipe for {chosen.name} was given `{silicon}`, which the chip decides.",
             hint="leave it out, or another chip",
         )
     if unknown:
-        raise unknown_options(chosen.name, list(unknown), RecipeOptions, family.options)
-    device = family.device(options_for(chosen, given=own), chosen.name, chosen.core)
+        raise unknown_options(chosen.name, list(unknown), RecipeOptions, backend.options)
+    device = backend.device(options_for(chosen, given=own), chosen.name, chosen.core)
     checked, is_qat = RecipeOptions(**common), quantization.endswith("_qat")
     checked.check(f'{chosen.name} with "{quantization}"', is_qat)
     activations: Activations = "int16" if quantization.startswith("int16") else "int8"

@@ -29,7 +29,7 @@ from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.lower import with_delegates
 from micronpu.quantize.config import Borders
 from micronpu.report.delegation import DelegationReport
-from micronpu.targets.registry import FAMILIES, core_device
+from micronpu.targets.registry import BACKENDS, core_device
 from micronpu.upstream.executorch import edge_config
 
 
@@ -108,8 +108,8 @@ def core_of(partitioner: Partitioner) -> Core | None:
 
 def plan_scratch(edge: EdgeProgramManager) -> list[Any]:
     """Plan memory for the scratch tensors of CMSIS-NN's kernels; for ``edge_manager_transform_passes``."""
-    for family in FAMILIES.values():
-        family.plan_scratch(edge)
+    for backend in BACKENDS.values():
+        backend.plan_scratch(edge)
     return []
 
 

@@ -28,9 +28,9 @@ from micronpu.recipes.lowering import (
     plan_scratch,
 )
 from micronpu.recipes.quantization import aware_training, post_training
-from micronpu.targets.family import Family
+from micronpu.targets.backend import Backend
 from micronpu.targets.options import Options
-from micronpu.targets.registry import FAMILIES
+from micronpu.targets.registry import BACKENDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,22 +184,22 @@ class _Provider(BackendRecipeProvider):
         """Return the recipe for checked options."""
 
 
-class FamilyRecipeProvider(_Provider):
+class NpuRecipeProvider(_Provider):
     """Recipes of a backend; options are the fields of `RecipeOptions` and of the backend's options."""
 
-    family: Family
+    backend: Backend
 
     def _create(
         self, name: str, own: dict[str, Any], options: RecipeOptions, is_qat: bool, activations: Activations
     ) -> ExportRecipe:
-        chosen = self.family.options(**({"silicon": self.family.usual} | own))
-        return device_recipe(name, self.family.device(chosen), options, is_qat, activations)
+        chosen = self.backend.options(**({"silicon": self.backend.usual} | own))
+        return device_recipe(name, self.backend.device(chosen), options, is_qat, activations)
 
 
-def provider_of(family: Family) -> type[FamilyRecipeProvider]:
-    types = family.recipes()
-    members = {"family": family, "types": types, "options": family.options, "__doc__": FamilyRecipeProvider.__doc__}
-    return type(types.__name__.replace("Type", "Provider"), (FamilyRecipeProvider,), members)
+def provider_of(backend: Backend) -> type[NpuRecipeProvider]:
+    types = backend.recipes()
+    members = {"backend": backend, "types": types, "options": backend.options, "__doc__": NpuRecipeProvider.__doc__}
+    return type(types.__name__.replace("Type", "Provider"), (NpuRecipeProvider,), members)
 
 
 def device_recipe(
@@ -210,7 +210,7 @@ def device_recipe(
     return build(name, quantizer, OutliningPartitioner(device, io=options.io), options)
 
 
-BY_FAMILY = {name: provider_of(family) for name, family in FAMILIES.items()}
+BY_BACKEND = {name: provider_of(backend) for name, backend in BACKENDS.items()}
 """Provider class of each backend."""
 
-PROVIDERS: tuple[_Provider, ...] = tuple(provider() for provider in BY_FAMILY.values())
+PROVIDERS: tuple[_Provider, ...] = tuple(provider() for provider in BY_BACKEND.values())

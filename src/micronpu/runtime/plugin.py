@@ -27,7 +27,7 @@ from micronpu.host.library import load_library
 from micronpu.host.litert_executor import Buffer, LiteRtProgram, Mode, OperatorTrace
 from micronpu.host.proof import CarriedReference, Executor, Proof
 from micronpu.host.tosa_executor import TosaProgram
-from micronpu.targets.registry import family_with
+from micronpu.targets.registry import backend_with
 from micronpu.upstream.executorch import bindings
 
 _ABI_VERSION = 7
@@ -193,7 +193,7 @@ class Plugin:
 
     def _create(
         self,
-        backend: bytes,
+        backend_id: bytes,
         model: int,
         size: int,
         graph: int,
@@ -207,10 +207,11 @@ class Plugin:
             return kind(content, Mode(mode) & ~Mode.GRAPH, num_inputs, num_outputs)
 
         def own() -> Executor:
-            family = family_with(backend.decode())
-            if family is None:
+            backend = backend_with(backend_id.decode())
+            if backend is None:
                 raise PayloadError(
-                    f"No family has the delegate {backend.decode()}.", hint="the micronpu that its plug-in belongs to"
+                    f"No family has the delegate {backend_id.decode()}.",
+                    hint="the micronpu that its plug-in belongs to",
                 )
             content = self._held(model, size)
             carried = ctypes.string_at(graph, graph_size) if graph else None
@@ -218,10 +219,10 @@ class Plugin:
             proof: Proof | None = getattr(self._local, "proofs", {}).get(content)
             if proof is not None and proof.reference is None and carried is not None:
                 proof.reference = CarriedReference(flatbuffer(carried))
-            return family.executor(content, Mode(mode), num_inputs, num_outputs, make, proof)
+            return backend.executor(content, Mode(mode), num_inputs, num_outputs, make, proof)
 
         def work() -> int:
-            program = own() if backend else flatbuffer(ctypes.string_at(model, size))
+            program = own() if backend_id else flatbuffer(ctypes.string_at(model, size))
             handle = next(self._handles)
             self._programs[handle] = program
             return handle

@@ -27,7 +27,7 @@ from micronpu.runtime.isolated import IsolatedProgram
 from micronpu.runtime.native import NativeError, NativeMethods, has_all, has_arrays
 from micronpu.runtime.plugin import Plugin, load_plugin
 from micronpu.runtime.run_options import RunOptions
-from micronpu.targets.registry import FAMILIES, family_with
+from micronpu.targets.registry import BACKENDS, backend_with
 from micronpu.upstream.executorch import load_program, registered_backends, registered_operators
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ Python's lock in between, so overlapping calls would restore each other's state 
 _UNNAMED = "The program"
 VALUES = ".values"
 """Suffix of a file with recorded values, added to the name of its ETDump."""
-_DELEGATES = frozenset(family.backend for family in FAMILIES.values() if family.backend)
+_DELEGATES = frozenset(backend.backend_id for backend in BACKENDS.values() if backend.backend_id)
 """Delegates that the plug-in registers; others come with ExecuTorch's Python interface."""
 _Bytes = bytes | bytearray | memoryview
 
@@ -119,8 +119,8 @@ class HostProgram:
         if self._checks_digest and self._is_isolated(is_file=not isinstance(source, _Bytes)):
             build_plugin()  # that process may neither start a compiler nor write files
             for delegate in {d for m in self._methods.values() for d in m.delegates}:
-                if (family := family_with(delegate)) is not None:
-                    family.build_host()
+                if (backend := backend_with(delegate)) is not None:
+                    backend.build_host()
             called = sorted({operator for m in self._methods.values() for operator in m.operators})
             operators = called if self._may_be_native() else None
             self._isolated = IsolatedProgram(self._data, self._name, self.options, method, operators)
@@ -459,7 +459,7 @@ class HostProgram:
     def _most_recorded(self) -> int:
         """Upper bound of the bytes that one run records in a debug buffer."""
         pairs = zip(self._summary.delegates, self._summary.payloads, strict=True)
-        own = (f.recorded_bytes(payload) for name, payload in pairs if (f := family_with(name)) is not None)
+        own = (f.recorded_bytes(payload) for name, payload in pairs if (f := backend_with(name)) is not None)
         return self._summary.recorded_outside + sum(own)
 
     def _reserve(self) -> None:
@@ -527,16 +527,16 @@ def _proofs(summary: PteSummary, name: str, references: Mapping[bytes, Reference
     """
     found: dict[bytes, Proof] = {}
     for delegate, payload in summary.payloads:
-        family = family_with(delegate)
-        if family is None or not family.has_proof:
+        backend = backend_with(delegate)
+        if backend is None or not backend.has_proof:
             continue
-        proof = family.proof(payload, summary.named_data, references.get(payload))
+        proof = backend.proof(payload, summary.named_data, references.get(payload))
         if proof is None:
             raise OptionError(
                 f"{name} carries no integer graph, with which its command stream could be compared.",
                 hint="compile it with carry_graph=True, or CompiledProgram.run(..., check=True)",
             )
-        found[family.whole(payload, summary.named_data)] = proof
+        found[backend.whole(payload, summary.named_data)] = proof
     if not found:
         raise OptionError(
             f"{name} has no command stream that runs here, so that there is nothing to check.",

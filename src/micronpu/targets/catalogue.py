@@ -5,8 +5,8 @@ from __future__ import annotations
 from micronpu.base.extensions import PASSES, extensions, package_of
 from micronpu.passes.pipeline import FINISH, SETTLE, SIMPLIFY
 from micronpu.quantize.switches import float_rewrites
-from micronpu.targets.family import sentences
-from micronpu.targets.registry import FAMILIES
+from micronpu.targets.backend import sentences
+from micronpu.targets.registry import BACKENDS
 
 
 def catalogue() -> dict[str, dict[str, str]]:
@@ -15,8 +15,8 @@ def catalogue() -> dict[str, dict[str, str]]:
         "Rewrites of the float program, before it is quantized": float_rewrites(),
         "Passes over the graph of a partition": sentences((*SIMPLIFY, *SETTLE, *FINISH)),
     }
-    for family in FAMILIES.values():
-        found |= family.rewrites()
+    for backend in BACKENDS.values():
+        found |= backend.rewrites()
     if installed := {name: package_of(point) for name, point in extensions(PASSES).items()}:
         found["Passes of installed packages, for Pipeline.before and Pipeline.after"] = installed
     return found

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from micronpu.base.errors import OptionError, RuntimeUnavailableError, first_line
-from micronpu.base.extensions import BACKENDS, extensions, load, package_of
+from micronpu.base.extensions import BACKEND_POINTS, extensions, load, package_of
 from micronpu.chips import Chip, Chips, TargetEntry, shipped_chips
 from micronpu.chips.core import Core
-from micronpu.targets.cortexm.family import CortexM
-from micronpu.targets.ethosu.family import EthosU
-from micronpu.targets.family import Family, Target
+from micronpu.targets.backend import Backend, Target
+from micronpu.targets.cortexm.backend import CortexM
+from micronpu.targets.ethosu.backend import EthosU
 from micronpu.targets.firmware import Firmware, KernelLibrary
-from micronpu.targets.neutron.family import Neutron
+from micronpu.targets.neutron.backend import Neutron
 
 if TYPE_CHECKING:
     from micronpu.partition.device import Device
@@ -26,17 +26,17 @@ BROKEN: dict[str, OptionError] = {}
 """Unusable backends of other packages, by the name of their entry point, with the reason."""
 
 
-def _families() -> Iterator[Family]:
+def _backends() -> Iterator[Backend]:
     """Our backends, and those of other packages that can be loaded."""
     own = (Neutron(), EthosU(), CortexM())
     yield from own
-    taken = {name for family in own for name in (family.name, family.backend)}
-    for name, point in extensions(BACKENDS).items():
+    taken = {name for backend in own for name in (backend.name, backend.backend_id)}
+    for name, point in extensions(BACKEND_POINTS).items():
         try:
-            family = load(point, Family, "class derived from micronpu.targets.family.Family")()
-            if family.name in taken or (family.backend and family.backend in taken):
+            backend = load(point, Backend, "class derived from micronpu.targets.backend.Backend")()
+            if backend.name in taken or (backend.backend_id and backend.backend_id in taken):
                 clash = f"The backend `{name}` of the package {package_of(point)} has the name of another one."
-                raise OptionError(clash, hint="another `name` and `backend`")
+                raise OptionError(clash, hint="another `name` and `backend_id`")
         except OptionError as error:
             BROKEN[name] = error
             continue
@@ -44,12 +44,12 @@ def _families() -> Iterator[Family]:
             what = f"The backend `{name}` of the package {package_of(point)} cannot be made: {first_line(error)}."
             BROKEN[name] = OptionError(what, hint="a newer version, or pip uninstall")
             continue
-        taken |= {family.name, family.backend}
-        yield family
+        taken |= {backend.name, backend.backend_id}
+        yield backend
 
 
-FAMILIES: dict[str, Family] = {family.name: family for family in _families()}
-"""Backends by `Family.name`."""
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in _backends()}
+"""Backends by `Backend.name`."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -57,20 +57,22 @@ Result = TypeVar("Result")
 _SUFFIX = ".toml"
 
 
-def family_with(backend: str) -> Family | None:
+def backend_with(backend_id: str) -> Backend | None:
     """Return the backend of a delegate by its name; None if no backend has it."""
-    return next((family for family in FAMILIES.values() if family.backend and family.backend == backend), None)
+    return next(
+        (backend for backend in BACKENDS.values() if backend.backend_id and backend.backend_id == backend_id), None
+    )
 
 
-def firmware_of(backend: str) -> Firmware | None:
+def firmware_of(backend_id: str) -> Firmware | None:
     """Firmware requirements of a delegate by its name; None if no backend has it."""
-    family = family_with(backend)
-    return family.firmware() if family is not None else None
+    backend = backend_with(backend_id)
+    return backend.firmware() if backend is not None else None
 
 
 def core_libraries() -> list[KernelLibrary]:
     """The kernel libraries of the backends."""
-    return [library for family in FAMILIES.values() if (library := family.kernels()) is not None]
+    return [library for backend in BACKENDS.values() if (library := backend.kernels()) is not None]
 
 
 def core_library(namespace: str) -> KernelLibrary | None:
@@ -84,24 +86,24 @@ def core_device(core: Core) -> Device:
     Raises:
         OptionError: no backend has kernels for the core.
     """
-    devices = (family.core_device(core) for family in FAMILIES.values())
+    devices = (backend.core_device(core) for backend in BACKENDS.values())
     found = next((device for device in devices if device is not None), None)
     if found is None:
         raise OptionError(f"No family has kernels for the core {core.name}.", hint="a target without a core")
     return found
 
 
-def family_of(chip: Chip) -> Family:
+def backend_of(chip: Chip) -> Backend:
     """Return the backend of a chip.
 
     Raises:
         OptionError: there is none with the name in its file.
     """
-    for family in FAMILIES.values():
-        if family.has(chip):
-            return family
+    for backend in BACKENDS.values():
+        if backend.has(chip):
+            return backend
     given = chip.npu.family if chip.npu is not None else ""
-    known = ", ".join(f'"{family.name}"' for family in FAMILIES.values() if family.backend)
+    known = ", ".join(f'"{backend.name}"' for backend in BACKENDS.values() if backend.backend_id)
     raise OptionError(
         f"The NPU family in the chip file {chip.file or chip.name} is {given!r}.",
         hint=f"one of {known}, or no table [npu] for a core alone",
@@ -114,8 +116,8 @@ def chip_targets(chip: Chip) -> list[Target]:
     Raises:
         OptionError: there is no such backend, or its section of the chip is invalid.
     """
-    family = family_of(chip)
-    return [Target(entry, family.name, family.silicon(chip), chip) for entry in chip.targets]
+    backend = backend_of(chip)
+    return [Target(entry, backend.name, backend.silicon(chip), chip) for entry in chip.targets]
 
 
 def all_targets(chips: Chips | None = None) -> dict[str, Target]:
@@ -126,22 +128,22 @@ def all_targets(chips: Chips | None = None) -> dict[str, Target]:
     """
     chips = shipped_chips() if chips is None else chips
     found = {t.name: t for chip in chips.values() for t in chip_targets(chip)}
-    for family in FAMILIES.values():
-        for name, title in family.bare().items():
-            found[name] = Target(TargetEntry(name, title), family.name, name)
+    for backend in BACKENDS.values():
+        for name, title in backend.bare().items():
+            found[name] = Target(TargetEntry(name, title), backend.name, name)
     return found
 
 
 def target_examples() -> dict[str, str]:
     """Examples of targets with descriptions: per backend a chip and an NPU or core without chip, and a chip file."""
     found: dict[str, str] = {}
-    for family in FAMILIES.values():
-        own = [target for target in all_targets().values() if target.family == family.name]
-        chips = [(t.chip, t.entry.aliases) for t in own if t.chip and t.entry.aliases and t.silicon == family.usual]
+    for backend in BACKENDS.values():
+        own = [target for target in all_targets().values() if target.backend == backend.name]
+        chips = [(t.chip, t.entry.aliases) for t in own if t.chip and t.entry.aliases and t.silicon == backend.usual]
         # Prefer chips that are sold on a board; several aliases mean several chips.
         chips.sort(key=lambda known: (not known[0].boards, len(known[1])))
-        found |= {aliases[0]: f"{chip.title}, {family.title}" for chip, aliases in chips[:1]}
-        found |= {name: what for name, what in family.bare().items() if name == family.usual}
+        found |= {aliases[0]: f"{chip.title}, {backend.title}" for chip, aliases in chips[:1]}
+        found |= {name: what for name, what in backend.bare().items() if name == backend.usual}
     return found | {f"my_chip{_SUFFIX}": "a chip file of your own"}
 
 
@@ -229,14 +231,14 @@ def options_for(target: Target, options: Options | None = None, given: Mapping[s
         OptionError: they are for another backend or other silicon.
         RuntimeUnavailableError: the backend's compiler is not installed.
     """
-    family = FAMILIES[target.family]
-    _check_installed(family)
+    backend = BACKENDS[target.backend]
+    _check_installed(backend)
     if options is None:
-        return family.choose(target, given)
-    hint = f'{family.options.__name__}("{target.silicon}")'
-    if not isinstance(options, family.options):
+        return backend.choose(target, given)
+    hint = f'{backend.options.__name__}("{target.silicon}")'
+    if not isinstance(options, backend.options):
         raise OptionError(
-            f"The target {target.name} takes {family.options.__name__}, but the options are of type "
+            f"The target {target.name} takes {backend.options.__name__}, but the options are of type "
             f"{type(options).__name__}.",
             hint=hint,
         )
@@ -245,12 +247,12 @@ def options_for(target: Target, options: Options | None = None, given: Mapping[s
     return options
 
 
-def _check_installed(family: Family) -> None:
-    what, remedy = family.missing()
+def _check_installed(backend: Backend) -> None:
+    what, remedy = backend.missing()
     if what:
-        others = [f.title for f in FAMILIES.values() if not f.missing()[0]]
+        others = [f.title for f in BACKENDS.values() if not f.missing()[0]]
         raise RuntimeUnavailableError(
-            f"A program for {family.title} needs {what}, which is not installed.",
+            f"A program for {backend.title} needs {what}, which is not installed.",
             hint=f"{remedy}, or a target of another family: {', '.join(others)}" if others else remedy,
         )
 
@@ -266,6 +268,6 @@ def device_for(name: str, options: Options | None = None) -> Device:
         OptionError: there is no such target, or the options are for another one.
     """
     target = find_target(name)
-    device = FAMILIES[target.family].device(options_for(target, options), target.name, target.core)
+    device = BACKENDS[target.backend].device(options_for(target, options), target.name, target.core)
     device.chip = target.chip
     return device

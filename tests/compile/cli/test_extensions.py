@@ -14,7 +14,7 @@ USE = """
 import torch
 import micronpu
 import micronpu.recipes
-from micronpu.targets.registry import FAMILIES
+from micronpu.targets.registry import BACKENDS
 
 class Twice(torch.nn.Module):
     def forward(self, x):

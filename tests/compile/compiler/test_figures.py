@@ -43,7 +43,7 @@ def compiled(target: str, **options: Any) -> micronpu.CompiledProgram:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_report_of_every_family_keeps_the_schema(target):
+def test_the_report_of_every_backend_keeps_the_schema(target):
     report = compiled(target).report
     jsonschema.validate(json.loads(report.to_json()), json.loads(PLACE.read_text()))
     assert DelegationReport.from_json(report.to_json()).to_dict() == report.to_dict()

@@ -15,7 +15,7 @@ import micronpu
 from micronpu.ir.op import Quantization
 from micronpu.ops import ATEN_IMPORTS
 
-FAMILIES = ("imxrt700", "corstone300")
+BACKENDS = ("imxrt700", "corstone300")
 
 
 class Net(nn.Module):
@@ -43,7 +43,7 @@ BORDERS = {
 }
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("name", BORDERS)
 def test_integer_outputs_take_the_grid_that_an_operator_dictates(name, target):
     """Calibration sees weak answers only; the program must be able to give strong ones, and does so in one rounding."""
@@ -87,7 +87,7 @@ IN_PLACE: dict[str, nn.Module] = {
 }
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_writes_into_the_input(name, target):
     model, x = IN_PLACE[name].eval(), torch.randn(1, 3, 6, 6, generator=torch.Generator().manual_seed(0))
@@ -169,7 +169,7 @@ PER_CHANNEL: dict[str, tuple[tuple[str, ...], nn.Module, tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("name", PER_CHANNEL)
 def test_weights_per_channel_are_delegated_after_training(name, target):
     _, model, shape = PER_CHANNEL[name]
@@ -224,7 +224,7 @@ MASKS: dict[str, nn.Module] = {
 }
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_of_truth_values_are_finite_before_ranges_are_observed(name, target):
     generator = torch.Generator().manual_seed(0)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from tests.compile.nearness import FAMILIES, decibels
+from tests.compile.nearness import BACKENDS, decibels
 from torch import nn
 
 import micronpu
@@ -104,7 +104,7 @@ class ByHand(nn.Module):
         return results
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_what_is_written_by_hand_behind_a_mask_is_near_float(target):
     shown = torch.eye(8).bool() | torch.eye(8).bool().roll(1, 0) | torch.eye(8).bool().roll(2, 0)
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.compile.nearness import FAMILIES, decibels, sqnr_of
+from tests.compile.nearness import BACKENDS, decibels, sqnr_of
 from tests.compile.small import Small, Tensors
 from torch import nn
 
@@ -43,7 +43,7 @@ def _scores(random: torch.Generator) -> Tensors:
     return torch.randn(1, 12, 12, generator=random), edges.float()
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("axis", [1, 2])
 def test_what_a_mask_hides_takes_no_steps_from_the_scores_that_count(axis, target):
     assert min(decibels(_masked(axis), _scores, target)) >= 30.0
@@ -66,7 +66,7 @@ def _hidden(_: Small, x: torch.Tensor, edges: torch.Tensor) -> Tensors:
     )
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_what_a_mask_hides_from_a_maximum_or_a_function_takes_no_steps_either(target):
     assert min(decibels(Small(_hidden), _scores, target)) >= 30.0
 
@@ -91,7 +91,7 @@ def _spelled_out(_: Small, x: torch.Tensor) -> Tensors:
     )
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_a_function_that_is_spelled_out_is_rounded_once(target):
     assert min(decibels(Small(_spelled_out), _noise, target)) >= 30.0
 
@@ -154,7 +154,7 @@ def _averages(_: Small, x: torch.Tensor) -> Tensors:
     )
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_averages_of_whole_numbers_lie_between_them(target):
     assert min(decibels(Small(_averages), _steps, target)) >= 30.0
 
@@ -179,7 +179,7 @@ def _rounded(_: Small, x: torch.Tensor) -> Tensors:
     return torch.round(3 * x).mean((2, 3)), F.avg_pool2d(torch.round(3 * x), 2), torch.round(x) * 0.5
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("function", [_resized, _rounded])
 def test_rounding_moves_nothing_past_what_it_is_compared_with(function, target):
     assert min(decibels(Small(function), _noise, target)) >= 30.0
@@ -204,7 +204,7 @@ def _one_of_several(_: Small, x: torch.Tensor) -> Tensors:
     )
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("function", [_around_zero, _one_of_several])
 def test_jumps_are_as_near_as_steps_of_int8_allow(function, target):
     """Zero is a step of every grid, so that what is nearer to it than half a step is neither above it nor below.
@@ -232,7 +232,7 @@ def _on_a_grid(random: torch.Generator) -> Tensors:
     return (x * _STEP,)
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_numbers_that_differ_by_a_third_of_a_step_are_compared(target):
     bounds = torch.tensor([3.3, 7.3, 11.3, 15.3, 16.3]) * _STEP
 
@@ -259,7 +259,7 @@ def _some_rows_of_zeros(random: torch.Generator) -> Tensors:
     return torch.randn(1, 8, 8, generator=random) * shown, torch.randn(1, 8, 8, generator=random)
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_a_row_of_zeros_takes_no_steps_from_the_others(target):
     assert min(decibels(Small(_over_their_size), _some_rows_of_zeros, target)) >= 25.0
 
@@ -275,7 +275,7 @@ def _equal(_: Small, x: torch.Tensor, y: torch.Tensor) -> Tensors:
     )
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_equal_numbers_are_equal_on_grids_of_their_own(target):
     def numbers(random: torch.Generator) -> Tensors:
         return tuple(torch.randint(-n, n + 1, (1, 4, 16, 16), generator=random) / 3 + 0.1 for n in (9, 14))
@@ -305,7 +305,7 @@ class Head(nn.Module):
         return last[..., :2].permute(0, 3, 1, 2), y[:, 2:4], y[:, 4:], y[:, 3]
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_an_assignment_to_a_part_takes_no_steps_from_the_others(target):
     assigned, apart = (decibels(Head(assigns), _noise, target) for assigns in (True, False))
     assert min(apart) >= 40.0
@@ -324,7 +324,7 @@ def _joined(_: Small, x: torch.Tensor) -> Tensors:
     )
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_a_part_of_a_concatenation_keeps_its_own_grid(target):
     assert min(decibels(Small(_joined), _noise, target)) >= 30.0
 
@@ -337,7 +337,7 @@ def _joined_and_read(_: Small, x: torch.Tensor) -> Tensors:
     return torch.cat([share, large, small], 1), share * 0.7, small + 0.01, stacked, pooled - 0.3
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_what_is_joined_with_larger_values_keeps_its_own_grid_for_others(target):
     assert min(decibels(Small(_joined_and_read), _noise, target)) >= 35.0
 
@@ -370,7 +370,7 @@ class JoinedTwice(Dense):
         return one.mean((2, 3)), nested, third(nested), torch.cat([large, one], 1), torch.cat([nested, x * 30], 1)
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_what_is_joined_again_and_again_is_on_the_grid_of_where_it_is_read(target):
     means, whole = decibels(Dense(), _noise, target)
     assert means >= 30.0 and whole >= 24.0
@@ -391,7 +391,7 @@ def _averages_joined(_: Small, x: torch.Tensor) -> Tensors:
     )
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_what_is_joined_is_not_on_the_grid_of_an_average_or_a_softmax(target):
     assert min(decibels(Small(_averages_joined), _noise, target)) >= 28.0
 
@@ -411,7 +411,7 @@ def _extrema(_: Small, x: torch.Tensor) -> Tensors:
     )
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_an_extremum_is_on_a_grid_of_its_results_where_its_operands_are_much_larger(target):
     assert min(decibels(Small(_extrema), _noise, target)) >= 30.0
 
@@ -434,7 +434,7 @@ def _with_masks(_: Small, x: torch.Tensor) -> Tensors:
     )
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_a_mask_may_be_joined_with_other_values(target):
     assert min(decibels(Small(_with_masks), _steps, target)) >= 30.0
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.compile.nearness import FAMILIES
+from tests.compile.nearness import BACKENDS
 from tests.compile.quantize.chains import TARGETS, Chain, Far, Refused, Whole, judged, quantized, rows, stitched
 from tests.compile.quantize.joins import TARGETS as TARGETS_OF_JOINS
 from tests.compile.quantize.joins import wrong
@@ -127,14 +127,14 @@ def check(chosen: list[Pair], target: str) -> None:
     assert not wrong, wrong
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_some_pairs(target: str) -> None:
     check(sample(AT_ONCE), target)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(10))
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_more_pairs(target: str, group: int) -> None:
     """120 on each family."""
     check(sample(10 * AT_ONCE, seed=1)[group * AT_ONCE :][:AT_ONCE], target)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.compile.nearness import FAMILIES, decibels
+from tests.compile.nearness import BACKENDS, decibels
 from tests.compile.small import Small, Tensors, linear
 from torch import nn
 
@@ -30,7 +30,7 @@ def _network(unit: float) -> Small:
     return Small(forward, first=linear(8, 8), second=linear(8, 8))
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_a_unit_makes_no_difference(target: str):
     wanted = decibels(_network(1.0), _inputs(1.0), target)
     for unit in UNITS:
@@ -65,7 +65,7 @@ class Dead(nn.Module):
         return y, self.out(y + self.layer(x))
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_what_was_zero_throughout_computes_as_the_quantized_model_does(target: str):
     data = [-torch.rand(2, 8, generator=torch.Generator().manual_seed(i)) for i in range(24)]
     program = micronpu.compile(Dead().eval(), data[0], target, calibration=data)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.compile.nearness import FAMILIES, decibels, sqnr_of
+from tests.compile.nearness import BACKENDS, decibels, sqnr_of
 from tests.compile.small import Small, Tensors
 from torch import nn
 
@@ -64,7 +64,7 @@ def _rounded(x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
     return (x / step).round().clamp(round(low / step), round(high / step)) * step
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("name", NORMS)
 def test_small_rows_keep_their_shape(name: str, target: str):
     (found,) = decibels(NORMS[name], rows(30.0), target)
@@ -96,7 +96,7 @@ def one_in_thirty(random: torch.Generator) -> Tensors:
     return (x / 8,)
 
 
-@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("name", ["layer", "group", "rms by hand"])
 def test_a_few_large_rows_leave_the_others_their_squares(name: str, target: str):
     (found,) = decibels(NORMS[name], one_in_thirty, target)

@@ -105,7 +105,7 @@ def test_a_recipe_makes_the_program_of_compile(recipe, target):
     assert (result - MODEL(*INPUTS[1])).abs().max() < 0.02
 
 
-def test_per_tensor_weights_and_options_of_the_family():
+def test_per_tensor_weights_and_options_of_the_backend():
     options = {"operators_not_to_delegate": REFUSED, "disabled_passes": ("pad_channels",)}
     session = exported(get(NeutronRecipeType.INT8, calibration=INPUTS, per_channel=False, **options))
     program = micronpu.compile(

@@ -65,7 +65,7 @@ def test_doctor_asks_for_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow  # `.ci/run` does the same for every kind of target where nothing is installed that would be hidden
-def test_a_process_of_its_own_compiles_for_each_family() -> None:
+def test_a_process_of_its_own_compiles_for_each_backend() -> None:
     """This one has imported what is hidden."""
     targets = ["imxrt700-neutron-cortexm", "ethos-u55-128", "alif-e8-u85-ethosu-cortexm", "cortex-m33"]
     command = [sys.executable, "-m", "tests.default_install", "--hide-extras", *targets]

@@ -16,7 +16,7 @@ import micronpu
 from micronpu.frontend.program import overload_name
 from micronpu.ir.lowering import LOWERINGS, Kind
 from micronpu.ops.comparisons import OPPOSITES
-from micronpu.targets.registry import FAMILIES, device_for
+from micronpu.targets.registry import BACKENDS, device_for
 
 ROOT = Path(__file__).parents[3]
 STAND_INS = {"cudnn_batch_norm.default": "batch_norm.default", "lift_fresh.default": "lift_fresh_copy.default"}
@@ -89,10 +89,10 @@ def test_the_limits_do_not_deny_what_runs(columns: dict[str, Column]) -> None:
                 assert stays or outcome.rewrites or overload in COMPARISONS, (overload, title)
 
 
-def test_every_family_has_a_column() -> None:
+def test_every_backend_has_a_column() -> None:
     titles = [title.casefold() for title in support_tables.COLUMNS]
-    for family in FAMILIES.values():
-        assert any(title.startswith(family.title.casefold()) for title in titles), family.name
+    for backend in BACKENDS.values():
+        assert any(title.startswith(backend.title.casefold()) for title in titles), backend.name
 
 
 PART = 100

@@ -31,7 +31,7 @@ def test_the_clock_is_that_of_the_chip(anchor: Anchor) -> None:
     """A figure of another NPU than that of the target cannot stand in the file."""
     target = find_target(anchor.target)
     if anchor.processor == "core":
-        assert target.chip is None and target.family == "cortex-m"
+        assert target.chip is None and target.backend == "cortex-m"
     else:
         assert target.chip is not None and target.chip.npu is not None
         assert anchor.clock_mhz == target.chip.npu.clock_mhz

@@ -14,7 +14,7 @@ from micronpu.chips import load_chip, shipped_chips
 from micronpu.chips.chip import ACTIVATIONS, WEIGHTS, Chips, Memory, parse_chip
 from micronpu.targets.ethosu.accelerators import clock_hz, default_ini
 from micronpu.targets.neutron.target_spec import FLAVORS, NeutronNpu, NeutronTargetSpec, neutron_chips
-from micronpu.targets.registry import FAMILIES, all_targets, chip_targets, find_target, options_for
+from micronpu.targets.registry import BACKENDS, all_targets, chip_targets, find_target, options_for
 
 CHIP = """
 name = "toy"
@@ -143,7 +143,7 @@ def test_the_chips_of_the_recipes(name: str, npu: str, core: str, leftovers: boo
     target = find_target(name)
     assert target.chip is not None
     assert (target.chip.npu.variant, target.chip.core, target.core is not None) == (npu, core, leftovers)
-    if target.family == "ethos-u":
+    if target.backend == "ethos-u":
         assert options_for(target).accelerator.macs == int(npu.split("-")[1])
         assert any(m.bandwidth for m in target.chip.memories) and target.chip.npu.assumed
 
@@ -301,7 +301,7 @@ def test_a_target_from_a_users_file(tmp_path):
     path.write_text(CHIP)
     for name in (str(path), f"{path}:toy", f"{path}:toy-neutron"):
         target = find_target(name)
-        assert (target.name, target.silicon, target.family) == ("toy-neutron", str(path), "neutron")
+        assert (target.name, target.silicon, target.backend) == ("toy-neutron", str(path), "neutron")
         assert options_for(target).target_spec.macs == 4
     with pytest.raises(OptionError, match="'toy' has no Neutron"):  # reading a file leaves nothing behind
         NeutronTargetSpec("toy")
@@ -326,7 +326,7 @@ def test_two_chip_files_of_one_name(tmp_path):
 
 def test_an_ethos_u_is_a_target_without_a_chip():
     target = find_target("ethos-u55-128")
-    assert (target.family, target.silicon, target.chip) == ("ethos-u", "ethos-u55-128", None)
+    assert (target.backend, target.silicon, target.chip) == ("ethos-u", "ethos-u55-128", None)
 
 
 ETHOS_U_CHIP = """
@@ -350,7 +350,7 @@ def test_an_ethos_u_of_a_chip(tmp_path):
     path.write_text(ETHOS_U_CHIP)
     target = find_target(str(path))
     assert target.silicon == "ethos-u55-128"
-    assert FAMILIES[target.family].defaults(target) == {
+    assert BACKENDS[target.backend].defaults(target) == {
         "system_config": "",
         "memory_mode": "Sram_Only",
         "system_entries": ("core_clock=400000000",),
@@ -382,7 +382,7 @@ def test_an_ethos_u_of_a_chip(tmp_path):
         ),
     ],
 )
-def test_a_family_whose_compiler_is_missing(monkeypatch, name, package, sentence):
+def test_a_backend_whose_compiler_is_missing(monkeypatch, name, package, sentence):
     for finder in (importlib.util, importlib.machinery.PathFinder):
         there = finder.find_spec
         monkeypatch.setattr(
@@ -392,4 +392,4 @@ def test_a_family_whose_compiler_is_missing(monkeypatch, name, package, sentence
     with pytest.raises(RuntimeUnavailableError) as caught:
         options_for(find_target(name))
     assert str(caught.value).startswith(sentence)
-    assert FAMILIES[find_target(name).family].title not in str(caught.value).partition("another family")[2]
+    assert BACKENDS[find_target(name).backend].title not in str(caught.value).partition("another family")[2]

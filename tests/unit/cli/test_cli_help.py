@@ -20,7 +20,7 @@ from micronpu.cli.old_spellings import OPTIONS, rewritten_command, rewritten_opt
 from micronpu.report.budgets import Budgets
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.neutron.options import NeutronOptions
-from micronpu.targets.registry import FAMILIES, all_targets, find_target, target_examples
+from micronpu.targets.registry import BACKENDS, all_targets, find_target, target_examples
 
 # After the command, on stderr: which of the heavy libraries it has imported.
 LOADED = """
@@ -105,9 +105,9 @@ def test_without_a_target_one_of_each_kind_is_named(command):
     assert done.returncode == 1 and "No target is given" in done.stderr
     names = target_examples()
     assert all(f"{name} (" in done.stderr for name in names)
-    kinds = {(t.family, t.chip is None) for t in map(find_target, (n for n in names if not n.endswith(".toml")))}
-    assert kinds == {(t.family, t.chip is None) for t in all_targets().values()}
-    assert all(any(family.title in what for what in names.values()) for family in FAMILIES.values())
+    kinds = {(t.backend, t.chip is None) for t in map(find_target, (n for n in names if not n.endswith(".toml")))}
+    assert kinds == {(t.backend, t.chip is None) for t in all_targets().values()}
+    assert all(any(backend.title in what for what in names.values()) for backend in BACKENDS.values())
 
 
 def test_version():

@@ -15,7 +15,7 @@ from micronpu.base.errors import MicroNpuError, ModelError, OptionError, Payload
 from micronpu.container.payload import SILICON_MAGIC, Artifacts, PayloadLayout, TensorSlot, align, pack, parse
 from micronpu.container.reference import RECORD_SIZE, read_container
 from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
-from micronpu.targets.registry import FAMILIES
+from micronpu.targets.registry import BACKENDS
 
 OPTIONS = ConverterOptions("imxrt700")
 
@@ -185,13 +185,13 @@ def test_reference_container_is_read_back_through_the_payload():
 def test_what_inspect_says_of_a_container():
     artifacts = ReferenceConverter().convert(flatbuffer(operators=7), OPTIONS)
     layout = PayloadLayout((TensorSlot(0),), (TensorSlot(0),), 1)
-    seen = FAMILIES["neutron"].inspect(pack(layout, artifacts))
+    seen = BACKENDS["neutron"].inspect(pack(layout, artifacts))
     assert seen.kind.startswith("open reference container") and not seen.objection
     (record,) = (s.detail for s in seen.sections if s.name == "microcode")
     assert re.fullmatch("7 LiteRT operators, checksum [0-9a-f]{8} is right", record)
     damaged = replace(artifacts, weights=artifacts.weights[:-1] + bytes([artifacts.weights[-1] ^ 1]))
     with pytest.raises(PayloadError, match="LiteRT model in the reference container is corrupted"):
-        FAMILIES["neutron"].inspect(pack(layout, damaged))
+        BACKENDS["neutron"].inspect(pack(layout, damaged))
 
 
 def test_conversion_is_deterministic_and_ignores_the_target():

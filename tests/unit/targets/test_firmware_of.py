@@ -8,26 +8,26 @@ from micronpu.container.payload import PayloadLayout, TensorSlot, pack
 from micronpu.container.reference import reference_artifacts
 from micronpu.targets.ethosu.firmware import EthosUFirmware
 from micronpu.targets.neutron.firmware import NeutronFirmware
-from micronpu.targets.registry import FAMILIES, find_target, firmware_of
+from micronpu.targets.registry import BACKENDS, find_target, firmware_of
 
-DELEGATING = [family for family in FAMILIES.values() if family.backend]
+DELEGATING = [backend for backend in BACKENDS.values() if backend.backend_id]
 
 
-@pytest.mark.parametrize("family", DELEGATING, ids=lambda f: f.name)
-def test_every_delegate_says_how_it_is_linked(family) -> None:
-    firmware = firmware_of(family.backend)
-    assert type(firmware) is type(family.firmware())
+@pytest.mark.parametrize("backend", DELEGATING, ids=lambda f: f.name)
+def test_every_delegate_says_how_it_is_linked(backend) -> None:
+    firmware = firmware_of(backend.backend_id)
+    assert type(firmware) is type(backend.firmware())
     lines = firmware.cmake.format(name="kws", upper="KWS").splitlines()
     assert lines[-1].startswith("target_link_libraries(kws_app PRIVATE ${KWS_")
     firmware.build_note.format(accelerator="an NPU", memory_mode="a mode")  # no other words
 
 
-def test_a_delegate_of_no_family() -> None:
+def test_a_delegate_of_no_backend() -> None:
     assert firmware_of("XnnpackBackend") is None
     assert firmware_of("") is None  # a core alone delegates nothing
 
 
-def test_the_core_and_the_virtual_platform_that_a_family_knows_of() -> None:
+def test_the_core_and_the_virtual_platform_that_a_backend_knows_of() -> None:
     known = {
         "ethos-u55-128": "cortex-m55",
         "ethos-u85-256": "cortex-m85",
@@ -35,7 +35,7 @@ def test_the_core_and_the_virtual_platform_that_a_family_knows_of() -> None:
         "cortex-m33": "cortex-m33",
     }
     for name, core in known.items():
-        assert FAMILIES[find_target(name).family].core_beside(name) == core
+        assert BACKENDS[find_target(name).backend].core_beside(name) == core
     assert [n for n in known if EthosUFirmware().has_platform(n)] == ["ethos-u55-128", "ethos-u85-256"]
     assert not NeutronFirmware().has_platform("imxrt700")
 

@@ -23,19 +23,19 @@ from micronpu.ops.elementwise import Sub
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.softmax import Softmax
 from micronpu.passes.rewrite import Chain, Rewrite
+from micronpu.targets.backend import Backend
 from micronpu.targets.cortexm import rewrites as cortexm
-from micronpu.targets.family import Family
-from micronpu.targets.registry import FAMILIES
+from micronpu.targets.registry import BACKENDS
 
 
-def own(family: Family) -> tuple[Rewrite, ...]:
+def own(backend: Backend) -> tuple[Rewrite, ...]:
     """The rewrites of a family, without those of the core beside it."""
-    every = (*family.options.switchable_rewrites, *family.options.needed_rewrites)
-    return every if not family.backend else tuple(r for r in every if r not in cortexm.REWRITES)
+    every = (*backend.options.switchable_rewrites, *backend.options.needed_rewrites)
+    return every if not backend.backend_id else tuple(r for r in every if r not in cortexm.REWRITES)
 
 
-OWN: dict[str, Sequence[Rewrite]] = {name: own(family) for name, family in FAMILIES.items()}
-PAIRS = [(family, rewrite) for family, rewrites in OWN.items() for rewrite in rewrites]
+OWN: dict[str, Sequence[Rewrite]] = {name: own(backend) for name, backend in BACKENDS.items()}
+PAIRS = [(backend, rewrite) for backend, rewrites in OWN.items() for rewrite in rewrites]
 
 
 def rows() -> list[Case]:
@@ -111,7 +111,7 @@ def steps_apart(rewrite: Rewrite, graph: Graph) -> int | None:
     return worst
 
 
-def test_names_differ_in_a_family_and_say_something() -> None:
+def test_names_differ_in_a_backend_and_say_something() -> None:
     for rewrites in OWN.values():
         assert len({r.name for r in rewrites}) == len(rewrites)
         assert all((inspect.getdoc(type(r)) or "").split("\n")[0].endswith((".", "Exact and free.")) for r in rewrites)
@@ -122,8 +122,8 @@ def known() -> list[Graph]:
     return list(graphs())
 
 
-@pytest.mark.parametrize(("family", "rewrite"), PAIRS, ids=lambda v: v if isinstance(v, str) else v.name)
-def test_a_rewrite_fires_and_keeps_its_bound(family: str, rewrite: Rewrite, known: list[Graph]) -> None:
+@pytest.mark.parametrize(("backend", "rewrite"), PAIRS, ids=lambda v: v if isinstance(v, str) else v.name)
+def test_a_rewrite_fires_and_keeps_its_bound(backend: str, rewrite: Rewrite, known: list[Graph]) -> None:
     """On every row on which it fires; the others, of all operators, it leaves alone."""
     found = []
     for graph in known:
@@ -135,7 +135,7 @@ def test_a_rewrite_fires_and_keeps_its_bound(family: str, rewrite: Rewrite, know
             found.append(apart)
             most = rewrite.max_steps if rewrite.max_steps is not None else MEASURED[rewrite.name](graph)
             assert apart <= most, str(graph)
-    assert found, f"{rewrite.name} of {family} has no row on which it fires"
+    assert found, f"{rewrite.name} of {backend} has no row on which it fires"
     assert rewrite.max_steps in (None, max(found)), f"no row of {rewrite.name} reaches its bound, which is too wide"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from micronpu.base.errors import PayloadError
 from micronpu.report.inside import Inside, Pairs
-from micronpu.targets.registry import family_with
+from micronpu.targets.registry import backend_with
 
 Source = tuple[str, int]
 """A node's identifier, and the index of its output."""
@@ -49,7 +49,7 @@ class GraphNode:
 def delegate_nodes(
     prefix: str,
     namespace: str,
-    backend: str,
+    backend_id: str,
     blob: bytes,
     named_data: Mapping[str, bytes],
     arguments: Sequence[Source | None],
@@ -69,12 +69,12 @@ def delegate_nodes(
     """
 
     def look() -> Inside:
-        family = family_with(backend)
-        if family is None:
+        backend = backend_with(backend_id)
+        if backend is None:
             raise PayloadError("micronpu does not know this backend")
-        return family.view(blob, named_data)
+        return backend.view(blob, named_data)
 
-    return inside_nodes(prefix, namespace, backend, look, arguments, subgraph, partition)
+    return inside_nodes(prefix, namespace, backend_id, look, arguments, subgraph, partition)
 
 
 def inside_nodes(

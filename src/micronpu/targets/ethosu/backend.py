@@ -1,96 +1,199 @@
-"""The Ethos-U backend for ExecuTorch's partitioner interface."""
+"""The Ethos-U backend."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
-from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
-from torch.fx.passes.operator_support import OperatorSupportBase
+from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip, Memory
+from micronpu.chips.core import Core, runs_linux
+from micronpu.targets.backend import Backend, Target, sentences
+from micronpu.targets.ethosu import BACKEND
+from micronpu.targets.ethosu.accelerators import (
+    accelerators,
+    default_ini,
+    entries_for,
+    find_accelerator,
+    ports_of,
+    vela_package,
+)
+from micronpu.targets.ethosu.npu import EthosUNpu
 
-from micronpu.base.arguments import described, items
-from micronpu.base.errors import OptionError
-from micronpu.partition.backends import ByCompileSpec
-from micronpu.partition.entry import DevicePartitioner, preprocess
-from micronpu.targets.ethosu.compat import EthosUCompileSpec, options_of
-from micronpu.targets.ethosu.device import EthosUDevice
-from micronpu.targets.ethosu.options import EthosUOptions
-from micronpu.upstream.torch import OpOverload
+if TYPE_CHECKING:
+    from executorch.export import RecipeType
+
+    from micronpu.host.litert_executor import Mode
+    from micronpu.host.proof import Executor, Proof, Reference
+    from micronpu.report.inside import Inside
+    from micronpu.report.inspection import Delegate
+    from micronpu.targets.ethosu.device import EthosUDevice
+    from micronpu.targets.ethosu.firmware import EthosUFirmware
+    from micronpu.targets.ethosu.host.disassembly import Disassembly
+    from micronpu.targets.ethosu.options import EthosUOptions
 
 
-class EthosUBackend(ByCompileSpec, BackendDetails):
-    """Compiles a partition; the runtime finds the delegate by this class's name."""
-
-    @staticmethod
-    def owns(compile_specs: list[CompileSpec]) -> bool:
-        return EthosUOptions.owns(compile_specs)
-
-    @staticmethod
-    def compiled(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
-        return preprocess(edge_program, EthosUDevice(EthosUOptions.from_specs(compile_specs)))
+_REFERENCE_CORES = {"ethos-u55": "cortex-m55", "ethos-u85": "cortex-m85"}
+"""Cores of Arm's Corstone-300 and Corstone-320."""
 
 
-class EthosUPartitioner(DevicePartitioner):
-    """Tags operators for an Ethos-U, for ``to_edge_transform_and_lower(partitioner=[...])``.
+def _areas(chip: Chip) -> dict[str, Memory | None]:
+    """The chip's memories for Vela's memory areas."""
+    memory = chip.memory_for(ACTIVATIONS)
+    others = (m for m in chip.memories if m != memory and m.bandwidth is not None)  # such as DRAM
+    return {"cache_mem_area": memory, "const_mem_area": chip.memory_for(WEIGHTS) or next(others, None)}
 
-    Args:
-        compile_spec: accelerator and options, as `EthosUOptions` or as ExecuTorch's `EthosUCompileSpec`.
-        additional_checks: user-defined checks, ``torch.fx`` `OperatorSupportBase`; an operator that one of them refuses
-            is not delegated, and the report names the check.
 
-    Attributes:
-        report: decisions of the last call of `partition`, or None before it.
-            custom_partition_ops: operators that were registered as custom ones.
+class EthosU(Backend):
+    """Arm Ethos-U."""
 
-    Raises:
-        OptionError: an argument has the wrong type.
-    """
+    name = "ethos-u"
+    title = "Ethos-U"
+    usual = "ethos-u55-128"
+    backend_id = BACKEND
+    tools = ("ethos-u-vela",)
+    sparse = "Ethos-U85"
 
-    backend = EthosUBackend
+    @property
+    def options(self) -> type[EthosUOptions]:
+        from micronpu.targets.ethosu.options import EthosUOptions
 
-    def __init__(
-        self,
-        compile_spec: EthosUOptions | EthosUCompileSpec,
-        additional_checks: Sequence[OperatorSupportBase] | None = None,
-    ) -> None:
-        options = options_of(compile_spec)
-        checks = () if additional_checks is None else items("additional_checks", additional_checks)
-        for check in checks:
-            if not isinstance(check, OperatorSupportBase):
-                raise OptionError(
-                    f"`additional_checks` holds {described(check)}, which is no OperatorSupportBase.",
-                    hint="a class with is_node_supported(submodules, node)",
-                )
-        super().__init__(
-            EthosUDevice(options, additional_checks=checks),
-            DelegationSpec(EthosUBackend.__name__, options.to_specs()),
-        )
-        self.custom_partition_ops: dict[OpOverload, None] = {}
-        self._notes = compile_spec.notes if isinstance(compile_spec, EthosUCompileSpec) else ()
+        return EthosUOptions
 
-    def register_custom_partition_op(self, op: OpOverload) -> None:
-        """Register a custom operator, for compatibility with existing scripts.
+    def silicon(self, chip: Chip) -> str:
+        return EthosUNpu.of(chip).accelerator
 
-        User-defined passes cannot make it an NPU operation: as any unknown operator, it is not delegated, but reported.
+    def bare(self) -> Mapping[str, str]:
+        return dict.fromkeys(accelerators(), "an Ethos-U on any chip")
 
-        Raises:
-            OptionError: it is not an overload of an operator.
-        """
-        if not isinstance(op, OpOverload):
-            raise OptionError(
-                f"`register_custom_partition_op` got {op!r}; it takes an overload of an operator.",
-                hint="torch.ops.mylib.myop.default",
+    def core_beside(self, silicon: str) -> str:
+        return _REFERENCE_CORES.get(silicon.rpartition("-")[0], "")
+
+    def missing(self) -> tuple[str, str]:
+        return ("", "") if vela_package() is not None else ("Vela, its compiler", "pip install ethos-u-vela==5.2.0")
+
+    def defaults(self, target: Target) -> dict[str, Any]:
+        if target.chip is None:
+            return {}
+        npu = EthosUNpu.of(target.chip)
+        assert target.chip.npu is not None
+        accelerator = find_accelerator(npu.accelerator)
+        roles = _areas(target.chip)
+        memory = roles["cache_mem_area"]
+        clock = target.chip.npu.clock_mhz
+        entries = (
+            ()
+            if clock is None
+            else entries_for(
+                accelerator,
+                npu.system_config or accelerator.system_config,
+                npu.memory_mode or accelerator.memory_mode,
+                clock * 1e6,
+                {area: m.bandwidth for area, m in roles.items() if m is not None and m.bandwidth is not None},
             )
-        self.custom_partition_ops[op] = None
+        )
+        return {
+            "system_config": npu.system_config,
+            "memory_mode": npu.memory_mode,
+            "system_entries": entries,
+            "max_sram_bytes": memory.bytes if memory is not None else 0,
+            **({"separate_io": True} if runs_linux(target.chip.core) else {}),
+        }
 
-    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        result = super().partition(exported_program)
-        notes = list(self._notes)
-        if self.custom_partition_ops:
-            names = ", ".join(str(op) for op in self.custom_partition_ops)
-            notes.append(f"Operators of the user's own, which stay on the host unless micronpu knows them: {names}.")
-        if self.report is not None and notes:
-            self.report = replace(self.report, notes=(*self.report.notes, *notes))
-        return result
+    def memory_names(self, chip: Chip) -> Mapping[str, str]:
+        npu = EthosUNpu.of(chip)
+        accelerator = find_accelerator(npu.accelerator)
+        config, mode = npu.system_config or accelerator.system_config, npu.memory_mode or accelerator.memory_mode
+        ports, areas = ports_of(default_ini(), config, mode, accelerator), _areas(chip)
+        found = {ports[2].memory: areas["cache_mem_area"], ports[0].memory: areas["const_mem_area"]}
+        return {name: memory.name for name, memory in found.items() if memory is not None}
+
+    def choose(self, target: Target, given: Mapping[str, Any] | None = None) -> Any:
+        """Keep a Vela configuration chosen by the user."""
+        given = dict(given or {})
+        if given.get("system_config") or given.get("config_ini"):
+            given.setdefault("system_entries", ())
+        return super().choose(target, given)
+
+    def device(self, options: EthosUOptions, name: str = "", core: Core | None = None) -> EthosUDevice:
+        from micronpu.targets.ethosu.device import EthosUDevice
+
+        return EthosUDevice(options, name, core=core)
+
+    def inspect(self, payload: bytes) -> Delegate:
+        from micronpu.targets.ethosu.inspection import inspect
+
+        return inspect(self.backend_id, payload)
+
+    def build_host(self) -> None:
+        from micronpu.host.build import build_simulator
+        from micronpu.targets.ethosu.host.simulator import SOURCES
+
+        build_simulator(SOURCES)
+
+    def executor(
+        self,
+        payload: bytes | memoryview,
+        mode: Mode,
+        num_inputs: int,
+        num_outputs: int,
+        graph: Callable[[], Executor] | None = None,
+        proof: Proof | None = None,
+    ) -> Executor:
+        from micronpu.targets.ethosu.host.check import StreamCheck
+        from micronpu.targets.ethosu.host.executor import StreamProgram
+
+        assert proof is None or isinstance(proof, StreamCheck)
+        return StreamProgram(payload, mode, num_inputs, num_outputs, graph, proof)
+
+    def whole(self, payload: bytes, named_data: Mapping[str, bytes]) -> bytes:
+        from micronpu.targets.ethosu.payload import inlined
+
+        return inlined(payload, named_data)
+
+    def proof(self, payload: bytes, named_data: Mapping[str, bytes], reference: Reference | None) -> Proof | None:
+        from micronpu.targets.ethosu.host.check import check_of
+
+        return check_of(payload, named_data, reference)
+
+    def recorded_bytes(self, payload: bytes | memoryview) -> int:
+        from micronpu.targets.ethosu.host.executor import recorded_bytes
+
+        return recorded_bytes(payload)
+
+    def view(self, payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
+        from micronpu.targets.ethosu.host.view import view
+
+        return view(payload, named_data)
+
+    def disassembly(self, payload: bytes, named_data: Mapping[str, bytes]) -> Disassembly:
+        from micronpu.container.trace import trace_of
+        from micronpu.targets.ethosu.host.disassembly import disassemble
+
+        return disassemble(self.whole(payload, named_data), trace_of(payload, named_data))
+
+    def firmware(self) -> EthosUFirmware:
+        from micronpu.targets.ethosu.firmware import EthosUFirmware
+
+        return EthosUFirmware()
+
+    def rewrites(self) -> dict[str, dict[str, str]]:
+        from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_COME_EARLIER, TO_COST_LESS, TO_FIT, TO_SPARE
+
+        return {
+            "Rewrites of an operator that Vela refuses for an Ethos-U": sentences(TO_FIT),
+            "Rewrites of an operator that Vela has trouble with for an Ethos-U": sentences(TO_SPARE),
+            "Rewrites of an operator that cost less on an Ethos-U, where Vela's estimate says so": sentences(
+                TO_COST_LESS
+            ),
+            "Rewrites of an operator whose weights come too late in one piece on an Ethos-U (`prefetch`)": sentences(
+                TO_COME_EARLIER
+            ),
+            "Rewrites of an operator that Vela compiles wrongly for an Ethos-U, which cannot be left out": sentences(
+                TO_BE_SOUND
+            ),
+        }
+
+    def recipes(self) -> type[RecipeType]:
+        from micronpu.targets.ethosu.recipes import EthosURecipeType
+
+        return EthosURecipeType

@@ -15,7 +15,7 @@ from micronpu.chips import Chip, load_chip, shipped_chips
 if TYPE_CHECKING:
     from micronpu.targets.neutron.target_info import NeutronTargetNeutronC
 
-FAMILY = "neutron"
+NEUTRON = "neutron"
 
 LATEST = "latest"
 PUBLISHED_FLAVORS = ("SDK_25_06", "SDK_25_09", "SDK_25_12")
@@ -124,7 +124,7 @@ class NeutronTargetSpec:
     def chip(self) -> Chip:
         """The chip as described by its file."""
         chip = load_chip(self.target) if self.target.endswith(".toml") else shipped_chips().get(self.target)
-        if chip is None or chip.npu is None or chip.npu.family != FAMILY:
+        if chip is None or chip.npu is None or chip.npu.family != NEUTRON:
             raise OptionError(
                 f"{self.target!r} has no Neutron.", hint=f"one of {', '.join(neutron_chips())}, or a chip file"
             )
@@ -202,4 +202,4 @@ class NeutronTargetSpec:
 def neutron_chips() -> dict[str, NeutronNpu]:
     """The Neutron of each chip of the package that has one, by the chip's name."""
     chips = shipped_chips()
-    return {n: NeutronNpu.of(c) for n, c in chips.items() if c.npu is not None and c.npu.family == FAMILY}
+    return {n: NeutronNpu.of(c) for n, c in chips.items() if c.npu is not None and c.npu.family == NEUTRON}

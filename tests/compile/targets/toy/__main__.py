@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from tests.compile.targets.toy import CHIP
-from tests.compile.targets.toy.family import Toy
+from tests.compile.targets.toy.backend import Toy
 from tests.compile.targets.toy.simulator import Simulator
 from torch import nn
 
@@ -22,7 +22,7 @@ from micronpu.host import build
 from micronpu.program.digest import seal, unsealed
 from micronpu.program.plan import read_plan
 from micronpu.runtime.program import HostProgram
-from micronpu.targets.registry import FAMILIES
+from micronpu.targets.registry import BACKENDS
 
 
 class Net(nn.Module):
@@ -39,7 +39,7 @@ def main(folder: Path) -> dict[str, object]:
     shutil.copytree(build.source_directory(), native)
     shutil.copy(Path(__file__).with_name("delegate.cpp"), native / "toy_delegate.cpp")  # the one native file
     build.source_directory = lambda: native
-    FAMILIES["toy"] = Toy()  # the one line
+    BACKENDS["toy"] = Toy()  # the one line
     chip = folder / "toyboard.toml"
     chip.write_text(CHIP)
     torch.manual_seed(0)

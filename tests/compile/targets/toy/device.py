@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from tests.compile.targets.toy import MAGIC
-from tests.compile.targets.toy.family import ToyOptions
+from tests.compile.targets.toy.backend import ToyOptions
 
 from micronpu.ir.graph import Graph, Node
 from micronpu.ir.lowering import Capabilities

@@ -28,7 +28,7 @@ _BLOCKS_AHEAD = 0x12F
 """Code of the number of blocks of an operation that may start before the previous one has finished."""
 _WEIGHT_FORMAT, _SPARSE = 0x12E, 0x10
 """Code of the format of the weights, U85 only, and its flag for 2:4 sparse weights."""
-_FAMILIES = {0: "u55", 1: "u65", 2: "u85"}
+_GENERATIONS = {0: "u55", 1: "u65", 2: "u85"}
 
 
 def _words(commands: bytes) -> tuple[int, ...]:
@@ -146,7 +146,7 @@ def accelerator_of(commands: bytes) -> str:
         PayloadError: there is no such accelerator, or the stream does not name one.
     """
     word = configuration_of(commands)
-    family, macs = _FAMILIES.get(word >> 28, "?"), 1 << (word & 15)
+    family, macs = _GENERATIONS.get(word >> 28, "?"), 1 << (word & 15)
     name = f"ethos-{family}-{macs}"
     if name not in accelerators():
         raise PayloadError(

@@ -13,7 +13,7 @@ from micronpu.base.errors import OptionError, PayloadError
 from micronpu.chips import Chip
 from micronpu.chips.core import Core
 from micronpu.report.inspection import Delegate
-from micronpu.targets.family import Family, Target
+from micronpu.targets.backend import Backend, Target
 from micronpu.targets.options import Options
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ class ToyRecipeType(RecipeType):
         return "toy"
 
 
-class Toy(Family):
+class Toy(Backend):
     name = "toy"
     title = "Toy"
     usual = "toy-1"
-    backend = "ToyBackend"
+    backend_id = "ToyBackend"
 
     @property
     def options(self) -> type[ToyOptions]:
@@ -77,7 +77,7 @@ class Toy(Family):
     def inspect(self, payload: bytes) -> Delegate:
         if not payload.startswith(MAGIC):
             raise PayloadError("No toy.", hint="a toy")
-        return Delegate(self.backend, len(payload), kind="made for play")
+        return Delegate(self.backend_id, len(payload), kind="made for play")
 
     def executor(
         self,

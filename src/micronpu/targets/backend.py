@@ -35,13 +35,13 @@ class Target:
 
     Attributes:
         entry: name, title and other names.
-        family: name of the `Family`.
+        family: name of the `Backend`.
         silicon: the backend's name of what it compiles for: name or file of a chip, or name of an NPU or a core.
         chip: None for an NPU or a core without chip.
     """
 
     entry: TargetEntry
-    family: str
+    backend: str
     silicon: str
     chip: Chip | None = None
 
@@ -60,7 +60,7 @@ class Target:
         return replace(find_core(self.chip.core, self.chip.core_instructions), clock_mhz=self.chip.core_clock_mhz)
 
 
-class Family(ABC):
+class Backend(ABC):
     """A kind of NPU, or a core without NPU.
 
     Attributes:
@@ -76,7 +76,7 @@ class Family(ABC):
     name: str
     title: str
     usual: str
-    backend: str = ""
+    backend_id: str = ""
     packages: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     sparse: str = ""
@@ -132,7 +132,7 @@ class Family(ABC):
         """
 
     def inspect(self, payload: bytes) -> Delegate:
-        """Return the contents of a payload for `backend`.
+        """Return the contents of a payload for `backend_id`.
 
         Raises:
             PayloadError: it cannot be read.
@@ -161,7 +161,7 @@ class Family(ABC):
         Other backends use an open container, whose LiteRT or TOSA program runs without the backend.
 
         Args:
-            payload: for `backend`.
+            payload: for `backend_id`.
             num_inputs, num_outputs: of the delegate call; checked.
             graph: makes the executor of the carried integer graph; None if there is none.
             proof: compares every run with the graph.
@@ -190,7 +190,7 @@ class Family(ABC):
     @property
     def has_proof(self) -> bool:
         """True if payloads can be compared with the graph they were compiled from."""
-        return type(self).proof is not Family.proof
+        return type(self).proof is not Backend.proof
 
     def recorded_bytes(self, payload: bytes | memoryview) -> int:
         """Upper bound of the bytes that the backend's own executor records in a traced run."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from micronpu.chips import Chip
 from micronpu.chips.core import CORES, Core, find_core
-from micronpu.targets.family import Family, sentences
+from micronpu.targets.backend import Backend, sentences
 from micronpu.targets.firmware import KernelLibrary
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from micronpu.targets.cortexm.options import CortexMOptions
 
 
-class CortexM(Family):
+class CortexM(Backend):
     """An Arm Cortex-M without an NPU: CMSIS-NN in int8."""
 
     name = "cortex-m"

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 from tests.compile.targets.toy import CHIP
-from tests.compile.targets.toy.family import Toy, ToyOptions, ToyRecipeType
+from tests.compile.targets.toy.backend import Toy, ToyOptions, ToyRecipeType
 from torch import nn
 from typer.testing import CliRunner
 
@@ -19,12 +19,12 @@ from micronpu.cli import inspection
 from micronpu.cli.main import app
 from micronpu.recipes.providers import provider_of
 from micronpu.targets.catalogue import catalogue
-from micronpu.targets.registry import FAMILIES, all_targets, device_for, find_target, options_for
+from micronpu.targets.registry import BACKENDS, all_targets, device_for, find_target, options_for
 
 
 @pytest.fixture(autouse=True)
 def listed(monkeypatch):
-    monkeypatch.setitem(FAMILIES, "toy", Toy())
+    monkeypatch.setitem(BACKENDS, "toy", Toy())
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def chip(tmp_path):
 
 
 def test_its_targets(chip):
-    assert all_targets()["toy-1"].family == "toy"
+    assert all_targets()["toy-1"].backend == "toy"
     target = find_target(str(chip))
-    assert (target.name, target.family, target.silicon) == ("toyboard-toy", "toy", "toy-4")
+    assert (target.name, target.backend, target.silicon) == ("toyboard-toy", "toy", "toy-4")
     assert options_for(target) == ToyOptions(silicon="toy-4", bounces=50)
     assert device_for(str(chip)).target == "toyboard-toy"
     listing = CliRunner().invoke(app, ["targets", str(chip)]).stdout
@@ -97,7 +97,7 @@ def test_what_its_device_takes():
 def test_its_recipes(chip):
     x = (torch.ones(1, 8),)
     assert micronpu.get_chip_recipe(str(chip), calibration=[x], bounces=3).name == "toyboard-toy_int8"
-    provider = provider_of(FAMILIES["toy"])()
+    provider = provider_of(BACKENDS["toy"])()
     assert (type(provider).__name__, provider.backend_name) == ("ToyRecipeProvider", "toy")
     assert provider.get_supported_recipes() == (ToyRecipeType.INT8,) and provider.options is ToyOptions
     assert provider.create_recipe(ToyRecipeType.INT8, calibration=[x], bounces=3).name == "ToyRecipeType.INT8"
