@@ -89,6 +89,7 @@ tables: $(STAMP) ## write the support tables in docs/ and the schema of reports 
 	$(PY) -m tests.support_tables $(ARGS)
 	$(PY) -m tests.report_schema
 	$(PY) -m tests.rooms
+	$(PY) -m tests.memory_tables
 
 docs: $(STAMP) ## check the prose and build the documentation site in build/site, strictly
 	@$(PIP) install -qq -e '.[docs]'

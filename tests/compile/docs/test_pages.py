@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -36,7 +37,7 @@ NOT_RUN = {
     "keras is not a dependency": 1,
     "goes on with the program above; tests/runtime/test_plugin.py runs the same": 1,
     "a network": 19,
-    "a board": 23,
+    "a board": 22,
     "kws.pte and vww.pte are yours": 1,
     "kws.pte is yours": 1,
     "model.pte is yours": 2,
@@ -141,7 +142,15 @@ def test_c_compiles_as_it_stands(tmp_path: Path) -> None:
 
 
 PUBLIC = [
-    *("micronpu", "micronpu.neutron", "micronpu.ethosu", "micronpu.compat", "micronpu.runtime", "micronpu.recipes"),
+    *(
+        "micronpu",
+        "micronpu.neutron",
+        "micronpu.ethosu",
+        "micronpu.compat",
+        "micronpu.runtime",
+        "micronpu.recipes",
+        "micronpu.testing",
+    ),
 ]
 
 
@@ -219,3 +228,33 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.exists(), f"{name(page)} links to {link}, which is not there"
         if anchor:
             assert anchor in anchors(target), f"{name(page)} links to {link}, where there is no such heading"
+
+
+def messages() -> str:
+    """All strings of the package and its templates, with `...` for each value that is filled in."""
+    found = []
+    for path in sorted((ROOT / "src" / "micronpu").rglob("*")):
+        if path.suffix == ".py":
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.JoinedStr):
+                    found.append("".join(v.value if isinstance(v, ast.Constant) else "..." for v in node.values))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.append(node.value)
+        elif path.suffix == ".in":
+            found.append(path.read_text(encoding="utf-8"))
+    return "\n".join(found)
+
+
+def test_troubleshooting_quotes_messages_that_exist() -> None:
+    """A reader searches the page for words of a message. Messages of other tools are marked as theirs."""
+    text = text_of(ROOT / "docs" / "troubleshooting.md").partition("Bits of `STATUS`")[0]
+    quoted = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    assert len(quoted) > 20
+    known = messages()
+    assert [message for message in quoted if message not in known] == []
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    """And the navigation names no page that is gone."""
+    named = re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(named) == sorted(str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md"))

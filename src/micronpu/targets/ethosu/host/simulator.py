@@ -243,7 +243,9 @@ class EthosUSimulator:
         family = int(self.accelerator.family.removeprefix("u"))
         self._sim = self._library.ethosu_sim_create(family, self.accelerator.macs * self.accelerator.cores)
         if not self._sim:
-            raise RuntimeUnavailableError(f"The simulator does not know {accelerator}.", hint="one of docs/targets.md")
+            raise RuntimeUnavailableError(
+                f"The simulator does not know {accelerator}.", hint="`micronpu targets` lists them"
+            )
         self._library.ethosu_sim_set_work_limit(self._sim, work_limit)
         self.keep_weights(weight_limit)
 
