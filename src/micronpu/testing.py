@@ -24,6 +24,7 @@ from micronpu.program.border import borders_of
 from micronpu.program.plan import read_plan
 from micronpu.report.texts import plural
 from micronpu.targets.registry import target_required
+from micronpu.upstream.torch import tree_leaves
 
 _ROWS = 8
 """Number of generated calibration inputs."""
@@ -143,7 +144,7 @@ class Tester:
         ]
         found, wanted = program.run(*numbers, on=on), program.quantized(*numbers)
         program.reset_states()
-        found, wanted = (v if isinstance(v, (tuple, list)) else (v,) for v in (found, wanted))
+        found, wanted = map(tree_leaves, (found, wanted))
         for number, (border, mine, other) in enumerate(zip(results, found, wanted, strict=True)):
             step = 1.0 if border.is_integer else border.grid[0] if border.grid is not None else 0.0
             a, b = (np.asarray(v.detach(), np.float64) for v in (mine, other))

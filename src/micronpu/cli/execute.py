@@ -42,11 +42,13 @@ class Done:
         results: arrays; numbers and None as the program returns them.
         notes: notes for the user.
         wrote: a line for each file.
+        names: of the results, if the model returns a dictionary.
     """
 
     results: tuple[Any, ...]
     notes: tuple[str, ...]
     wrote: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """Return each result's type, shape and values; a large one is shortened."""
@@ -54,11 +56,12 @@ class Done:
 
         lines = []
         for number, result in enumerate(self.results):
+            what = f"output {number} ({self.names[number]})" if self.names else f"output {number}"
             if isinstance(result, np.ndarray):
-                lines.append(f"output {number}: {result.dtype}[{', '.join(map(str, result.shape))}]")
+                lines.append(f"{what}: {result.dtype}[{', '.join(map(str, result.shape))}]")
                 lines.append(np.array2string(result, threshold=_SHOWN, precision=6, max_line_width=100))
             else:  # a number or None
-                lines.append(f"output {number}: {result}")
+                lines.append(f"{what}: {result}")
         return lines
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,6 +80,8 @@ class Done:
                 outputs.append({**described, "values": told(result.tolist())})
             else:
                 outputs.append({"dtype": type(result).__name__, "shape": None, "values": told(result)})
+        for name, output in zip(self.names, outputs, strict=False):
+            output["name"] = name
         return {"outputs": outputs, "notes": list(self.notes)}
 
 
@@ -129,7 +134,7 @@ def run_program(
     for option, place in (("--profile", profile), ("--trace", trace)):
         _check_recording(option, place, rows)
     _check_program(path)
-    arrays = [(f"{name} of {text}", array) for text in inputs for name, array in load_arrays(text).items()]
+    loaded = [(name, f"{name} of {text}", array) for text in inputs for name, array in load_arrays(text).items()]
     listener("load", 0.0)
     import numpy as np
 
@@ -146,14 +151,7 @@ def run_program(
             else []
         )
         listener("load", 1.0)
-        expected = ", ".join(map(str, program.inputs))
-        if len(arrays) != len(program.inputs):
-            raise ModelError(
-                f"{path} takes {plural(len(program.inputs), 'input')} ({expected}), but {len(arrays)} were given.",
-                hint="--input x.npy, once per input, in order",
-            )
-        for name, array in arrays:
-            _check_type(name, array)
+        arrays = _in_order(loaded, program, str(path))
         if not rows:
             _check_single(arrays, program.inputs)
         given = [array for _, array in arrays]
@@ -179,7 +177,7 @@ def run_program(
         memory = io.BytesIO()
         np.save(memory, np.asarray(result))
         wrote.append(f"Wrote {write_file(folder / f'output_{number}.npy', memory.getvalue())}.")
-    return Done(tuple(results), tuple(notes), tuple(wrote))
+    return Done(tuple(results), tuple(notes), tuple(wrote), program.output_names)
 
 
 def _profiled(path: Path, options: RunOptions, arrays: Sequence[Array], etdump: Path) -> list[Any]:
@@ -233,6 +231,26 @@ def _check_program(path: Path) -> None:
     from micronpu.runtime import read_pte
 
     read_pte(read_file(path), name=str(path))
+
+
+def _in_order(loaded: Sequence[tuple[str, str, Array]], program: ArrayProgram, path: str) -> list[tuple[str, Array]]:
+    """Return arrays in the order of the program's inputs, with their names for messages.
+
+    Args:
+        loaded: each with its name, and its name for messages; in order unless they have the names of the inputs.
+    """
+    names = program.input_names
+    if sorted(names) == sorted(name for name, _, _ in loaded):
+        loaded = sorted(loaded, key=lambda one: names.index(one[0]))
+    if len(loaded) != len(program.inputs):
+        expected = ", ".join(map(str, program.inputs))
+        raise ModelError(
+            f"{path} takes {plural(len(program.inputs), 'input')} ({expected}), but {len(loaded)} were given.",
+            hint="--input x.npy, once per input, in order",
+        )
+    for _, what, array in loaded:
+        _check_type(what, array)
+    return [(what, array) for _, what, array in loaded]
 
 
 def _check_type(name: str, array: Array) -> None:

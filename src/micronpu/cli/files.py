@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.machinery import PathFinder, SourceFileLoader
@@ -265,6 +265,8 @@ def register(libraries: Sequence[str] | None) -> None:
 def _pair(result: Any, what: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
     import torch
 
+    from micronpu.frontend.by_name import called_by_name
+
     hint = "return model.eval(), (torch.randn(1, 3, 32, 32),)"
     if not isinstance(result, (tuple, list)) or len(result) != 2:
         kind = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
@@ -272,6 +274,8 @@ def _pair(result: Any, what: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
     model, examples = result
     if not isinstance(model, (torch.nn.Module, torch.export.ExportedProgram)):
         raise ModelError(f"{what} returns a {type(model).__name__} where the torch.nn.Module is expected.", hint=hint)
+    if isinstance(examples, Mapping) and examples and isinstance(model, torch.nn.Module):
+        model, examples = called_by_name(model, examples)
     values = (examples,) if isinstance(examples, torch.Tensor) else examples
     if not isinstance(values, (tuple, list)) or not values or not all(isinstance(v, torch.Tensor) for v in values):
         kind = type(examples).__name__
@@ -403,6 +407,11 @@ def _items(arrays: dict[str, Array], text: str, model: Model) -> list[tuple[Arra
 
     Rows are joined to the batch size of the example inputs.
     """
+    from micronpu.frontend.by_name import input_names
+
+    names = input_names(model.module)
+    if set(names) == set(arrays):
+        arrays = {name: arrays[name] for name in names}
     if len(arrays) != len(model.examples):
         raise ModelError(
             f"{text} holds {plural(len(arrays), 'array')} ({', '.join(arrays) or 'none'}), but the model has "

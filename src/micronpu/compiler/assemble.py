@@ -82,6 +82,7 @@ def programs_of(staged: Sequence[Staged], target: str, checks: Verification, clo
                 s.name,
                 ranges_of(s.quantized.module),
                 counts_of(s.quantized.module),
+                s.quantized.names,
             )
             for s in staged
         ]

@@ -23,6 +23,7 @@ from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.quantized import quantized_module
 from micronpu.compiler.several import Methods, compile_methods
 from micronpu.compiler.verification import Verification
+from micronpu.frontend.by_name import input_names
 from micronpu.frontend.checks import check_is_no_state_dict, check_listener
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.model_files import opened
@@ -172,7 +173,7 @@ def compile_model(
     )
     if train is None and not quantized.proposal:
         quantized = replace(quantized, proposal=how.proposal)
-    staged = Staged.of(quantized, device, clock, checks)
+    staged = Staged.of(replace(quantized, names=input_names(network)), device, clock, checks)
     (program,) = programs_of([staged], target, checks, clock)
     asked = Wanted(target, how, options, wanted, checks, train)
     return program.made_of(basis_of(asked, {"": quantized.digests}))

@@ -30,6 +30,7 @@ class MethodPart:
         name: of the method; "" if the program has only one.
         ranges: number of positions of each input that is one, by the input's index.
         counts: use of states that are positions.
+        names: of the inputs, if they were given in a dictionary.
     """
 
     host: HostPart
@@ -39,6 +40,7 @@ class MethodPart:
     name: str = ""
     ranges: Mapping[int, int] = field(default_factory=dict)
     counts: Sequence[Count] = ()
+    names: tuple[str, ...] = ()
 
 
 class Lowered(NamedTuple):
@@ -68,7 +70,7 @@ def lowered(methods: Sequence[MethodPart], allow_missing_kernels: bool) -> Lower
         named |= told(method)
         if method.states:
             named[key_of(STATES_KEY, method.name)] = pack_states(method.states)
-    made = written({m.name or "forward": Part(m.host.module, m.examples) for m in methods}, named)
+    made = written({m.name or "forward": Part(m.host.module, m.examples, m.names) for m in methods}, named)
     notes = (n for callers in made.callers.values() for n in check_kernels(callers, allow_missing_kernels))
     return Lowered(made.buffer, tuple(dict.fromkeys(notes)), made.data_files, made.handles)
 

@@ -16,9 +16,10 @@ import torch
 from micronpu.base.arguments import check_switch, check_type
 from micronpu.base.errors import ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name, write_file
-from micronpu.frontend.by_name import rows_in_order
 from micronpu.frontend.states import State, reset
 from micronpu.partition.device import CompiledPartition
+from micronpu.program.containers import Names
+from micronpu.program.pte import read_pte
 from micronpu.report.basis import Basis
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.manifest import Manifest, Sources
@@ -79,6 +80,7 @@ class CompiledProgram(Shown):
     _examples: tuple[torch.Tensor, ...] = field(default=(), repr=False)
     _every: tuple[CompiledPartition, ...] = field(default=(), repr=False)
     _kernels: Mapping[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    _names: Names | None = field(default=None, repr=False)
     _host: dict[tuple[RunOptions, str], HostProgram] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -304,7 +306,7 @@ class CompiledProgram(Shown):
         return made
 
     def _results(self, *inputs: torch.Tensor, fast: bool = False, check: bool = False) -> tuple[Any, ...]:
-        return self._loaded(fast=fast, check=check).run(*inputs, method=self._name)
+        return self._loaded(fast=fast, check=check).run_in_order(*inputs, method=self._name)
 
     def board(self, on: str = "corstone300", *, seconds: float | None = None) -> VirtualBoard | NsysBoard:
         """Return an emulated board that runs the program in Arm's own firmware, or NXP's simulator; see
@@ -347,8 +349,8 @@ class CompiledProgram(Shown):
         """Run the program in the ExecuTorch runtime of this machine, the NPU's part in the simulator.
 
         Args:
-            inputs: tensors with shape and dtype of the example inputs; or one dictionary of them by the names in
-                ``report.inputs``.
+            inputs: tensors with shape and dtype of the example inputs; or one dictionary of them, by the names of the
+                example inputs or of ``report.inputs``.
             fast: optimised kernels, which may differ by one LSB from the bit-exact ones.
             check: compare the command stream of an Ethos-U with its graph after every common operation, which is slow;
                 see `RunOptions`.
@@ -359,14 +361,16 @@ class CompiledProgram(Shown):
                 machine cannot run, runs in NXP's simulator if it is installed.
 
         Returns:
-            The output, or a tuple for several.
+            The output, or a tuple for several. A dictionary if the model returns a dictionary, a dataclass or a named
+            tuple: of their names, nested as in the model.
 
         Raises:
             PayloadError: with ``check``, the place of the first difference.
             ModelError: a dictionary has other names.
         """
-        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-            inputs = rows_in_order(inputs[0], [tensor.name for tensor in self.report.inputs])
+        if self._names is None:
+            self._names = read_pte(self.buffer).methods[self._name].names
+        inputs = tuple(self._names.in_order(inputs, [tensor.name for tensor in self.report.inputs]))
         if on is not None:
             if fast or check or profile is not False:
                 raise OptionError("A board knows nothing of `fast`, `check` and `profile`.", hint="leave them out")
@@ -388,7 +392,8 @@ class CompiledProgram(Shown):
                 if chip is None:
                     raise
                 return self.run(*inputs, on=chip)
-        return results[0] if len(results) == 1 else results
+        named = self._names.named(results)
+        return named[0] if isinstance(named, tuple) and len(named) == 1 else named
 
     def reset(self) -> None:
         """Reset the states to their initial values, also in ``quantized``: the next call is the first of a sequence.

@@ -54,6 +54,7 @@ class Quantized:
         frontier: measurements of a search for precision; None without one, or if int8 suffices.
         results: results of the module for all calls of the trial; None if unknown.
         proposal: hint for more precision than int8; "" without one.
+        names: of the inputs, if they were given in a dictionary.
     """
 
     module: GraphModule
@@ -68,6 +69,7 @@ class Quantized:
     frontier: Frontier | None = None
     results: list[list[Row]] | None = None
     proposal: str = ""
+    names: tuple[str, ...] = ()
 
     @property
     def states(self) -> tuple[State, ...]:

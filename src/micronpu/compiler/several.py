@@ -24,7 +24,7 @@ from micronpu.compiler.methods import CompiledMethods
 from micronpu.compiler.quantized import Quantized
 from micronpu.compiler.verification import Verification
 from micronpu.deploy.vectors import MOST as MOST_ROWS
-from micronpu.frontend.by_name import called_by_name, rows_in_order, with_forward
+from micronpu.frontend.by_name import called_by_name, input_names, rows_in_order, with_forward
 from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.exported import Exported, exported, graph_module, inputs_not_negative
 from micronpu.frontend.facts import LOOPS_ALLOWED, NOT_NEGATIVE
@@ -96,7 +96,8 @@ def compile_methods(
     else:
         quantized = _quantized(given, quantizers, calibration, checks, clock)
     quantized = {
-        name: replace(one, digests=replace(one.digests, model=models[name])) for name, one in quantized.items()
+        name: replace(one, digests=replace(one.digests, model=models[name]), names=input_names(methods[name][0]))
+        for name, one in quantized.items()
     }
     staged = [
         Staged.of(one, device, clock, checks, name=name)

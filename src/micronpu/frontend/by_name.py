@@ -1,4 +1,4 @@
-"""Inputs by name, for a forward whose other arguments are left out: ``{"input_ids": ids, "cache_position": place}``."""
+"""Inputs and results by name: ``{"input_ids": ids, "cache_position": place}``, and ``{"logits": logits}``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import nn
@@ -41,7 +42,25 @@ def called_by_name(model: Any, examples: Mapping[str, Any]) -> tuple[nn.Module, 
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD  # torch.export names the inputs of the program by it
     ordered.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in ("self", *names)])  # type: ignore[attr-defined]
+    ordered.input_names = names  # type: ignore[attr-defined]
     return with_forward(model, ordered), tuple(examples.values())
+
+
+def input_names(model: Any) -> tuple[str, ...]:
+    """Return the names of the inputs of a module that `called_by_name` made; () for another model."""
+    names: tuple[str, ...] = getattr(getattr(type(model), "forward", None), "input_names", ())
+    return names
+
+
+def results_by_name(results: Any) -> Any:
+    """Return a model's results with dictionaries instead of other mappings, dataclasses and named tuples."""
+    if isinstance(results, Mapping):
+        return {key: results_by_name(value) for key, value in results.items()}
+    if isinstance(results, tuple) and hasattr(results, "_fields"):
+        return results_by_name(dict(zip(results._fields, results, strict=True)))
+    if is_dataclass(results) and not isinstance(results, type):
+        return {field.name: results_by_name(getattr(results, field.name)) for field in fields(results)}
+    return type(results)(map(results_by_name, results)) if type(results) in (tuple, list) else results
 
 
 def with_forward(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:

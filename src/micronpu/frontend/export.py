@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.base.quiet import quiet, unprinted
+from micronpu.frontend.by_name import results_by_name
 from micronpu.frontend.checks import (
     check_control_flow,
     check_evaluation_mode,
@@ -61,7 +62,7 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
             # A torch function mode slows down all accesses to tensor attributes, by a tenth of the export time.
             recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
             recurrences = _RecurrencesByShape()
-            with _assignments_written(model) as lost, recurrences if recurrent else contextlib.nullcontext():
+            with _as_exported(model) as lost, recurrences if recurrent else contextlib.nullcontext():
                 program = _traced(model, examples)
                 recurrences.restore(program)
             if _written_constants(program) and _has_buffers_elsewhere(program, model):
@@ -113,12 +114,13 @@ def _standing_alone(examples: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, .
 
 
 @contextmanager
-def _assignments_written(model: nn.Module) -> Iterator[set[str]]:
-    """Turn assignments of forward to a buffer into writes at the end of forward.
+def _as_exported(model: nn.Module) -> Iterator[set[str]]:
+    """Hook a model for torch.export: results by name become dictionaries, and assignments of forward to a buffer become
+    writes at the end of forward.
 
         self.h = new                h = new; buffer_of_h.copy_(h)
 
-    torch.export keeps such an assignment only in the outermost module.
+    torch.export keeps such an assignment only in the outermost module, and refuses dataclasses that are not registered.
 
     Yields:
         Paths of tensors that forward replaces and that are no buffers.
@@ -134,7 +136,7 @@ def _assignments_written(model: nn.Module) -> Iterator[set[str]]:
             if isinstance(value, torch.Tensor)
         ]
 
-    def write(module: nn.Module, args: Any, result: Any) -> None:
+    def write(module: nn.Module, args: Any, result: Any) -> Any:
         for path, owner, name, value in before:
             if (now := buffers_of(owner).get(name)) is not None:
                 if now is not value:
@@ -142,6 +144,7 @@ def _assignments_written(model: nn.Module) -> Iterator[set[str]]:
                     value.copy_(now)
             elif vars(owner).get(name) is not value:
                 lost.add(f"{path}.{name}".lstrip("."))
+        return results_by_name(result)
 
     hooks = (model.register_forward_pre_hook(note), model.register_forward_hook(write))
     try:

@@ -29,6 +29,7 @@ from micronpu.emit.executorch_file import (
     data_file,
     to_bytes,
 )
+from micronpu.frontend.by_name import results_by_name
 from micronpu.frontend.program import axes_in_memory
 from micronpu.partition.host_block import (
     Block,
@@ -56,10 +57,15 @@ _OWN, _SHARED = 1, 2
 
 
 class Part(NamedTuple):
-    """Input of a method."""
+    """Input of a method.
+
+    Attributes:
+        names: of the inputs, if the model was called with a dictionary.
+    """
 
     module: GraphModule
     examples: Sequence[torch.Tensor]
+    names: Sequence[str] = ()
 
 
 class Written(NamedTuple):
@@ -252,10 +258,13 @@ class _Writer:
         method.outputs = [self._operand(value, None) for value in outputs]
         info = getattr(codegen_of(part.module.graph), "pytree_info", None)
         results = info.out_spec if info is not None else None
-        if results is None:
-            results = tree_structure(tree_map(lambda _: 0, block.outputs))
-        given = tree_structure((tuple(0 for _ in block.inputs), {}))
-        method.containers = treespec_dumps(given), treespec_dumps(results)
+        given = ((), dict.fromkeys(part.names, 0)) if part.names else (tuple(0 for _ in block.inputs), {})
+        known = tree_map(lambda _: 0, block.outputs) if results is None else results.unflatten(range(len(outputs)))
+        try:
+            written_results = treespec_dumps(tree_structure(results_by_name(known)))
+        except NotImplementedError:  # a container that the model registers and whose name torch does not know
+            written_results = treespec_dumps(tree_structure(tuple(tree_leaves(known))))
+        method.containers = treespec_dumps(tree_structure(given)), written_results
         self._frame.place()
         method.memories = [self._frame.size]
         for place_, tensor in self._tensors.items():

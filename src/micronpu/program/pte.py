@@ -18,6 +18,7 @@ from micronpu.base import flatbuffer
 from micronpu.base.arguments import check_bytes, check_text
 from micronpu.base.errors import PayloadError
 from micronpu.container.digest import KEY
+from micronpu.program.containers import Names
 from micronpu.program.loops import loops_of
 from micronpu.upstream.pte import (
     CONTENT,
@@ -26,6 +27,7 @@ from micronpu.upstream.pte import (
     BackendDelegateDataReference,
     BackendDelegateInlineData,
     Chain,
+    ContainerMetadata,
     DataLocation,
     EValue,
     ExecutionPlan,
@@ -100,6 +102,7 @@ class MethodSummary:
         payloads: of the delegates, as views of the file's bytes.
         states: tensors in planned memory with an initial value, which persist across calls.
         state_places: memory and offset of each.
+        names: of the inputs and outputs.
     """
 
     name: str
@@ -111,6 +114,7 @@ class MethodSummary:
     payloads: tuple[memoryview, ...] = field(default=(), repr=False)
     states: tuple[TensorValue, ...] = ()
     state_places: tuple[tuple[int, int], ...] = ()
+    names: Names = Names()  # noqa: RUF009 (a frozen value)
 
     @property
     def shared_places(self) -> tuple[tuple[int, int], ...]:
@@ -262,8 +266,17 @@ def _summary(
             payloads=tuple(views),
             states=tuple(states.values()),
             state_places=tuple(states),
+            names=_names(plan),
         )
     return PteSummary(methods, tuple(payloads), named_data, program_size, segment_size)
+
+
+def _names(plan: flatbuffer.Table) -> Names:
+    found = plan.table(ExecutionPlan.CONTAINER_META_TYPE)
+    if found is None:
+        return Names()
+    taken, given = map(found.string, (ContainerMetadata.ENCODED_INP_STR, ContainerMetadata.ENCODED_OUT_STR))
+    return Names.of(taken, given, *(plan.vector(f).length for f in (ExecutionPlan.INPUTS, ExecutionPlan.OUTPUTS)))
 
 
 def _tensor(value: flatbuffer.Table) -> TensorValue | None:

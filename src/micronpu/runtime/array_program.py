@@ -67,7 +67,7 @@ class ArrayProgram(HostProgram):
             return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
 
         tensors = [torch.from_numpy(value) if isinstance(value, np.ndarray) else value for value in inputs]
-        return tuple(map(array_of, super().run(*tensors, method=method)))
+        return tuple(map(array_of, super().run_in_order(*tensors, method=method)))
 
     def _laid_out(self, position: int, array: Any, wanted: TensorValue) -> Array:
         """Check an array and return it in the program's order of axes, which the runtime does not rearrange."""

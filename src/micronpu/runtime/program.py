@@ -179,20 +179,37 @@ class HostProgram:
         """Names of the delegates that the method calls, one for each delegated partition."""
         return self._summary.delegates
 
-    def run(self, *inputs: torch.Tensor, method: str | None = None) -> tuple[torch.Tensor, ...]:
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, if the model was compiled with a dictionary of example inputs; else ()."""
+        return self._summary.names.inputs
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs, such as "boxes.0", if the model returns a dictionary; else ()."""
+        return self._summary.names.outputs
+
+    def run(self, *inputs: torch.Tensor | Mapping[str, torch.Tensor], method: str | None = None) -> Any:
         """Run a method once.
 
         Args:
-            inputs: CPU tensors of the shapes and types in `inputs`; their memory layout does not matter.
+            inputs: CPU tensors of the shapes and types in `inputs`; their memory layout does not matter. Or one
+                dictionary of them by `input_names`.
             method: one of `methods`; default: the loaded one.
 
         Returns:
-            New tensors, one per output.
+            New tensors, one per output, in a tuple; or a dictionary if the model returns a dictionary, a dataclass or a
+            named tuple.
 
         Raises:
-            ModelError: inputs of another number, type or shape.
+            ModelError: inputs of another number, name, type or shape.
             PayloadError: the program fails.
         """
+        names = self._loaded_method(self.method_name if method is None else method).names
+        return names.named(self.run_in_order(*names.in_order(inputs), method=method))
+
+    def run_in_order(self, *inputs: torch.Tensor, method: str | None = None) -> tuple[torch.Tensor, ...]:
+        """Like `run`, with inputs and outputs in the program's order, without names."""
         name = self.method_name if method is None else method
         arguments = self._arguments(inputs, self._loaded_method(name))
         with self._lock:
@@ -293,7 +310,7 @@ class HostProgram:
         options = replace(self.options, profile=True, debug_buffer_size=needed)
         options = replace(options, isolated=self.is_isolated)
         with HostProgram(self._data, options, method=self.method_name, name=self._name) as recorder:
-            outputs = recorder.run(*inputs)
+            outputs = recorder.run_in_order(*inputs)
             recorder.save_etdump(etdump, debug_buffer)
         return outputs
 

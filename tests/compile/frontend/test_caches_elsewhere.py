@@ -86,7 +86,7 @@ def test_a_cache_beside_the_model() -> None:
     assert {v.operator for v in program.report.host} <= {"to.dtype", "select.int", "add.Tensor"}
     assert len(program.report.host) <= 4 and program.report.partitions == 1
     assert [tensor.name for tensor in program.report.inputs] == ["ids", "place"]
-    with pytest.raises(ModelError, match="A call has the inputs 'ids', and the example inputs are 'ids', 'place'"):
+    with pytest.raises(ModelError, match="The inputs 'ids' were given, and the program takes 'ids', 'place'"):
         program.run({"ids": steps(9)[0]["ids"]})
     program.reset()
     with torch.no_grad():

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from micronpu.base.arguments import described
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import read_file
-from micronpu.frontend.by_name import called_by_name, rows_in_order
+from micronpu.frontend.by_name import called_by_name, input_names, rows_in_order
 from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.facts import EXPORTED
@@ -108,7 +108,8 @@ def opened(model: Any, example_inputs: Any, calibration: Any) -> tuple[Any, Any,
         file = read_model(model, shapes)
         return file.module, file.examples, rows_in_order(calibration, file.names)
     if not by_name:
-        return model, example_inputs, calibration
+        names = input_names(model)
+        return model, example_inputs, rows_in_order(calibration, names) if names else calibration
     return *called_by_name(model, example_inputs), rows_in_order(calibration, example_inputs)
 
 
