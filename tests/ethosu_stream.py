@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from ethosu.vela.ethos_u55_regs.ethos_u55_regs import cmd0, cmd1
 
-from micronpu.targets.ethosu.border import Border
+from micronpu.targets.ethosu.io import VelaIO
 from micronpu.targets.ethosu.payload import EthosUPayload
 
 CONSTANTS, SCRATCH, FAST = 0, 1, 2
@@ -129,12 +129,12 @@ class Stream:
         scratch: int = 4096,
         **more: Any,
     ) -> EthosUPayload:
-        """Borders are (address, shape, bytes of an element)."""
-        borders = [
-            tuple(Border(tuple(shape), size, address, SCRATCH) for address, shape, size in some)
+        """Inputs and outputs are (address, shape, bytes of an element)."""
+        io = [
+            tuple(VelaIO(tuple(shape), size, address, SCRATCH) for address, shape, size in some)
             for some in (inputs, outputs)
         ]
-        return EthosUPayload(self.commands(**more), constants, scratch, borders[0], borders[1])
+        return EthosUPayload(self.commands(**more), constants, scratch, io[0], io[1])
 
 
 def copy(source: int = 0, destination: int = 64, shape: Sequence[int] = (1, 4, 16)) -> Stream:

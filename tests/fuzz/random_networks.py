@@ -186,7 +186,7 @@ def _streams(program: micronpu.CompiledProgram) -> list[str]:
 
 def _against_interpreter(program: micronpu.CompiledProgram, counted: Counter[str]) -> str:
     """A program that is quantize, one partition, dequantize: every element as the reference interpreter has it."""
-    if len(program.partitions) != 1 or program.report.host or program.borders is not None:
+    if len(program.partitions) != 1 or program.report.host or program.io_shapes is not None:
         return ""
     view = ProgramView(program.quantized)  # type: ignore[arg-type]
     (part,) = program.partitions
@@ -267,7 +267,7 @@ def _other_entry(row: Row, program: micronpu.CompiledProgram, counted: Counter[s
     if read_pte(there).payloads == read_pte(program.buffer).payloads:
         counted["both entries, same payloads"] += 1
         return ""
-    one, other = borders(program.buffer), borders(there)
+    one, other = io_shapes(program.buffer), io_shapes(there)
     if one == other:
         return "the other entry makes other payloads"
     # ExecuTorch traces the program again: it decides on the order of axes between host and NPU, and drops views.
@@ -278,7 +278,7 @@ def _other_entry(row: Row, program: micronpu.CompiledProgram, counted: Counter[s
     return f"the other entry's results are {furthest:.1%} away" if furthest > 0.04 else ""
 
 
-def borders(pte: bytes) -> list[list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+def io_shapes(pte: bytes) -> list[list[tuple[tuple[int, ...], tuple[int, ...]]]]:
     """Shape and order of axes of every tensor of each call of the NPU, by `program.fbs`."""
     (plan,) = flatbuffer.root(memoryview(pte), b"ET12").vector(1).tables()
     tensors = [value.table(1) for value in plan.vector(2).tables()]

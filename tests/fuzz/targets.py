@@ -260,13 +260,13 @@ def _run_graph(kind: type[LiteRtProgram] | type[TosaProgram]) -> Read:
     """Loads a graph behind its check and runs it as the delegate does, on numbers that may be rows and divisors."""
 
     def read(data: bytes) -> str:
-        borders = _borders(data, kind)
+        io_counts = _io_counts(data, kind)
         if kind is LiteRtProgram and zlib.crc32(data) % 4 == 0:  # the kernels of other modes believe other things
-            run(kind(data, Mode.FAST, *borders))
-        return run(kind(data, Mode.REFERENCE, *borders))
+            run(kind(data, Mode.FAST, *io_counts))
+        return run(kind(data, Mode.REFERENCE, *io_counts))
 
     def run(program: LiteRtProgram | TosaProgram) -> str:
-        if sum(border.size for border in (*program.inputs, *program.outputs)) > _MOST_ELEMENTS:
+        if sum(tensor.size for tensor in (*program.inputs, *program.outputs)) > _MOST_ELEMENTS:
             return "loaded"
         counts = [b.size // b.numpy_type.itemsize for b in program.inputs]
         given = [(1 + np.arange(n) % 2).astype(b.numpy_type) for n, b in zip(counts, program.inputs, strict=True)]
@@ -277,7 +277,7 @@ def _run_graph(kind: type[LiteRtProgram] | type[TosaProgram]) -> Read:
     return read
 
 
-def _borders(data: bytes, kind: type[LiteRtProgram] | type[TosaProgram]) -> tuple[int, int]:
+def _io_counts(data: bytes, kind: type[LiteRtProgram] | type[TosaProgram]) -> tuple[int, int]:
     """How many inputs and outputs a graph has, so that their number is never the reason to refuse it."""
     if kind is TosaProgram:
         checked = check_tosa(data)

@@ -122,7 +122,7 @@ class _Trials:
             places = change.edit(module)
             if places:
                 ideas.append((self._tried(change.name, change.how, change.results, places, module, price), change))
-        if price.cycles is not None and self._has_float_border():
+        if price.cycles is not None and self._has_float_io():
             ideas.append((self._integers(price), None))
         ideas.sort(key=lambda idea: idea[0].ratio if idea[0].ratio is not None else float("inf"))
         tell("advise", 1 - 1 / (len(CHANGES) + 3))
@@ -168,7 +168,7 @@ class _Trials:
             return replace(idea, failure=str(error))
         return replace(idea, price=price, ratio=price.beside(before))
 
-    def _has_float_border(self) -> bool:
+    def _has_float_io(self) -> bool:
         return self._quantization.io is None and any(x.is_floating_point() for x in self._examples)
 
     def _integers(self, before: Price) -> Idea:

@@ -133,10 +133,10 @@ def _of_programs(before: Path, after: Path, *, why: bool) -> Difference:
 
     first, second = (read_pte(read_file(path), name=str(path)) for path in (before, after))
 
-    def borders(summary: PteSummary) -> dict[str, object]:
+    def io(summary: PteSummary) -> dict[str, object]:
         return {name: (m.inputs, m.outputs) for name, m in summary.methods.items()}
 
-    if not why and borders(first) != borders(second):
+    if not why and io(first) != io(second):
         raise ModelError(
             f"{before} and {after} have different inputs or outputs.",
             hint="`micronpu inspect`, which shows them, or --why with the manifests of `micronpu compile --manifest`",

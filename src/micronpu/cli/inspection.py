@@ -65,7 +65,7 @@ def inspect_pte(data: bytes, name: str = "The program") -> Inspection:
         bytes=len(data),
         program_bytes=summary.program_size,
         segment_bytes=summary.segment_size,
-        methods={n: _border(m) for n, m in summary.methods.items()},
+        methods={n: _io(m) for n, m in summary.methods.items()},
         operators={n: m.operators for n, m in summary.methods.items()},
         delegates=tuple(_delegate(backend_id, blob) for backend_id, blob in summary.payloads),
         named_data=tuple(Section(key, len(blob), content_of(blob)) for key, blob in summary.named_data.items()),
@@ -98,7 +98,7 @@ def _pools(data: bytes, method: str) -> Pools | None:
         return None
 
 
-def _border(method: MethodSummary) -> tuple[Tensor, ...]:
+def _io(method: MethodSummary) -> tuple[Tensor, ...]:
     def tensor(kind: str, number: int, value: TensorValue | None) -> Tensor:
         if value is None:
             return Tensor(f"{kind} {number}", (), "no tensor")

@@ -21,7 +21,7 @@ from micronpu.partition.device import CompiledPartition, Device, NamedData
 from micronpu.partition.loops import scan
 from micronpu.partition.moves import move_integers, shift_bytes, undo_decisions
 from micronpu.partition.notes import coarse_notes, pattern_notes
-from micronpu.partition.outline import DelegateCall, border, compute_contiguously, outline
+from micronpu.partition.outline import DelegateCall, boundary, compute_contiguously, outline
 from micronpu.partition.partition import Partitioning
 from micronpu.program.border import BORDERS_KEY, pack_borders
 from micronpu.program.states import key_of
@@ -106,7 +106,7 @@ def host_part(
         compiled[:1] = [_with_borders(part, borders, method) for part in compiled[:1]]
         specs = device.specs()
         calls: list[tuple[str, nn.Module]] = [
-            (f"delegate_{i}", DelegateCall(device.backend, part, specs, *border(partition, view)))
+            (f"delegate_{i}", DelegateCall(device.backend, part, specs, *boundary(partition, view)))
             for i, (part, partition) in enumerate(zip(compiled, partitioning.partitions, strict=True))
         ]
         graphs = tuple(partition.graph for partition in partitioning.core)

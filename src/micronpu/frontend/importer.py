@@ -520,7 +520,7 @@ def assemble(
     results = [result(n) for n in outputs]
     graph = builder.finish(*results)
     graph.nodes = [*entering, *originals, *graph.nodes]
-    taken, left = ([n not in images for n in border] for border in (inputs, outputs))
+    taken, left = ([n not in images for n in side] for side in (inputs, outputs))
     graph.channels_last_inputs = {i for i, n in enumerate(inputs) if taken[i] and view.enters_channels_last(n)}
     graph.channels_last_outputs = {i for i, n in enumerate(outputs) if left[i] and view.leaves_channels_last(n)}
     graph.nodes = [

@@ -65,7 +65,7 @@ class Buffer(NamedTuple):
     scalar_type: int
 
 
-class Border(Protocol):
+class PartitionIO(Protocol):
     """An input or output of a partition's program: size in bytes, and element type for NumPy and for ExecuTorch."""
 
     @property
@@ -78,7 +78,7 @@ class Border(Protocol):
     def scalar_type(self) -> int: ...
 
 
-def check_buffers(what: str, buffers: Sequence[Buffer], borders: Sequence[Border]) -> None:
+def check_buffers(what: str, buffers: Sequence[Buffer], tensors: Sequence[PartitionIO]) -> None:
     """Check that the memory passed to a partition fits the partition's tensors.
 
     Args:
@@ -87,13 +87,13 @@ def check_buffers(what: str, buffers: Sequence[Buffer], borders: Sequence[Border
     Raises:
         PayloadError: a buffer has another size or element type.
     """
-    for position, (buffer, border) in enumerate(zip(buffers, borders, strict=True)):
-        if buffer.size == border.size and buffer.scalar_type == border.scalar_type:
+    for position, (buffer, tensor) in enumerate(zip(buffers, tensors, strict=True)):
+        if buffer.size == tensor.size and buffer.scalar_type == tensor.scalar_type:
             continue
         found = NUMPY_TYPES.get(buffer.scalar_type)
         passed = f"{buffer.size} bytes of {found.__name__ if found else 'an unknown type'}"
         raise PayloadError(
-            f"{what} {position} of the NPU partition has {border.size} bytes of {border.numpy_type.name}, "
+            f"{what} {position} of the NPU partition has {tensor.size} bytes of {tensor.numpy_type.name}, "
             f"but the program around it passes {passed}.",
             hint=_COMPILE_AGAIN,
         )
@@ -163,8 +163,8 @@ class LiteRtProgram:
         self._model = model
         self._mode = mode
         self._interpreter = _interpreter(model, mode)
-        self._inputs = [_border(detail) for detail in self._interpreter.get_input_details()]
-        self._outputs = [_border(detail) for detail in self._interpreter.get_output_details()]
+        self._inputs = [_io(detail) for detail in self._interpreter.get_input_details()]
+        self._outputs = [_io(detail) for detail in self._interpreter.get_output_details()]
         if (len(self._inputs), len(self._outputs)) != (num_inputs, num_outputs):
             raise PayloadError(
                 f"The NPU partition has {num_inputs} inputs and {num_outputs} outputs, but its LiteRT program has "
@@ -177,12 +177,12 @@ class LiteRtProgram:
         self._cuts = _cut(model, mode) if Mode.TRACED in mode or self._in_parts else None
 
     @property
-    def inputs(self) -> tuple[Border, ...]:
+    def inputs(self) -> tuple[PartitionIO, ...]:
         """Sizes and element types of the inputs."""
         return tuple(self._inputs)
 
     @property
-    def outputs(self) -> tuple[Border, ...]:
+    def outputs(self) -> tuple[PartitionIO, ...]:
         """Sizes and element types of the outputs."""
         return tuple(self._outputs)
 
@@ -364,7 +364,7 @@ def _intermediates(operator: Any) -> Sequence[int]:
     return operator.intermediates if operator.intermediates is not None else ()
 
 
-def _border(detail: dict[str, Any]) -> _Tensor:
+def _io(detail: dict[str, Any]) -> _Tensor:
     numpy_type = np.dtype(detail["dtype"])
     size = int(np.prod(detail["shape"], dtype=np.int64)) * numpy_type.itemsize
     return _Tensor(int(detail["index"]), size, numpy_type, scalar_type_of(numpy_type))

@@ -39,7 +39,7 @@ _ALWAYS: dict[type[IntEnum], tuple[IntEnum, ...]] = {
 
 
 @dataclass(frozen=True)
-class TosaBorder:
+class TosaIO:
     """An input or output of a program: TOSA's name of its element type, and its shape."""
 
     dtype: str
@@ -67,8 +67,8 @@ class CheckedTosa:
         steps: all other operators, in order.
     """
 
-    inputs: tuple[tuple[str, TosaBorder], ...]
-    outputs: tuple[tuple[str, TosaBorder], ...]
+    inputs: tuple[tuple[str, TosaIO], ...]
+    outputs: tuple[tuple[str, TosaIO], ...]
     num_operators: int
     constants: dict[str, Operand]
     steps: tuple[Step, ...]
@@ -177,8 +177,8 @@ class _BlockCheck:
             self._check_operator(operator, number, known, ready)
         for name in outputs:
             need(name in ready, f"nothing makes its output {name!r}")
-        borders = [tuple((n, TosaBorder(known[n].dtype, known[n].shape)) for n in names) for names in (inputs, outputs)]
-        return CheckedTosa(borders[0], borders[1], len(operators), self._constants, tuple(self._steps))
+        io = [tuple((n, TosaIO(known[n].dtype, known[n].shape)) for n in names) for names in (inputs, outputs)]
+        return CheckedTosa(io[0], io[1], len(operators), self._constants, tuple(self._steps))
 
     def _known(self) -> dict[str, Operand]:
         """Tensors and lists of sizes by name."""

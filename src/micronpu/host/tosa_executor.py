@@ -17,7 +17,7 @@ import numpy as np
 from micronpu.base.errors import PayloadError
 from micronpu.emit.tosa_schema import IDENTIFIER
 from micronpu.host.litert_executor import Buffer, Mode, OperatorTrace, check_buffers, scalar_type_of
-from micronpu.host.tosa_check import TosaBorder, check_tosa
+from micronpu.host.tosa_check import TosaIO, check_tosa
 from micronpu.host.tosa_run import computed, value_of
 
 __all__ = ["IDENTIFIER", "TosaProgram"]
@@ -27,7 +27,7 @@ _NUMPY = {"BOOL": np.bool_, "INT8": np.int8, "INT16": np.int16, "INT32": np.int3
 
 
 @dataclass(frozen=True)
-class _Border:
+class _PartitionIO:
     """An input or output of the program."""
 
     shape: tuple[int, ...]
@@ -58,10 +58,8 @@ class TosaProgram:
 
     def __init__(self, model: bytes, mode: Mode, num_inputs: int, num_outputs: int) -> None:
         checked = check_tosa(model)
-        self._names = [[name for name, _ in borders] for borders in (checked.inputs, checked.outputs)]
-        self._inputs, self._outputs = (
-            [_border(t) for _, t in borders] for borders in (checked.inputs, checked.outputs)
-        )
+        self._names = [[name for name, _ in io] for io in (checked.inputs, checked.outputs)]
+        self._inputs, self._outputs = ([_io(t) for _, t in io] for io in (checked.inputs, checked.outputs))
         self.num_operators, self._steps = checked.num_operators, checked.steps
         self._constants = {name: value_of(operand) for name, operand in checked.constants.items()}
         self._last = {name: step.output for step in self._steps for name in step.inputs}
@@ -74,12 +72,12 @@ class TosaProgram:
             )
 
     @property
-    def inputs(self) -> tuple[_Border, ...]:
+    def inputs(self) -> tuple[_PartitionIO, ...]:
         """Sizes and element types of the inputs."""
         return tuple(self._inputs)
 
     @property
-    def outputs(self) -> tuple[_Border, ...]:
+    def outputs(self) -> tuple[_PartitionIO, ...]:
         """Sizes and element types of the outputs."""
         return tuple(self._outputs)
 
@@ -110,10 +108,10 @@ class TosaProgram:
         Raises:
             PayloadError: the result is undefined.
         """
-        for number, (array, border) in enumerate(zip(arrays, self._inputs, strict=True)):
-            if (array.shape, array.dtype) != (border.shape, border.numpy_type):
+        for number, (array, tensor) in enumerate(zip(arrays, self._inputs, strict=True)):
+            if (array.shape, array.dtype) != (tensor.shape, tensor.numpy_type):
                 raise PayloadError(
-                    f"Input {number} of the NPU partition is {border.numpy_type}{list(border.shape)}, and was given "
+                    f"Input {number} of the NPU partition is {tensor.numpy_type}{list(tensor.shape)}, and was given "
                     f"{array.dtype}{list(array.shape)}.",
                     hint="an array of that type and shape",
                 )
@@ -137,8 +135,8 @@ class TosaProgram:
         check_buffers("Output", outputs, self._outputs)
         made = self.call(
             *(
-                np.frombuffer(ctypes.string_at(buffer.address, buffer.size), border.numpy_type).reshape(border.shape)
-                for buffer, border in zip(inputs, self._inputs, strict=True)
+                np.frombuffer(ctypes.string_at(buffer.address, buffer.size), tensor.numpy_type).reshape(tensor.shape)
+                for buffer, tensor in zip(inputs, self._inputs, strict=True)
             )
         )
         for array, buffer in zip(made, outputs, strict=True):
@@ -146,7 +144,7 @@ class TosaProgram:
         return made
 
 
-def _border(tensor: TosaBorder) -> _Border:
+def _io(tensor: TosaIO) -> _PartitionIO:
     if tensor.dtype not in _NUMPY:
         raise PayloadError(f"The TOSA program passes {tensor.dtype}, which no program does.", hint=_COMPILE_AGAIN)
-    return _Border(tensor.shape, np.dtype(_NUMPY[tensor.dtype]))
+    return _PartitionIO(tensor.shape, np.dtype(_NUMPY[tensor.dtype]))

@@ -26,7 +26,7 @@ from micronpu.partition.images import agree_on_images
 from micronpu.partition.order import ProgramOrder, outlined_order
 from micronpu.partition.partition import Decision, Partition, Partitioning
 from micronpu.partition.policy import (
-    BORDER,
+    BOUNDARY,
     COMPUTES,
     COMPUTES_SENTENCE,
     IMPORTED,
@@ -203,7 +203,7 @@ def _decide(policy: Policy, unit: Unit) -> Decision:
     if policy.most_tensors is not None and most > policy.most_tensors:
         sentence = f"A call of the NPU has at most {policy.most_tensors} inputs and as many outputs."
         decision.reasons.append(
-            reason_at(unit.anchor, BORDER, sentence, f"{most} of them", "parts of it, joined later")
+            reason_at(unit.anchor, BOUNDARY, sentence, f"{most} of them", "parts of it, joined later")
         )
         return decision
     working = [n for n in imported.nodes if returned_operand(n) is None]

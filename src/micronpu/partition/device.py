@@ -302,7 +302,7 @@ class Device(ABC):
         while True:
             try:
                 for number, partition in enumerate(partitioning.partitions, 1):
-                    key = _border(partition)
+                    key = _boundary(partition)
                     if key not in known:
                         known[key] = (ask or self.plan)(partition)
                     partition.plan = known[key]
@@ -351,7 +351,7 @@ class Device(ABC):
         return ()
 
 
-def _border(partition: Partition) -> object:
+def _boundary(partition: Partition) -> object:
     """Return the facts that a plan depends on: the nodes, inputs and outputs."""
     return partition.nodes, partition.inputs, partition.outputs, partition.images
 

@@ -236,7 +236,7 @@ class _Builder:
         if isinstance(module, GraphModule):
             return self.run(module, args)
         assert isinstance(module, DelegateCall)
-        results = [Tensor(self._shapes.of(*border)) for border in module.types]
+        results = [Tensor(self._shapes.of(*boundary)) for boundary in module.types]
         self._block.steps.append(DelegateStep(module, list(args), results))
         return results
 

@@ -69,7 +69,7 @@ def _memory_format(tensor: torch.Tensor) -> torch.memory_format:
     return torch.contiguous_format if tensor.is_contiguous() else torch.channels_last
 
 
-def border(partition: Partition, view: ProgramView) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def boundary(partition: Partition, view: ProgramView) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return tensors with the types of a partition's inputs and outputs."""
 
     def empty(node: Node, channels_last: bool) -> torch.Tensor:

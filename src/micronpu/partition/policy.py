@@ -19,7 +19,7 @@ Decide = Callable[[Node], "Choice | list[Reason]"]
 
 IMPORTED = "is_imported"
 IMPORTED_SENTENCE = "The operator, in this form and quantized, is one that micronpu can express."
-BORDER = "border_fits"
+BOUNDARY = "border_fits"
 COMPUTES = "computes"
 COMPUTES_SENTENCE = "A partition computes something; moving values to the NPU and back would only cost time."
 

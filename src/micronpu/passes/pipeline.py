@@ -263,7 +263,7 @@ class Pipeline:
                     raise InternalError(f"The pass `{step.name}` breaks the graph: {error.what}") from error
             return changed
         before = graph.clone() if self.verify_each else None
-        border = [t.type for t in (*graph.inputs, *graph.outputs)]
+        boundary = [t.type for t in (*graph.inputs, *graph.outputs)]
         try:
             with timing.part(f"pass {step.name}"):
                 changed = step.run(graph)
@@ -277,7 +277,7 @@ class Pipeline:
         if not isinstance(changed, bool):
             what = f"The pass `{step.name}` returns {described(changed)}, not whether it changed anything."
             raise PassError(what, hint="return True or False")
-        if [t.type for t in (*graph.inputs, *graph.outputs)] != border:
+        if [t.type for t in (*graph.inputs, *graph.outputs)] != boundary:
             what = f"The pass `{step.name}` changes the types of the graph's inputs or outputs."
             raise PassError(what, hint="keep shape, type and grid of what the graph takes and returns")
         if before is not None and changed:

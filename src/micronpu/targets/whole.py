@@ -73,16 +73,16 @@ def whole_network(module: GraphModule) -> WholeNetwork:
             hint=f"at most {MAX_STEPS} steps, or a .pte",
         )
     view = ProgramView(lifted)
-    border = _border(view)
+    boundary = _io(view)
     order = {node: number for number, node in enumerate(view.graph.nodes)}
-    distinct = list(dict.fromkeys(border.outputs))
-    nodes = sorted(border.inside, key=order.__getitem__)
-    names = [n for n in (node.name for node in view.inputs) if n in border.inputs.values()]
-    sources = {name: node for node, name in border.inputs.items()}
+    distinct = list(dict.fromkeys(boundary.outputs))
+    nodes = sorted(boundary.inside, key=order.__getitem__)
+    names = [n for n in (node.name for node in view.inputs) if n in boundary.inputs.values()]
+    sources = {name: node for node, name in boundary.inputs.items()}
     graph = import_nodes(view, nodes, [sources[name] for name in names], distinct)
     run_passes(graph)
-    outputs = tuple(f"output_{i}" for i in range(len(border.outputs)))
-    data = described(_read(to_litert(graph).data), names, outputs, [distinct.index(n) for n in border.outputs])
+    outputs = tuple(f"output_{i}" for i in range(len(boundary.outputs)))
+    data = described(_read(to_litert(graph).data), names, outputs, [distinct.index(n) for n in boundary.outputs])
     return WholeNetwork(graph, tuple(names), outputs, data)
 
 
@@ -104,27 +104,31 @@ def optimised_network(module: GraphModule, partitions: Sequence[CompiledPartitio
             hint="a target with an Ethos-U, or leave out `vela`",
         )
     view = ProgramView(lift(module))
-    border = _border(view)
-    if len(parts) > 1 or len(border.partitions) > 1 or len(border.partitions[0].inputs) != len(parts[0].graph.inputs):
+    boundary = _io(view)
+    if (
+        len(parts) > 1
+        or len(boundary.partitions) > 1
+        or len(boundary.partitions[0].inputs) != len(parts[0].graph.inputs)
+    ):
         raise UnsupportedError(
             f"The program calls the NPU {len(parts)} times, with other operators between or beside, which one operator "
             f"`{parts[0].litert_operator}` cannot do.",
             hint="`program.report`, which says why the rest is not on the NPU; the plain .tflite and "
             "Vela's own command",
         )
-    (part,), (partition,) = parts, border.partitions
-    names = [border.inputs[node] for node in partition.inputs]
-    outputs = [f"output_{border.outputs.index(node)}" for node in partition.outputs]
+    (part,), (partition,) = parts, boundary.partitions
+    names = [boundary.inputs[node] for node in partition.inputs]
+    outputs = [f"output_{boundary.outputs.index(node)}" for node in partition.outputs]
     model, allocation = part.as_litert(
         list(zip(names, part.graph.inputs, strict=True)),
         list(zip(outputs, part.graph.outputs, strict=True)),
     )
-    told = [f"output_{i}" for i in range(len(border.outputs))]
-    return described(model, names, told, [partition.outputs.index(n) for n in border.outputs], [allocation])
+    told = [f"output_{i}" for i in range(len(boundary.outputs))]
+    return described(model, names, told, [partition.outputs.index(n) for n in boundary.outputs], [allocation])
 
 
 @dataclass(frozen=True)
-class _Border:
+class _IntegerIO:
     """The inside of an integer network, and its inputs and outputs.
 
     Attributes:
@@ -139,7 +143,7 @@ class _Border:
     outputs: tuple[Node, ...]
 
 
-def _border(view: ProgramView) -> _Border:
+def _io(view: ProgramView) -> _IntegerIO:
     every = Policy(name="LiteRT", decide=lambda node: Choice((node,)), allow_no_op_partitions=True, allow_empty=True)
     partitioning = Decisions(view, every).partitioning()
     left = [v for v in partitioning.report.verdicts if not v.delegated]
@@ -151,7 +155,7 @@ def _border(view: ProgramView) -> _Border:
         )
     inside = frozenset(node for partition in partitioning.partitions for node in partition.nodes)
     read = dict.fromkeys(n for partition in partitioning.partitions for n in partition.inputs if n not in inside)
-    return _Border(partitioning.partitions, inside, _inputs(view, read), tuple(_outputs(view, inside)))
+    return _IntegerIO(partitioning.partitions, inside, _inputs(view, read), tuple(_outputs(view, inside)))
 
 
 def _objection(verdict: Verdict) -> str:

@@ -62,7 +62,7 @@ def test_digests_and_tools(target):
 
 
 @pytest.mark.parametrize("io", [None, "int8"])
-def test_scales_of_the_border(io):
+def test_scales_of_the_io(io):
     report = compiled("imxrt700", quantization=micronpu.Quantization(io=io)).report
     (x,), (y,) = report.inputs, report.outputs
     assert (x.dtype, x.shape, y.dtype, y.shape) == (io or "float32", (1, 8, 6, 6), io or "float32", (1, 5))

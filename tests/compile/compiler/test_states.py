@@ -209,7 +209,7 @@ def test_a_quantized_module_compiles_to_the_same() -> None:
     assert all(map(torch.equal, run(program, rows), run(again, rows)))
 
 
-def test_litert_model_has_states_at_its_border() -> None:
+def test_litert_model_has_states_as_io() -> None:
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     program, _ = made("lstm", quantization=micronpu.Quantization(io="int8"))

@@ -394,7 +394,7 @@ class UNet(nn.Module):
         return self.last(torch.cat([self.up(c), a], 1))
 
 
-def test_unet_transposes_at_its_border_only():
+def test_unet_transposes_at_its_boundary_only():
     names = operators(UNet(), 1, 3, 16, 16)
     assert names.count("transpose") == 2
     assert names[0] == names[-1] == "transpose"

@@ -83,7 +83,7 @@ def pictures() -> micronpu.CompiledProgram:
     return compiled(Pictures().to(memory_format=LAST), last(torch.randn(1, 3, 8, 10)))
 
 
-def test_no_transpose_at_the_border(pictures: micronpu.CompiledProgram) -> None:
+def test_no_transpose_at_the_boundary(pictures: micronpu.CompiledProgram) -> None:
     assert transposes(pictures) == 0
     layout = parse(pictures.partitions[0].payload).layout
     assert [slot.channels_last for slot in (*layout.inputs, *layout.outputs)] == [True, True]
@@ -91,16 +91,16 @@ def test_no_transpose_at_the_border(pictures: micronpu.CompiledProgram) -> None:
 
 def test_numbers_are_those_of_the_quantized_model_and_of_the_interpreter(pictures: micronpu.CompiledProgram) -> None:
     graph = pictures.partitions[0].graph
-    border_in, border_out = graph.inputs[0].type, graph.outputs[0].type
+    input_type, output_type = graph.inputs[0].type, graph.outputs[0].type
     for _ in range(5):
         x = last(torch.randn(1, 3, 8, 10))
         y = pictures.run(x)
         assert y.is_contiguous(memory_format=LAST)
-        steps = (y - pictures.quantized(x)).abs().max().item() / border_out.scale
+        steps = (y - pictures.quantized(x)).abs().max().item() / output_type.scale
         assert steps <= 2.01  # one of each convolution
-        integers = torch.clamp(torch.round(x / border_in.scale) + border_in.zero_point, -128, 127).to(torch.int8)
+        integers = torch.clamp(torch.round(x / input_type.scale) + input_type.zero_point, -128, 127).to(torch.int8)
         (expected,) = interpret(graph, [integers.permute(0, 2, 3, 1).contiguous().numpy()])
-        real = (torch.from_numpy(expected).permute(0, 3, 1, 2).float() - border_out.zero_point) * border_out.scale
+        real = (torch.from_numpy(expected).permute(0, 3, 1, 2).float() - output_type.zero_point) * output_type.scale
         torch.testing.assert_close(y, real, rtol=0, atol=1e-5)
 
 

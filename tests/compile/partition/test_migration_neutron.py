@@ -146,7 +146,7 @@ def test_a_check_of_ones_own_keeps_operators_on_the_host(quantized):
         NeutronPartitioner(check_op_support="relu")
 
 
-def test_integers_at_the_border_of_an_edge_program(quantized):
+def test_integer_io_of_an_edge_program(quantized):
     def lowered():
         return to_edge_transform_and_lower(
             torch.export.export(quantized, X),

@@ -44,7 +44,7 @@ def rows(times: float) -> Callable[[torch.Generator], Tensors]:
     return draw
 
 
-def with_int8_border(model: nn.Module, draw: Callable[[torch.Generator], Tensors]) -> float:
+def with_int8_io(model: nn.Module, draw: Callable[[torch.Generator], Tensors]) -> float:
     """dB where nothing but the input and the result is rounded to int8."""
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -68,7 +68,7 @@ def _rounded(x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", NORMS)
 def test_small_rows_keep_their_shape(name: str, target: str):
     (found,) = decibels(NORMS[name], rows(30.0), target)
-    assert found >= with_int8_border(NORMS[name], rows(30.0)) - 1.5
+    assert found >= with_int8_io(NORMS[name], rows(30.0)) - 1.5
 
 
 def test_a_row_of_zeros_takes_no_steps_from_the_others():
@@ -100,7 +100,7 @@ def one_in_thirty(random: torch.Generator) -> Tensors:
 @pytest.mark.parametrize("name", ["layer", "group", "rms by hand"])
 def test_a_few_large_rows_leave_the_others_their_squares(name: str, target: str):
     (found,) = decibels(NORMS[name], one_in_thirty, target)
-    assert found >= with_int8_border(NORMS[name], one_in_thirty) - 1.5
+    assert found >= with_int8_io(NORMS[name], one_in_thirty) - 1.5
 
 
 def test_a_setting_goes_before_what_is_seen():

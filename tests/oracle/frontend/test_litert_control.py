@@ -77,7 +77,7 @@ class File:
                 setattr(operator.builtinOptions, name, value)
         self.graph.operators.append(operator)
 
-    def borders(self, inputs: list[int], outputs: list[int]) -> None:
+    def set_io(self, inputs: list[int], outputs: list[int]) -> None:
         self.graph.inputs, self.graph.outputs = np.array(inputs, np.int32), np.array(outputs, np.int32)
 
 
@@ -95,7 +95,7 @@ def streaming(scale: float | None, initial: np.ndarray | None) -> bytes:
     if scale is not None:
         q = file.graph.tensors[y].quantization
         q.scale, q.zeroPoint = np.array([1 / 128], np.float32), np.array([0])
-    file.borders([x], [y])
+    file.set_io([x], [y])
     if initial is not None:
         file.subgraph()
         handle = file.handle("sum")
@@ -134,12 +134,12 @@ def branching(kind: str = "IF") -> File:
     c, x, y = file.tensor("c", [1], bool), file.tensor("x", [1, 4]), file.tensor("y", [1, 4])
     option = {"thenSubgraphIndex": 1, "elseSubgraphIndex": 2} if kind == "IF" else {}
     file.operator(kind, [c, x], [y], "If" if kind == "IF" else "While", **option)
-    file.borders([c, x], [y])
+    file.set_io([c, x], [y])
     for branch in ("TANH", "NEG"):
         file.subgraph()
         x, y = file.tensor("given", [1, 4]), file.tensor("made", [1, 4])
         file.operator(branch, [x], [y])
-        file.borders([x], [y])
+        file.set_io([x], [y])
     return file
 
 
@@ -179,7 +179,7 @@ def test_refusals():
     x, handle, old = other.tensor("x", [1, 4]), other.handle("h"), other.tensor("old", [1, 5])
     other.operator("ASSIGN_VARIABLE", [handle, x], [], "AssignVariable")
     other.operator("READ_VARIABLE", [handle], [old], "ReadVariable")
-    other.borders([x], [old])
+    other.set_io([x], [old])
     refused(other, r"Operator 2 \(READ_VARIABLE, `old`\) has another shape")
     stride = File(None)
     x, w, y = (
@@ -188,5 +188,5 @@ def test_refusals():
         stride.tensor("y", [1]),
     )
     stride.operator("CONV_2D", [x, w], [y], "Conv2D", strideH=0, strideW=0)
-    stride.borders([x], [y])
+    stride.set_io([x], [y])
     refused(stride, r"Operator 0 \(CONV_2D, `y`\) has options or operands that do not fit")

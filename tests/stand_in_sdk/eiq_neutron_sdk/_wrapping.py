@@ -43,7 +43,7 @@ def wrap(model: bytes, version: int = 0, defect: str = "") -> bytes:
     graph = schema.SubGraphT()
     graph.tensors, graph.operators = [], []
 
-    def border(indices):
+    def boundary(indices):
         numbers = []
         for index in indices:
             tensor = old.tensors[index]
@@ -52,7 +52,7 @@ def wrap(model: bytes, version: int = 0, defect: str = "") -> bytes:
             numbers.append(number)
         return numbers
 
-    inputs, outputs = border(old.inputs), border(old.outputs)
+    inputs, outputs = boundary(old.inputs), boundary(old.outputs)
     if defect in ("reordered", "renamed_and_reordered"):
         inputs, outputs = inputs[::-1], outputs[::-1]
     if defect.startswith("renamed"):
@@ -167,13 +167,13 @@ def dumps(model: bytes) -> str:
     def names(indices):
         return "".join(f"    [{i}]: {graph.tensors[t].name.decode()}\n" for i, t in enumerate(indices))
 
-    def border(operator):
+    def boundary(operator):
         return f"  Inputs:\n{names(operator.inputs)}  Outputs:\n{names(operator.outputs)}"
 
-    read = "".join(f"  Type: ANY\n{border(o)}  Location: {i}\n" for i, o in enumerate(graph.operators))
+    read = "".join(f"  Type: ANY\n{boundary(o)}  Location: {i}\n" for i, o in enumerate(graph.operators))
     numbered = list(enumerate(graph.operators, 1))
     kernel = "    Operators:\n      ANY\n    Kernels:\n      AnyV1\n"
     extracted = "".join(f'  NeutronOperator "subgraph_{n:03}":\n{kernel}' for n, _ in numbered)
-    made = "".join(f"Name: subgraph_{n:03}\n{border(o)}  Tensors:\n" for n, o in numbered)
+    made = "".join(f"Name: subgraph_{n:03}\n{boundary(o)}  Tensors:\n" for n, o in numbered)
     sections = (read, "= Optimize Graph =\n= Extract Graphs =\n", extracted, "Generate code for NeutronGraph\n")
     return f"Graphs:\n{''.join(sections)}Graphs:\n{made}"

@@ -211,7 +211,7 @@ def test_a_constant_that_does_not_fit_is_a_defect():
         TosaEmitter().constant([128])
 
 
-def test_dtypes_of_the_border():
+def test_dtypes_of_the_io():
     found = block(to_tosa(small()).data)
     tensors = {found.Tensors(i).Name(): found.Tensors(i) for i in range(found.TensorsLength())}
     for name in (found.Inputs(0), found.Outputs(0)):

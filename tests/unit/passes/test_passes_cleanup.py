@@ -154,11 +154,11 @@ def test_two_reshapes_become_one():
     )
 
 
-@pytest.mark.parametrize("at_the_border", [True, False])
-def test_the_first_reshape_stays_for_its_other_readers(at_the_border: bool):
+@pytest.mark.parametrize("is_output", [True, False])
+def test_the_first_reshape_stays_for_its_other_readers(is_output: bool):
     net = Net()
     first = net.reshape(net.input(2, 3, 4), 6, 4)
-    other = first if at_the_border else net.softmax(first)
+    other = first if is_output else net.softmax(first)
     after = apply(MergeReshapes(), net.finish(net.sigmoid(net.reshape(first, 24)), other))
     assert [(n.op.name, n.inputs[0] is after.inputs[0]) for n in after.nodes if n.op.name == "reshape"] == [
         ("reshape", True),

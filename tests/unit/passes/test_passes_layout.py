@@ -55,7 +55,7 @@ def test_the_first_of_two_transposes_stays_for_its_other_readers():
     )
 
 
-def test_equal_transposes_become_one_even_at_the_border():
+def test_equal_transposes_become_one_even_at_the_boundary():
     net = Net()
     x = net.input(1, 2, 3, 4)
     after = apply(MergeTransposes(), net.finish(net.last(x), net.relu(net.last(x)), net.first(x)))
@@ -107,7 +107,7 @@ def test_a_residual_addition_of_two_transposed_values():
     )
 
 
-def test_a_residual_block_on_the_border_of_the_program():
+def test_a_residual_block_at_the_boundary_of_the_program():
     """x comes as NCHW and is read by the convolution as NHWC, so that the addition can be NHWC too."""
     net = Net()
     x = net.input(1, C, 5, 4)

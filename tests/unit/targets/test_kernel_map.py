@@ -8,10 +8,10 @@ from micronpu.targets.neutron.kernel_map import kernel_operators
 
 
 def operator(number, inputs, outputs):
-    return f"  Type: ANY\n{border(inputs, outputs)}  Location: {number}\n"
+    return f"  Type: ANY\n{boundary(inputs, outputs)}  Location: {number}\n"
 
 
-def border(inputs, outputs):
+def boundary(inputs, outputs):
     def names(tensors):
         return "".join(f"    [{i}]: {name}\n" for i, name in enumerate(tensors.split()))
 
@@ -26,7 +26,7 @@ def log(model, made, calls=""):
         + "".join(f"    {kernel}\n" for kernel in names.split())
         for n, (names, *_) in enumerate(made)
     )
-    graph = "".join(f"Name: subgraph_{n:03}\n{border(*step)}Tensors:\n" for n, (_, *step) in enumerate(made))
+    graph = "".join(f"Name: subgraph_{n:03}\n{boundary(*step)}Tensors:\n" for n, (_, *step) in enumerate(made))
     sections = (read, "= Optimize Graph =\n= Extract Graphs =\n", kernels, "Generate code for NeutronGraph\n", calls)
     return f"Graphs:\n{''.join(sections)}\nGraphs:\n{graph}"
 

@@ -212,8 +212,8 @@ def run(program: VelaProgram, spec: EthosUOptions, inputs: list[Array] | None = 
     content = content_of(program)
     if inputs is None:
         seed = checksum(program)
-        borders = enumerate(content.inputs)
-        inputs = [random_integers(b.shape, f"<i{b.element_size}", seed + i, near=bool(i % 2)) for i, b in borders]
+        io = enumerate(content.inputs)
+        inputs = [random_integers(b.shape, f"<i{b.element_size}", seed + i, near=bool(i % 2)) for i, b in io]
     return Ran(inputs, EthosUSimulator(spec.silicon, weight_limit=WEIGHTS_OF_ONE_RUN).run(content, inputs))
 
 

@@ -102,7 +102,7 @@ class EthosUFirmware(Firmware):
 
     def is_for_linux(self, payload: bytes) -> bool | None:
         held = parse(payload)
-        return any(border.region in APART for border in (*held.inputs, *held.outputs))
+        return any(tensor.region in APART for tensor in (*held.inputs, *held.outputs))
 
     def has_platform(self, accelerator: str) -> bool:
         return accelerator.startswith(("ethos-u55", "ethos-u85"))

@@ -23,12 +23,12 @@ def inspect(backend: str, blob: bytes) -> Delegate:
     tensors = tuple(
         Tensor(
             f"{kind} {i}",
-            border.shape,
-            f"{border.element_size} byte{'' if border.element_size == 1 else 's'}",
-            f"{_REGIONS.get(border.region, f'region {border.region}')} + {border.address}",
+            tensor.shape,
+            f"{tensor.element_size} byte{'' if tensor.element_size == 1 else 's'}",
+            f"{_REGIONS.get(tensor.region, f'region {tensor.region}')} + {tensor.address}",
         )
-        for kind, borders in (("input", payload.inputs), ("output", payload.outputs))
-        for i, border in enumerate(borders)
+        for kind, side in (("input", payload.inputs), ("output", payload.outputs))
+        for i, tensor in enumerate(side)
     )
     kind = f"{_accelerator(payload.commands)}, {payload.scratch_size:,} bytes of scratch memory"
     return Delegate(backend, len(blob), kind, sections, tensors)

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from micronpu.base.errors import PayloadError
-from micronpu.targets.ethosu.border import Border
+from micronpu.targets.ethosu.io import VelaIO
 
 if TYPE_CHECKING:
     from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 _HEADER = struct.Struct("<16sIB11x")
-_BORDER = struct.Struct("<9i")
+_IO = struct.Struct("<9i")
 APART = (3, 4)
 """Regions of inputs and of outputs outside of the scratch memory."""
 KEY_SIZE = 64
@@ -53,8 +53,8 @@ class EthosUPayload:
     commands: bytes
     constants: bytes | memoryview
     scratch_size: int
-    inputs: tuple[Border, ...]
-    outputs: tuple[Border, ...]
+    inputs: tuple[VelaIO, ...]
+    outputs: tuple[VelaIO, ...]
 
 
 def content_of(program: VelaProgram) -> EthosUPayload:
@@ -86,8 +86,8 @@ def _packed(program: VelaProgram, keys: Mapping[str, str]) -> Iterator[bytes | m
         data(COMMANDS, program.commands),
         data(CONSTANTS, program.constants),
         Block("scratch_size", struct.pack("<I", program.scratch_size)),
-        Block("inputs", _pack_border(program.inputs)),
-        Block("outputs", _pack_border(program.outputs)),
+        Block("inputs", _pack_io(program.inputs)),
+        Block("outputs", _pack_io(program.outputs)),
         Block(LAST, b""),
     )
     return (part for block in blocks for part in _parts(block))
@@ -98,11 +98,11 @@ def _parts(block: Block) -> tuple[bytes, bytes | memoryview, bytes]:
     return header, block.data, b"\0" * (-len(block.data) % 16)
 
 
-def _pack_border(tensors: Sequence[Border]) -> bytes:
+def _pack_io(tensors: Sequence[VelaIO]) -> bytes:
     packed = struct.pack("<i", len(tensors))
     for t in tensors:
         shape = (1,) * (6 - len(t.shape)) + t.shape
-        packed += _BORDER.pack(*shape, t.element_size, t.address, t.region)
+        packed += _IO.pack(*shape, t.element_size, t.address, t.region)
     return packed
 
 
@@ -192,19 +192,19 @@ def parse(payload: bytes | memoryview) -> EthosUPayload:
         commands,
         found[CONSTANTS],
         struct.unpack("<I", size)[0],
-        _parse_border("inputs", found["inputs"]),
-        _parse_border("outputs", found["outputs"]),
+        _parse_io("inputs", found["inputs"]),
+        _parse_io("outputs", found["outputs"]),
     )
 
 
-def _parse_border(name: str, data: memoryview) -> tuple[Border, ...]:
+def _parse_io(name: str, data: memoryview) -> tuple[VelaIO, ...]:
     count = struct.unpack_from("<i", data)[0] if len(data) >= 4 else -1
-    if count < 0 or len(data) != 4 + count * _BORDER.size:
+    if count < 0 or len(data) != 4 + count * _IO.size:
         raise PayloadError(
             f"The block {name!r} of the Ethos-U payload has {len(data)} bytes for {count} tensors.", hint=_COMPILE_AGAIN
         )
-    rows = (_BORDER.unpack_from(data, 4 + i * _BORDER.size) for i in range(count))
-    return tuple(Border(tuple(row[:6]), *row[6:]) for row in rows)
+    rows = (_IO.unpack_from(data, 4 + i * _IO.size) for i in range(count))
+    return tuple(VelaIO(tuple(row[:6]), *row[6:]) for row in rows)
 
 
 def configuration(commands: bytes) -> tuple[str, int] | None:

@@ -137,7 +137,7 @@ class Planned:
     ran: Ran | None = None
 
 
-class BorderError(VelaError):
+class BoundaryError(VelaError):
     """Vela's program has other inputs or outputs than the graph."""
 
 
@@ -171,17 +171,17 @@ def compiled(
 
     Raises:
         VelaError: Vela refuses it.
-        BorderError: its program has other inputs or outputs than the graph; seen for reshaped outputs in TOSA, and for
-            outputs that a transpose reads (Vela 5.2).
+        BoundaryError: its program has other inputs or outputs than the graph; seen for reshaped outputs in TOSA, and
+            for outputs that a transpose reads (Vela 5.2).
     """
     if not spec.verify_streams and spec.accelerator.family == "u85" and _has_wide_tables(graph):
         options = {**dict(UNCHAINED), **(options or {})}  # without verification a wrong stream would go unnoticed
     program = compile_flatbuffer(emitted.data, spec, options)
     for what, tensors, found in (("inputs", graph.inputs, program.inputs), ("outputs", graph.outputs, program.outputs)):
         wanted = [t.type.bytes for t in tensors]
-        sizes = [math.prod(border.shape) * border.element_size for border in found]
+        sizes = [math.prod(tensor.shape) * tensor.element_size for tensor in found]
         if sizes != wanted:
-            raise BorderError(f"Vela's program has {what} of {sizes} bytes instead of {wanted}.")
+            raise BoundaryError(f"Vela's program has {what} of {sizes} bytes instead of {wanted}.")
     return program
 
 
@@ -406,7 +406,7 @@ class _Tries:
             emitted, program = self._compiled(plan)
         except UnsupportedError as error:
             self.refused.append(replace(plan, objection=error.what))
-            self.loses |= isinstance(error, BorderError)
+            self.loses |= isinstance(error, BoundaryError)
             return
         memory = program.sram_bytes
         fits = self._limit is None or memory <= self._limit

@@ -54,9 +54,9 @@ def described(graph: Graph) -> tuple[Any, ...]:
         return [numbers.setdefault(t, len(numbers)) for t in tensors]
 
     nodes = [(n.op, numbered(n.inputs), numbered(n.outputs), n.origin.nodes, n.origin.passes) for n in graph.nodes]
-    borders = numbered(graph.inputs), numbered(graph.outputs)
+    io = numbered(graph.inputs), numbered(graph.outputs)
     tensors = [(t.name, t.type, t.data) for t in numbers]
-    return nodes, borders, tensors, graph.channels_last_inputs, graph.channels_last_outputs
+    return nodes, io, tensors, graph.channels_last_inputs, graph.channels_last_outputs
 
 
 @functools.cache

@@ -93,7 +93,7 @@ def convert_partition(
     files = Intermediates(options.intermediates_dir, name)
     files.write_passes(before or graph, options.passes_of(pipeline))
     if not options.use_neutron_for_format_conversion:
-        take_border_transposes(graph)
+        take_boundary_transposes(graph)
         graph.rename()
     files.write("graph_after.txt", lambda: f"{graph}\n")
     litert = to_litert(graph)
@@ -169,7 +169,7 @@ def _layout(graph: Graph, artifacts: Artifacts) -> PayloadLayout:
     )
 
 
-def take_border_transposes(graph: Graph) -> None:
+def take_boundary_transposes(graph: Graph) -> None:
     """Move layout transposes at the inputs and outputs to the runtime, as records in the graph."""
     users = graph.users()
     for index, tensor in enumerate(graph.inputs):

@@ -53,11 +53,11 @@ def kernel_operators(log: str) -> tuple[tuple[int, ...], ...] | None:
     read, made = parts[1:]
     steps = [_step(match) for match in _OPERATOR.finditer(read.partition("= Optimize Graph =")[0])]
     extracted = read.partition("= Extract Graphs =")[2].partition("Generate code for NeutronGraph")[0]
-    borders = {int(match["number"]): _step(match) for match in _MADE.finditer(made)}
+    boundaries = {int(match["number"]): _step(match) for match in _MADE.finditer(made)}
     kernels: list[tuple[int, ...]] = []
     for match in _KERNELS.finditer(extracted):
         number = int(match["number"])
-        computed = _between(borders[number], steps) if number in borders else ()
+        computed = _between(boundaries[number], steps) if number in boundaries else ()
         kernels += [computed] * len([line for line in match["kernels"].splitlines() if line.strip()])
     calls = _CALLS.search(log)
     if not kernels or (calls and int(calls[1], 16) != len(kernels)):
@@ -69,14 +69,14 @@ def _step(match: re.Match[str]) -> _Step:
     return _Step(tuple(_TENSOR.findall(match["inputs"])), tuple(_TENSOR.findall(match["outputs"])))
 
 
-def _between(border: _Step, steps: Sequence[_Step]) -> tuple[int, ...]:
+def _between(boundary: _Step, steps: Sequence[_Step]) -> tuple[int, ...]:
     """The operators that compute a subgraph's outputs from its inputs."""
     producer = {name: i for i, step in enumerate(steps) for name in step.outputs}
     known = producer.keys() | {name for step in steps for name in step.inputs}
-    read = set(_known(border.inputs, known))
+    read = set(_known(boundary.inputs, known))
     found: set[int] = set()
     # The operators that write its results belong to the subgraph even if it also reads them: a part of a split.
-    waiting = [producer[name] for name in _known(border.outputs, known) if name in producer]
+    waiting = [producer[name] for name in _known(boundary.outputs, known) if name in producer]
     while waiting:
         step = waiting.pop()
         if step in found:

@@ -189,7 +189,7 @@ def test_what_is_returned_and_turned_stays_an_output(first: str, second: str, ta
     spec = EthosUOptions(target)
     graph = legalize(returned_and_turned(first, second), spec)
     best = best_plan(graph, spec, check=check_of(spec))
-    assert [math.prod(border.shape) for border in best.program.outputs] == [t.type.size for t in graph.outputs]
+    assert [math.prod(tensor.shape) for tensor in best.program.outputs] == [t.type.size for t in graph.outputs]
     random = np.random.default_rng(0)
     inputs = [random.integers(-128, 128, t.shape).astype(np.int8) for t in graph.inputs]
     for wanted, found in zip(interpret(graph, inputs), interpret(best.graph, inputs), strict=True):

@@ -9,7 +9,7 @@ import pytest
 
 from micronpu.base.errors import OptionError, PayloadError
 from micronpu.targets.ethosu.accelerators import accelerators, clock_hz, default_ini
-from micronpu.targets.ethosu.border import Border
+from micronpu.targets.ethosu.io import VelaIO
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import BLOCKS, Block, blocks, pack, parse
 from micronpu.targets.ethosu.payload import _parts as parts
@@ -20,8 +20,8 @@ PROGRAM = VelaProgram(
     constants=b"\x07" * 33,
     scratch_size=4096,
     fast_scratch_size=0,
-    inputs=(Border((1, 8, 8, 3), 1, 64, 1),),
-    outputs=(Border((1, 12), 1, 0, 1), Border((1, 4), 2, 128, 1)),
+    inputs=(VelaIO((1, 8, 8, 3), 1, 64, 1),),
+    outputs=(VelaIO((1, 12), 1, 0, 1), VelaIO((1, 4), 2, 128, 1)),
     cycles=1000,
     memory={"Sram": 4096},
     layers=(),
@@ -34,7 +34,7 @@ def test_packed_payload_is_read_back() -> None:
     assert payload.commands == PROGRAM.commands
     assert payload.constants == PROGRAM.constants
     assert payload.scratch_size == 4096
-    assert payload.inputs == (Border((1, 1, 1, 8, 8, 3), 1, 64, 1),)
+    assert payload.inputs == (VelaIO((1, 1, 1, 8, 8, 3), 1, 64, 1),)
     assert [o.shape for o in payload.outputs] == [(1, 1, 1, 1, 1, 12), (1, 1, 1, 1, 1, 4)]
 
 

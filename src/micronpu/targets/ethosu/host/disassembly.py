@@ -13,10 +13,10 @@ from typing import Any
 
 from micronpu.base.errors import MicroNpuError
 from micronpu.container.trace import StreamTrace
-from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.host.memory_map import MemoryMap, Use, memory_map, sources
 from micronpu.targets.ethosu.host.proof import random_integers
 from micronpu.targets.ethosu.host.simulator import Bytes, EthosUSimulator, Operation
+from micronpu.targets.ethosu.io import VelaIO
 from micronpu.targets.ethosu.payload import parse
 from micronpu.targets.ethosu.stream.commands import accelerator_of, words_of
 
@@ -208,8 +208,8 @@ def _with_chains(uses: Sequence[Use], seen: Mapping[int, Operation]) -> list[Use
     return found
 
 
-def _place(border: Border) -> Bytes:
-    return Bytes(border.region, border.address, math.prod(border.shape) * border.element_size)
+def _place(tensor: VelaIO) -> Bytes:
+    return Bytes(tensor.region, tensor.address, math.prod(tensor.shape) * tensor.element_size)
 
 
 def _commands(words: Sequence[int], simulator: EthosUSimulator) -> Iterator[Command]:

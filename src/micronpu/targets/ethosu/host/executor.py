@@ -18,7 +18,6 @@ from micronpu.base.errors import PayloadError
 from micronpu.host.litert_executor import Buffer, Mode, OperatorTrace
 from micronpu.host.proof import Executor
 from micronpu.program.pte import recorded_size
-from micronpu.targets.ethosu.border import Border
 from micronpu.targets.ethosu.host.check import StreamCheck
 from micronpu.targets.ethosu.host.simulator import (
     WEIGHTS_OF_ONE_RUN,
@@ -28,6 +27,7 @@ from micronpu.targets.ethosu.host.simulator import (
     SimulationError,
     Watcher,
 )
+from micronpu.targets.ethosu.io import VelaIO
 from micronpu.targets.ethosu.payload import parse
 from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS, accelerator_of, results_of
 
@@ -128,7 +128,7 @@ class StreamProgram:
     def _run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer], watch: Watcher | None) -> None:
         _check("Input", inputs, self._content.inputs)
         _check("Output", outputs, self._content.outputs)
-        arrays = [_array(b, border) for b, border in zip(inputs, self._content.inputs, strict=True)]
+        arrays = [_array(b, tensor) for b, tensor in zip(inputs, self._content.inputs, strict=True)]
         check = self._check
         if check is not None:
             check.begin()
@@ -168,14 +168,14 @@ def _both(first: Watcher | None, second: Watcher | None) -> Watcher | None:
     return watch
 
 
-def _array(buffer: Buffer, border: Border) -> np.ndarray[Any, Any]:
+def _array(buffer: Buffer, tensor: VelaIO) -> np.ndarray[Any, Any]:
     data = ctypes.string_at(buffer.address, buffer.size) if buffer.size else b""
-    return np.frombuffer(data, f"<i{border.element_size}")
+    return np.frombuffer(data, f"<i{tensor.element_size}")
 
 
-def _check(what: str, buffers: Sequence[Buffer], borders: Sequence[Border]) -> None:
-    for position, (buffer, border) in enumerate(zip(buffers, borders, strict=True)):
-        size = int(np.prod(border.shape, dtype=np.int64)) * border.element_size
+def _check(what: str, buffers: Sequence[Buffer], tensors: Sequence[VelaIO]) -> None:
+    for position, (buffer, tensor) in enumerate(zip(buffers, tensors, strict=True)):
+        size = int(np.prod(tensor.shape, dtype=np.int64)) * tensor.element_size
         if buffer.size != size:
             raise PayloadError(
                 f"{what} {position} of the NPU partition has {size} bytes, but the program around it passes "

@@ -22,7 +22,7 @@ from micronpu.base.errors import MicroNpuError, ModelError, RuntimeUnavailableEr
 from micronpu.host.build import build_simulator
 from micronpu.host.library import load_library
 from micronpu.targets.ethosu.accelerators import find_accelerator
-from micronpu.targets.ethosu.border import Border
+from micronpu.targets.ethosu.io import VelaIO
 from micronpu.targets.ethosu.payload import APART, EthosUPayload, parse
 
 Array = npt.NDArray[Any]
@@ -309,17 +309,17 @@ class EthosUSimulator:
             _OUTPUTS_REGION: _apart(content.outputs, _OUTPUTS_REGION),
         }
         ranges = (_Range * len(inputs))()
-        for i, (border, array) in enumerate(zip(content.inputs, inputs, strict=True)):
-            place = _place(border, memories, f"input {i}")
+        for i, (tensor, array) in enumerate(zip(content.inputs, inputs, strict=True)):
+            place = _place(tensor, memories, f"input {i}")
             data = np.ascontiguousarray(array)
-            if data.nbytes != place.size or data.itemsize != border.element_size:
+            if data.nbytes != place.size or data.itemsize != tensor.element_size:
                 raise ModelError(
                     f"Input {i} has {data.size} elements of {data.itemsize} bytes, but the payload expects "
-                    f"{place.size // border.element_size} of {border.element_size}.",
+                    f"{place.size // tensor.element_size} of {tensor.element_size}.",
                     hint="an array of that size",
                 )
             place[:] = data.reshape(-1).view(np.uint8)
-            ranges[i] = _Range(border.region, border.address, place.size)
+            ranges[i] = _Range(tensor.region, tensor.address, place.size)
         all_memories = [constants, scratch, fast]
         if any(memories[number].size for number in (_INPUTS_REGION, _OUTPUTS_REGION)):
             all_memories += [memories[_INPUTS_REGION], memories[_OUTPUTS_REGION]]
@@ -328,17 +328,17 @@ class EthosUSimulator:
             *(_Region(m.ctypes.data, m.size, kind) for m, kind in zip(all_memories, kinds, strict=True))
         )
         self._run(content.commands, regions, ranges, _watching(watch, all_memories, accesses))
-        for i, border in enumerate(content.outputs):
-            size = _place(border, memories, f"output {i}").size
-            hole = self._library.ethosu_sim_unwritten(self._sim, border.region, border.address, size)
+        for i, tensor in enumerate(content.outputs):
+            size = _place(tensor, memories, f"output {i}").size
+            hole = self._library.ethosu_sim_unwritten(self._sim, tensor.region, tensor.address, size)
             if hole != _NOWHERE:
                 raise SimulationError(
                     f"The stream ends, but it has not computed output {i}: nobody has written byte "
-                    f"{hole - border.address} of its {size}."
+                    f"{hole - tensor.address} of its {size}."
                 )
         return [
-            _place(border, memories, f"output {i}").view(f"<i{border.element_size}").reshape(border.shape).copy()
-            for i, border in enumerate(content.outputs)
+            _place(tensor, memories, f"output {i}").view(f"<i{tensor.element_size}").reshape(tensor.shape).copy()
+            for i, tensor in enumerate(content.outputs)
         ]
 
     def run_on(
@@ -411,27 +411,27 @@ def aligned_bytes(size: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(mmap.mmap(-1, max(size, 1)), np.uint8)[:size]
 
 
-def _apart(borders: Sequence[Border], region: int) -> npt.NDArray[np.uint8]:
+def _apart(tensors: Sequence[VelaIO], region: int) -> npt.NDArray[np.uint8]:
     """Memory of separate inputs or outputs, up to the end of the last one; empty for none, or beyond the limit."""
-    end = max((b.address + _size(b) for b in borders if b.region == region), default=0)
+    end = max((b.address + _size(b) for b in tensors if b.region == region), default=0)
     return aligned_bytes(end if 0 <= end <= _FARTHEST else 0)
 
 
-def _size(border: Border) -> int:
-    return int(np.prod(border.shape, dtype=np.int64)) * border.element_size
+def _size(tensor: VelaIO) -> int:
+    return int(np.prod(tensor.shape, dtype=np.int64)) * tensor.element_size
 
 
-def _place(border: Border, memories: Mapping[int, npt.NDArray[np.uint8]], name: str) -> npt.NDArray[np.uint8]:
+def _place(tensor: VelaIO, memories: Mapping[int, npt.NDArray[np.uint8]], name: str) -> npt.NDArray[np.uint8]:
     """The bytes of an input or output."""
-    size = _size(border)
-    memory = memories.get(border.region)
-    if memory is None or border.address < 0 or size < 0 or border.address + size > memory.size:
+    size = _size(tensor)
+    memory = memories.get(tensor.region)
+    if memory is None or tensor.address < 0 or size < 0 or tensor.address + size > memory.size:
         scratch = memories[_SCRATCH_REGION]
         raise SimulationError(
-            f"The payload's {name} lies at byte {border.address} of region {border.region} and has {size} bytes, "
+            f"The payload's {name} lies at byte {tensor.address} of region {tensor.region} and has {size} bytes, "
             f"but the scratch memory, region {_SCRATCH_REGION}, has {scratch.size}."
         )
-    return memory[border.address : border.address + size]
+    return memory[tensor.address : tensor.address + size]
 
 
 def _operation(o: Any, memories: Sequence[Array], accesses: bool) -> Operation:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from micronpu.targets.ethosu.border import Border
+from micronpu.targets.ethosu.io import VelaIO
 from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.ahead import Arrangement, Piece, Slot, arranged
 from micronpu.targets.ethosu.schedule.engines import NOTHING, Memories, Work
@@ -179,9 +179,9 @@ def prefetched(found: Analysed, arrangement: Arrangement) -> Prefetched:
     return Prefetched(made, time, len(arrangement.loads), sum(s.weights is not None for s in found.slots), size)
 
 
-def _bytes(border: Border) -> int:
-    size = border.element_size
-    for extent in border.shape:
+def _bytes(tensor: VelaIO) -> int:
+    size = tensor.element_size
+    for extent in tensor.shape:
         size *= extent
     return size
 

@@ -9,7 +9,7 @@ from micronpu.base import timing
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.targets.ethosu.accelerators import clock_hz
-from micronpu.targets.ethosu.border import Border
+from micronpu.targets.ethosu.io import VelaIO
 from micronpu.targets.ethosu.kept import entry_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.schedule.engines import NOTHING, Work
@@ -75,8 +75,8 @@ class VelaProgram:
     constants: bytes | memoryview
     scratch_size: int
     fast_scratch_size: int
-    inputs: tuple[Border, ...]
-    outputs: tuple[Border, ...]
+    inputs: tuple[VelaIO, ...]
+    outputs: tuple[VelaIO, ...]
     cycles: int
     memory: dict[str, int]
     layers: tuple[LayerEstimate, ...]
@@ -168,8 +168,8 @@ def _compiled(model: bytes, spec: EthosUOptions, question: tuple[str, str, str])
         constants=answer.constants,
         scratch_size=result["scratch_size"],
         fast_scratch_size=result["fast_scratch_size"],
-        inputs=tuple(Border(*border) for border in result["inputs"]),
-        outputs=tuple(Border(*border) for border in result["outputs"]),
+        inputs=tuple(VelaIO(*tensor) for tensor in result["inputs"]),
+        outputs=tuple(VelaIO(*tensor) for tensor in result["outputs"]),
         cycles=result["cycles"],
         memory=result["memory"],
         layers=_layers(result["tables"]),
@@ -182,8 +182,8 @@ def _compiled(model: bytes, spec: EthosUOptions, question: tuple[str, str, str])
 def pack_program(program: VelaProgram) -> bytes:
     """Serialize a program."""
     own = {f.name: getattr(program, f.name) for f in fields(program) if f.name not in ("commands", "constants")}
-    borders = {name: [astuple(border) for border in own[name]] for name in ("inputs", "outputs")}
-    told = {**own, **borders, "layers": [astuple(layer) for layer in program.layers]}
+    io = {name: [astuple(tensor) for tensor in own[name]] for name in ("inputs", "outputs")}
+    told = {**own, **io, "layers": [astuple(layer) for layer in program.layers]}
     head = {"program": told, "commands": len(program.commands)}
     return with_head(head, program.commands, program.constants)
 
@@ -193,7 +193,7 @@ def unpack_program(data: memoryview) -> VelaProgram:
     told, rest = head_and_rest(data)
     own, end = told["program"], told["commands"]
     for name in ("inputs", "outputs"):
-        own[name] = tuple(Border(tuple(shape), *rest) for shape, *rest in own[name])
+        own[name] = tuple(VelaIO(tuple(shape), *rest) for shape, *rest in own[name])
     own["layers"] = tuple(replace(LayerEstimate(*told), work=Work(*work)) for *told, work in own["layers"])
     own["sources"], own["places"] = tuple(own["sources"]), tuple(own["places"])
     return VelaProgram(commands=bytes(rest[:end]), constants=rest[end:], **own)

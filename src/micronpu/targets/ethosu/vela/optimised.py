@@ -52,7 +52,7 @@ def optimised(
         places.append(place)
         return len(places) - 1
 
-    def border(name: str, value: Tensor, place: int) -> int:
+    def boundary(name: str, value: Tensor, place: int) -> int:
         index = tensor(name, value.type.shape, LiteRtEmitter.code(value.type.dtype), place)
         if value.type.qparams is not None:
             quantization = schema.QuantizationParametersT()
@@ -71,8 +71,8 @@ def optimised(
     fast = scratch
     if program.fast_scratch_size:
         fast = tensor("scratch_fast", (program.fast_scratch_size,), uint8, _ANYWHERE)
-    graph.inputs = [border(n, t, b.address) for (n, t), b in zip(inputs, program.inputs, strict=True)]
-    graph.outputs = [border(n, t, b.address) for (n, t), b in zip(outputs, program.outputs, strict=True)]
+    graph.inputs = [boundary(n, t, b.address) for (n, t), b in zip(inputs, program.inputs, strict=True)]
+    graph.outputs = [boundary(n, t, b.address) for (n, t), b in zip(outputs, program.outputs, strict=True)]
     code = schema.OperatorCodeT()
     code.builtinCode = code.deprecatedBuiltinCode = int(schema.BuiltinOperator.CUSTOM)
     code.customCode, code.version = OPERATOR, 1

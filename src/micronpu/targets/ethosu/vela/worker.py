@@ -72,14 +72,14 @@ def _answer(regor: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> 
         "commands": bytes(compiled.command_stream),
         "scratch_size": int(compiled.scratch.size),
         "fast_scratch_size": int(compiled.scratch_fast.size),
-        "inputs": _borders(compiled.inputs),
-        "outputs": _borders(compiled.outputs),
+        "inputs": _io(compiled.inputs),
+        "outputs": _io(compiled.outputs),
         "tables": {name: _rows(tables[name]) for name in _TABLES if name in tables} | _figures(tables),
     }
     return ("", result), compiled.read_only.data
 
 
-def _borders(tensors: Any) -> list[tuple[tuple[int, ...], int, int, int]]:
+def _io(tensors: Any) -> list[tuple[tuple[int, ...], int, int, int]]:
     return [(tuple(int(n) for n in t.shape), int(t.element_size), int(t.address), int(t.region)) for t in tensors]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Border:
+class VelaIO:
     """An input or output of a Vela program.
 
     Attributes:
