@@ -46,12 +46,12 @@ def measure(name: str, target: str) -> Row:
     row: Row = {"network": name, "target": target}
     row |= dict.fromkeys(("vela", "ahead", "arithmetic", "reading", "scratch_vela", "scratch", "brought", "split"), 0)
     for part in compiled(name, target):
-        program, ahead, memories = part.program, part.ahead, part.spec.memories
+        program, prefetch, memories = part.program, part.prefetch, part.spec.memories
         row["ahead"] += program.cycles
-        row["vela"] += ahead.cycles if ahead is not None else program.cycles
+        row["vela"] += prefetch.cycles if prefetch is not None else program.cycles
         row["scratch"] = max(row["scratch"], program.scratch_size)
-        row["scratch_vela"] = max(row["scratch_vela"], program.scratch_size - (ahead.scratch if ahead else 0))
-        row["brought"] += ahead.size if ahead is not None else 0
+        row["scratch_vela"] = max(row["scratch_vela"], program.scratch_size - (prefetch.scratch if prefetch else 0))
+        row["brought"] += prefetch.size if prefetch is not None else 0
         row["split"] += part.rewrites.get("split_channels", 0)
         if memories is not None:
             row["arithmetic"] += sum(layer.work.direct(memories)[0] for layer in program.layers)

@@ -57,11 +57,11 @@ def test_programs(kind: str) -> None:
 
 
 @pytest.mark.parametrize("classes", [40, 500])
-def test_weights_that_are_brought_ahead(classes: int) -> None:
+def test_prefetched_weights(classes: int) -> None:
     """By transfers that Vela knows nothing of, in Arm's own driver; the larger one in parts, too."""
     program = compiled("corstone300", classes)
-    ahead = part_of(program).ahead
-    assert ahead is not None and ahead.size > 50_000
+    prefetch = part_of(program).prefetch
+    assert prefetch is not None and prefetch.size > 50_000
     check(program.buffer)
 
 

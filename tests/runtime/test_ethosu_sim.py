@@ -144,7 +144,7 @@ def test_a_transfer_waits_for_the_operation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "source", "refused"),
+    ("blockdep", "source", "refused"),
     [
         (0, 64, False),  # one after the other
         (1, 64, False),  # the first half, while the second half is still being written
@@ -154,15 +154,15 @@ def test_a_transfer_waits_for_the_operation() -> None:
         (1, 96, True),  # the half that is written last
     ],
 )
-def test_operations_begin_early_as_far_as_blocks_allow(ahead: int, source: int, refused: bool) -> None:
+def test_operations_begin_early_as_far_as_blocks_allow(blockdep: int, source: int, refused: bool) -> None:
     """The blocks of `copy` are two pixels of 16 channels, of four pixels."""
     shape = (1, 4 if source < 96 else 2, 16)
-    stream = joined(copy(), copy(source, 192, shape).set(BLOCKDEP=ahead))
+    stream = joined(copy(), copy(source, 192, shape).set(BLOCKDEP=blockdep))
     del stream.words[len(copy().words) * 2 - 1]  # the operation stands before its BLOCKDEP
     stream.run("POOL", 0)
     payload = stream.payload(inputs=[IN], outputs=[(192, shape, 1)])
     if refused:
-        with pytest.raises(TooEarlyError, match=f"NPU_SET_BLOCKDEP = {ahead} lets job"):
+        with pytest.raises(TooEarlyError, match=f"NPU_SET_BLOCKDEP = {blockdep} lets job"):
             simulator().run(payload, [X])
     else:
         simulator().run(payload, [X])

@@ -49,8 +49,8 @@ def _cross_product(write: Writer) -> Float:
     def turned(v: Float, by: int) -> Float:
         return write("roll.default", v, [by], [int(axis)])
 
-    ahead = write("mul.Tensor", turned(x, 2), turned(z, 1))
-    return write("sub.Tensor", ahead, write("mul.Tensor", turned(x, 1), turned(z, 2)))
+    positive = write("mul.Tensor", turned(x, 2), turned(z, 1))
+    return write("sub.Tensor", positive, write("mul.Tensor", turned(x, 1), turned(z, 2)))
 
 
 @decomposes("pairwise_distance.default")

@@ -190,10 +190,10 @@ class _Phase(NamedTuple):
             size: elements of the whole result along the axis.
         """
         given, kernel = emit.input(0).shape[axis], emit.input(1).shape[axis]
-        first, ahead = (offset + crop) % stride, (offset + crop) // stride
+        first, whole = (offset + crop) % stride, (offset + crop) // stride
         taps = max(-(-(kernel - first) // stride), 1)
         results = -(-size // stride)
-        before, behind = taps - 1 - ahead, results + ahead - given
+        before, behind = taps - 1 - whole, results + whole - given
         return cls(first, max(-before, 0), given - max(-behind, 0), (max(before, 0), max(behind, 0)), results)
 
 

@@ -31,7 +31,7 @@ from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.costs import costs_of
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.estimated import estimated
-from micronpu.targets.ethosu.faster import LEAST_GAIN, Ahead, candidate, could_be_faster, proved_by
+from micronpu.targets.ethosu.faster import LEAST_GAIN, PrefetchResult, candidate, could_be_faster, proved_by
 from micronpu.targets.ethosu.host import prove
 from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError, check_of
 from micronpu.targets.ethosu.kept import entry_of, options_of
@@ -79,7 +79,7 @@ class EthosUPartition(CompiledPartition):
     rewrites: Mapping[str, int]
     trace: StreamTrace
     waiting: int = 0
-    ahead: Ahead | None = None
+    prefetch: PrefetchResult | None = None
     searched: Searched | None = None
     shares: bool = False
     beside: int = 0
@@ -129,7 +129,7 @@ class EthosUPartition(CompiledPartition):
 
     @property
     def prefetched(self) -> int:
-        return self.ahead.scratch if self.ahead is not None and not self.ahead.objection else 0
+        return self.prefetch.scratch if self.prefetch is not None and not self.prefetch.objection else 0
 
 
 def compile_graph(graph: Graph, spec: EthosUOptions) -> EthosUPartition:
@@ -162,10 +162,10 @@ def plan_partition(
         raise _refused(graph, spec, error) from error
     if before is not None and spec.accelerator.skips_zeros and _patterned(before) - _patterned(best.graph):
         best = _better_in_order(best, before, spec, check, pipeline)
-    return _with_weights_ahead(best, spec, check) if spec.prefetch else best
+    return _with_prefetch(best, spec, check) if spec.prefetch else best
 
 
-def _with_weights_ahead(best: Planned, spec: EthosUOptions, check: Check | None) -> Planned:
+def _with_prefetch(best: Planned, spec: EthosUOptions, check: Check | None) -> Planned:
     """Cached `_scheduled`."""
     if spec.memories is None:
         return best
@@ -178,22 +178,22 @@ def _with_weights_ahead(best: Planned, spec: EthosUOptions, check: Check | None)
         told, packed = head_and_rest(data)
         if told is None:
             return best
-        program, ahead = unpack_program(packed), Ahead(**told["ahead"])
+        program, prefetch = unpack_program(packed), PrefetchResult(**told["ahead"])
         if not told["split"]:
-            return replace(best, program=program, ahead=ahead)
+            return replace(best, program=program, prefetch=prefetch)
         graph = best.graph.clone()
         used = in_parts(graph, spec)
         emitted = emitters_of(spec)[best.plan.format](graph)
         if hashlib.sha256(emitted.data).hexdigest() == told["split"]:
             rewrites = {**best.rewrites, **used}
-            made = replace(best, graph=graph, emitted=emitted, program=program, rewrites=rewrites, ahead=ahead)
+            made = replace(best, graph=graph, emitted=emitted, program=program, rewrites=rewrites, prefetch=prefetch)
             return replace(made, waiting=told["waiting"])
     made = _scheduled(best, spec, check)
     told = None
-    if made.ahead is not None and not made.ahead.objection and not made.ahead.unproved:
+    if made.prefetch is not None and not made.prefetch.objection and not made.prefetch.unproved:
         split = hashlib.sha256(made.emitted.data).hexdigest() if made.graph is not best.graph else ""
-        told = {"ahead": asdict(made.ahead), "split": split, "waiting": made.waiting}
-    if made.ahead is None or told is not None:
+        told = {"ahead": asdict(made.prefetch), "split": split, "waiting": made.waiting}
+    if made.prefetch is None or told is not None:
         entry.write(with_head(told, pack_program(made.program) if told is not None else b""))
     return made
 
@@ -208,8 +208,10 @@ def _scheduled(best: Planned, spec: EthosUOptions, check: Check | None) -> Plann
             return parts
     if whole is None:
         return best
-    program, ahead = whole.proved(spec)
-    return replace(best, program=program, ahead=ahead, unproved=best.unproved or (ahead.unproved if check else ""))
+    program, prefetch = whole.proved(spec)
+    return replace(
+        best, program=program, prefetch=prefetch, unproved=best.unproved or (prefetch.unproved if check else "")
+    )
 
 
 def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Check | None) -> Planned | None:
@@ -239,8 +241,8 @@ def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Che
     smaller = made.cycles <= whole.cycles and made.scratch_size < _LESS_MEMORY * whole.scratch_size
     if not (faster or smaller):
         return None
-    program, ahead = parts.proved(spec)
-    if ahead.objection:
+    program, prefetch = parts.proved(spec)
+    if prefetch.objection:
         return None
     return replace(
         best,
@@ -249,8 +251,10 @@ def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Che
         program=program,
         rewrites={**best.rewrites, **used},
         waiting=checked.waiting,
-        unproved=checked.unproved or (ahead.unproved if check else ""),
-        ahead=replace(ahead, cycles=best.program.cycles, scratch=program.scratch_size - best.program.scratch_size),
+        unproved=checked.unproved or (prefetch.unproved if check else ""),
+        prefetch=replace(
+            prefetch, cycles=best.program.cycles, scratch=program.scratch_size - best.program.scratch_size
+        ),
     )
 
 
@@ -331,7 +335,7 @@ def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPart
         rewrites=best.rewrites,
         unproved=best.unproved,
         waiting=best.waiting,
-        ahead=best.ahead,
+        prefetch=best.prefetch,
         searched=best.searched,
         costs=costs_of(estimate, model.nodes, spec.accelerator, program.clock_hz / 1e6),
         sparse=_sparse(program, model.nodes),

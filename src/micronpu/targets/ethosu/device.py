@@ -154,7 +154,7 @@ class EthosUDevice(Device):
         return (
             f"The command stream computes with the arithmetic of {arithmetic}; {run}.",
             *dict.fromkeys(_plan(p) for p in own if p.others),
-            *(note for p in own for note in _ahead(p)),
+            *(note for p in own for note in _prefetch_notes(p)),
             _memory_note([p.program for p in own], self.spec.max_sram_bytes),
         )
 
@@ -181,25 +181,25 @@ def _plan(part: EthosUPartition) -> str:
     )
 
 
-def _ahead(part: EthosUPartition) -> Iterator[str]:
+def _prefetch_notes(part: EthosUPartition) -> Iterator[str]:
     """Report note: gain and memory of prefetched weights."""
-    ahead = part.ahead
-    if ahead is None or ahead.objection:
+    prefetch = part.prefetch
+    if prefetch is None or prefetch.objection:
         return
     cycles = part.program.cycles
-    more = f" and {ahead.scratch:,} bytes more of scratch memory" if ahead.scratch else " and no more memory"
+    more = f" and {prefetch.scratch:,} bytes more of scratch memory" if prefetch.scratch else " and no more memory"
     yield (
-        f"Partition `{part.name}`: the weights of {ahead.brought} of {plural(ahead.with_weights, 'operation')}, "
-        f"{ahead.size:,} bytes, are in SRAM when they are read (`prefetch`): {cycles:,} cycles "
-        f"({cycles / ahead.cycles - 1:+.1%}){more}."
+        f"Partition `{part.name}`: the weights of {prefetch.brought} of {plural(prefetch.with_weights, 'operation')}, "
+        f"{prefetch.size:,} bytes, are in SRAM when they are read (`prefetch`): {cycles:,} cycles "
+        f"({cycles / prefetch.cycles - 1:+.1%}){more}."
     )
 
 
 def _objection(part: EthosUPartition) -> Iterator[str]:
     """Return why weights are not prefetched, if a check refused that."""
-    if part.ahead is not None and part.ahead.objection:
+    if part.prefetch is not None and part.prefetch.objection:
         yield (
-            f"Partition `{part.name}` keeps Vela's schedule: with its weights prefetched {part.ahead.objection}. "
+            f"Partition `{part.name}` keeps Vela's schedule: with its weights prefetched {part.prefetch.objection}. "
             "Please report it."
         )
 

@@ -39,7 +39,7 @@ _NEAR_BOUND = 1.05
 
 
 @dataclass(frozen=True)
-class Ahead:
+class PrefetchResult:
     """Result of prefetching the weights of a program.
 
     Attributes:
@@ -80,17 +80,17 @@ class Candidate:
         """Bytes of scratch memory in addition to the original program's."""
         return self.made.program.scratch_size - self.old.scratch_size
 
-    def proved(self, spec: EthosUOptions) -> tuple[VelaProgram, Ahead]:
+    def proved(self, spec: EthosUOptions) -> tuple[VelaProgram, PrefetchResult]:
         """Return the new program; the original if the simulator refutes the new one, or if a wait is missing in it.
 
         The new stream runs in the simulator on the inputs of the original's run. If the simulator is not available, or
-        does not model the stream, the new program is returned, and `Ahead.unproved` gives the reason.
+        does not model the stream, the new program is returned, and `PrefetchResult.unproved` gives the reason.
         """
         made = self.made
         objection, unproved = compared(self.old, made.program, spec, before=self.before)
         if objection := objection or _overlap(made.program, spec):
-            return self.old, Ahead(self.old.cycles, objection=objection)
-        return made.program, Ahead(
+            return self.old, PrefetchResult(self.old.cycles, objection=objection)
+        return made.program, PrefetchResult(
             *(self.old.cycles, made.brought, made.with_weights, made.size, self.scratch), unproved=unproved
         )
 

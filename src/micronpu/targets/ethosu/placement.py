@@ -66,7 +66,7 @@ def placed(
         return replace(found, why=f"the memory mode {spec.memory_mode} has one memory for them and the tensors")
     if not spec.max_sram_bytes:
         return replace(found, why="nobody says how much SRAM there is (`max_sram_bytes`)")
-    scratches = [p.ahead.scratch if p.ahead is not None else 0 for p in plans]
+    scratches = [p.prefetch.scratch if p.prefetch is not None else 0 for p in plans]
     prices = [resident(p.program, spec, scratch) for p, scratch in zip(plans, scratches, strict=True)]
     if None in prices:
         return replace(found, why=f"they do not fit {PART_OF_MEMORY:.0%} of {spec.max_sram_bytes:,} bytes")
@@ -88,7 +88,7 @@ def placed(
 
 def resident_price(parts: Sequence[EthosUPartition], spec: EthosUOptions) -> ResidentPrice | None:
     """Estimate programs with all weights in SRAM; None if they do not fit or save less than 3 %."""
-    scratches = [part.ahead.scratch if part.ahead is not None else 0 for part in parts]
+    scratches = [part.prefetch.scratch if part.prefetch is not None else 0 for part in parts]
     prices = [resident(part.program, spec, scratch) for part, scratch in zip(parts, scratches, strict=True)]
     known = [price for price in prices if price is not None]
     now = sum(part.program.cycles for part in parts)

@@ -28,7 +28,7 @@ from micronpu.passes.cleanup import MergeReshapes, RemoveNoOps
 from micronpu.passes.fusion import FoldPads
 from micronpu.passes.legalize import CopyOutputs, SplitPads
 from micronpu.targets.ethosu.emitters import Emit, Emitted, emitters_of
-from micronpu.targets.ethosu.faster import Ahead
+from micronpu.targets.ethosu.faster import PrefetchResult
 from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError
 from micronpu.targets.ethosu.legalize import copy_returned
 from micronpu.targets.ethosu.options import EthosUOptions
@@ -132,7 +132,7 @@ class Planned:
     unproved: str = ""
     waiting: int = 0
     offers: Sequence[Offer | None] = ()
-    ahead: Ahead | None = None
+    prefetch: PrefetchResult | None = None
     searched: Searched | None = None
     ran: Ran | None = None
 

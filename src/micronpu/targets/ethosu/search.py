@@ -74,7 +74,7 @@ class _Search:
     def __init__(self, graph: Graph, spec: EthosUOptions, usual: Planned, check: Check | None) -> None:
         self._spec, self._usual, self._check = spec, usual, check
         self._emitters = emitters_of(spec)
-        self._scratch = usual.program.scratch_size - (usual.ahead.scratch if usual.ahead is not None else 0)
+        self._scratch = usual.program.scratch_size - (usual.prefetch.scratch if usual.prefetch is not None else 0)
         self._used: dict[tuple[bool, int], dict[str, int]] = {(False, 0): {}}
         names = {rewrite.name for rewrite in TO_COME_EARLIER}
         self._own = Variant(usual.plan.format, usual.plan.rewrites, 0 if names.isdisjoint(usual.rewrites) else PARTS)
@@ -164,10 +164,10 @@ class _Search:
             return None
         if checked.objection or not self._maker.fits(checked.program):
             return None
-        program, ahead = checked.program, None
+        program, prefetch = checked.program, None
         if self._spec.prefetch and (found := candidate(program, self._spec, checked.ran)) is not None:
-            program, ahead = found.proved(self._spec)
-            if ahead.objection:
+            program, prefetch = found.proved(self._spec)
+            if prefetch.objection:
                 return None
         options = tuple(variant.options(self._scratch).items())
         plan = Plan(str(variant), variant.format, variant.rewrites, options, program.cycles, program.sram_bytes)
@@ -175,7 +175,8 @@ class _Search:
         others: Sequence[Plan] = self._usual.plans
         return Planned(
             *(graph, emitted, program, plan, (*others, plan), used),
-            unproved=checked.unproved or (ahead.unproved if ahead is not None and self._check is not None else ""),
+            unproved=checked.unproved
+            or (prefetch.unproved if prefetch is not None and self._check is not None else ""),
             waiting=checked.waiting,
-            ahead=ahead,
+            prefetch=prefetch,
         )

@@ -118,7 +118,7 @@ def test_without_a_simulator_the_program_is_the_same(
     with micronpu.no_cache(), pytest.warns(micronpu.AccuracyWarning, match=r"There is no C\+\+ compiler"):
         unproved = compiled.__wrapped__(target, classes, True, **options)
     part = part_of(unproved)
-    assert part.ahead is not None and part.ahead.brought and part.ahead.unproved
+    assert part.prefetch is not None and part.prefetch.brought and part.prefetch.unproved
     assert unproved.report.warnings[0].rule == "not-verified"
     assert unproved.buffer == usual.buffer
 
@@ -127,11 +127,11 @@ def test_without_a_simulator_the_program_is_the_same(
 def test_the_same_integers_in_fewer_cycles(target: str) -> None:
     usual, vela = compiled(target), compiled(target, prefetch=False)
     mine, theirs = part_of(usual), part_of(vela)
-    assert mine.ahead is not None and theirs.ahead is None
+    assert mine.prefetch is not None and theirs.prefetch is None
     assert mine.program.cycles < 0.97 * theirs.program.cycles
-    assert mine.ahead.cycles == theirs.program.cycles
+    assert mine.prefetch.cycles == theirs.program.cycles
     assert mine.program.constants == theirs.program.constants
-    assert mine.program.scratch_size == theirs.program.scratch_size + mine.ahead.scratch
+    assert mine.program.scratch_size == theirs.program.scratch_size + mine.prefetch.scratch
     for seed in range(3):
         x = torch.randn(1, 3, 20, 20, generator=torch.Generator().manual_seed(seed))
         assert torch.equal(usual.run(x), vela.run(x))
@@ -176,8 +176,8 @@ def test_a_stream_that_computes_something_else_reaches_nobody(monkeypatch: pytes
     spec = part_of(compiled("corstone300")).spec
     found = faster.candidate(vela.program, spec)
     assert found is not None
-    program, ahead = found.proved(spec)
-    assert program is vela.program and ahead.objection
+    program, prefetch = found.proved(spec)
+    assert program is vela.program and prefetch.objection
 
 
 def test_a_wrong_address_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,15 +195,15 @@ def test_a_wrong_address_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = part_of(compiled("corstone300")).spec
     found = faster.candidate(vela.program, spec)
     assert found is not None
-    program, ahead = found.proved(spec)
-    assert program is vela.program and ahead.objection
+    program, prefetch = found.proved(spec)
+    assert program is vela.program and prefetch.objection
 
 
 def test_without_memory_of_its_own_the_scratch_memory_does_not_grow() -> None:
     part = part_of(compiled("corstone300"))
     bare = part_of(compiled("ethos-u55-128"))
     vela = part_of(compiled("ethos-u55-128", prefetch=False))
-    assert part.ahead is not None and part.ahead.scratch > 0
+    assert part.prefetch is not None and part.prefetch.scratch > 0
     assert bare.program.scratch_size == vela.program.scratch_size
     assert bare.program.cycles <= vela.program.cycles
 
@@ -220,7 +220,7 @@ def test_memory_is_not_more_than_there_is() -> None:
 @pytest.mark.parametrize("target", ["ethos-u65-256", "ethos-u85-256"])
 def test_where_constants_and_tensors_share_a_memory_nothing_is_done(target: str) -> None:
     part = part_of(compiled(target))
-    assert part.spec.memories is None and part.ahead is None
+    assert part.spec.memories is None and part.prefetch is None
 
 
 @pytest.mark.parametrize("room", [0, 1 << 15, 1 << 20])
@@ -251,7 +251,7 @@ def test_large_operators_in_parts() -> None:
     parts, one = part_of(usual), part_of(whole)
     assert parts.rewrites.get("split_channels") and not one.rewrites.get("split_channels")
     assert parts.program.cycles < 0.97 * one.program.cycles
-    assert parts.ahead is not None and parts.ahead.cycles == part_of(vela).program.cycles
+    assert parts.prefetch is not None and parts.prefetch.cycles == part_of(vela).program.cycles
     assert parts.program.sram_bytes <= 120_000
     for seed in range(2):
         x = torch.randn(1, 3, 20, 20, generator=torch.Generator().manual_seed(seed))
@@ -270,7 +270,7 @@ def test_the_second_time_the_schedule_is_known(classes: int, tmp_path: Path, mon
     monkeypatch.setattr(faster, "run", never)
     second = compiled.__wrapped__("corstone300", classes)
     assert without.buffer == first.buffer == second.buffer
-    assert part_of(first).ahead == part_of(second).ahead is not None
+    assert part_of(first).prefetch == part_of(second).prefetch is not None
     assert part_of(first).rewrites == part_of(second).rewrites
     assert first.report.to_json() == second.report.to_json()
     monkeypatch.undo()
@@ -282,13 +282,13 @@ def test_the_second_time_the_schedule_is_known(classes: int, tmp_path: Path, mon
 def test_resident_weights_take_what_the_report_says() -> None:
     usual, there = compiled("corstone300", 500), compiled("corstone300", 500, weights="sram")
     vela, resident = part_of(compiled("corstone300", 500, prefetch=False)), part_of(there)
-    priced = faster.resident(part_of(usual).program, part_of(usual).spec, part_of(usual).ahead.scratch)  # type: ignore[union-attr]
+    priced = faster.resident(part_of(usual).program, part_of(usual).spec, part_of(usual).prefetch.scratch)  # type: ignore[union-attr]
     assert priced is not None
     assert priced.cycles == pytest.approx(resident.program.cycles, rel=0.05)
     # Vela's buffers for weights, and the commands, are counted too.
     assert resident.program.sram_bytes <= priced.sram <= 1.25 * resident.program.sram_bytes
     assert resident.program.cycles < 0.9 * part_of(usual).program.cycles < vela.program.cycles
-    assert resident.spec.memory_mode == "Sram_Only" and resident.ahead is None
+    assert resident.spec.memory_mode == "Sram_Only" and resident.prefetch is None
     assert any('`weights="sram"`' in step and "less time for" in step for step in usual.report.next_steps)
     x = torch.randn(1, 3, 20, 20, generator=torch.Generator().manual_seed(5))
     assert torch.equal(usual.run(x), there.run(x))

@@ -46,7 +46,7 @@ def test_the_same_integers_along_a_text() -> None:
     usual, vela = compiled(), compiled(prefetch=False)
     part = part_of(usual)
     assert any(map(is_indexed, actions_of(part.program.commands)))
-    assert part.ahead is not None and not part.ahead.objection
+    assert part.prefetch is not None and not part.prefetch.objection
     assert part.program.cycles < 0.9 * part_of(vela).program.cycles
     for program in (usual, vela):
         program.reset_states()

@@ -50,7 +50,7 @@ def test_a_transfer_runs_beside_an_operation_and_a_wait_stops_the_next() -> None
     assert engines.end == 110
 
 
-def test_the_command_processor_is_two_operations_ahead_and_no_further() -> None:
+def test_the_command_processor_runs_two_operations_early_and_no_more() -> None:
     engines = Engines("u55")
     for _ in range(3):
         engines.kernel(50)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from micronpu.targets.ethosu.io import VelaIO
 from micronpu.targets.ethosu.schedule.accesses import accesses_of
-from micronpu.targets.ethosu.schedule.ahead import Arrangement, Piece, Slot, arranged
+from micronpu.targets.ethosu.schedule.arrange import Arrangement, Piece, Slot, arranged
 from micronpu.targets.ethosu.schedule.engines import NOTHING, Memories, Work
 from micronpu.targets.ethosu.schedule.hazards import Order
 from micronpu.targets.ethosu.schedule.operations import (

@@ -24,7 +24,7 @@ _STARTS = (0x002, 0x003, 0x005, 0x006, 0x007, 0x010)
 _CONVOLUTION, _TRANSFER = _STARTS[0], _STARTS[-1]
 _OFM_SIZES = (0x111, 0x112, 0x113)
 """Codes of width, height and depth of the output, each minus one."""
-_BLOCKS_AHEAD = 0x12F
+_BLOCKDEP = 0x12F
 """Code of the number of blocks of an operation that may start before the previous one has finished."""
 _WEIGHT_FORMAT, _SPARSE = 0x12E, 0x10
 """Code of the format of the weights, U85 only, and its flag for 2:4 sparse weights."""
@@ -114,7 +114,7 @@ def made_to_wait(commands: bytes, offset: int) -> bytes | None:
     words, at, last = words_of(commands), 0, None
     while at < len(words) and 4 * at < offset:
         has_value, code = bool(words[at] & _HAS_VALUE), words[at] & _CODE
-        if not has_value and code == _BLOCKS_AHEAD:
+        if not has_value and code == _BLOCKDEP:
             last = at
         at += 2 if has_value else 1
     if last is None or not words[last] >> 16:

@@ -25,7 +25,7 @@ from micronpu.targets.ethosu.schedule.weights import Weights
 
 _LEAST_PIECE = 4096
 """Minimum size in bytes of a part of a transfer."""
-_LOOK_AHEAD = 8
+_LOOKAHEAD = 8
 """Number of waiting weights, for lack of memory, that later ones may overtake."""
 _LONGEST_PAUSE = 64
 """Distance between two operations with the same weights above which the weights are transferred twice."""
@@ -172,7 +172,7 @@ class _Arranging:
         """The weights that are read first of those that may start; allocates memory until there are some."""
         while self._waiting:
             able = any(x.begins <= now for x in self._placed)
-            if self._waiting[0].users[0] > now and (able or len(self._placed) >= _LOOK_AHEAD):
+            if self._waiting[0].users[0] > now and (able or len(self._placed) >= _LOOKAHEAD):
                 break
             self._place(self._waiting.pop(0), now)
         return min((x for x in self._placed if x.begins <= now), key=lambda x: x.users[0], default=None)
