@@ -24,14 +24,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from micronpu.upstream.door import SEEN  # noqa: E402
+from micronpu.upstream.shim import SEEN  # noqa: E402
 
-_AT_A_DOOR = re.compile(r"(?:has no|has other parameters, \(.*?\), of) `([\w.:]+)`, without which")
+_AT_A_SHIM = re.compile(r"(?:has no|has other parameters, \(.*?\), of) `([\w.:]+)`, without which")
 ELSEWHERE = "at none of them"
 """Group of failed tests whose errors contain no private name."""
 
 
-def by_door(report: str) -> dict[str, list[str]]:
+def by_shim(report: str) -> dict[str, list[str]]:
     """Return the failed tests by the private name in their errors.
 
     Args:
@@ -42,9 +42,9 @@ def by_door(report: str) -> dict[str, list[str]]:
         errors = [e for kind in ("failure", "error") for e in case.findall(kind)]
         if errors:
             texts = " ".join(f"{e.get('message') or ''} {e.text or ''}" for e in errors)
-            doors = dict.fromkeys(_AT_A_DOOR.findall(texts)) or {ELSEWHERE: None}
-            for door in doors:
-                found.setdefault(door, []).append(f"{case.get('classname')}.{case.get('name')}")
+            shims = dict.fromkeys(_AT_A_SHIM.findall(texts)) or {ELSEWHERE: None}
+            for shim in shims:
+                found.setdefault(shim, []).append(f"{case.get('classname')}.{case.get('name')}")
     return found
 
 
@@ -52,10 +52,10 @@ def misfits(doctor: Mapping[str, object]) -> list[str]:
     """Return the misfits in the output of `micronpu doctor --upstream --json`."""
     findings = doctor["findings"]
     assert isinstance(findings, list)
-    return [f"{f['name']}: {f['found'] or f['remedy']}" for f in findings if not f["good"] and is_door(f["name"])]
+    return [f"{f['name']}: {f['found'] or f['remedy']}" for f in findings if not f["good"] and is_shim(f["name"])]
 
 
-def is_door(name: str) -> bool:
+def is_shim(name: str) -> bool:
     """Return True if a finding of the doctor is a private name."""
     return name.partition(":")[0].partition(".")[0] in SEEN and (":" in name or "." in name)
 
@@ -69,8 +69,8 @@ def summary(versions: Mapping[str, str], wrong: Sequence[str], failed: Mapping[s
         "",
         f"{sum(map(len, failed.values()))} tests failed" + (", by the name that they failed at:" if failed else "."),
     ]
-    for door, tests in sorted(failed.items(), key=lambda item: -len(item[1])):
-        lines += [f"  {door}: {len(tests)}", *(f"    {test}" for test in tests)]
+    for shim, tests in sorted(failed.items(), key=lambda item: -len(item[1])):
+        lines += [f"  {shim}: {len(tests)}", *(f"    {test}" for test in tests)]
     return "\n".join(lines)
 
 
@@ -112,7 +112,7 @@ def _test(python: Path, report: Path, tests: Iterable[str]) -> dict[str, list[st
     subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if not report.exists():
         return {ELSEWHERE: ["pytest itself, which wrote no report"]}
-    return by_door(report.read_text(encoding="utf-8"))
+    return by_shim(report.read_text(encoding="utf-8"))
 
 
 def main() -> int:

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from micronpu.cli.main import app
-from micronpu.upstream import door
-from micronpu.upstream.door import SEEN, Door
+from micronpu.upstream import shim
+from micronpu.upstream.shim import SEEN, Shim
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "canary.py"
 
@@ -27,7 +27,7 @@ def canary() -> Any:
     return module
 
 
-GONE = escape(str(Door("torch.nothing:at_all", "nothing works").misfit()), {'"': "&quot;"})
+GONE = escape(str(Shim("torch.nothing:at_all", "nothing works").misfit()), {'"': "&quot;"})
 REPORT = f"""<testsuites><testsuite>
   <testcase classname="tests.a" name="one"/>
   <testcase classname="tests.a" name="two"><failure message="UpstreamError: x">{GONE}</failure></testcase>
@@ -36,8 +36,8 @@ REPORT = f"""<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_failures_are_told_by_door(canary: Any) -> None:
-    found = canary.by_door(REPORT)
+def test_failures_are_grouped_by_shim(canary: Any) -> None:
+    found = canary.by_shim(REPORT)
     assert found == {"torch.nothing:at_all": ["tests.a.two", "tests.b.three"], canary.ELSEWHERE: ["tests.b.four"]}
     text = canary.summary({"torch": "2.99"}, ["torch.nothing:at_all: gone"], found)
     assert f"torch 2.99 (tested with {SEEN['torch']})" in text and "1 private names do not fit:" in text
@@ -48,9 +48,9 @@ def test_failures_are_told_by_door(canary: Any) -> None:
 @pytest.fixture
 def other_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another torch than micronpu was tested with, which lacks a name."""
-    monkeypatch.setattr(door, "installed", lambda package: "2.99.1" if package == "torch" else SEEN[package] + ".9")
-    monkeypatch.setattr("micronpu.cli.doctor.installed", door.installed)
-    monkeypatch.setattr("micronpu.cli.doctor.all_doors", lambda: (Door("torch.nothing:at_all", "nothing works"),))
+    monkeypatch.setattr(shim, "installed", lambda package: "2.99.1" if package == "torch" else SEEN[package] + ".9")
+    monkeypatch.setattr("micronpu.cli.doctor.installed", shim.installed)
+    monkeypatch.setattr("micronpu.cli.doctor.all_shims", lambda: (Shim("torch.nothing:at_all", "nothing works"),))
 
 
 def test_the_doctor_tells_of_misfits_where_a_version_is_another(canary: Any, other_torch: None) -> None:
@@ -64,9 +64,9 @@ def test_the_doctor_tells_of_misfits_where_a_version_is_another(canary: Any, oth
 
 
 def test_the_doctor_lists_every_name_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = (Door("json:loads", "nothing is read"), Door("json:nothing", "nothing works"))
+    made = (Shim("json:loads", "nothing is read"), Shim("json:nothing", "nothing works"))
     monkeypatch.setitem(SEEN, "json", "1.0")
-    monkeypatch.setattr("micronpu.cli.doctor.all_doors", lambda: made)
+    monkeypatch.setattr("micronpu.cli.doctor.all_shims", lambda: made)
     monkeypatch.setattr("micronpu.cli.doctor.is_seen", lambda package: True)
     lines = CliRunner().invoke(app, ["doctor", "--upstream"]).stdout.splitlines()
     assert any(line.startswith("ok") and "json:loads" in line and "fits, as in json 1.0" in line for line in lines)

@@ -24,7 +24,7 @@ from micronpu.cli import console
 from micronpu.cli.named_models import OTHER_TORCH
 from micronpu.report.texts import plural
 from micronpu.targets.registry import BACKENDS, BROKEN
-from micronpu.upstream.door import NOT_THERE, SEEN, all_doors, installed, is_seen
+from micronpu.upstream.shim import NOT_THERE, SEEN, all_shims, installed, is_seen
 
 _REQUIREMENT = re.compile(r"([\w.-]+?)\s*((?:[<>=!~]=?[^;]*)?)(?:;(.*))?$")
 _TESTED = "Linux on x86-64, Python 3.11"
@@ -196,17 +196,17 @@ def examine_upstream(*, every: bool) -> Iterator[Finding]:
     if not other and not every:
         return
     try:
-        doors = all_doors()
+        shims = all_shims()
     except (MicroNpuError, ImportError) as error:
         yield Finding("private names", "", False, str(error), needed=False)
         return
-    for door in doors:
-        misfit = door.misfit()
+    for shim in shims:
+        misfit = shim.misfit()
         if misfit is None:
             if every:
-                yield Finding(door.name, f"fits, as in {door.package} {door.versions}", True, needed=False)
+                yield Finding(shim.name, f"fits, as in {shim.package} {shim.versions}", True, needed=False)
         else:
-            yield Finding(door.name, misfit.what, False, misfit.hint, needed=False)
+            yield Finding(shim.name, misfit.what, False, misfit.hint, needed=False)
 
 
 def _examine_boards() -> Iterator[Finding]:

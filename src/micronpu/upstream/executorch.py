@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from micronpu.upstream.door import declared, through
 from micronpu.upstream.pte import check_schema
+from micronpu.upstream.shim import declared, through
 
 # ---------------------------------------------------------------- the compiler
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from micronpu.base.errors import OptionError
-from micronpu.upstream.door import declared, through
+from micronpu.upstream.shim import declared, through
 
 _MODES = declared(
     "torch._C:_len_torch_dispatch_stack", "a call inside of FakeTensorMode fails somewhere in torch, and not at once"

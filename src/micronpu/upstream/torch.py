@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature
 from torch.fx import Graph, GraphModule
 
-from micronpu.upstream.door import declared, through
+from micronpu.upstream.shim import declared, through
 
 if TYPE_CHECKING:
     from torch._ops import OperatorBase as OperatorBase

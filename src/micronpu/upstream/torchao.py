@@ -14,14 +14,14 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.callers import warn
 from micronpu.base.quiet import quiet
-from micronpu.upstream.door import Door, declared, installed, is_seen, through
+from micronpu.upstream.shim import Shim, declared, installed, is_seen, through
 
 Function: TypeAlias = Callable[..., Any]
 
 _PT2E = "torchao.quantization.pt2e"
 
 
-def _repair(home: str, name: str, parameters: tuple[str, ...], why: str) -> Door:
+def _repair(home: str, name: str, parameters: tuple[str, ...], why: str) -> Shim:
     return declared(f"{_PT2E}.{home}{'.' if ':' in home else ':'}{name}", why, parameters=parameters)
 
 
@@ -88,7 +88,7 @@ def _unrepaired() -> str:
     """Return the reason why torchao is not repaired, as a sentence, or ""."""
     if not is_seen("torchao"):
         return f"torchao {installed('torchao')} is left as it is: its repairs are for {REPAIRS['prepare'].versions}."
-    return next((f"torchao is left as it is: {s}" for door in REPAIRS.values() if (s := door.misfit()) is not None), "")
+    return next((f"torchao is left as it is: {s}" for shim in REPAIRS.values() if (s := shim.misfit()) is not None), "")
 
 
 def repair(repaired: Mapping[str, Callable[[Function], Function]]) -> bool:
@@ -102,8 +102,8 @@ def repair(repaired: Mapping[str, Callable[[Function], Function]]) -> bool:
     if sentence := _unrepaired():
         warn(sentence)
         return False
-    for name, door in REPAIRS.items():
-        home, last = door.owner()
+    for name, shim in REPAIRS.items():
+        home, last = shim.owner()
         ORIGINALS[name] = getattr(home, last)
         setattr(home, last, repaired[name](ORIGINALS[name]))
     return True

@@ -144,7 +144,7 @@ def test_the_command_judges_on_data_of_the_user(folder):
     assert code == 0 and metric.labelled and metric.missing == (1, 2, 3), said
 
 
-def test_the_python_door():
+def test_budgets_in_python():
     model, data = linear().eval(), batches((torch.zeros(1, 8),), 16)
     with pytest.raises(BudgetError, match="max_flash is 100, and the program has"):
         micronpu.compile(model, data[0], "imxrt700", calibration=data, verify=Budgets(max_flash=100))

@@ -95,7 +95,7 @@ FIRST = {frozenset(excluded): name for name, excluded in reversed(EXCLUDED.items
 
 
 @pytest.mark.parametrize("name", EXCLUDED)
-def test_excluded_operators_stay_on_the_host_of_the_front_door(name, classifier):
+def test_excluded_operators_stay_on_the_host_in_compile(name, classifier):
     model, x = classifier
     options = NeutronOptions("imxrt700", operators_not_to_delegate=(name,))
     if name not in FIRST:

@@ -101,24 +101,24 @@ NEEDED = {
 
 @pytest.mark.parametrize("name", upstream.REPAIRS)
 def test_a_repair_is_needed(name):
-    needed, door = NEEDED[name], upstream.REPAIRS[name]
-    assert needed(upstream.ORIGINALS[name]), f"torchao no longer does it: {door.use}; the repair can go"
-    assert not needed(door.find()), "the repair changes nothing"
+    needed, shim = NEEDED[name], upstream.REPAIRS[name]
+    assert needed(upstream.ORIGINALS[name]), f"torchao no longer does it: {shim.use}; the repair can go"
+    assert not needed(shim.find()), "the repair changes nothing"
 
 
 def test_a_repair_that_does_not_fit_is_not_made(monkeypatch):
-    door = upstream.REPAIRS["dropout"]
+    shim = upstream.REPAIRS["dropout"]
     monkeypatch.setattr(upstream, "ORIGINALS", {})
-    monkeypatch.setitem(upstream.REPAIRS, "dropout", replace(door, parameters=("model",)))
-    repaired = door.find()
+    monkeypatch.setitem(upstream.REPAIRS, "dropout", replace(shim, parameters=("model",)))
+    repaired = shim.find()
     with pytest.warns(UserWarning, match=r"torchao is left as it is: .* has other parameters, \(m, train_to_eval\)"):
         assert not shims.apply()
-    monkeypatch.setitem(upstream.REPAIRS, "dropout", door)
+    monkeypatch.setitem(upstream.REPAIRS, "dropout", shim)
     monkeypatch.setattr(upstream, "installed", lambda package: "0.19.0")
     monkeypatch.setattr(upstream, "is_seen", lambda package: False)
     with pytest.warns(UserWarning, match=r"torchao 0\.19\.0 is left as it is: its repairs are for 0\.18"):
         assert not shims.apply()
-    assert door.find() is repaired and not upstream.ORIGINALS
+    assert shim.find() is repaired and not upstream.ORIGINALS
 
 
 def test_a_quantizer_of_another_package_is_none_of_our_business():

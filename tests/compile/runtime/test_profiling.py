@@ -109,7 +109,7 @@ def test_rows_have_times_and_values(edge):
     assert all(e.perf_data.avg > 0 and e.is_delegated_op for call in edge.calls for e in call)
 
 
-def test_rows_of_the_front_door(tmp_path):
+def test_rows_of_compile(tmp_path):
     """There is no ETRecord; the operations of the report are in the order of the rows."""
     program = micronpu.compile(model(), (image(),), "imxrt700-neutron", calibration=batches((image(),)))
     with HostProgram(program.buffer) as host:
@@ -176,7 +176,7 @@ def inspected(etdump: Path, etrecord: Path) -> Inspector:
         ("ethos-u55-128", EthosUOptions("ethos-u55-128", via="tosa")),
     ],
 )
-def test_the_front_door_writes_both_files(tmp_path, target, options):
+def test_compile_writes_both_files(tmp_path, target, options):
     """Every row names the lines of the user, and every operator's values are those of the quantized model."""
     etdump, etrecord = tmp_path / "etdump", tmp_path / "etrecord"
     program = micronpu.compile(

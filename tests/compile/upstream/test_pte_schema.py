@@ -8,7 +8,7 @@ import pytest
 
 from micronpu.program.pte import ELEMENT_TYPES
 from micronpu.upstream import pte
-from micronpu.upstream.door import DOORS
+from micronpu.upstream.shim import SHIMS
 
 CHANGES = {
     "another kind of value": ("  Null,\n  Int,", "  Null,\n  Short,\n  Int,", "KernelTypes.INT is 3"),
@@ -24,7 +24,7 @@ def test_another_schema_is_noticed(old, new, found, monkeypatch):
     changed = text.replace(old, new, 1)
     assert any(found in difference for difference in pte.differences(changed))
     monkeypatch.setattr(pte, "schema_text", lambda: changed)
-    assert "has no `executorch.schema:program.fbs`" in str(DOORS["executorch.schema:program.fbs"].misfit())
+    assert "has no `executorch.schema:program.fbs`" in str(SHIMS["executorch.schema:program.fbs"].misfit())
 
 
 def test_fields_have_the_numbers_of_the_schema():

@@ -13,7 +13,7 @@ import pytest
 from tests.rooms import SOURCE, nodes
 
 from micronpu.base import callers
-from micronpu.upstream.door import SEEN
+from micronpu.upstream.shim import SEEN
 
 
 def library(name: str, body: str, **names: object):

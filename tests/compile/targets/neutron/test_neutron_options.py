@@ -250,7 +250,7 @@ def test_the_report_says_what_is_assumed_about_a_device():
     assert "Assumed" not in " ".join(compiled().report.notes)
 
 
-def test_flavor_of_the_front_door():
+def test_flavor_in_compile():
     class Exponential(torch.nn.Module):
         def __init__(self):
             super().__init__()

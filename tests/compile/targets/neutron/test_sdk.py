@@ -382,7 +382,7 @@ def test_kernel_selections_of_the_sdk_are_merged_by_the_sdk(mood, monkeypatch, t
         merge_kernel_selections(files, tmp_path / "all.c")
 
 
-def test_the_front_door_says_which_converter_was_used(mood, monkeypatch, tmp_path):
+def test_compile_names_the_converter(mood, monkeypatch, tmp_path):
     import torch
 
     import micronpu

@@ -1,4 +1,4 @@
-"""Each door leads where the package takes it to lead, and says so in a sentence where it does not."""
+"""Each shim finds what the package takes it to lead, and says so in a sentence where it does not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from micronpu.base.errors import OptionError, UpstreamError
 from micronpu.upstream import executorch as et
 from micronpu.upstream import pte, session, torchao
 from micronpu.upstream import torch as upstream
-from micronpu.upstream.door import DOORS, GUARDED, SEEN, Door, all_doors, declared, is_seen, through
+from micronpu.upstream.shim import GUARDED, SEEN, SHIMS, Shim, all_shims, declared, is_seen, through
 
 aten = torch.ops.aten
 
@@ -393,18 +393,18 @@ USES = {
 """What each door is gone through for, by its name."""
 
 
-def test_every_door_has_a_use_here():
-    repaired = {door.name for door in torchao.REPAIRS.values()}  # tests/compile/quantize/test_shims.py has one for each
-    assert USES.keys() | repaired == {door.name for door in all_doors()}
+def test_every_shim_has_a_use_here():
+    repaired = {shim.name for shim in torchao.REPAIRS.values()}  # tests/compile/quantize/test_shims.py has one for each
+    assert USES.keys() | repaired == {shim.name for shim in all_shims()}
 
 
-@pytest.mark.parametrize("door", all_doors(), ids=lambda door: door.name)
-def test_a_door_fits(door):
-    assert door.misfit() is None and door.use and door.versions == SEEN[door.package]
+@pytest.mark.parametrize("shim", all_shims(), ids=lambda shim: shim.name)
+def test_a_shim_fits(shim):
+    assert shim.misfit() is None and shim.use and shim.versions == SEEN[shim.package]
 
 
 @pytest.mark.parametrize("use", dict.fromkeys(USES.values()), ids=lambda use: use.__name__)
-def test_a_door_leads_where_it_is_taken_to_lead(use):
+def test_a_shim_finds_what_it_declares(use):
     use()
 
 
@@ -434,19 +434,19 @@ def without_parameter(kind, name):
     return make
 
 
-def remove(door, monkeypatch, *, whole=False):
+def remove(shim, monkeypatch, *, whole=False):
     """Takes a name away as another version of its package would, or the whole module that has it."""
-    module, _, path = door.name.partition(":")
+    module, _, path = shim.name.partition(":")
     if whole or not path:
         return monkeypatch.setitem(sys.modules, module, None)
-    owner, last = door.owner()
+    owner, last = shim.owner()
     if isinstance(owner, type) and owner.__flags__ & HEAP_TYPE:
         if hasattr(owner.__init__, "__code__") and last in owner.__init__.__code__.co_varnames:
             monkeypatch.setattr(sys.modules[module], path.rpartition(".")[0], without_parameter(owner, last))
         if hasattr(owner, "__getattr__"):  # asked next, and some of torch's ask for the same name
             monkeypatch.setattr(owner, "__getattr__", Gone.__get__)
         return monkeypatch.setattr(owner, last, Gone(), raising=False)
-    if door.probe is not None:  # a namespace that makes its members when they are asked for
+    if shim.probe is not None:  # a namespace that makes its members when they are asked for
         return monkeypatch.setattr(owner, last, None)
     return monkeypatch.delattr(owner, last)
 
@@ -518,7 +518,7 @@ NAMED = {
 }
 WHOLE = {"bindings"}
 """Functions that need no more than the module."""
-USED = [(guarded, door) for _ in [all_doors()] for guarded in GUARDED for door in guarded.doors]
+USED = [(guarded, shim) for _ in [all_shims()] for guarded in GUARDED for shim in guarded.shims]
 EAGER = {
     "torch._ops": ("OpOverload", "OperatorBase", "OpOverloadPacket"),
     "torch._subclasses": ("FakeTensor", "FakeTensorMode"),
@@ -527,46 +527,46 @@ EAGER = {
 """Names that are found when `micronpu.upstream.torch` is imported, since classes are asked for by `isinstance`."""
 
 
-def test_every_door_is_guarded_where_it_is_used():
-    guarded = {door.name for _, door in USED}
+def test_every_shim_is_guarded_where_it_is_used():
+    guarded = {shim.name for _, shim in USED}
     eager = {f"{home}:{name}" for home, names in EAGER.items() for name in names}
-    elsewhere = {door.name for door in torchao.REPAIRS.values()} | {"executorch.schema:program.fbs"}  # own tests
-    assert guarded.isdisjoint(eager | elsewhere) and guarded | eager | elsewhere == {d.name for d in all_doors()}
+    elsewhere = {shim.name for shim in torchao.REPAIRS.values()} | {"executorch.schema:program.fbs"}  # own tests
+    assert guarded.isdisjoint(eager | elsewhere) and guarded | eager | elsewhere == {d.name for d in all_shims()}
 
 
 @pytest.mark.parametrize(
-    ("guarded", "door"), USED, ids=lambda part: getattr(part, "name", None) or part.function.__name__
+    ("guarded", "shim"), USED, ids=lambda part: getattr(part, "name", None) or part.function.__name__
 )
-def test_a_name_that_is_gone_is_a_sentence(guarded, door, monkeypatch):
+def test_a_name_that_is_gone_is_a_sentence(guarded, shim, monkeypatch):
     function = guarded.function
     arguments, named = ARGUMENTS.get(function.__name__, tuple)(), NAMED.get(function.__name__, {})
-    remove(door, monkeypatch, whole=function.__name__ in WHOLE)
+    remove(shim, monkeypatch, whole=function.__name__ in WHOLE)
     with pytest.raises(UpstreamError) as error:
         function(*arguments, **named)
-    told = {f"has no `{d.name}`, without which {d.use}; {d.package} {d.versions} has it." for d in guarded.doors}
+    told = {f"has no `{d.name}`, without which {d.use}; {d.package} {d.versions} has it." for d in guarded.shims}
     assert any(sentence in error.value.what for sentence in told)  # a probe may need what its neighbour leads to
-    assert error.value.hint == f'pip install "{door.package}=={door.versions}.*"'
+    assert error.value.hint == f'pip install "{shim.package}=={shim.versions}.*"'
 
 
 @pytest.mark.parametrize("name", [f"{home}:{name}" for home, names in EAGER.items() for name in names])
 def test_a_name_that_is_found_at_once_is_a_sentence(name, monkeypatch):
-    owner, last = DOORS[name].owner()
+    owner, last = SHIMS[name].owner()
     monkeypatch.delattr(owner, last)
     with pytest.raises(UpstreamError, match="without which"):
-        DOORS[name].find()
+        SHIMS[name].find()
 
 
 def test_the_guard_of_a_context_manager_does_not_end_before_its_body():
     with pytest.raises(TypeError, match="is a generator function"):
 
-        @through(DOORS["torch:Tensor._version"])
+        @through(SHIMS["torch:Tensor._version"])
         def never():
             yield
 
 
 def test_other_parameters_are_a_sentence():
-    door = replace(DOORS["torch.utils._pytree:tree_leaves"], parameters=("tree",))
-    assert "has other parameters, (tree, is_leaf), of `torch.utils._pytree:tree_leaves`" in str(door.misfit())
+    shim = replace(SHIMS["torch.utils._pytree:tree_leaves"], parameters=("tree",))
+    assert "has other parameters, (tree, is_leaf), of `torch.utils._pytree:tree_leaves`" in str(shim.misfit())
 
 
 def test_a_fault_of_the_callers_own_stays_what_it_is():
@@ -574,16 +574,16 @@ def test_a_fault_of_the_callers_own_stays_what_it_is():
         upstream.schema_of(3)
 
 
-def test_two_doors_to_one_name_are_refused():
-    with pytest.raises(AssertionError, match="two doors"):
+def test_two_shims_for_one_name_are_refused():
+    with pytest.raises(AssertionError, match="two shims"):
         declared("torch:Tensor._version", "")
 
 
 def test_a_package_that_is_not_there():
-    door = Door("torchao.nothing:at_all", "nothing works")
-    assert "has no `torchao.nothing:at_all`" in str(door.misfit())
+    shim = Shim("torchao.nothing:at_all", "nothing works")
+    assert "has no `torchao.nothing:at_all`" in str(shim.misfit())
 
-    @through(door)
+    @through(shim)
     def fails():
         return importlib.import_module("torchao.nothing")
 

@@ -24,7 +24,7 @@ NOT_THERE = "none"
 
 
 @dataclass(frozen=True)
-class Door:
+class Shim:
     """One private or deprecated name.
 
     Attributes:
@@ -101,15 +101,15 @@ class Door:
         )
 
 
-DOORS: dict[str, Door] = {}
-"""All declared names, once the modules of this package are imported; see `all_doors`."""
+SHIMS: dict[str, Shim] = {}
+"""All declared names, once the modules of this package are imported; see `all_shims`."""
 
 
-def all_doors() -> tuple[Door, ...]:
+def all_shims() -> tuple[Shim, ...]:
     """Return every declared name; imports the modules that contain them."""
     for module in ("torch", "session", "torchao", "executorch"):
         importlib.import_module(f"micronpu.upstream.{module}")
-    return tuple(DOORS.values())
+    return tuple(SHIMS.values())
 
 
 def installed(package: str) -> str:
@@ -127,11 +127,11 @@ def is_seen(package: str) -> bool:
 
 def declared(
     name: str, use: str, *, parameters: tuple[str, ...] | None = None, probe: Callable[[], Any] | None = None
-) -> Door:
-    """Declare a name, and add it to `DOORS`."""
-    assert name not in DOORS, f"two doors to {name}"
-    DOORS[name] = Door(name, use, parameters, probe)
-    return DOORS[name]
+) -> Shim:
+    """Declare a name, and add it to `SHIMS`."""
+    assert name not in SHIMS, f"two shims for {name}"
+    SHIMS[name] = Shim(name, use, parameters, probe)
+    return SHIMS[name]
 
 
 @dataclass(frozen=True)
@@ -143,14 +143,14 @@ class Guarded:
     """
 
     function: Callable[..., Any]
-    doors: tuple[Door, ...]
+    shims: tuple[Shim, ...]
 
 
 GUARDED: list[Guarded] = []
-"""All functions that `through` guards, once their modules are imported; see `all_doors`."""
+"""All functions that `through` guards, once their modules are imported; see `all_shims`."""
 
 
-def through(*doors: Door) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def through(*shims: Shim) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a function that uses private names: if it fails and one does not fit, that is what is raised.
 
     Raises:
@@ -167,12 +167,12 @@ def through(*doors: Door) -> Callable[[Callable[P, R]], Callable[P, R]]:
             try:
                 return function(*args, **kwargs)
             except (ImportError, AttributeError, TypeError, KeyError) as error:
-                for door in doors:
-                    if (misfit := door.misfit()) is not None:
+                for shim in shims:
+                    if (misfit := shim.misfit()) is not None:
                         raise misfit from error
                 raise
 
-        GUARDED.append(Guarded(call, doors))
+        GUARDED.append(Guarded(call, shims))
         return call
 
     return guarded
