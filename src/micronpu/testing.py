@@ -146,7 +146,7 @@ class Tester:
         program.reset_states()
         found, wanted = map(tree_leaves, (found, wanted))
         for number, (border, mine, other) in enumerate(zip(results, found, wanted, strict=True)):
-            step = 1.0 if border.is_integer else border.grid[0] if border.grid is not None else 0.0
+            step = 1.0 if border.is_integer else border.qparams[0] if border.qparams is not None else 0.0
             a, b = (np.asarray(v.detach(), np.float64) for v in (mine, other))
             if a.shape != b.shape:
                 raise ComparisonError(

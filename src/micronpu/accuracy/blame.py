@@ -117,7 +117,7 @@ def _told(layer: Layer, found: SideBySide, names: set[str], choices: _Choices) -
         own=decibels(layer.signal, layer.own),
         inherited=decibels(layer.signal, layer.inherited),
         weights=decibels(layer.signal, layer.weights),
-        grid=decibels(layer.signal, layer.grid),
+        grid=decibels(layer.signal, layer.rounding),
         largest=layer.largest,
         steps=layer.largest / step if step else 0.0,
         clipped=layer.clipped / layer.elements if layer.elements else 0.0,
@@ -143,12 +143,12 @@ def _advice(layer: Layer, dtype: str, choices: _Choices) -> str:
     if layer.own <= 0 or decibels(layer.signal, layer.own) > _ENOUGH:
         return ""
     int16 = ['activations="int16" for it'] if choices.has_int16 and dtype == "int8" else []
-    if layer.weight is not None and layer.weights > layer.grid:
+    if layer.weight is not None and layer.weights > layer.rounding:
         first = [] if choices.per_channel else ["per_channel=True"]
         return ", ".join([*first, 'weight_observer="mse"', "adaptive rounding", "quantization-aware training"])
     if layer.range_left is not None:  # derivatives predict better than statistics of the values
         tries = ["fit_ranges=True"] if layer.range_left <= _HALF else []
-    elif layer.clipping > layer.grid / 2:
+    elif layer.clipping > layer.rounding / 2:
         tries = ['activation_observer="minmax"']
     elif layer.peak > _PEAKED * (layer.signal / max(layer.elements, 1)) ** 0.5:
         tries = ['activation_observer="mse" or "percentile"']

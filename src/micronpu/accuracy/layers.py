@@ -61,7 +61,7 @@ class Layer:
     own: float = 0.0
     inherited: float = 0.0
     weights: float = 0.0
-    grid: float = 0.0
+    rounding: float = 0.0
     clipping: float = 0.0
     clipped: int = 0
     elements: int = 0
@@ -75,7 +75,7 @@ class Layer:
     @property
     def adds(self) -> bool:
         """True if it adds any error; operators that only move quantized values do not."""
-        return self.weights > 0 or self.grid > 0
+        return self.weights > 0 or self.rounding > 0
 
     def count_clipped(self, before: torch.Tensor) -> None:
         """Count values outside of the range of the result's qparams."""
@@ -251,7 +251,7 @@ def _add(
     layer.own += _power(own - wanted)
     layer.inherited += _power(total - own)
     layer.weights += _power(weights)
-    layer.grid += _power(rounding)
+    layer.rounding += _power(rounding)
     layer.elements += wanted.numel()
     if wanted.numel():
         layer.largest = max(layer.largest, float((total - wanted).abs().max()))

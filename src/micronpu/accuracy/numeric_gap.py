@@ -49,17 +49,19 @@ class NumericGap(NumericalComparatorBase):
     def preprocessing(self, mapping: Mapping[Any, Any]) -> dict[Any, Any]:
         """Return the pairs that can be compared: real numbers in the reference's layout on both sides."""
         written = self._written()
-        grids, images = self._grids(), self._images()
+        all_qparams, images = self._all_qparams(), self._images()
         found: dict[Any, Any] = {}
         for (handles, wanted), (own, value) in mapping.items():
             if not isinstance(wanted, torch.Tensor) or not wanted.is_floating_point():
                 continue
-            grid = next((grids[h] for h in reversed(handles) if h in grids), None)
+            qparams = next((all_qparams[h] for h in reversed(handles) if h in all_qparams), None)
             candidates = written.get(tuple(handles)) or written.get(tuple(own)) or [value]
-            best = _closest(candidates, wanted, grid, next((images[h] for h in reversed(handles) if h in images), None))
+            best = _closest(
+                candidates, wanted, qparams, next((images[h] for h in reversed(handles) if h in images), None)
+            )
             if best is not None:
-                if grid is not None:
-                    self._steps[id(best)] = grid[0]
+                if qparams is not None:
+                    self._steps[id(best)] = qparams[0]
                 found[handles, wanted] = (own, best)
         return found
 
@@ -90,7 +92,7 @@ class NumericGap(NumericalComparatorBase):
                     found.setdefault(handles, []).extend(values)
         return found
 
-    def _grids(self) -> dict[int, tuple[float, int]]:
+    def _all_qparams(self) -> dict[int, tuple[float, int]]:
         """Scale and zero point of the quantized result of an operator, by its debug handle."""
         assert self.inspector is not None
         graph: GraphModule = reference_graph(self.inspector)
@@ -100,8 +102,8 @@ class NumericGap(NumericalComparatorBase):
             quantize = next((q for q in (node, *node.users) if is_quantize(q)), None)
             if quantize is None and is_dequantize(node):
                 quantize = node
-            if isinstance(handle, int) and quantize is not None and (grid := _grid(quantize)) is not None:
-                found[handle] = grid
+            if isinstance(handle, int) and quantize is not None and (qparams := _qparams(quantize)) is not None:
+                found[handle] = qparams
         return found
 
     def _images(self) -> dict[int, tuple[int, ...]]:
@@ -128,7 +130,7 @@ class NumericGap(NumericalComparatorBase):
         return {node.meta["debug_handle"]: image for node, image in found.items() if "debug_handle" in node.meta}
 
 
-def _grid(quantize: Node) -> tuple[float, int] | None:
+def _qparams(quantize: Node) -> tuple[float, int] | None:
     scale, zero_point = quantize.args[1:3]
     return (float(scale), int(zero_point)) if isinstance(scale, float) and isinstance(zero_point, int) else None
 
@@ -136,7 +138,7 @@ def _grid(quantize: Node) -> tuple[float, int] | None:
 def _closest(
     values: Iterable[torch.Tensor],
     wanted: torch.Tensor,
-    grid: tuple[float, int] | None,
+    qparams: tuple[float, int] | None,
     image: tuple[int, ...] | None = None,
 ) -> torch.Tensor | None:
     """Return the last value that covers the whole reference value, as real numbers in its layout; None if there is
@@ -156,19 +158,19 @@ def _closest(
             n, c, h, w = image
             forms.append(value.reshape(n, h, w, c).permute(TO_FIRST).reshape(wanted.shape))
         if forms:
-            return min((_real(f, grid) for f in forms), key=lambda f: _distance(f, wanted))
+            return min((_real(f, qparams) for f in forms), key=lambda f: _distance(f, wanted))
     if wanted.dim() == 4 or not fitting:
         return None
     last = fitting[-1]
     forms = [last, *([last.permute(TO_FIRST)] if last.dim() == 4 else [])]
-    return min((_real(f.reshape(wanted.shape), grid) for f in forms), key=lambda f: _distance(f, wanted))
+    return min((_real(f.reshape(wanted.shape), qparams) for f in forms), key=lambda f: _distance(f, wanted))
 
 
-def _real(value: torch.Tensor, grid: tuple[float, int] | None) -> torch.Tensor:
+def _real(value: torch.Tensor, qparams: tuple[float, int] | None) -> torch.Tensor:
     """Dequantize integers."""
-    if value.is_floating_point() or grid is None:
+    if value.is_floating_point() or qparams is None:
         return value
-    return (value.to(torch.float32) - grid[1]) * grid[0]
+    return (value.to(torch.float32) - qparams[1]) * qparams[0]
 
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -464,7 +464,7 @@ def vectors_source(facts: Facts, vectors: Vectors) -> str:
                 names.append(f"{border.name}_{vector}")
                 arrays += _array(names[-1], border, row[number])
             element = _C_TYPES[border.tensor.dtype][1]
-            tolerance = FLOAT_TOLERANCE if element == "ELEMENT_FLOAT" and border.grid is None else 0.0
+            tolerance = FLOAT_TOLERANCE if element == "ELEMENT_FLOAT" and border.qparams is None else 0.0
             ports.append(f"    {{{{{', '.join(names)}}}, {border.elements}, {element}, {_float(tolerance)}}},\n")
         sides.append("".join(ports))
     return filled("vectors.c", facts, ARRAYS="\n".join(arrays), INPUTS=sides[0], OUTPUTS=sides[1])

@@ -181,8 +181,8 @@ def _meaning(border: Border) -> str:
         return f"{border.scale:.9g} * (q - {border.zero_point})"
     if border.is_integer:
         return "not recorded in the program"
-    if border.grid is not None:
-        return f"the number itself; inside, steps of {border.grid[0]:.6g}"
+    if border.qparams is not None:
+        return f"the number itself; inside, steps of {border.qparams[0]:.6g}"
     return "the number itself"
 
 

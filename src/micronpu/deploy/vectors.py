@@ -135,7 +135,7 @@ def _made(border: Border, vector: int, number: int) -> Array:
         limits = np.iinfo(dtype)
         values = np.floor(limits.min + part * (int(limits.max) - int(limits.min) + 1))
     elif dtype.kind == "f":
-        scale, zero, low, high = border.grid or (1 / 128, 0, -128, 127)
+        scale, zero, low, high = border.qparams or (1 / 128, 0, -128, 127)
         values = scale * (low - zero + part * (high - low))
     else:
         values = np.zeros(border.elements)

@@ -55,7 +55,7 @@ SETTING: Fact[tuple[Any, ...]] = Fact("micronpu_quantization", ())
 """The user's setting for the operator, or None for float, as a tuple of one."""
 IN_FLOAT: Fact[bool] = Fact("micronpu_in_float", False)
 """True for an operator that standardizes an input which would lose too much precision if it were quantized before."""
-GRID: Fact[tuple[str, Any]] = Fact("micronpu_grid", ("", None))
+QPARAMS: Fact[tuple[str, Any]] = Fact("micronpu_grid", ("", None))
 """Name of a value with fixed qparams, independent of calibration, and the rule with these qparams."""
 KEPT_OR_ZERO: Fact[str] = Fact("micronpu_is_kept_or_zero", "")
 """Name of a product of 0 or 1 and a value, or of one-hot rows and a matrix. It has the qparams of the operand:
@@ -94,7 +94,7 @@ LOOPS_ALLOWED: Fact[bool] = Fact("micronpu_loops", False)
 """True if recurrent layers may become one step in a loop."""
 FLOAT_PROGRAM: Fact[Any] = Fact("micronpu_float_program", None)
 """The module before any rewrite; between the rewrites and the annotation in torchao's `prepare_pt2e`."""
-LOOP_GRIDS: Fact[tuple[Any, ...]] = Fact("micronpu_grids", ())
+LOOP_QPARAMS: Fact[tuple[Any, ...]] = Fact("micronpu_grids", ())
 """Qparams of the inputs and outputs of a loop's step."""
 SCOPES: Fact[dict[str, str] | None] = Fact("micronpu_scopes", None)
 """Names of observers by the observed value, between preparation and conversion."""

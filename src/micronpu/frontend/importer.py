@@ -315,12 +315,12 @@ class Importer:
         edge = self._edge(node, shifts=shifted_bytes(node) is not None)
         if is_dequantize(source):
             x = self.activation(source, node)
-            y = self._on_grid(x, edge, node)
+            y = self._with_qparams(x, edge, node)
         else:
             y = self._compute(source, edge, node)
         self.values[node] = y
 
-    def _on_grid(self, x: Tensor, edge: Edge, node: Node) -> Tensor:
+    def _with_qparams(self, x: Tensor, edge: Edge, node: Node) -> Tensor:
         """Return x with the qparams and the dtype of an edge."""
         if x.type.qparams == edge.qparams and x.type.dtype is edge.dtype:
             return x
@@ -333,14 +333,14 @@ class Importer:
         elif is_float_cast(node) and isinstance(node.args[0], Node):
             node = node.args[0]
         if node in self.values:  # quantized again, with other parameters
-            return self._on_grid(self.values[node], edge, reader)
+            return self._with_qparams(self.values[node], edge, reader)
         head, clamp = node, None
         previous = node.args[0] if node.args else None
         if isinstance(previous, Node) and clamp_behind(previous) is node:
             head, clamp = previous, node
         entry = import_of(head)
         y = entry.build(QuantizedNode(self, head, entry, edge, clamp))
-        y = self._on_grid(y, edge, reader)
+        y = self._with_qparams(y, edge, reader)
         self.values[node] = y
         return y
 

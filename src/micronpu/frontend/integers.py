@@ -148,7 +148,7 @@ def _shift_borders(
         readers = list(node.users)
         node.meta["val"] = value_of(node).to(torch.uint8)
         with graph.inserting_after(node):
-            made = _regridded(graph, node, border, (BYTE_SHIFT, 0))
+            made = _requantized(graph, node, border, (BYTE_SHIFT, 0))
         for reader in readers:
             reader.replace_input_with(node, made)
     output = graph.output_node()
@@ -157,7 +157,7 @@ def _shift_borders(
     wanted = zip(own, meaning.outputs, shifted[count:], strict=True)
     known = {n: b for n, b, shift in wanted if b is not None and shift}
     with graph.inserting_before(output):
-        made_bytes = {node: _regridded(graph, node, border, (0, BYTE_SHIFT)) for node, border in known.items()}
+        made_bytes = {node: _requantized(graph, node, border, (0, BYTE_SHIFT)) for node, border in known.items()}
     output.args = ((*(made_bytes.get(n, n) for n in own), *results[len(own) :]),)
     borders = [
         _as_bytes(border) if border is not None and shift else border
@@ -166,7 +166,7 @@ def _shift_borders(
     return IntegerBorders(tuple(filter(None, borders[:count])), tuple(borders[count:]))
 
 
-def _regridded(graph: Graph, x8: Node, border: IntegerBorder, shifts: tuple[int, int]) -> Node:
+def _requantized(graph: Graph, x8: Node, border: IntegerBorder, shifts: tuple[int, int]) -> Node:
     """Requantize x8: the zero point changes from the first shift to the second; a shift other than 0 means uint8."""
     first, second = ((border.scale, border.zero_point + s, *_limits(_INTEGER[s]), _INTEGER[s]) for s in shifts)
     real = graph.call_function(_quantized.dequantize_per_tensor.default, (x8, *first))
@@ -235,7 +235,7 @@ def _known(edge: Edge, what: str) -> Edge:
 # ---------------------------------------------------------------- states
 
 
-def _on_grid(state: State, edge: Edge, value: Node) -> State:
+def _with_qparams(state: State, edge: Edge, value: Node) -> State:
     """Return a state as integers.
 
     Raises:
@@ -275,18 +275,18 @@ def integer_states(module: GraphModule) -> GraphModule:
     for number, state in enumerate(states.values):
         holder, value = holders[state.node], results[first + number]
         quantizes = [user for user in holder.users if is_quantize(user)]
-        grids = [view.edge(user) for user in quantizes]
+        all_qparams = [view.edge(user) for user in quantizes]
         edge = view.edge(value) if is_dequantize(value) else None
         whole = len(quantizes) == len(holder.users) - (output in holder.users)
         if edge is None or not whole or (not state.initial.is_floating_point()):
             if quantizes or edge is not None:
-                raise _no_grid(module, state, value, "float in or out")
-            made.append(_with_grid(view, state, value))
+                raise _no_qparams(module, state, value, "float in or out")
+            made.append(_with_qparams_of(view, state, value))
             continue
-        if any(grid != edge for grid in grids):
-            other = next(grid for grid in grids if grid != edge)
-            raise _no_grid(module, state, value, f"{_grid(other)} in and {_grid(edge)} out")
-        made.append(_on_grid(state, edge, value))
+        if any(qparams != edge for qparams in all_qparams):
+            other = next(qparams for qparams in all_qparams if qparams != edge)
+            raise _no_qparams(module, state, value, f"{_qparams(other)} in and {_qparams(edge)} out")
+        made.append(_with_qparams(state, edge, value))
         holder.meta["val"] = value_of(holder).to(made[-1].initial.dtype)
         holder.meta.pop("tensor_meta", None)
         for quantize in quantizes:
@@ -303,7 +303,7 @@ def integer_states(module: GraphModule) -> GraphModule:
     return module
 
 
-def _with_grid(view: ProgramView, state: State, value: Node) -> State:
+def _with_qparams_of(view: ProgramView, state: State, value: Node) -> State:
     """Return a state of a module that was quantized before, which has integers already, with its qparams."""
     edge = view.edge(value) if is_quantize(value) else None
     if edge is None:
@@ -311,7 +311,7 @@ def _with_grid(view: ProgramView, state: State, value: Node) -> State:
     return replace(state, scale=edge.qparams.scale[0], zero_point=edge.qparams.zero_point[0])
 
 
-def _no_grid(module: GraphModule, state: State, value: Node, found: str) -> ModelError:
+def _no_qparams(module: GraphModule, state: State, value: Node, found: str) -> ModelError:
     return ModelError(
         f"The state `{state.name}` cannot have one grid: it is {found}{_at(value)}.",
         hint="the same setting of the quantizer for the operators that read the state and for the one that makes its "
@@ -319,7 +319,7 @@ def _no_grid(module: GraphModule, state: State, value: Node, found: str) -> Mode
     )
 
 
-def _grid(edge: Edge | None) -> str:
+def _qparams(edge: Edge | None) -> str:
     return "float" if edge is None else f"{edge.dtype.value} with steps of {edge.qparams.scale[0]:.4g}"
 
 

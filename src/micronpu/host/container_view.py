@@ -77,8 +77,8 @@ def _litert(data: bytes) -> _Integers:
     names = [n if own.count(n) == 1 else f"{n}#{i}" for i, n in enumerate(own)] if len(set(own)) < len(own) else own
     tensors = {}
     for name, tensor in zip(names, model.tensors, strict=True):
-        grid = f", scale {tensor.scale[0]:.6g}, zero point {tensor.zero_point[0]}" if tensor.scale else ""
-        tensors[name] = shape_text(element_name(tensor.type), tensor.shape) + grid
+        suffix = f", scale {tensor.scale[0]:.6g}, zero point {tensor.zero_point[0]}" if tensor.scale else ""
+        tensors[name] = shape_text(element_name(tensor.type), tensor.shape) + suffix
 
     def of(indices: Iterable[int]) -> tuple[str, ...]:
         return tuple(names[i] for i in indices if i >= 0)

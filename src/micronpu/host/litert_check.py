@@ -131,7 +131,7 @@ class _Graph:
         _need(_is_text(tensor.vector(3)), f"{where} has a name that is no text")
         quantization = tensor.table(4)
         if quantization is not None:
-            _check_grid(quantization, shape, kind, where)
+            _check_qparams(quantization, shape, kind, where)
         _need(kind not in _RANGES or self._scales[number], f"{where} has integers without a scale")
         return is_empty or bool(data.length) or bool(tensor.integer(5, "<B"))
 
@@ -171,7 +171,7 @@ _FACTORS: dict[str, Callable[[list[float], bool, dict[str, Any]], bool]] = {
 }
 
 
-def _check_grid(quantization: Table, shape: tuple[int, ...], kind: int, where: str) -> None:
+def _check_qparams(quantization: Table, shape: tuple[int, ...], kind: int, where: str) -> None:
     scales, zeros = quantization.vector(2).integers("<f"), quantization.vector(3).integers("<q")
     axis = quantization.integer(6)
     low, high = _RANGES.get(kind, _INT32)

@@ -194,7 +194,7 @@ class Writer(AtenArguments, Protocol):
     def kept_or_zero(self, number: Float, x: Float) -> Float:
         """Multiply a value by a number that is 0 or 1; the product keeps the value's qparams."""
 
-    def on_grid(self, x: Float, quantization: Any) -> Float:
+    def with_qparams(self, x: Float, quantization: Any) -> Float:
         """Give x the fixed qparams of an annotation rule (`micronpu.ir.op.Quantization`) regardless of calibration."""
 
     def number(self, x: Float) -> Float | None:

@@ -70,7 +70,7 @@ def _shown(write: Writer, mask: Float) -> Float:
 
 def _hiding(write: Writer, hidden: Float | None, sign: int = -1) -> Float:
     """`MASKED` where the number of a truth value is 1, and zero elsewhere; None without a truth value."""
-    return None if hidden is None else write.on_grid(write("mul.Tensor", hidden, -sign * MASKED), HIDDEN)
+    return None if hidden is None else write.with_qparams(write("mul.Tensor", hidden, -sign * MASKED), HIDDEN)
 
 
 def _masked(write: Writer, scores: Float, mask: Float | npt.NDArray[Any], sign: int = -1) -> Float:
@@ -92,7 +92,7 @@ def _masked(write: Writer, scores: Float, mask: Float | npt.NDArray[Any], sign: 
         scores = write("add.Tensor", scores, write.constant(rest))
     if hidden.any():
         addend = write.constant(np.where(hidden, -sign * MASKED, 0.0).astype(np.float32))
-        scores = write("add.Tensor", scores, write.on_grid(addend, HIDDEN))
+        scores = write("add.Tensor", scores, write.with_qparams(addend, HIDDEN))
     return scores
 
 

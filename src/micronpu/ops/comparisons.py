@@ -102,7 +102,7 @@ def _decisions_to_numbers(write: Writer) -> Float:
             compared = write("eq.Scalar" if is_equality else "ne.Scalar", write("sub.Tensor", x, z), 0.0)
         else:
             compared = write.kept()
-        return write.decided(write.on_grid(write("to.dtype", compared, DType.FLOAT32), MASK))
+        return write.decided(write.with_qparams(write("to.dtype", compared, DType.FLOAT32), MASK))
     if not any(name in (*_CHOICES, *_FILLS, *CASTS, *LOGIC, *_ANY_ALL, *_SUMS, *_ARITHMETIC) for name in readers):
         return None
     name = write.overload.split(".")[0]
@@ -114,16 +114,16 @@ def _decisions_to_numbers(write: Writer) -> Float:
             steep = write("mul.Tensor", difference, steepness)
         else:  # one LSB of the difference is one of the product, too
             steep = write.only_sign(write("mul.Tensor", write.only_sign(difference), steepness))
-        return write.on_grid(write("clamp.default", steep, 0.0, 1.0), MASK)
+        return write.with_qparams(write("clamp.default", steep, 0.0, 1.0), MASK)
 
     if name in ("gt", "lt"):
         number = above(name == "gt")
     elif name in ("ge", "le"):
         number = write("rsub.Scalar", above(name == "le"), 1.0)
     else:
-        number = write.on_grid(write("add.Tensor", above(True), above(False)), MASK)
+        number = write.with_qparams(write("add.Tensor", above(True), above(False)), MASK)
         number = number if name == "ne" else write("rsub.Scalar", number, 1.0)
-    return write.decided(write.on_grid(number, MASK))
+    return write.decided(write.with_qparams(number, MASK))
 
 
 def _selects(write: Writer, x: Float, z: Float) -> bool:
@@ -150,7 +150,7 @@ def _number_of_decision(write: Writer) -> Float:
         return number_of(write, x)
     made = write.call(x)
     if made is None or not _is_float(write, made.given.get("self", 0.0)):  # and not a comparison on the NPU
-        write.on_grid(write.kept(), GIVEN)
+        write.with_qparams(write.kept(), GIVEN)
     return None
 
 
@@ -198,7 +198,7 @@ def _count(write: Writer) -> Float:
     axes, keeps = _axes(write, number)
     count = write("sum.dim_IntList", number, axes, keeps)
     if math.prod(write.shape(number)[axis] for axis in axes) <= _MOST_COUNTED:
-        count = write.on_grid(count, WHOLE)
+        count = write.with_qparams(count, WHOLE)
     return write.decided(count)
 
 
@@ -293,7 +293,7 @@ def _opposite(write: Writer, number: Float) -> Float:
     name, form = comparison.overload.split(".")
     given = comparison.given
     reverse = write.beside(compared, f"{OPPOSITES[name]}.{form}", given["self"], given["other"])
-    return write.on_grid(write.beside(reverse, "to.dtype", reverse, DType.FLOAT32), MASK)
+    return write.with_qparams(write.beside(reverse, "to.dtype", reverse, DType.FLOAT32), MASK)
 
 
 def _is_float(write: Writer, x: Float) -> bool:

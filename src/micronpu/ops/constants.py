@@ -73,7 +73,7 @@ def with_bias(
     bias_scale = QParams(
         tuple(step * s for s in qparams.scale), qparams.zero_point, None if qparams.axis is None else 0
     )
-    grid = np.broadcast_to(step * np.array(qparams.scale), (channels,))
+    scales = np.broadcast_to(step * np.array(qparams.scale), (channels,))
     type = TensorType((channels,), BIAS_TYPE[x.dtype], bias_scale)
     largest = 2 * LARGEST_BIAS[x.dtype]
-    return weight, qparams, node.constant(np.clip(np.rint(bias / grid), -largest, largest - 1), type)
+    return weight, qparams, node.constant(np.clip(np.rint(bias / scales), -largest, largest - 1), type)

@@ -131,8 +131,8 @@ class GatherRows(Op):
     def build(cls, node: AtenNode) -> Tensor:
         rows, y, dtype = node.float_constant("table"), node.output, node.output_dtype
         low, high = dtype.limits
-        grid = np.clip(np.rint(rows.astype(np.float64) / y.scale[0]) + y.zero_point[0], low, high)
-        return node.emit(cls(), node.integers("x"), node.constant(grid, TensorType(rows.shape, dtype, y)))
+        stored = np.clip(np.rint(rows.astype(np.float64) / y.scale[0]) + y.zero_point[0], low, high)
+        return node.emit(cls(), node.integers("x"), node.constant(stored, TensorType(rows.shape, dtype, y)))
 
     @from_aten(
         "index_select.default", x="index", table="self", quantization=shares_qparams(of="table"), moves_only=True
@@ -172,7 +172,7 @@ def _position_to_number(write: Writer) -> Float:
         return None
     if positions == 1:
         return write.constant(np.zeros(write.shape(), np.int64))
-    return write.decided(write.on_grid(write("to.dtype", write.kept(), DType.FLOAT32), _POSITION))
+    return write.decided(write.with_qparams(write("to.dtype", write.kept(), DType.FLOAT32), _POSITION))
 
 
 @decomposes("one_hot.default", decides=True)
@@ -184,10 +184,10 @@ def _one_hot(write: Writer) -> Float:
     number, count = write.number(write.given["self"]), int(write.given["num_classes"])
     if number is None or not 0 < count <= MOST_POSITIONS:
         return None
-    ramp = write.on_grid(write.constant(np.arange(count, dtype=np.float32)), _POSITION)
-    apart = write.on_grid(write("sub.Tensor", write("unsqueeze.default", number, -1), ramp), TRUTH)
-    near = write("rsub.Scalar", write.on_grid(write("abs.default", apart), TRUTH), 1.0)
-    return write.decided(write.on_grid(write("relu.default", write.on_grid(near, TRUTH)), TRUTH))
+    ramp = write.with_qparams(write.constant(np.arange(count, dtype=np.float32)), _POSITION)
+    apart = write.with_qparams(write("sub.Tensor", write("unsqueeze.default", number, -1), ramp), TRUTH)
+    near = write("rsub.Scalar", write.with_qparams(write("abs.default", apart), TRUTH), 1.0)
+    return write.decided(write.with_qparams(write("relu.default", write.with_qparams(near, TRUTH)), TRUTH))
 
 
 @decomposes("embedding.default")

@@ -101,7 +101,7 @@ class ResizeBilinear(_Resize):
     quantization = shares_qparams(new_values=NewValues.BETWEEN)
     tosa_steps = Steps(int8=1, int16=1)
 
-    def _grid(self, before: int, after: int) -> tuple[int, int]:
+    def _sampling(self, before: int, after: int) -> tuple[int, int]:
         """Distance of two elements of y, and coordinate of the first, in 1/1024 of an element of x."""
         scale = (_ONE * before + after // 2) // after
         if self.align_corners and after > 1:
@@ -110,7 +110,7 @@ class ResizeBilinear(_Resize):
 
     def _taps(self, before: int, after: int) -> tuple[npt.NDArray[Any], ...]:
         """Lower and upper neighbour of every element of y along an axis, and the weight of the upper one."""
-        scale, offset = self._grid(before, after)
+        scale, offset = self._sampling(before, after)
         position = np.arange(after, dtype=np.int64) * scale + offset
         # C++'s division towards zero and the maximum move coordinates before the first element to it.
         lower = np.maximum(position // _ONE, 0)
@@ -150,8 +150,8 @@ class ResizeBilinear(_Resize):
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         """Differs by 1 LSB at exact ties of negative numbers, which round up here and away from zero in `reference`."""
-        grids = [self._grid(n, m) for n, m in zip(emit.input_type(0).shape[1:3], self.size, strict=True)]
-        return bilinear(emit, self.size, [step for step, _ in grids], [offset for _, offset in grids])
+        samplings = [self._sampling(n, m) for n, m in zip(emit.input_type(0).shape[1:3], self.size, strict=True)]
+        return bilinear(emit, self.size, [step for step, _ in samplings], [offset for _, offset in samplings])
 
 
 def axis_weights(factor: int) -> npt.NDArray[np.int64]:

@@ -202,8 +202,8 @@ def of_wide_rows(node: AtenNode, x: Tensor) -> Tensor:
     """
     count = x.shape[-1]
     largest = _largest(node, x)
-    grid = QParams.per_tensor(min(2 * x.type.scale, _FURTHEST / 2**15), 0)
-    apart = node.emit(Sub(), x, largest, qparams=grid)
+    qparams = QParams.per_tensor(min(2 * x.type.scale, _FURTHEST / 2**15), 0)
+    apart = node.emit(Sub(), x, largest, qparams=qparams)
     e = look_up(node, apart, np.exp, QParams.per_tensor(1 / DType.INT16.limits[1], 0))
     # Sum rows in their original shape: for a matrix the NPU would copy all of them.
     ones = node.constant(

@@ -80,7 +80,7 @@ def _made(write: Writer, truth: Float) -> Float | None:
         return None if inner is None else write.beside(truth, made.overload, inner, *others)
     if made is not None and made.overload in LOGIC:
         return _of_logic(write, truth, made)
-    return write.on_grid(write.beside(truth, "to.dtype", truth, DType.FLOAT32), GIVEN)
+    return write.with_qparams(write.beside(truth, "to.dtype", truth, DType.FLOAT32), GIVEN)
 
 
 def _of_logic(write: Writer, truth: Float, made: Call) -> Float | None:
@@ -94,7 +94,7 @@ def _constant(write: Writer, place: Float, x: Float) -> Float | None:
     known = write.stored(x)
     if known is None or known.dtype != np.bool_:
         return None
-    return write.on_grid(write.constant(known.astype(np.float32), place), GIVEN)
+    return write.with_qparams(write.constant(known.astype(np.float32), place), GIVEN)
 
 
 def logic(write: Writer, place: Float, what: str, numbers: list[Float]) -> Float:
@@ -103,11 +103,11 @@ def logic(write: Writer, place: Float, what: str, numbers: list[Float]) -> Float
     if what == "not":
         return opposite(write, place, a)
     if what == "xor":
-        difference = write.on_grid(write.beside(place, "sub.Tensor", a, b), TRUTH)
-        return write.on_grid(write.beside(place, "abs.default", difference), TRUTH)
-    return write.on_grid(write.beside(place, "mul.Tensor" if what == "and" else "maximum.default", a, b), TRUTH)
+        difference = write.with_qparams(write.beside(place, "sub.Tensor", a, b), TRUTH)
+        return write.with_qparams(write.beside(place, "abs.default", difference), TRUTH)
+    return write.with_qparams(write.beside(place, "mul.Tensor" if what == "and" else "maximum.default", a, b), TRUTH)
 
 
 def opposite(write: Writer, place: Float, number: Float) -> Float:
     """1 - number, next to the operator that computes ``place``."""
-    return write.on_grid(write.beside(place, "rsub.Scalar", number, 1.0), TRUTH)
+    return write.with_qparams(write.beside(place, "rsub.Scalar", number, 1.0), TRUTH)

@@ -320,8 +320,8 @@ class _Builder:
         if target is aten.empty.memory_format:
             return Tensor(self._shapes.computed(self._node, target, *args, **kwargs))  # contents are undefined
         if schema.name == "quantized_decomposed::quantize_per_tensor" and isinstance(args[0], Tensor):
-            source, grid = args[0].source or (None, ())
-            if source is not None and grid == tuple(args[1:]):
+            source, qparams = args[0].source or (None, ())
+            if source is not None and qparams == tuple(args[1:]):
                 return source
         for number, argument in enumerate(schema.arguments):
             given = args[number] if number < len(args) else None

@@ -20,7 +20,7 @@ from micronpu.frontend.program import (
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.indices import MOST_POSITIONS, POSITIONS
 
-Grid = tuple[Any, ...]
+QParams = tuple[Any, ...]
 _CAST, _SHIFT = torch.ops.aten.to.dtype, torch.ops.aten.bitwise_xor.Scalar
 
 
@@ -32,19 +32,21 @@ def move_integers(module: GraphModule) -> bool:
     Returns:
         True if anything was changed.
     """
-    chosen: dict[Node, Grid] = {}
+    chosen: dict[Node, QParams] = {}
     for node in reversed(module.graph.nodes):
-        grid = _read_on(node, chosen)
-        if grid is not None and _moves(node):
-            chosen[node] = grid
-    while dropped := [n for n, grid in chosen.items() if not _given_on(n, grid, chosen) or _read_on(n, chosen) != grid]:
+        qparams = _read_on(node, chosen)
+        if qparams is not None and _moves(node):
+            chosen[node] = qparams
+    while dropped := [
+        n for n, qparams in chosen.items() if not _given_on(n, qparams, chosen) or _read_on(n, chosen) != qparams
+    ]:
         for node in dropped:
             del chosen[node]
-    for node, grid in chosen.items():
+    for node, qparams in chosen.items():
         for operand in node.all_input_nodes:
             if operand not in chosen and is_dequantize(operand):
                 node.replace_input_with(operand, operand.args[0])  # type: ignore[arg-type]
-        node.meta["val"] = value_of(node).to(grid[-1])
+        node.meta["val"] = value_of(node).to(qparams[-1])
         for reader in [user for user in node.users if is_quantize(user)]:
             reader.replace_all_uses_with(node)
             module.graph.erase_node(reader)
@@ -120,10 +122,10 @@ def _decision(node: Node) -> Node | None:
         steps.append(operand)
     source = steps[-1].args[0]
     assert isinstance(source, Node)
-    dtype, grid = value_of(node).dtype, _grid(steps[1])
-    if value_of(source).dtype is not dtype or grid is None or grid != _grid(steps[2]):
+    dtype, qparams = value_of(node).dtype, _qparams(steps[1])
+    if value_of(source).dtype is not dtype or qparams is None or qparams != _qparams(steps[2]):
         return None
-    scale, zero_point, low, high, _ = grid
+    scale, zero_point, low, high, _ = qparams
     largest = 1 if dtype is torch.bool else MOST_POSITIONS - 1
     if scale != 1.0 or not low <= zero_point <= high - largest:
         return None
@@ -141,23 +143,25 @@ def _moves(node: Node) -> bool:
     return entry is not None and entry.moves_only and _is_float(node)
 
 
-def _read_on(node: Node, chosen: dict[Node, Grid]) -> Grid | None:
+def _read_on(node: Node, chosen: dict[Node, QParams]) -> QParams | None:
     """Return the qparams that all readers of a value share, or None."""
-    grids = {_grid(user) if is_quantize(user) else chosen.get(user) for user in node.users}
-    return grids.pop() if len(grids) == 1 else None
+    all_qparams = {_qparams(user) if is_quantize(user) else chosen.get(user) for user in node.users}
+    return all_qparams.pop() if len(all_qparams) == 1 else None
 
 
-def _given_on(node: Node, grid: Grid, chosen: dict[Node, Grid]) -> bool:
+def _given_on(node: Node, qparams: QParams, chosen: dict[Node, QParams]) -> bool:
     """Return True if all floats that a node reads are integers with these qparams; False if it reads none."""
     floats = [n for n in node.all_input_nodes if _is_float(n) or is_dequantize(n)]
-    return bool(floats) and all(chosen.get(n) == grid or (is_dequantize(n) and _grid(n) == grid) for n in floats)
+    return bool(floats) and all(
+        chosen.get(n) == qparams or (is_dequantize(n) and _qparams(n) == qparams) for n in floats
+    )
 
 
-def _grid(node: Node) -> Grid | None:
+def _qparams(node: Node) -> QParams | None:
     """Return scale, zero point, limits and dtype of a quantize or dequantize; None if they are computed."""
     given = arguments(node)
-    grid = tuple(given[name] for name in ("scale", "zero_point", "quant_min", "quant_max", "dtype"))
-    return None if any(isinstance(value, Node) for value in grid) else grid
+    qparams = tuple(given[name] for name in ("scale", "zero_point", "quant_min", "quant_max", "dtype"))
+    return None if any(isinstance(value, Node) for value in qparams) else qparams
 
 
 def _is_float(node: Node) -> bool:

@@ -52,8 +52,8 @@ def _small_channels(graphs: Iterable[Graph]) -> tuple[str, ...]:
 
 def _part_of_small_channels(node: Node) -> float:
     weight = node.inputs[1]
-    grid = weight.type.qparams
-    if weight.data is None or grid is None or not grid.is_per_tensor:
+    qparams = weight.type.qparams
+    if weight.data is None or qparams is None or not qparams.is_per_tensor:
         return 0.0
     axis = weight.data.ndim - 1 if isinstance(node.op, DepthwiseConv2d) else 0
     channels = np.moveaxis(weight.data, axis, 0)

@@ -38,10 +38,12 @@ def returned_operand(node: Node) -> Tensor | None:
 
 def _is_everywhere(constant: Tensor, value: float) -> bool:
     """True if every element of a constant equals a number exactly."""
-    grid = constant.type.qparams
-    if constant.data is None or grid is None or not grid.is_per_tensor:
+    qparams = constant.type.qparams
+    if constant.data is None or qparams is None or not qparams.is_per_tensor:
         return False
-    return bool((np.float64(grid.scale[0]) * (constant.data.astype(np.int64) - grid.zero_point[0]) == value).all())
+    return bool(
+        (np.float64(qparams.scale[0]) * (constant.data.astype(np.int64) - qparams.zero_point[0]) == value).all()
+    )
 
 
 def _does_nothing(node: Node) -> bool:

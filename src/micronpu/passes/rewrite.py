@@ -123,6 +123,6 @@ def run(axes: tuple[int, ...]) -> tuple[int, int] | None:
     return axes[0], axes[-1]
 
 
-def mirrored(grid: QParams) -> QParams:
+def mirrored(qparams: QParams) -> QParams:
     """Return the qparams in which the negative of a value q is ``-1 - q``."""
-    return QParams.per_tensor(grid.scale[0], -1 - grid.zero_point[0])
+    return QParams.per_tensor(qparams.scale[0], -1 - qparams.zero_point[0])

@@ -103,7 +103,7 @@ class Border:
     tensor: TensorValue
     scale: float | None = None
     zero_point: int | None = None
-    grid: tuple[float, int, int, int] | None = None
+    qparams: tuple[float, int, int, int] | None = None
 
     @property
     def is_integer(self) -> bool:
@@ -175,10 +175,10 @@ def _border(plan: Plan, name: str, index: int) -> Border:
             f"The {name.replace('_', ' ')} of the program is {kind}, for which no sources are written.",
             hint="a program whose inputs and outputs are tensors of fixed shapes",
         )
-    return Border(name, tensor, grid=_grid(plan, index))
+    return Border(name, tensor, qparams=_qparams(plan, index))
 
 
-def _grid(plan: Plan, index: int) -> tuple[float, int, int, int] | None:
+def _qparams(plan: Plan, index: int) -> tuple[float, int, int, int] | None:
     """Scale, zero point and limits of the operator that quantizes an input or dequantizes an output."""
     for call in plan.calls:
         quantizes = call.operator.endswith("::quantize_per_tensor.out") and call.arguments[0] == index
@@ -263,7 +263,7 @@ def _graph_border(blob: bytes, arguments: tuple[int, ...]) -> dict[int, tuple[fl
     if container.weights[4:8] != b"TFL3":
         return {}  # a graph in another format
     try:
-        return _grids(container, arguments)
+        return _all_qparams(container, arguments)
     except flatbuffer.CorruptFlatbufferError as error:
         raise PayloadError(
             f"The LiteRT program of an NPU partition is damaged: {error}.",
@@ -271,7 +271,7 @@ def _graph_border(blob: bytes, arguments: tuple[int, ...]) -> dict[int, tuple[fl
         ) from error
 
 
-def _grids(container: Payload, arguments: tuple[int, ...]) -> dict[int, tuple[float, int]]:
+def _all_qparams(container: Payload, arguments: tuple[int, ...]) -> dict[int, tuple[float, int]]:
     graph = flatbuffer.root(container.weights, b"TFL3").vector(2).table(0)
     # SubGraph: tensors 0, inputs 1, outputs 2; Tensor.quantization 4; scale 2, zero_point 3.
     found = {}

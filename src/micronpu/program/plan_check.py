@@ -451,7 +451,7 @@ def _check_per_tensor(quantized: str) -> Callable[[dict[str, _Value], str], None
 
     def check(named: dict[str, _Value], where: str) -> None:
         tensor, floats = named[quantized].content, named["out" if quantized == "input" else "input"].content
-        _check_grid(named, tensor.dtype, where)
+        _check_qparams(named, tensor.dtype, where)
         _check_shapes(named, where)
         _need(floats.dtype == "float32", f"{where} has {floats.dtype} where float32 is expected")
         scale, zero = named["scale"].content, named["zero_point"].content
@@ -467,7 +467,7 @@ _DEQUANTIZED = (("float32", "float64"), ("int32", "int64"))
 def _check_per_channel(quantized: str) -> Callable[[dict[str, _Value], str], None]:
     def check(named: dict[str, _Value], where: str) -> None:
         tensor = named[quantized].content
-        _check_grid(named, tensor.dtype, where)
+        _check_qparams(named, tensor.dtype, where)
         _check_shapes(named, where)
         rank, axis = len(tensor.shape), named["axis"].content
         _need(-rank <= axis < rank, f"{where} has the axis {axis} of {rank}")
@@ -489,7 +489,7 @@ def _check_shapes(named: dict[str, _Value], where: str) -> None:
     _need(given == made, f"{where} makes {list(made)} of {list(given)}")
 
 
-def _check_grid(named: dict[str, _Value], dtype: str, where: str) -> None:
+def _check_qparams(named: dict[str, _Value], dtype: str, where: str) -> None:
     low, high = _RANGES.get(dtype, _INT32)
     least, most = named["quant_min"].content, named["quant_max"].content
     _need(low <= least <= most <= high, f"{where} has the range {least} to {most} of {dtype}")

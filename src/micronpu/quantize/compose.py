@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.constants import add_constant, attribute, is_trained
-from micronpu.frontend.facts import GRID, IN_TRAINING
+from micronpu.frontend.facts import IN_TRAINING, QPARAMS
 from micronpu.frontend.program import is_float32, is_getitem, is_random, overload_name
 from micronpu.ir.lowering import Capabilities, Results
 from micronpu.ops.normalization import BATCH_NORMS
@@ -129,10 +129,10 @@ def _replace(model: GraphModule, node: Node, made: Any, written: Collection[Node
                 model.graph.erase_node(reader)
     else:
         node.replace_all_uses_with(made, lambda user: user not in written)
-        name, rule = GRID.of(node)
+        name, rule = QPARAMS.of(node)
         # Qparams that were given to the value also apply to its replacement.
-        if name == node.name and made in written and GRID.of(made)[0] != made.name:
-            GRID.say(made, (made.name, rule))
+        if name == node.name and made in written and QPARAMS.of(made)[0] != made.name:
+            QPARAMS.say(made, (made.name, rule))
     if not node.users:
         model.graph.erase_node(node)
 

@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.quiet import quiet
 from micronpu.frontend.constants import add_constant
-from micronpu.frontend.facts import LOOP_GRIDS
+from micronpu.frontend.facts import LOOP_QPARAMS
 from micronpu.frontend.integers import integer_borders, integer_states
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import KEY, State, States, states_of
@@ -49,7 +49,7 @@ class Loop(nn.Module):
     @property
     def grids(self) -> tuple[Grid, ...]:
         """Qparams of x and of each state, after the step is quantized: the arguments of quantize and dequantize."""
-        return LOOP_GRIDS.of(self.body)
+        return LOOP_QPARAMS.of(self.body)
 
     def forward(self, x: torch.Tensor, *initial: torch.Tensor) -> tuple[torch.Tensor, ...]:
         states: tuple[torch.Tensor, ...] = initial
@@ -171,7 +171,7 @@ def convert_loops(prepared: GraphModule, convert: Callable[[GraphModule], GraphM
             dtype = getattr(torch, name)
             limits = torch.iinfo(dtype)
             grids.append((scale, zero_point, limits.min, limits.max, dtype))
-        LOOP_GRIDS.say(body, tuple(grids))
+        LOOP_QPARAMS.say(body, tuple(grids))
         loop.body, loop.prepared = body, None
 
 
@@ -197,7 +197,7 @@ def integer_loops(module: GraphModule) -> None:
     """
     changed = False
     for node, loop in list(loops_of(module)):
-        if not LOOP_GRIDS.is_said(loop.body):
+        if not LOOP_QPARAMS.is_said(loop.body):
             continue
         changed = True
         graph, grids, view = module.graph, loop.grids, ProgramView(module)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import attribute
-from micronpu.frontend.facts import GRID
+from micronpu.frontend.facts import QPARAMS
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.op import NewValues, Quantization
@@ -70,17 +70,17 @@ def give_grids_to_sums(model: GraphModule) -> None:
         if any(map(_is_mask, node.all_input_nodes)):
             others = [attribute(model, n) for n in node.all_input_nodes if not _is_mask(n)]
             if all(v is not None and bool(((v == 0) | (v <= MASKED)).all()) for v in others):
-                GRID.say(node, (node.name, HIDDEN))
+                QPARAMS.say(node, (node.name, HIDDEN))
 
 
 def given_grid_of(value: Node, *, moved: bool = True) -> Quantization | None:
     """Return the rule with the qparams that were given to a value when it was written, see
-    `micronpu.frontend.facts.GRID`.
+    `micronpu.frontend.facts.QPARAMS`.
 
     Args:
         moved: it may have been moved since.
     """
-    name, rule = GRID.of(value)
+    name, rule = QPARAMS.of(value)
     if name == value.name:
         return rule  # type: ignore[no-any-return]
     entry = known_import(value)

@@ -124,9 +124,9 @@ def _blended(write: GraphWriter, known: dict[Node, int]) -> Node | None:
         hit = write("reshape.default", ones, single)
         spread = write.kept_or_zero(hit, new)
     else:
-        hit = write("reshape.default", write.on_grid(write("sum.dim_IntList", ones, [0]), TRUTH), single)
+        hit = write("reshape.default", write.with_qparams(write("sum.dim_IntList", ones, [0]), TRUTH), single)
         spread = _spread(write, ones, new, axis)
-    rest = write.on_grid(write("rsub.Scalar", hit, 1.0), TRUTH)
+    rest = write.with_qparams(write("rsub.Scalar", hit, 1.0), TRUTH)
     return write("add.Tensor", write.kept_or_zero(rest, x), spread)
 
 
@@ -141,7 +141,7 @@ def _one_hot(write: GraphWriter, root: Node, size: int, node: Node) -> Node:
         positions = numbers(write, root)
         constant = write.constant(np.eye(size, dtype=np.float32), place_behind(positions))
         rows = write.behind(constant, "embedding.default", constant, positions)
-        write.on_grid(rows, TRUTH)
+        write.with_qparams(rows, TRUTH)
         return rows
 
     made = write.once((root, size), make)
@@ -288,9 +288,9 @@ class _Tables:
         values = values.clamp(min=MASKED)
         rows = self._looked_up(write, values.contiguous())
         if truth:
-            write.on_grid(rows, TRUTH)
+            write.with_qparams(rows, TRUTH)
         elif bool(far.any()) and bool((far | (values == 0)).all()):
-            write.on_grid(rows, HIDDEN)
+            write.with_qparams(rows, HIDDEN)
         if axis is None:
             made = write("reshape.default", rows, list(shape))
         else:

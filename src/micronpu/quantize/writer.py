@@ -13,7 +13,16 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import add_constant, attribute, is_constant, is_trained
-from micronpu.frontend.facts import DECIDED, GRID, KEPT_OR_ZERO, LOOPS_ALLOWED, ROW_SIZE, SETTING, SIGN_COUNTS, UNEVEN
+from micronpu.frontend.facts import (
+    DECIDED,
+    KEPT_OR_ZERO,
+    LOOPS_ALLOWED,
+    QPARAMS,
+    ROW_SIZE,
+    SETTING,
+    SIGN_COUNTS,
+    UNEVEN,
+)
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_getitem, overload_name
 from micronpu.ir.lowering import Call, Capabilities, Step
@@ -141,8 +150,8 @@ class GraphWriter(NodeArguments):
         KEPT_OR_ZERO.say(made, made.name)
         return made
 
-    def on_grid(self, x: Any, quantization: Any) -> Any:
-        GRID.say(x, (x.name, quantization))
+    def with_qparams(self, x: Any, quantization: Any) -> Any:
+        QPARAMS.say(x, (x.name, quantization))
         return x
 
     def number(self, x: Any) -> Node | None:

@@ -149,5 +149,5 @@ class StateRow:
     zero_point: int | None = None
 
     def __str__(self) -> str:
-        grid = "" if self.scale is None else f", {self.scale:g} * (q - {self.zero_point})"
-        return f"`{self.name}` {self.dtype}[{', '.join(map(str, self.shape))}] of {self.bytes:,} bytes{grid}"
+        suffix = "" if self.scale is None else f", {self.scale:g} * (q - {self.zero_point})"
+        return f"`{self.name}` {self.dtype}[{', '.join(map(str, self.shape))}] of {self.bytes:,} bytes{suffix}"

@@ -125,9 +125,9 @@ class StepGraph:
         """Requantize x to the qparams of a value in a quantized model; x itself in a float one."""
         if not is_dequantize(source):
             return x
-        grid = source.args[1:]
+        qparams = source.args[1:]
         quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
-        return self._call(source.target, self._call(quantize, x, *grid), *grid)
+        return self._call(source.target, self._call(quantize, x, *qparams), *qparams)
 
     def _window(self, node: Node, source: Node) -> Node:
         """The last frames, as many as in the whole program's input."""

@@ -202,8 +202,8 @@ class _Rewriter(OtherAxes):
             "squeeze.dim": self._squeeze,
             "squeeze.dims": self._squeeze,
             "linear.default": self._by_frame,
-            "quantize_per_tensor.default": self._on_grid,
-            "dequantize_per_tensor.default": self._on_grid,
+            "quantize_per_tensor.default": self._with_qparams,
+            "dequantize_per_tensor.default": self._with_qparams,
             **dict.fromkeys(SOFTMAX, self._by_frame),
             "layer_norm.default": self._by_frame,
             "rms_norm.default": self._by_frame,
@@ -254,7 +254,7 @@ class _Rewriter(OtherAxes):
             apart = flow.axis != (rank - 1 if name.startswith("linear") else given["dim"] % rank)
         return replace(flow, node=self._copy(node)) if apart else self._whole(node)
 
-    def _on_grid(self, node: Node) -> Flow:
+    def _with_qparams(self, node: Node) -> Flow:
         """Quantize or dequantize each element; leading padding is rounded too, zeros stay zeros."""
         flow, value = self._flows[node.all_input_nodes[0]], 0.0
         if flow.value and is_quantize(node):

@@ -193,7 +193,7 @@ _CORE_OPERATORS = declared(
     f"{_CORE}.ops.operators", "no operator of CMSIS-NN is known", probe=lambda: _define_core_operators()
 )
 _LOCK = threading.Lock()
-SOFTMAX_GRID = {"CMSIS_SOFTMAX_SCALE": 1 / 256, "CMSIS_SOFTMAX_ZERO_POINT": -128}
+SOFTMAX_QPARAMS = {"CMSIS_SOFTMAX_SCALE": 1 / 256, "CMSIS_SOFTMAX_ZERO_POINT": -128}
 """Values from ExecuTorch's `quantization_configs`: the qparams of the results of CMSIS-NN's softmax."""
 _SIZES = declared(f"{_CORE}.library.cmsis_nn", "how much scratch memory a kernel of CMSIS-NN needs is not known")
 
@@ -238,7 +238,7 @@ def _define_core_operators() -> None:
 def _import_for_operators(name: str, *others: Any, **named: Any) -> Any:
     """Replace `__import__` in the module of operators."""
     if name == f"{_CORE}.quantizer.quantization_configs":
-        return SimpleNamespace(**SOFTMAX_GRID)
+        return SimpleNamespace(**SOFTMAX_QPARAMS)
     if name.startswith(f"{_CORE}.passes."):
         folder, place = importlib.import_module(_CORE).__path__[0], name.removeprefix(f"{_CORE}.").split(".")
         path = os.path.join(folder, *place) + ".py"

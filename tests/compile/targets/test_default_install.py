@@ -15,7 +15,7 @@ from tests.rooms import SOURCE, tree
 
 from micronpu.base.installed import requirements
 from micronpu.cli.doctor import examine
-from micronpu.upstream.executorch import SOFTMAX_GRID
+from micronpu.upstream.executorch import SOFTMAX_QPARAMS
 
 NAMED_OTHERWISE = {
     "ai_edge_litert": "ai-edge-litert",
@@ -78,4 +78,4 @@ def test_operators_of_the_core_are_those_of_executorch() -> None:
     """The two numbers that stand in for a module of ExecuTorch's are that module's, which stays importable."""
     assert EXTRA[0] not in {name for name, module in sys.modules.items() if module is None}
     configs = importlib.import_module("executorch.backends.cortex_m.quantizer.quantization_configs")
-    assert {name: getattr(configs, name) for name in SOFTMAX_GRID} == SOFTMAX_GRID
+    assert {name: getattr(configs, name) for name in SOFTMAX_QPARAMS} == SOFTMAX_QPARAMS

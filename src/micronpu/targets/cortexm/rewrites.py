@@ -112,11 +112,11 @@ class AddOpposite(Rewrite):
         (x, z), y = node.inputs, node.output
         chain = Chain(self.name, node)
         assert z.type.qparams is not None
-        grid: QParams = mirrored(z.type.qparams)
+        qparams: QParams = mirrored(z.type.qparams)
         if z.data is None:
-            opposite = chain.add(Neg(), z, qparams=grid)
+            opposite = chain.add(Neg(), z, qparams=qparams)
         else:
-            opposite = Tensor(z.name, z.type.with_qparams(grid), ~z.data)
+            opposite = Tensor(z.name, z.type.with_qparams(qparams), ~z.data)
         return chain.result(chain.add(Add(node.op.activation), x, opposite, qparams=y.type.qparams), y)
 
 
@@ -239,8 +239,8 @@ def _enlarged(chain: Chain, x: Tensor, down: int, across: int) -> Tensor:
     """Enlarge x by factors of rows and columns; all results of one phase are one convolution."""
     if down == across == 1:
         return x
-    grid, channels = x.type.qparams, x.shape[3]
-    assert grid is not None
+    qparams, channels = x.type.qparams, x.shape[3]
+    assert qparams is not None
     # The weights are doubled: the double rounding of their sums is then a single rounding.
     steps = 2 * math.prod(2 * factor for factor in (down, across) if factor > 1)
     weights = TensorType((1, 1, 1, channels), DType.INT8, QParams.per_tensor(1 / steps, 0))
@@ -254,7 +254,7 @@ def _enlarged(chain: Chain, x: Tensor, down: int, across: int) -> Tensor:
         for image, horizontal in widths[above]:
             kernel = 2 * np.outer(vertical, horizontal)[None, :, :, None]
             weight = chain.constant(kernel.repeat(channels, 3), weights.with_shape((1, *kernel.shape[1:3], channels)))
-            parts.append(chain.add(DepthwiseConv2d(), image, weight, bias, qparams=grid))
+            parts.append(chain.add(DepthwiseConv2d(), image, weight, bias, qparams=qparams))
         rows.append(_by_turns(chain, parts, 2))
     return _by_turns(chain, rows, 1)
 

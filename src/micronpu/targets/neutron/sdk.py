@@ -100,10 +100,10 @@ def try_sdk(target: str, timeout: float = 60.0) -> str:
     Raises:
         ConverterError: it cannot; see `SdkConverter.convert`.
     """
-    builder, grid = GraphBuilder(), QParams.per_tensor(0.05, 3)
-    x = builder.input(TensorType((1, 8), DType.INT8, grid))
-    y = builder.emit(Add(), x, x, qparams=grid)
-    model = to_litert(builder.finish(builder.emit(Add(), y, x, qparams=grid)))
+    builder, qparams = GraphBuilder(), QParams.per_tensor(0.05, 3)
+    x = builder.input(TensorType((1, 8), DType.INT8, qparams))
+    y = builder.emit(Add(), x, x, qparams=qparams)
+    model = to_litert(builder.finish(builder.emit(Add(), y, x, qparams=qparams)))
     made = SdkConverter().convert(model.data, ConverterOptions(target, timeout=timeout))
     return f"{made.versions[PACKAGE]}, makes a program of two operators for {target}"
 

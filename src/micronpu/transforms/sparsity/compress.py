@@ -36,7 +36,7 @@ _DAMPING = 0.01
 
 
 @dataclass(frozen=True)
-class Grid:
+class WidthResult:
     """A network with a bit width of weights.
 
     Attributes:
@@ -72,7 +72,7 @@ class Compressed:
 
     model: GraphModule
     bits: int
-    grids: tuple[Grid, ...]
+    grids: tuple[WidthResult, ...]
     note: str
     corrections: tuple[str, ...] = ()
 
@@ -115,15 +115,15 @@ def compressed(
     layers, _ = find_layers(model)
     device = device.unverified()
 
-    def grid(bits: int) -> Grid:
+    def result_of(bits: int) -> WidthResult:
         made = nearest(model, seen, with_bits(quantizer, bits), judge, tries)
         cost = price(made.network, network.examples, layers, device)
-        return Grid(bits, cost.bytes, cost.cycles, made.judgement.agreement, made.corrections)
+        return WidthResult(bits, cost.bytes, cost.cycles, made.judgement.agreement, made.corrections)
 
     with quiet(), stateless(model, network.states) as results:
         judge = Judge(model, kept, None, results)
         before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        grids = [grid(8)]
+        grids = [result_of(8)]
         if not grids[0].bytes:
             note = f"{device.target} stores weights as they are, as far as is known, and they keep their eight bits."
             return Compressed(model, 8, tuple(grids), note)
@@ -133,7 +133,7 @@ def compressed(
         for number, bits in enumerate(BITS):
             model.load_state_dict(before)
             round_weights(model, layers, moments, bits)
-            grids.append(grid(bits))
+            grids.append(result_of(bits))
             progress((number + 1) / len(BITS))
             if grids[-1].agreement < grids[0].agreement - most:
                 break
@@ -164,9 +164,9 @@ def round_weights(model: GraphModule, layers: Sequence[Layer], moments: Moments,
                 weight.copy_(m.weights(pruned(rows, moment, m.groups, damping=_DAMPING, mask=stays, bits=bits)))
 
 
-def _note(grids: Sequence[Grid], chosen: Grid, rows: int) -> str:
+def _note(grids: Sequence[WidthResult], chosen: WidthResult, rows: int) -> str:
     first = grids[0]
-    tried = "; ".join(str(grid) for grid in grids)
+    tried = "; ".join(str(result_of) for result_of in grids)
     if chosen is first:
         return f"Weights keep their eight bits; fewer cost more than `compress` allows, on {rows} inputs: {tried}."
     return (

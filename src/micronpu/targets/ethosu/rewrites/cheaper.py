@@ -205,11 +205,11 @@ class DiagonalConvolution(_Offers):
         dense = np.zeros((depth, *weight.shape[1:3], depth), np.int8)
         every = np.arange(depth)
         dense[every, :, :, every] = weight.data[0].transpose(2, 0, 1)
-        grid = weight.type.qparams
-        if not grid.is_per_tensor:
-            grid = QParams.per_channel(grid.scale, 0)
+        qparams = weight.type.qparams
+        if not qparams.is_per_tensor:
+            qparams = QParams.per_channel(qparams.scale, 0)
         chain = Chain(self.name, node)
-        kernel = chain.constant(dense, TensorType(dense.shape, DType.INT8, grid))
+        kernel = chain.constant(dense, TensorType(dense.shape, DType.INT8, qparams))
         made = Conv2d(op.stride, op.padding, op.dilation, op.activation)
         yield chain.result(chain.add(made, x, kernel, bias, qparams=y.type.qparams), y)
 

@@ -79,8 +79,8 @@ def _along(chain: Chain, x: Tensor, factor: int) -> Tensor:
             weights[element, :, neighbour] += axis_weights(factor)[:, offset + 1]
     shape = (size * factor, size)
     matrix = chain.constant(weights, TensorType(shape, DType.INT8, QParams.per_tensor(1 / steps, 0)))
-    grid = QParams.per_tensor(x.type.scale / steps, 0)
-    bias = chain.constant(np.zeros(shape[0]), TensorType(shape[:1], BIAS_TYPE[x.type.dtype], grid))
+    qparams = QParams.per_tensor(x.type.scale / steps, 0)
+    bias = chain.constant(np.zeros(shape[0]), TensorType(shape[:1], BIAS_TYPE[x.type.dtype], qparams))
     rows = chain.reshape(x, x.type.size // size, size)
     wide = chain.add(FullyConnected(), rows, matrix, bias, qparams=x.type.qparams)
     return chain.reshape(wide, *x.shape[:-1], shape[0])

@@ -87,13 +87,13 @@ class ExtremesAsPools(Rewrite):
         smallest = isinstance(op, Amin)
         if smallest and x.type.dtype is not DType.INT8:
             return None  # the smallest int16 number has no negative
-        chain, grid = Chain(self.name, node), x.type.qparams
+        chain, qparams = Chain(self.name, node), x.type.qparams
         if smallest:
-            x = chain.add(Neg(), x, qparams=mirrored(grid))
+            x = chain.add(Neg(), x, qparams=mirrored(qparams))
         for first, last in reversed(list(_runs(op.axes))):
             x = _largest(chain, x, first, last)
         if smallest:
-            x = chain.add(Neg(), x, qparams=grid)
+            x = chain.add(Neg(), x, qparams=qparams)
         return chain.finish(Reshape(y.shape), x, y)
 
 

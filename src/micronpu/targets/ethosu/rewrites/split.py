@@ -47,8 +47,8 @@ class SplitChannels(Rewrite):
         if count < 2:
             return None
         chain, step = Chain(self.name, node), -(-math.ceil(channels / count) // _LANES) * _LANES
-        grid, firsts = node.output.type.qparams, range(0, channels, step)
-        parts = [chain.add(node.op, x, _rows(weight, n, step), _rows(bias, n, step), qparams=grid) for n in firsts]
+        qparams, firsts = node.output.type.qparams, range(0, channels, step)
+        parts = [chain.add(node.op, x, _rows(weight, n, step), _rows(bias, n, step), qparams=qparams) for n in firsts]
         y = chain.add(Concat(node.output.type.rank - 1), *parts)
         return chain.result(y, node.output)
 

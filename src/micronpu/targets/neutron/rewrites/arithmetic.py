@@ -100,8 +100,8 @@ class ExpandByProduct(Rewrite):
         operands = []
         for x in node.inputs:
             if x in smaller:
-                grid = x.type.with_shape(y.shape).with_qparams(QParams.per_tensor(1.0, 0))
-                ones = chain.constant(np.ones(y.shape), grid)
+                qparams = x.type.with_shape(y.shape).with_qparams(QParams.per_tensor(1.0, 0))
+                ones = chain.constant(np.ones(y.shape), qparams)
                 x = chain.add(Mul(), x, ones, qparams=x.type.qparams)
             operands.append(x)
         chain.add(node.op, *operands, qparams=y.type.qparams)
@@ -124,14 +124,14 @@ class AddNegative(Rewrite):
         if not isinstance(node.op, Sub):
             return None
         x, z = node.inputs
-        grid = z.type.qparams
-        if grid is None or not self._is_odd(x, z):
+        qparams = z.type.qparams
+        if qparams is None or not self._is_odd(x, z):
             return None
         chain = Chain(self.name, node)
         if z.data is not None:
-            z = chain.constant(-1 - z.data, z.type.with_qparams(mirrored(grid)))
+            z = chain.constant(-1 - z.data, z.type.with_qparams(mirrored(qparams)))
         else:
-            z = chain.add(Neg(), z, qparams=mirrored(grid))
+            z = chain.add(Neg(), z, qparams=mirrored(qparams))
         y = node.output
         chain.add(Add(node.op.activation), x, z, qparams=y.type.qparams)
         chain.nodes[-1].outputs = [y]
@@ -223,8 +223,8 @@ class PositionByScore(Rewrite):
         places = _HIGHEST - np.arange(count)
         scores = chain.constant(places, TensorType((count,), DType.INT8, QParams.per_tensor(scale, _HIGHEST)))
         # The zero point is as high as the lowest score allows.
-        grid = QParams.per_tensor(scale, _LOWEST + count - 1)
-        first = chain.add(Amax(last), chain.add(Add(), equal, scores, qparams=grid), qparams=grid)
+        qparams = QParams.per_tensor(scale, _LOWEST + count - 1)
+        first = chain.add(Amax(last), chain.add(Add(), equal, scores, qparams=qparams), qparams=qparams)
         minus_one = TensorType((1,) * max(rank - 1, 1), DType.INT8, QParams.per_tensor(1.0 / scale, 0))
         if rank == 1:
             first = chain.reshape(first, 1)

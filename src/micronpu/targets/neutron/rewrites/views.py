@@ -187,9 +187,9 @@ class MaximumOfWindows(Rewrite):
         if ends is None or x.type.qparams is None:
             return None
         chain = Chain(self.name, node)
-        grid = x.type.qparams
+        qparams = x.type.qparams
         if isinstance(op, Amin):
-            x = chain.add(Neg(), x, qparams=mirrored(grid))
+            x = chain.add(Neg(), x, qparams=mirrored(qparams))
         outer, size, inner = block(x.shape, *ends)
         if inner == 1 and outer > 1:
             x = chain.add(_SWAP, chain.reshape(x, 1, outer, size))
@@ -197,7 +197,7 @@ class MaximumOfWindows(Rewrite):
         windows = chain.reshape(x, 1, outer, size, inner)
         largest = chain.add(MaxPool2d((1, size), (1, size)), windows)
         if isinstance(op, Amin):
-            largest = chain.add(Neg(), largest, qparams=grid)
+            largest = chain.add(Neg(), largest, qparams=qparams)
         return chain.finish(Reshape(y.shape), largest, y)
 
 

@@ -109,9 +109,9 @@ class DenseDepthwise(Rewrite):
         for number in range(results):
             data[number, :, :, number // multiplier] = weight.data[0, :, :, number]
         scales = weight.type.qparams
-        grid = scales if scales.is_per_tensor else QParams.per_channel(scales.scale, 0)
+        qparams = scales if scales.is_per_tensor else QParams.per_channel(scales.scale, 0)
         chain = Chain(self.name, node)
-        dense = chain.constant(data, weight.type.with_shape(data.shape).with_qparams(grid))
+        dense = chain.constant(data, weight.type.with_shape(data.shape).with_qparams(qparams))
         chain.add(Conv2d(op.stride, op.padding, op.dilation, op.activation), x, dense, bias, qparams=y.type.qparams)
         chain.nodes[-1].outputs = [y]
         return chain.nodes
