@@ -38,6 +38,15 @@ def parse_toml(text: str) -> dict[str, Any]:
     return found
 
 
+def toml_text(value: Any) -> str:
+    """Return a number, a truth value, a text, or a list of these as TOML."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_text, value))}]"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def _parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
     try:
         found = parse(text)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from micronpu.base.errors import OptionError
 from micronpu.board.logs import CALL, NPU, OPERATION, RUN, BoardLog
-from micronpu.chips import Chip
+from micronpu.chips import MEASURED, Chip
 from micronpu.chips.edit import Place
 from micronpu.program.plan import Plan
 from micronpu.report.codec import encode
@@ -205,6 +205,17 @@ def observed(chip: Chip, log: BoardLog, report: DelegationReport, clock_mhz: flo
 
 
 def _check_program(chip: Chip, log: BoardLog, report: DelegationReport) -> None:
+    if log.is_emulated:
+        raise OptionError(
+            f"{log.name} was measured on an emulated board ({log.board}), whose cycles are estimates.",
+            hint="a measurement of the chip itself",
+        )
+    names = chip.names
+    if log.chip and log.chip not in names:
+        raise OptionError(
+            f"{log.name} was measured on a firmware for the chip {log.chip}, and the chip file is of {chip.name}.",
+            hint=f"the chip file of {log.chip}",
+        )
     known_by = {k: v for k, v in report.hashes.items() if k.startswith(("program", "partition"))}
     if log.program and known_by and log.program not in known_by.values():
         known = ", ".join(f"{digest[:12]} ({what})" for what, digest in known_by.items())
@@ -213,7 +224,6 @@ def _check_program(chip: Chip, log: BoardLog, report: DelegationReport) -> None:
             f"knows {known}.",
             hint="the report of the compilation that made the program on the board",
         )
-    names = {name for entry in chip.targets for name in (entry.name, *entry.aliases)} | {chip.name}
     if report.target not in names and report.target.rpartition(":")[2] not in names:
         raise OptionError(
             f"The report is of the target {report.target!r}, which the chip file of {chip.name} does not have.",
@@ -283,6 +293,7 @@ def calibrate(
     spread = max(abs(math.log(row.after / row.measured)) for row in totals)
     band = max(_LEAST_BAND, math.exp(1.5 * spread))
     changes: dict[Place, float | Sequence[float]] = {("npu", "", "band"): (round(1 / band, 2), round(band, 2))}
+    changes["npu", "", MEASURED] = len({run.report.hashes.get("program", "") for run in runs})
     if any(run.whole is not None for run in runs):
         changes["npu", "", "call_us"] = tuple(round(call * part, 1) for part in (0.5, 1.0, 2.0))
     for name, memory in names.items():
@@ -294,7 +305,7 @@ def calibrate(
         chip.name,
         tuple(f"{log.name} ({log.form})" for log in logs),
         tuple(rows),
-        tuple(_constant(chip, place, value) for place, value in changes.items()),
+        tuple(_constant(chip, place, value) for place, value in changes.items() if place[2] != MEASURED),
         _beats(logs, runs),
         _holds(totals, runs, slower, band),
     )

@@ -12,7 +12,7 @@ import selectors
 import socket
 from collections.abc import Callable
 
-from micronpu.board.gdb import PRINTED, BoardError, EndedError, Packets
+from micronpu.board.gdb import BoardError, EndedError, Packets
 from micronpu.board.machine import Machine
 
 _RESUMES = re.compile(r"c|s|C[0-9a-f]{2}|S[0-9a-f]{2}|vCont;.*", re.DOTALL)
@@ -123,12 +123,7 @@ class _Session:
             self._resumed = packet
             self._stub.send(packet)
         else:
-            self._stub.send(packet)
-            answer = self._stub.receive()
-            while PRINTED.fullmatch(answer):  # of gdb's `monitor`, before the answer
-                self._client.send(answer)
-                answer = self._stub.receive()
-            self._client.send(answer)
+            self._client.send(self._stub.answer(packet, self._client.send))
 
     def _from_board(self, packet: str) -> None:
         """Handle a packet of QEMU while the core runs."""

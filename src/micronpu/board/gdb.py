@@ -10,7 +10,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from micronpu.base.errors import MicroNpuError
 
@@ -23,8 +23,8 @@ _CHUNK = 1900
 _AT_ONCE = 16
 """Maximum number of packets without an answer; their answers fit into the socket's buffer."""
 _INTERRUPT = b"\x03"
-PRINTED = re.compile(r"O(?:[0-9a-fA-F]{2})+")
-"""A packet with text for the user, in hexadecimal."""
+_PRINTED = re.compile(r"O(?:[0-9a-fA-F]{2})+")
+_ERROR = re.compile(r"E[0-9a-fA-F]{2}|E\..*", re.DOTALL)
 
 
 class BoardError(MicroNpuError):
@@ -39,8 +39,13 @@ class EndedError(BoardError):
     """QEMU has ended: the firmware requested it, or it was stopped."""
 
 
-def _is_error(answer: str) -> bool:
-    return len(answer) == 3 and answer.startswith("E")
+def is_error(answer: str) -> bool:
+    return _ERROR.fullmatch(answer) is not None
+
+
+def text_of(packet: str) -> bytes | None:
+    """Return the text of a packet for the user; None for another packet."""
+    return bytes.fromhex(packet[1:]) if _PRINTED.fullmatch(packet) else None
 
 
 class Packets:
@@ -95,6 +100,19 @@ class Packets:
             raise EndedError("The emulator has ended.")
         self._buffer += data
 
+    def receive(self) -> str:
+        """Return the next packet."""
+        while (packet := self.pending()) is None:
+            self.fill()
+        return packet
+
+    def answer(self, packet: str, printed: Callable[[str], None]) -> str:
+        """Send a packet and return its answer; packets with text for the user before it go to ``printed``."""
+        self.send(packet)
+        while text_of(answer := self.receive()) is not None:
+            printed(answer)
+        return answer
+
 
 class Stub(Packets):
     """QEMU's stub: registers, memory, watchpoints and breakpoints of a stopped core."""
@@ -106,11 +124,6 @@ class Stub(Packets):
         self.ask("qSupported:xmlRegisters=arm")
         self.ask("qXfer:features:read:target.xml:0,ffb")
 
-    def receive(self) -> str:
-        while (packet := self.pending()) is None:
-            self.fill()
-        return packet
-
     def ask(self, text: str) -> str:
         """Return the answer to a packet.
 
@@ -119,7 +132,7 @@ class Stub(Packets):
         """
         self.send(text)
         answer = self.receive()
-        if _is_error(answer):
+        if is_error(answer):
             raise OSError(f"QEMU answers {answer} to {text[:40]}")
         return answer
 
@@ -143,12 +156,12 @@ class Stub(Packets):
         parts: list[bytes] = []
         requests = [f"m{address + at:x},{min(_CHUNK, size - at):x}" for at in range(0, size, _CHUNK)]
         for number, answer in enumerate(self.ask_all(requests)):
-            if _is_error(answer):
+            if is_error(answer):
                 at = number * _CHUNK
                 step = min(_CHUNK, size - at)
                 while step := step // 2:
                     last = self.ask_all([f"m{address + at:x},{step:x}"])[0]
-                    if not _is_error(last):
+                    if not is_error(last):
                         parts.append(bytes.fromhex(last))
                         at += step
                 break
@@ -160,7 +173,7 @@ class Stub(Packets):
         for at in range(0, len(data), _CHUNK):
             part = data[at : at + _CHUNK]
             requests.append(f"M{address + at:x},{len(part):x}:{part.hex()}")
-        if any(map(_is_error, self.ask_all(requests))):
+        if any(map(is_error, self.ask_all(requests))):
             raise OSError(f"no memory at {address:#x}")
 
     def registers(self) -> list[int]:

@@ -9,6 +9,8 @@
     MicroProfiler     TensorFlow Lite Micro                                   NAME took CYCLES ticks (MS ms).
     ETDump            ExecuTorch's event tracer: a file, or its base64        a flatbuffer
 
+`micronpu.board.measurement` keeps a log with its board as TOML.
+
 Other lines, and prefixes such as a time or a log level, are ignored.  Repeated measurements become their median.
 """
 
@@ -19,6 +21,7 @@ import binascii
 import csv
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -66,6 +69,10 @@ class BoardLog:
         clock_mhz: of the counter; None if unknown.
         npu_clock_mhz: of the NPU; None if unknown.
         beats: beats of the bus, by the name of the hardware's counter.
+        chip: of the program; "" if unknown.
+        board: where it ran; "" if unknown.
+        is_emulated: True if the board was an emulator, whose cycles are estimates.
+        tools: versions of tools, by name.
     """
 
     name: str
@@ -75,6 +82,10 @@ class BoardLog:
     clock_mhz: float | None = None
     npu_clock_mhz: float | None = None
     beats: Mapping[str, int] = field(default_factory=dict)
+    chip: str = ""
+    board: str = ""
+    is_emulated: bool = False
+    tools: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, kind: str) -> tuple[Measured, ...]:
         """Return the measurements of a kind."""
@@ -143,6 +154,8 @@ _OWN_NPU = re.compile(r"micronpu-npu-cycles (\S+) (\d+) (\d+)\s*$")
 _OWN_RUN = re.compile(r"micronpu-(npu-)?run (\w+) \d+ \d+ (\d+)\s*$")
 _OWN_END = re.compile(r"(PASS|FAIL): \d+ vectors, \d+ elements differ\s*$")
 _OWN_PROGRAM = re.compile(r"micronpu-program (\S+) ([0-9a-fA-F]{64})\s*$")
+_OWN_CHIP = re.compile(r"micronpu-chip ([\w.+-]+)\s*$")
+_OWN_BEATS = re.compile(r"micronpu-npu-beats \w+ (\d+) ([A-Z0-9_]+) (\d+)\s*$")
 _OWN_CLOCK = re.compile(r"micronpu-clock (\d+)\s*$")
 _OWN_NPU_CLOCK = re.compile(r"micronpu-npu-clock (\d+)\s*$")
 
@@ -163,7 +176,8 @@ def _check_own(found: _Collected, name: str, *, ended: bool) -> None:
 
 
 def _own(lines: Sequence[str], name: str) -> BoardLog | None:
-    found, program, clock, npu_clock = _Collected(), "", None, None
+    found, program, chip, clock, npu_clock = _Collected(), "", "", None, None
+    beats: dict[tuple[str, int], list[int]] = {}
     ended = False
     for line in lines:
         ended |= _OWN_END.search(line) is not None
@@ -177,6 +191,10 @@ def _own(lines: Sequence[str], name: str) -> BoardLog | None:
             if program and match[2].lower() != program:
                 raise FileError(f"The log {name} is of several programs.", hint="a log of each by itself")
             program = match[2].lower()
+        elif match := _OWN_CHIP.search(line):
+            chip = match[1]
+        elif match := _OWN_BEATS.search(line):
+            beats.setdefault((match[2], int(match[1])), []).append(int(match[3]))
         elif match := _OWN_CLOCK.search(line):
             clock = int(match[1]) / 1e6
         elif match := _OWN_NPU_CLOCK.search(line):
@@ -184,7 +202,10 @@ def _own(lines: Sequence[str], name: str) -> BoardLog | None:
     if not found.times():
         return None
     _check_own(found, name, ended=ended)
-    return BoardLog(name, "micronpu", found.rows(), program, clock, npu_clock)
+    counted: Counter[str] = Counter()
+    for (counter, _), counts in beats.items():
+        counted[counter] += round(statistics.median(counts))
+    return BoardLog(name, "micronpu", found.rows(), program, clock, npu_clock, dict(counted), chip)
 
 
 # ---------------------------------------------------------------- ExecuTorch's runner, Zephyr's sample

@@ -16,7 +16,7 @@ from micronpu.board import semihosting
 from micronpu.board.check import END_MARK, Difference, Rows, count_differences
 from micronpu.board.elf import Elf
 from micronpu.board.faults import fault_in, fault_of, place
-from micronpu.board.gdb import PRINTED, BoardError, SilentError
+from micronpu.board.gdb import BoardError, SilentError, text_of
 from micronpu.board.printed import Array, Printed, read_printed
 from micronpu.board.remote import CPUID, PC, RefusedError, Remote
 from micronpu.board.session import first_difference
@@ -120,6 +120,7 @@ class ProbeRun:
         first: the first of those that differ.
         note: what the user should know.
         fault: of the core; "" if there was none.
+        is_emulated: True if the board is QEMU's.
     """
 
     name: str
@@ -131,6 +132,7 @@ class ProbeRun:
     first: Difference | None = None
     note: str = ""
     fault: str = ""
+    is_emulated: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -251,6 +253,7 @@ def run_on_probe(
     text = output.decode(errors="replace")
     fault = fault or fault_in(text, elf)
     found = ProbeRun(image.name, f"{core} at {options.gdb}", status, output, note=note, fault=fault)
+    found = replace(found, is_emulated=remote.is_emulated)
     return found if reference is None or found.fault else _compared(found, text, reference)
 
 
@@ -304,8 +307,8 @@ class _Run:
             packet = remote.receive(_SLICE)
         except SilentError:
             return None
-        if PRINTED.fullmatch(packet):
-            self._print(bytes.fromhex(packet[1:]))
+        if (text := text_of(packet)) is not None:
+            self._print(text)
         elif packet.startswith("F"):
             call = semihosting.of_packet(packet, remote.read)
             self._print(call.printed)

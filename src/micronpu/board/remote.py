@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from micronpu.base.errors import OptionError
 from micronpu.board.elf import Part
-from micronpu.board.gdb import PRINTED, BoardError, EndedError, Packets, SilentError
+from micronpu.board.gdb import BoardError, EndedError, Packets, SilentError, is_error, text_of
 
 PC, LR, SP = 15, 14, 13
 XPSR = "xpsr"
@@ -106,6 +106,7 @@ class Remote(Packets):
 
     Attributes:
         said: what the server has printed for the user.
+        is_emulated: True for QEMU.
 
     Raises:
         BoardError: there is no server.
@@ -131,6 +132,8 @@ class Remote(Packets):
             self._packet = max(min(int(size[1], 16), 1 << 14), _PACKET_BYTES) if size else _PACKET_BYTES
             self._numbers = self._read_registers()
             self.ask("?")
+            # Only QEMU knows this packet; an emulated board's cycles are estimates.
+            self.is_emulated = self.ask("qqemu.sstepbits").startswith("ENABLE")
             has_map = "qXfer:memory-map:read+" in features
             self.map = read_map(self._transfer("memory-map", "")) if has_map else ()
         except BaseException:
@@ -186,12 +189,10 @@ class Remote(Packets):
 
     def ask(self, text: str) -> str:
         """The answer to a packet; what the server prints meanwhile is kept in `said`."""
-        self.send(text)
-        while True:
-            answer = self.receive()
-            if not PRINTED.fullmatch(answer):
-                return answer
-            self.said += bytes.fromhex(answer[1:]).decode(errors="replace")
+        return self.answer(text, self._keep)
+
+    def _keep(self, packet: str) -> None:
+        self.said += (text_of(packet) or b"").decode(errors="replace")
 
     def _transfer(self, kind: str, annex: str) -> str:
         """A document of the server, whole."""
@@ -209,7 +210,7 @@ class Remote(Packets):
         before, self.said = self.said, ""
         answer = self.ask(f"qRcmd,{text.encode().hex()}")
         printed, self.said = self.said, before + self.said
-        refused = not answer or _is_error(answer) or _NOT_A_COMMAND.search(printed)
+        refused = not answer or is_error(answer) or _NOT_A_COMMAND.search(printed)
         return None if refused else printed
 
     # -- registers and memory
@@ -404,10 +405,6 @@ class Remote(Packets):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _is_error(answer: str) -> bool:
-    return re.fullmatch(r"E[0-9a-fA-F]{2}|E\..*", answer, re.DOTALL) is not None
 
 
 def _escaped(data: bytes) -> str:

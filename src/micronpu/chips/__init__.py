@@ -3,6 +3,7 @@
 from micronpu.chips.chip import (
     ACTIVATIONS,
     CMSIS_NN,
+    MEASURED,
     WEIGHTS,
     Chip,
     Chips,
@@ -10,6 +11,7 @@ from micronpu.chips.chip import (
     Npu,
     TargetEntry,
     load_chip,
+    load_measured,
     shipped_chips,
 )
 from micronpu.chips.section import ChipSection
@@ -17,6 +19,7 @@ from micronpu.chips.section import ChipSection
 __all__ = [
     "ACTIVATIONS",
     "CMSIS_NN",
+    "MEASURED",
     "WEIGHTS",
     "Chip",
     "Chips",
@@ -25,5 +28,6 @@ __all__ = [
     "ChipSection",
     "TargetEntry",
     "load_chip",
+    "load_measured",
     "shipped_chips",
 ]

@@ -15,6 +15,8 @@ from micronpu.chips.core import find_core, runs_cmsis_nn
 from micronpu.chips.section import ChipSection
 
 CMSIS_NN = "cmsis-nn"
+MEASURED = "measured"
+"""Field of the NPU's table: number of networks that its numbers were measured with."""
 
 ACTIVATIONS, WEIGHTS = "activations", "weights"
 """Roles of a memory: for activations, and for weights."""
@@ -157,6 +159,11 @@ class Chip:
     board: EmulatedBoard | None = None
     boards: tuple[str, ...] = ()
 
+    @property
+    def names(self) -> set[str]:
+        """Its name, and those of its targets."""
+        return {self.name, *(name for entry in self.targets for name in (entry.name, *entry.aliases))}
+
     def memory_for(self, role: str) -> Memory | None:
         """Return the memory that declares a role, or else the one with the default name; None without either."""
         claims = next((m for m in self.memories if m.role == role), None)
@@ -288,10 +295,33 @@ def load_chip(path: str | PathLike[str]) -> Chip:
     return parse_chip(text, str(file), str(file))
 
 
+def load_measured(path: str | PathLike[str]) -> Chip:
+    """Load a chip file that `micronpu calibrate` has written.
+
+    Raises:
+        OptionError: it is none.
+    """
+    chip = load_chip(path)
+    if chip.npu is None or MEASURED not in chip.npu.own:
+        raise OptionError(
+            f"The chip file {path} has no measurements: `{MEASURED}` in [npu] is missing.",
+            hint=f"micronpu calibrate CHIP measurement.toml --report report.json -o {path}",
+        )
+    return chip
+
+
 @functools.lru_cache(maxsize=1)
 def shipped_chips() -> Chips:
     """The chips of the package, sorted by name."""
-    files = sorted(
-        (f for f in resources.files("micronpu.chips").iterdir() if f.name.endswith(".toml")), key=lambda f: f.name
-    )
-    return Chips(*(parse_chip(f.read_text(encoding="utf-8"), f.name) for f in files))
+    return Chips(*(parse_chip(text, name) for name, text in _texts()))
+
+
+def text_of(chip: Chip) -> str:
+    """Return the file of a chip of the package."""
+    return next(text for name, text in _texts() if parse_chip(text, name) == chip)
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    files = (f for f in resources.files("micronpu.chips").iterdir() if f.name.endswith(".toml"))
+    for file in sorted(files, key=lambda f: f.name):
+        yield file.name, file.read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from micronpu.base.errors import OptionError
-from micronpu.base.files import read_file, write_file
+from micronpu.base.files import check_writable, read_file, write_file
 from micronpu.cli import console
 from micronpu.cli.help import Command
 
@@ -143,6 +143,13 @@ def run(
             "PATH", "ExecuTorch's nxp_executor_runner, for NXP's simulator.", default="NXP_RUNNER_PATH, or the PATH's"
         ),
     ] = None,
+    measurement: Annotated[
+        Path | None,
+        console.option(
+            "FILE.toml",
+            "Of a firmware that prints cycles: write them with chip, program and tools, for `micronpu calibrate`.",
+        ),
+    ] = None,
     show: Annotated[
         bool, typer.Option("--console", help="Show what the runner prints; a firmware's is shown.")
     ] = False,
@@ -163,6 +170,8 @@ def run(
     from micronpu.board.nsys_tools import chips
 
     head = read_file(file)[:8]
+    if measurement is not None:
+        check_writable(measurement)
     if board_probe != Probe():
         if npu or data or dump or trace or fault or slow is not None or method or runner:
             raise OptionError(
@@ -172,8 +181,14 @@ def run(
         from micronpu.cli.probe import run_firmware as run_on_probe
 
         at = board_probe.options(time_limit)
-        run_on_probe(file, at, reference, vectors, board_probe.log, json=json, print_bytes=_print_bytes)
+        files = (board_probe.log, measurement)
+        run_on_probe(file, at, reference, vectors, files, json=json, print_bytes=_print_bytes)
         return
+    if measurement is not None and head[:4] != b"\x7fELF":
+        raise OptionError(
+            "--measurement is for a firmware: what a model takes on an emulated board is an estimate.",
+            hint="`micronpu deploy`, and the firmware on your board with --gdb",
+        )
     options = MachineOptions(npu or "", fault or "", slow or 0.0, time_limit)
     check_limits(options)
     if board in chips():
@@ -195,7 +210,7 @@ def run(
     if head[:4] == b"\x7fELF":
         if vectors is not None or method is not None:
             raise OptionError("--vectors and --method are for a model.", hint="--data FILE@ADDRESS for a firmware")
-        _run_firmware(file, board, data or [], dump or [], options, trace=trace, json=json)
+        _run_firmware(file, board, data or [], dump or [], options, measurement, trace=trace, json=json)
         return
     if data or dump:
         raise OptionError("--data and --dump are for a firmware.", hint="--vectors FILE.npz for a model")
@@ -295,8 +310,17 @@ def _vectors(model: BoardModel, text: str | None) -> Vectors:
 
 
 def _run_firmware(
-    file: Path, board: str, data: list[str], dump: list[str], options: Any, *, trace: bool, json: bool
+    file: Path,
+    board: str,
+    data: list[str],
+    dump: list[str],
+    options: Any,
+    measurement: Path | None,
+    *,
+    trace: bool,
+    json: bool,
 ) -> None:
+    from micronpu.board import measurement as measurements
     from micronpu.board.check import run_firmware
 
     dumps = [_place(text.rpartition(",")[0], text, text.rpartition(",")[2]) for text in dump]
@@ -317,6 +341,8 @@ def _run_firmware(
         console.errors().print(Text(done.line(), style="dim"), soft_wrap=True)
     if done.status:
         raise typer.Exit(done.status)
+    if measurement is not None:
+        measurements.written(measurement, done.output.encode(), read_file(file), board, is_emulated=True)
 
 
 def _place(text: str, whole: str, size: str = "0") -> tuple[Path, int, int]:

@@ -14,8 +14,13 @@ from micronpu.cli import console
 
 @console.guarded
 def calibrate(
-    chip: Annotated[Path, console.argument("CHIP.toml", "Your chip file, to be updated.")],
-    log: Annotated[list[Path], console.argument("LOG", "What the firmware printed, or an ETDump; one or several.")],
+    chip: Annotated[
+        str, console.argument("CHIP", "Your chip file, to be updated; or with --output a chip of micronpu.")
+    ],
+    log: Annotated[
+        list[Path],
+        console.argument("LOG", "measurement.toml of `board run`, what a firmware printed, or an ETDump; several."),
+    ],
     report: Annotated[
         list[Path],
         console.option(
@@ -39,18 +44,20 @@ def calibrate(
 ) -> None:
     """Compare board measurements with estimates and update the chip file.
 
-    Updates memory bandwidths, call overhead and the band. Comments and the rest of the file stay.
+    Updates memory bandwidths, call overhead, the band and the number of networks. Comments and the rest of the file
+    stay.
     """
     from micronpu.board.calibrate import calibrate as calibrated
     from micronpu.board.calibrate import observed
-    from micronpu.board.logs import read_log
-    from micronpu.chips import load_chip
-    from micronpu.chips.chip import parse_chip
+    from micronpu.board.measurement import read
+    from micronpu.chips import Chips, load_chip, shipped_chips
+    from micronpu.chips.chip import parse_chip, text_of
     from micronpu.chips.edit import with_numbers
     from micronpu.cli.evaluate import write_json
     from micronpu.cli.terminal_calibration import calibration_view
     from micronpu.program.plan import read_plan
     from micronpu.report.delegation import DelegationReport
+    from micronpu.targets.registry import find_target
 
     report_json = console.checked_json_path(json, report_json)
     if clock_mhz is not None and not 0 < clock_mhz < 1e5:
@@ -59,19 +66,26 @@ def calibrate(
         raise OptionError(
             f"There are {len(log)} logs and {len(report)} reports.", hint="--report once, or once for each log"
         )
-    target = output or chip
+    shipped = None if chip.endswith(".toml") else find_target(chip).chip
+    if shipped is not None and output is None:
+        raise OptionError(f"{chip} is a chip of micronpu, whose file does not change.", hint="-o mychip.toml")
+    target = output or Path(chip)
     check_writable(target)
-    found = load_chip(chip)
+    found = shipped or load_chip(chip)
     if found.npu is None or found.npu.clock_mhz is None:
         raise OptionError(f"The chip file {chip} has no NPU with a `clock_mhz`.", hint="the clock it runs at")
-    logs = [read_log(read_file(path, "The log"), path.name) for path in log]
+    logs = [read(read_file(path, "The log"), path.name) for path in log]
     reports = [DelegationReport.load(path) for path in report] * (len(log) if len(report) == 1 else 1)
     runs = [observed(found, one, own, clock_mhz) for one, own in zip(logs, reports, strict=True)]
     plan = read_plan(read_file(program, "The program"))[0] if program is not None else None
     calibration, changes = calibrated(found, logs, runs, plan)
     names = ", ".join(path.name for path in log)
-    text = with_numbers(chip.read_text(encoding="utf-8"), changes, f"micronpu calibrate, {names}")
-    parse_chip(text, str(target))  # raises if the new file is invalid
+    if shipped is None:
+        text = Path(chip).read_text(encoding="utf-8")
+    else:  # two chips of one name are refused
+        text = text_of(shipped).replace(f'name = "{shipped.name}"', f'name = "{target.stem}"', 1)
+    text = with_numbers(text, changes, f"micronpu calibrate, {names}")
+    Chips(*shipped_chips().values(), parse_chip(text, str(target), str(target)))  # raises if the new file is invalid
     console.words(report_json).print(calibration_view(calibration))
     write_json(report_json, calibration.to_json())
     if not dry_run:

@@ -6,7 +6,7 @@ import hashlib
 import json as json_module
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,6 +55,10 @@ def compare(
     data: Annotated[str | None, console.option("DATA", "Inputs to judge the programs on.")] = None,
     labels: Annotated[str | None, console.option("FILE", "Their labels.")] = None,
     metric: Annotated[str | None, console.option("NAME", "As for `micronpu evaluate`.", default="top1")] = None,
+    measurements: Annotated[
+        list[Path] | None,
+        console.option("CHIP.toml", "Chip files of `micronpu calibrate`, for the times of these chips."),
+    ] = None,
     library: console.Library = None,
     jobs: Annotated[int | None, console.option("NUMBER", "Processes.", default="as many as there are cores")] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit per target (s).")] = 1800.0,
@@ -99,7 +103,8 @@ def compare(
     # A target keeps the name that was given; given under two names, it is compiled once.
     targets = {find_target(name).name: name for name in reversed(target or every_chip())}
     wanted = [(t, a) for t in reversed(targets.values()) for a in dict.fromkeys(quantization or ["int8"])]
-    task = Task(model, calibration, data, labels, metric, tuple(library or ()))
+    measured = tuple(_measured(path, list(targets)) for path in measurements or ())
+    task = Task(model, calibration, data, labels, metric, tuple(library or ()), measured)
     key = _key(task)
     known = _read(folder, key) if folder is not None else {}
     left = [job for job in wanted if job not in known]
@@ -131,6 +136,23 @@ def compare(
         raise typer.Exit(FAILED)
 
 
+def _measured(path: Path, targets: Sequence[str]) -> tuple[str, str]:
+    """Return the target of a chip file with measurements, and its path.
+
+    Raises:
+        OptionError: it has none, or is of another chip than the targets.
+    """
+    from micronpu.chips import load_measured
+    from micronpu.targets.registry import find_target, options_for
+
+    names = load_measured(path).names
+    own = next((name for name in targets if name in names), None)
+    if own is None:
+        raise OptionError(f"The measurements {path} are of none of the targets.", hint=f"-t {min(names)}")
+    options_for(find_target(own), given={"measurements": str(path)})
+    return own, str(path)
+
+
 def every_chip() -> list[str]:
     """Return one target of each shipped chip: its first target, by its first alias if it has one."""
     from micronpu.chips import shipped_chips
@@ -142,7 +164,7 @@ def every_chip() -> list[str]:
 def _key(task: Task) -> str:
     """Return a digest of all that the rows depend on besides the target, except files that the model's file imports."""
     digest = hashlib.sha256(repr((task, VERSION)).encode())
-    for text in (task.model, task.calibration, task.data, task.labels, task.metric):
+    for text in (task.model, task.calibration, task.data, task.labels, task.metric, *dict(task.measurements).values()):
         path = Path(text.partition(":")[0]) if text else None
         if path is not None and path.is_file():
             digest.update(read_file(path))

@@ -25,12 +25,17 @@ def run_firmware(
     options: ProbeOptions,
     reference: Path | None,
     vectors: str | None,
-    log: Path | None,
+    files: tuple[Path | None, Path | None],
     *,
     json: bool,
     print_bytes: Callable[[bytes], None],
 ) -> None:
-    """Runs a firmware on a board and shows what it has shown; exits with its status."""
+    """Runs a firmware on a board and shows what it has shown; exits with its status.
+
+    Args:
+        files: of the console, and of the measurement.
+    """
+    from micronpu.board import measurement
     from micronpu.board.probe import run_on_probe
     from micronpu.cli.printed import log_view
 
@@ -41,6 +46,7 @@ def run_firmware(
         )
     wanted = _reference(reference, vectors) if reference is not None and vectors is not None else None
     done = run_on_probe(file, options, reference=wanted, console=None if json else print_bytes)
+    log, measured_file = files
     if log is not None:
         write_file(log, done.output)
     measured: list[str] = []
@@ -53,6 +59,8 @@ def run_firmware(
             console.output().print(Text(line, style="red" if done.exit_code else "green"), soft_wrap=True)
     if done.exit_code:
         raise typer.Exit(done.exit_code)
+    if measured_file is not None:
+        measurement.written(measured_file, done.output, read_file(file), done.board, is_emulated=done.is_emulated)
 
 
 def _reference(file: Path, vectors: str) -> Reference:

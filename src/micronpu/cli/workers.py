@@ -29,6 +29,7 @@ class Task:
         calibration: see `micronpu compile`, or None.
         data, labels, metric: of `micronpu evaluate`; None for no score.
         libraries: Python files that register custom operators.
+        measurements: targets, each with its chip file with measurements.
     """
 
     model: str
@@ -37,6 +38,7 @@ class Task:
     labels: str | None = None
     metric: str | None = None
     libraries: tuple[str, ...] = ()
+    measurements: tuple[tuple[str, str], ...] = ()
 
 
 Job = tuple[str, str]
@@ -59,13 +61,17 @@ class Worker:
         self._data = list(load_calibration(task.data, self._model)) if task.data is not None else None
         self._labels = load_labels(task.labels) if task.labels is not None else None
         self._metric = load_metric(task.metric) if task.metric is not None else None
+        self._measurements = dict(task.measurements)
 
     def run(self, job: Job) -> Candidate:
         """Return the row of one compilation, with the reason if it failed."""
         import micronpu
         from micronpu.quantize.config import check_activations
+        from micronpu.targets.registry import find_target, options_for
 
         target, activations = job
+        chosen = find_target(target)
+        measured = self._measurements.get(chosen.name)
         try:
             program = micronpu.compile(
                 self._model.module,
@@ -73,6 +79,7 @@ class Worker:
                 target,
                 calibration=self._calibration,
                 quantization=check_activations(activations, "--quantization"),
+                options=options_for(chosen, given={"measurements": measured}) if measured is not None else None,
             )
             score = None
             if self._data is not None:

@@ -47,6 +47,8 @@ def _plain(name: str, together: Together) -> str:
     # Reports contain the hash of the first payload, also for a program whose file was stripped.
     payloads = {f.name: f.plan.delegates[0].payload for f in together.programs if f.plan.delegates}
     rows = [f'    {{"{name}", "{hashlib.sha256(payload).hexdigest()}"}},\n' for name, payload in payloads.items()]
+    chip = f'  puts("micronpu-chip {together.board.chip.name}");\n' if together.board.chip is not None else ""
+    text = text.replace("@CHIP@\n", chip)
     return text.replace("@PROGRAMS@", "".join(rows) or '    {"", ""},\n')
 
 

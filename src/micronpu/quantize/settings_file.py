@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from micronpu.base.errors import OptionError, first_line
 from micronpu.base.files import read_file
-from micronpu.base.parsing import parse_toml
+from micronpu.base.parsing import parse_toml, toml_text
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -125,17 +125,10 @@ def _config(given: Mapping[str, Any], base: Mapping[str, Any], where: str) -> Qu
 
 def to_toml(settings: Mapping[str, Any]) -> str:
     """Return the file of a dictionary."""
-    lines = [f"{name} = {_value(settings[name])}" for name in _CORRECTIONS if name in settings]
+    lines = [f"{name} = {toml_text(settings[name])}" for name in _CORRECTIONS if name in settings]
     tables = [("", _DEFAULT, settings[_DEFAULT])] if _DEFAULT in settings else []
     tables += [(part, name, table) for part in _PARTS for name, table in settings.get(part, {}).items()]
     for part, name, table in tables:
-        quoted = '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        lines += ["", f"[{part}.{quoted}]" if part else f"[{name}]"]
-        lines += [f"{key} = {_value(value)}" for key, value in table.items()]
+        lines += ["", f"[{part}.{toml_text(name)}]" if part else f"[{name}]"]
+        lines += [f"{key} = {toml_text(value)}" for key, value in table.items()]
     return "\n".join(lines).lstrip("\n") + "\n"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -24,6 +24,7 @@ class Price:
         sram_bytes: of working memory on the chip; None if the target is no chip.
         program_bytes: of the ``.pte``.
         operators, delegated: number of operators, and of those on the NPU.
+        basis: source of the time and its band, a clause for each processor; or "".
     """
 
     milliseconds: float | None
@@ -32,6 +33,7 @@ class Price:
     program_bytes: int
     operators: int
     delegated: int
+    basis: str = ""
 
     @classmethod
     def of(cls, report: DelegationReport) -> Price:
@@ -45,6 +47,7 @@ class Price:
             program_bytes=report.program_bytes,
             operators=report.operators,
             delegated=report.delegated,
+            basis="; ".join(t.source for t in report.latency),
         )
 
     def beside(self, other: Price) -> float | None:

@@ -248,6 +248,14 @@ class Backend(ABC):
     def recipes(self) -> type[RecipeType]:
         """ExecuTorch's names of the backend's recipes: INT8, INT8_QAT, INT16 and INT16_QAT, as far as they exist."""
 
+    def checked(self, target: Target, options: Any) -> Any:
+        """Return options that fit the target.
+
+        Raises:
+            OptionError: they do not.
+        """
+        return options
+
     def choose(self, target: Target, given: Mapping[str, Any] | None = None) -> Any:
         """Return options for a target; missing ones get the chip's or their own defaults."""
         values = self.defaults(target) | dict(given or {}) | {"silicon": target.silicon}

@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from micronpu.base.errors import OptionError, RuntimeUnavailableError, first_line
@@ -234,7 +235,10 @@ def options_for(target: Target, options: Options | None = None, given: Mapping[s
     backend = BACKENDS[target.backend]
     _check_installed(backend)
     if options is None:
-        return backend.choose(target, given)
+        unknown = set(given or ()) - {field.name for field in fields(backend.options)}
+        if unknown:
+            raise OptionError(f"{backend.title} has no option `{min(unknown)}`.", hint="leave it out")
+        options = backend.choose(target, given)
     hint = f'{backend.options.__name__}("{target.silicon}")'
     if not isinstance(options, backend.options):
         raise OptionError(
@@ -244,7 +248,7 @@ def options_for(target: Target, options: Options | None = None, given: Mapping[s
         )
     if options.silicon != target.silicon:
         raise OptionError(f"The target is {target.silicon}, but the options are for {options.silicon}.", hint=hint)
-    return options
+    return backend.checked(target, options)
 
 
 def _check_installed(backend: Backend) -> None:

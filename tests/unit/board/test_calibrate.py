@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from tests.board_logs import HELIA, KIT, RUNNER, TICKS, etdump, own, report
 from typer.testing import CliRunner
 
 from micronpu.base.errors import FileError, MicroNpuError, OptionError
+from micronpu.board import measurement
 from micronpu.board.calibrate import Observed, calibrate, fit, observed
 from micronpu.board.logs import CALL, NPU, OPERATION, RUN, BoardLog, read_log
-from micronpu.chips import shipped_chips
+from micronpu.chips import load_measured, shipped_chips
 from micronpu.chips.chip import parse_chip
 from micronpu.chips.edit import with_numbers
 from micronpu.cli.main import app
@@ -28,6 +30,7 @@ from micronpu.report.delegation import DelegationReport
 from micronpu.report.estimate import Latency
 from micronpu.report.operations import Cost, Operation
 from micronpu.targets.ethosu.estimated import estimated
+from micronpu.targets.ethosu.timing import timing_of
 
 FORMS: dict[str, tuple[bytes, Mapping[str, float]]] = {
     "micronpu": (own().encode(), {CALL: 212_100}),
@@ -207,6 +210,94 @@ def test_the_command_writes_the_file_or_nothing(tmp_path: Path) -> None:
         "mychip.toml",
         "report.json",
     ]
+
+
+def test_a_chip_of_the_package_is_calibrated_into_a_file(tmp_path: Path) -> None:
+    """Under the file's name; the number of networks counts programs, not logs."""
+    for number, digest in enumerate(("ab" * 32, "cd" * 32, "cd" * 32)):
+        (tmp_path / f"{number}.log").write_text(own(digest) + "micronpu-chip ra8p1\n")
+        (tmp_path / f"{number}.json").write_text(report(hash=digest).to_json())
+    logs = [str(tmp_path / f"{number}.log") for number in range(3)]
+    given = [part for number in range(3) for part in ("--report", str(tmp_path / f"{number}.json"))]
+    done = CliRunner().invoke(app, ["calibrate", "ra8p1", *logs, *given])
+    assert done.exit_code == 1 and "whose file does not change" in done.output
+    done = CliRunner().invoke(app, ["calibrate", "ra8p1", *logs, *given, "-o", str(tmp_path / "ra8p1.toml")])
+    assert done.exit_code == 1 and "another name" in done.output and not (tmp_path / "ra8p1.toml").exists()
+    mine = tmp_path / "mine.toml"
+    done = CliRunner().invoke(app, ["calibrate", "ra8p1", *logs, *given, "-o", str(mine)])
+    assert done.exit_code == 0, done.output
+    chip = load_measured(mine)
+    assert chip.name == "mine" and timing_of(chip).measured == "measured on your board, 2 networks"
+    with pytest.raises(OptionError, match="has no measurements"):
+        load_measured(Path(__file__).parents[3] / "src/micronpu/chips/m55m1.toml")
+
+
+# ---------------------------------------------------------------- measurement.toml
+
+CONSOLE = own() + "micronpu-chip ra8p1\n" + "".join(
+    f"micronpu-npu-beats kws {number} AXI0_RD_DATA_BEAT_RECEIVED {beats}\n"
+    for number, beats in ((0, 10), (0, 12), (1, 5), (0, 11), (1, 5))
+)  # fmt: skip
+IMAGE = b"\x7fELF GCC: (15:13.2.rel1-2) 13.2.1 20231009\0more"
+
+
+def test_a_measurement_says_what_the_log_says_and_where(tmp_path: Path) -> None:
+    path = tmp_path / "measurement.toml"
+    measurement.written(path, CONSOLE.encode(), IMAGE, 'a "board"', is_emulated=False)
+    found, log = measurement.read(path.read_bytes(), "measurement.toml"), read_log(CONSOLE.encode(), "console")
+    assert (found.rows, found.program, found.clock_mhz) == (log.rows, log.program, log.clock_mhz)
+    assert found.beats == {"AXI0_RD_DATA_BEAT_RECEIVED": 11 + 5}  # the median of each call
+    assert (found.chip, found.board, found.is_emulated) == ("ra8p1", 'a "board"', False)
+    assert found.tools["compiler"] == "GCC: (15:13.2.rel1-2) 13.2.1 20231009" and found.tools["micronpu"]
+    assert observed(CHIP, found, report()).whole == observed(CHIP, log, report()).whole
+    assert measurement.read(CONSOLE.encode(), "console").rows == log.rows  # a console is read as before
+
+
+def test_a_measurement_without_cycles_is_not_written(tmp_path: Path) -> None:
+    for console in (
+        b"PASS: 1 vectors, 0 elements differ\n",
+        b"micronpu-run a 0 0 0\nPASS: 1 vectors, 0 elements differ\n",
+    ):
+        with pytest.raises(FileError, match="nothing to write"):
+            measurement.written(tmp_path / "m.toml", console, IMAGE, "", is_emulated=False)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[[rows]]", "[[lines]]", "has the unknown key `lines`"),
+        ("times = 2", "times = 2\nspeed = 1", r"has the unknown key `rows\[0\].speed`"),
+        ("ticks = 1100.0", "ticks = nan", r"`rows\[0\].ticks` is nan"),
+        ("ticks = 1100.0", "ticks = 0.0", r"`rows\[0\].ticks` is 0"),
+        ("ticks = 1100.0", 'ticks = "many"', "must be a number, but is 'many'"),
+        ("clock_mhz = 1000.0", "clock_mhz = inf", "`clock_mhz` is inf"),
+        ("version = 1", "version = 7", "its version is 7"),
+        ("_RECEIVED = 16", "_RECEIVED = -1", "is negative"),
+        ("[beats]", "[beats", "is no measurement"),
+    ],
+)
+def test_a_damaged_measurement_is_a_sentence(old: str, new: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    measurement.written(path, CONSOLE.encode(), IMAGE, "board", is_emulated=False)
+    text = path.read_text()
+    assert old in text
+    with pytest.raises(FileError, match=said):
+        measurement.read(text.replace(old, new).encode(), "m.toml")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"is_emulated": True}, "was measured on an emulated board"),
+        ({"chip": "alif-e7-hp"}, "was measured on a firmware for the chip alif-e7-hp"),
+        ({"program": "cd" * 32}, "is of another program"),
+    ],
+)
+def test_a_measurement_of_something_else_calibrates_nothing(change: dict[str, Any], said: str) -> None:
+    log = replace(read_log(CONSOLE.encode(), "m.toml"), **change)
+    with pytest.raises(OptionError, match=said):
+        observed(CHIP, log, report())
 
 
 # ---------------------------------------------------------------- published figures in the place of logs

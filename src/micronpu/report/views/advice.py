@@ -25,7 +25,7 @@ def advice_view(advice: Advice) -> RenderableType:
         parts += ["", Text("What could be written instead", style="bold"), _ideas(advice)]
         told = (*advice.worth, *(() if advice.together is None else (advice.together,)))
         parts += [Text.assemble("\n", (f"{idea.name}: ", "bold"), idea.how, _where(idea)) for idea in told if idea.how]
-    parts += ["", Text(_LEGEND, style="dim")]
+    parts += ["", Text(_LEGEND + (f" Time by {advice.price.basis}." if advice.price.basis else ""), style="dim")]
     return Group(*parts)
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from micronpu.chips import ACTIVATIONS, WEIGHTS, Chip, Memory
+from micronpu.base.errors import OptionError
+from micronpu.chips import Chip, load_measured
 from micronpu.chips.core import Core, runs_linux
 from micronpu.targets.backend import Backend, Target, sentences
 from micronpu.targets.ethosu import BACKEND
 from micronpu.targets.ethosu.accelerators import (
     accelerators,
     default_ini,
-    entries_for,
     find_accelerator,
     ports_of,
     vela_package,
 )
-from micronpu.targets.ethosu.npu import EthosUNpu
+from micronpu.targets.ethosu.npu import EthosUNpu, areas, system_entries
 
 if TYPE_CHECKING:
     from executorch.export import RecipeType
@@ -34,13 +34,6 @@ if TYPE_CHECKING:
 
 _REFERENCE_CORES = {"ethos-u55": "cortex-m55", "ethos-u85": "cortex-m85"}
 """Cores of Arm's Corstone-300 and Corstone-320."""
-
-
-def _areas(chip: Chip) -> dict[str, Memory | None]:
-    """The chip's memories for Vela's memory areas."""
-    memory = chip.memory_for(ACTIVATIONS)
-    others = (m for m in chip.memories if m != memory and m.bandwidth is not None)  # such as DRAM
-    return {"cache_mem_area": memory, "const_mem_area": chip.memory_for(WEIGHTS) or next(others, None)}
 
 
 class EthosU(Backend):
@@ -74,27 +67,11 @@ class EthosU(Backend):
     def defaults(self, target: Target) -> dict[str, Any]:
         if target.chip is None:
             return {}
-        npu = EthosUNpu.of(target.chip)
-        assert target.chip.npu is not None
-        accelerator = find_accelerator(npu.accelerator)
-        roles = _areas(target.chip)
-        memory = roles["cache_mem_area"]
-        clock = target.chip.npu.clock_mhz
-        entries = (
-            ()
-            if clock is None
-            else entries_for(
-                accelerator,
-                npu.system_config or accelerator.system_config,
-                npu.memory_mode or accelerator.memory_mode,
-                clock * 1e6,
-                {area: m.bandwidth for area, m in roles.items() if m is not None and m.bandwidth is not None},
-            )
-        )
+        npu, memory = EthosUNpu.of(target.chip), areas(target.chip)["cache_mem_area"]
         return {
             "system_config": npu.system_config,
             "memory_mode": npu.memory_mode,
-            "system_entries": entries,
+            "system_entries": system_entries(target.chip),
             "max_sram_bytes": memory.bytes if memory is not None else 0,
             **({"separate_io": True} if runs_linux(target.chip.core) else {}),
         }
@@ -103,8 +80,8 @@ class EthosU(Backend):
         npu = EthosUNpu.of(chip)
         accelerator = find_accelerator(npu.accelerator)
         config, mode = npu.system_config or accelerator.system_config, npu.memory_mode or accelerator.memory_mode
-        ports, areas = ports_of(default_ini(), config, mode, accelerator), _areas(chip)
-        found = {ports[2].memory: areas["cache_mem_area"], ports[0].memory: areas["const_mem_area"]}
+        ports, found_areas = ports_of(default_ini(), config, mode, accelerator), areas(chip)
+        found = {ports[2].memory: found_areas["cache_mem_area"], ports[0].memory: found_areas["const_mem_area"]}
         return {name: memory.name for name, memory in found.items() if memory is not None}
 
     def choose(self, target: Target, given: Mapping[str, Any] | None = None) -> Any:
@@ -113,6 +90,18 @@ class EthosU(Backend):
         if given.get("system_config") or given.get("config_ini"):
             given.setdefault("system_entries", ())
         return super().choose(target, given)
+
+    def checked(self, target: Target, options: EthosUOptions) -> EthosUOptions:
+        if options.measurements:
+            measured = load_measured(options.measurements)
+            npus = [chip.npu for chip in (measured, target.chip) if chip is not None]
+            if target.name not in measured.names or len({npu.clock_mhz for npu in npus if npu is not None}) != 1:
+                raise OptionError(
+                    f"The measurements {options.measurements} are of another chip than {target.name}, or of another "
+                    f"clock: {', '.join(sorted(measured.names))}.",
+                    hint=f"--target {options.measurements}, or measurements of this chip",
+                )
+        return options
 
     def device(self, options: EthosUOptions, name: str = "", core: Core | None = None) -> EthosUDevice:
         from micronpu.targets.ethosu.device import EthosUDevice

@@ -319,7 +319,7 @@ def write_partition(best: Planned, spec: EthosUOptions, name: str) -> EthosUPart
         files.write("debug.json", lambda: _origins(graph, model))
     files.write("payload.bin", lambda: payload)
     files.write("report.json", lambda: _describe(program))
-    estimate = estimated(program, spec)
+    estimate = estimated(program, spec.for_estimates)
     return EthosUPartition(
         data=payload,
         graph=graph,

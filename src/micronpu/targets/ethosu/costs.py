@@ -73,6 +73,7 @@ def npu_latency(cycles: Sequence[int], clock: float, source: str, timing: Timing
     if not cycles:
         return ()
     what = f"Vela's arithmetic and the bytes on the bus with {source}"
+    what += f"; {timing.measured}" if timing.measured else ""
     busy = Latency("NPU", sum(cycles), clock, timing.low, timing.high, what)
     least, usual, most = timing.call_us
     calls = round(len(cycles) * usual * clock)

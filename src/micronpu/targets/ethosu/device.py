@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from torch.fx.passes.operator_support import OperatorSupportBase
 
+from micronpu.chips import load_measured
 from micronpu.chips.core import Core
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
@@ -115,10 +116,13 @@ class EthosUDevice(Device):
     def latency(self, parts: Sequence[CompiledPartition]) -> tuple[Latency, ...]:
         if self.no_latency():
             return ()
-        source = f"{self.spec.system_config} and {self.spec.memory_mode}{_entries(self.spec.system_entries)}"
+        spec, measured = self.spec.for_estimates, self.spec.measurements
+        source = f"{spec.system_config} and {spec.memory_mode}{_entries(spec.system_entries)}"
         own = [p for p in parts if isinstance(p, EthosUPartition)]
         clock = own[0].program.clock_hz / 1e6 if own else 0.0
-        return npu_latency([p.cycles for p in own], clock, source, timing_of(self.chip))
+        return npu_latency(
+            [p.cycles for p in own], clock, source, timing_of(load_measured(measured) if measured else self.chip)
+        )
 
     def resident(self, parts: Sequence[CompiledPartition]) -> ResidentPrice | None:
         return resident_price([p for p in parts if isinstance(p, EthosUPartition)], self.spec)

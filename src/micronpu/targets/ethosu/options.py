@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar
 
 from micronpu.base.arguments import check_switch, check_text, described, strings
 from micronpu.base.errors import FileError, OptionError
 from micronpu.base.files import check_intermediates, check_name, read_file
+from micronpu.chips import load_measured
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.cortexm import rewrites as core
 from micronpu.targets.ethosu.accelerators import (
@@ -19,6 +20,7 @@ from micronpu.targets.ethosu.accelerators import (
     memories_of,
     with_entries,
 )
+from micronpu.targets.ethosu.npu import system_entries
 from micronpu.targets.ethosu.rewrites import REWRITES, TO_BE_SOUND
 from micronpu.targets.ethosu.schedule.engines import Memories
 from micronpu.targets.options import Options
@@ -102,6 +104,8 @@ class EthosUOptions(Switches, Options):
         shared_weights: share weights between methods (needs ExecuTorch 1.5).
         separate_io: place inputs and outputs outside the scratch memory, as the Linux driver needs them
             (`EthosUBackend_Cortex_A`); default for targets whose core runs Linux. Same as ``--separate-io-regions``.
+        measurements: chip file of `micronpu calibrate` whose numbers the report's times rest on; the program does not
+            change. (As the target, such a file also decides how the program is planned.)
         max_sram_bytes: available SRAM (bytes); 0 = unlimited. Default: the chip's.
         intermediates_dir: folder for the intermediate files of each partition: graph, flatbuffer, payload, Vela's
             figures; created if missing, "" for none.
@@ -114,7 +118,7 @@ class EthosUOptions(Switches, Options):
 
     of_this_machine: ClassVar[tuple[str, ...]] = (
         *("intermediates_dir", "debug_info", "config_ini", "verify_streams"),
-        *("search", "ray"),
+        *("search", "ray", "measurements"),
     )
     files: ClassVar[tuple[str, ...]] = ("config_ini",)
     only_where_given: ClassVar[tuple[str, ...]] = (
@@ -126,6 +130,7 @@ class EthosUOptions(Switches, Options):
         "weights",
         "search",
         "ray",
+        "measurements",
     )
     switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = (*REWRITES, *core.REWRITES)
     needed_rewrites: ClassVar[tuple[Rewrite, ...]] = TO_BE_SOUND
@@ -150,6 +155,7 @@ class EthosUOptions(Switches, Options):
     external_weights: str = ""
     shared_weights: bool = True
     separate_io: bool = False
+    measurements: str = ""
     max_sram_bytes: int = 0
     intermediates_dir: str = field(default="", compare=False)
     debug_info: bool = field(default=False, compare=False)
@@ -162,7 +168,14 @@ class EthosUOptions(Switches, Options):
         self.check_switches()
         if self.via not in _VIA:
             raise OptionError(f"`via` is {described(self.via)}.", hint=f"one of {', '.join(_VIA)}")
-        for name in ("system_config", "memory_mode", "config_ini", "external_commands", "external_weights"):
+        for name in (
+            "system_config",
+            "memory_mode",
+            "config_ini",
+            "external_commands",
+            "external_weights",
+            "measurements",
+        ):
             check_text(name, getattr(self, name))
         for name in ("external_commands", "external_weights"):  # the suffix is added to the name
             object.__setattr__(self, name, getattr(self, name).removesuffix(".ptd"))
@@ -214,6 +227,14 @@ class EthosUOptions(Switches, Options):
     def accelerator(self) -> Accelerator:
         """The accelerator named by `silicon`, with its defaults for Vela."""
         return find_accelerator(self.silicon)
+
+    @property
+    def for_estimates(self) -> EthosUOptions:
+        """These options with the memories of `measurements`, if there are any."""
+        if not self.measurements:
+            return self
+        entries = system_entries(load_measured(self.measurements), self.system_config, self.memory_mode)
+        return replace(self, system_entries=entries, measurements="")
 
     @property
     def memories(self) -> Memories | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from micronpu.chips import Chip
+from micronpu.chips import MEASURED, Chip
+from micronpu.report.texts import plural
 
 
 @dataclass(frozen=True)
@@ -15,12 +16,14 @@ class Timing:
         low, high: range of measured over estimated time, without invocations.
         call_us: microseconds of an invocation in addition to the NPU's time: minimum, typical, maximum.
         basis: source of these, one clause.
+        measured: "measured on your board, 3 networks"; "" for other sources.
     """
 
     low: float
     high: float
     call_us: tuple[float, float, float]
     basis: str
+    measured: str = ""
 
 
 _OTHERS = Timing(0.5, 2.0, (0.0, 10.0, 100.0), "nothing is published of this chip, so the band is a wide one")
@@ -42,4 +45,6 @@ def timing_of(chip: Chip | None) -> Timing:
         return usual
     low, high = (usual.low, usual.high) if band is None else band
     least, middle, most = usual.call_us if call is None else call
-    return Timing(low, high, (least, middle, most), "the band is the chip file's")
+    networks = chip.npu.own.optional_integer(MEASURED)
+    measured = f"measured on your board, {plural(networks, 'network')}" if networks else ""
+    return Timing(low, high, (least, middle, most), measured or "the band is the chip file's", measured)
