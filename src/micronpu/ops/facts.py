@@ -24,6 +24,7 @@ ROW_SUMS = ("mean.dim", "sum.dim_IntList")
 
 _POWERS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
 _LOGARITHMS = ("log", "log2", "log10")
+_BOUNDED = ("acos", "asin", "atanh", "logit")
 _LINEAR = {"mul", "div", "add", "sub", "rsub"}
 _AFFINE = {"div": ("self",), **dict.fromkeys(("add", "sub", "mul"), ("self", "other"))}
 _DEGREES = dict.fromkeys(("mean", "sum", "linalg_vector_norm", "std", "expand", "expand_as", "neg", "abs"), 1.0)
@@ -59,6 +60,11 @@ def is_singular(overload: str, given: Given) -> bool:
     """Return whether the result, or its gradient, has a singularity at 0."""
     power = power_of(overload, given)
     return is_logarithm(overload) or (power is not None and power < 1)
+
+
+def is_bounded(overload: str) -> bool:
+    """Return whether a function is defined on an interval only, at whose ends it is steep."""
+    return _name(overload) in _BOUNDED
 
 
 def degree_of(overload: str, given: Given) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,18 +20,16 @@ from micronpu.ir.arithmetic import (
     rounding_right_shift,
     saturate,
     saturating_left_shift,
-    wide_lookup,
     wide_lookup_table,
     wrap_int32,
 )
 from micronpu.ir.op import Steps, Value, own_qparams
 from micronpu.ir.registry import from_aten, operator
-from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ir.types import DType, TensorType
 from micronpu.ops.activation import Table
-from micronpu.ops.elementwise import Add, Maximum, Sub, any_scale, check_addition, scaled_sum
+from micronpu.ops.elementwise import any_scale, check_addition, scaled_sum
 from micronpu.ops.pointwise import Elementwise, tabulated
-from micronpu.ops.quantization import Requantize
-from micronpu.ops.tables.finer_tables import NEAR, is_near
+from micronpu.ops.tables.finer_tables import is_near
 from micronpu.ops.tables.table import look_up
 
 if TYPE_CHECKING:
@@ -44,9 +41,6 @@ if TYPE_CHECKING:
 RealFunction = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 _LOG_OF_INT32_MAX = math.log(2.0**31)
-_BEND, _BENDS = 1024, (256, 512, 1024, 2048, 4096)
-"""LSB of int16 up to which `rsqrt` and `log` have a separate table, default and alternatives; multiples of 128, the
-distance of entries."""
 
 
 @operator("abs")
@@ -154,6 +148,11 @@ class Exp(Table):
         emit.add("EXP", options="ExpOptions", version=2)
 
 
+def _logarithm(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The natural logarithm; -inf for non-positive numbers."""
+    return np.asarray(np.log(np.maximum(x, 0.0)))
+
+
 @operator("log")
 class Log(Table):
     """Natural logarithm; non-positive numbers give the lowest element.
@@ -183,67 +182,13 @@ class Log(Table):
         x, y = node.tensor("x"), node.output
         if x.type.dtype is DType.INT8:
             return node.emit(cls(), x, qparams=y)
-        scale, step = x.type.scale, y.scale[0]
-
-        def function(q: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            return np.where(q > 0, np.log(np.where(q > 0, q, 1.0) * scale), -np.inf) / step
-
-        if is_near(function, cls().wide_table(x.type, x.type.with_qparams(y))):
+        near = cls().wide_table(x.type, x.type.with_qparams(y))
+        if is_near(lambda q: _logarithm(q * x.type.scale) / y.scale[0], near):
             return node.emit(cls(), x, qparams=y)
-        return _in_two_ranges(node, cls(), x, function)
+        return look_up(node, x, _logarithm, y)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("LOG", version=2)
-
-
-def _in_two_ranges(node: AtenNode, op: Log | Rsqrt, x: Tensor, function: RealFunction) -> Tensor:
-    """An int16 function that is steep near zero, from a table for large numbers and a finer one up to a bend.
-
-    y = f(max(x, bend)) + (f(x, with a smaller scale that saturates at the bend) - f(bend))
-
-    Interpolation over 128 LSB is inaccurate near zero, where the variance in a layer norm may well be.
-
-    Args:
-        function: the result in LSB, of the integers of x.
-    """
-    y, (low, high) = node.output, x.type.dtype.limits
-    bend = _best_bend(op, x.type, y, function)
-    finer = QParams.per_tensor(x.type.scale * bend / (high + 1), 0)
-    scalar = TensorType((1,) * x.type.rank, x.type.dtype, x.type.qparams)
-    large = node.emit(Maximum(), x, node.constant(np.full(scalar.shape, bend), scalar), qparams=x.type.qparams)
-    small = node.emit(Requantize(DType.INT16), x, qparams=finer)
-    at_bend = _at(function, bend, low, high)
-    offset = node.constant(np.full(scalar.shape, at_bend), replace(scalar, qparams=y))
-    rises = isinstance(op, Log)
-    moved, other = (large, small) if rises and at_bend >= 0 else (small, large)  # the one that cannot saturate
-    excess = node.emit(Sub(), node.emit(op, moved, qparams=y), offset, qparams=y)
-    return node.emit(Add(), node.emit(op, other, qparams=y), excess, qparams=y)
-
-
-def _at(function: RealFunction, number: int, low: int, high: int) -> int:
-    return round(float(function(np.array([float(number)])).clip(low, high)[0]))
-
-
-def _best_bend(op: Log | Rsqrt, x: TensorType, y: QParams, function: RealFunction) -> int:
-    """The bend with the most accurate tables; the default one unless another is twice as accurate."""
-    low, high = x.dtype.limits
-    result = x.with_qparams(y)
-    numbers = np.arange(1, high + 1)
-    wanted = function(numbers.astype(np.float64))
-    known = np.abs(wanted) <= high
-    if not known.any():
-        return _BEND
-
-    def off(bend: int) -> float:
-        finer = x.with_qparams(QParams.per_tensor(x.scale * bend / (high + 1), 0))
-        large = wide_lookup(op.wide_table(x, result), np.maximum(numbers, bend))
-        small = wide_lookup(op.wide_table(finer, result), (numbers * ((high + 1) // bend)).clip(low, high))
-        found = large + small - _at(function, bend, low, high)
-        return float(np.abs(found - wanted)[known].max())
-
-    usual = off(_BEND)
-    best = min(_BENDS, key=off)
-    return best if usual > NEAR and off(best) <= usual / 2 else _BEND
 
 
 # Fractional bits of the inverse root before it is rescaled to the result.
@@ -288,8 +233,6 @@ class Rsqrt(Elementwise):
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         (x,) = operands
-        if x.type.dtype is DType.INT16:
-            return wide_lookup(self.wide_table(x.type, y), np.maximum(x.data, 0)).astype(np.int16)
         root_and_scale = np.float32(np.sqrt(np.float32(x.scale))) * np.float32(y.scale)
         multiplier, shift = quantize_multiplier(1.0 / float(root_and_scale))
         roots, shifts = _inverse_roots()
@@ -298,33 +241,16 @@ class Rsqrt(Elementwise):
         table = np.concatenate([[y.dtype.limits[1]], results])
         return saturate(table[np.maximum(x.centered, 0)], *y.dtype.limits, y.dtype.value)
 
-    def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
-        """Results for every 128th int16 input, like `Table.wide_table`.
-
-        LiteRT rounds the root to float32 before it divides, which affects results near the middle of an LSB.
-        """
-        highest = np.float32(y.scale * y.dtype.limits[1])
-
-        def function(v: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            roots = np.sqrt(np.where(v > 0, v, 1.0).astype(np.float32))
-            return np.where(v > 0, np.float32(1.0) / roots, highest)
-
-        return wide_lookup_table(function, x.scale, 0, y.scale, 0)
-
     @from_aten("rsqrt.default", "rsqrt_.default")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")
         if x.type.dtype is DType.INT8:
             return node.emit(cls(), x, qparams=node.output)
-        scale, step = x.type.scale, node.output.scale[0]
-        return _in_two_ranges(node, cls(), x, lambda q: 1.0 / np.sqrt(q * scale) / step)
+        return look_up(node, x, lambda v: 1.0 / np.sqrt(np.maximum(v, 0.0)), node.output)
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
-        x, y = emit.input_type(0), emit.output_type
-        if x.dtype is not DType.INT16:
-            return tabulated(self, emit)
-        return emit.table(emit.clamp(emit.input(0), 0, x.dtype.limits[1]), self.wide_table(x, y))
+        return tabulated(self, emit)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         x = emit.input_type(0)

@@ -23,7 +23,6 @@ from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
 from micronpu.quantize.grids import common_grid_of, dictated, dictated_grid, kept_grid, rule_of, whole_grid_of
 from micronpu.quantize.hidden import batch_norm_behind
 from micronpu.quantize.masks import give_grids_to_sums, given_grid_of
-from micronpu.quantize.norms import reaches_beyond
 from micronpu.quantize.specs import (
     KEY,
     QuantizationAnnotation,
@@ -191,7 +190,7 @@ def _inputs_and_output(
         inputs.setdefault(operand, wanted)
     if rule.output is OutputQuantization.FIXED:
         return dictated_grid(node, rule, config, able)
-    return config.beyond if config.activations == "int16" and reaches_beyond(node) else activation
+    return activation
 
 
 def _shared(

@@ -34,8 +34,7 @@ SHARES, _SHARES_EPS = "shares", 2**-30
 """Name of the observer of weights of a softmax over long rows, and its smallest scale."""
 FINER = "finer"
 """Name of the observer of results that share their operand's qparams unless their own scale is much smaller."""
-_BEYOND = "beyond"
-OF_RESULTS = (SHARES, FINER, _BEYOND)
+OF_RESULTS = (SHARES, FINER)
 """Observers for known kinds of values, whose qparams no other value uses."""
 
 Activations = Literal["int8", "int16"]
@@ -101,8 +100,8 @@ class QuantizationConfig:
         activation_observer: where the range of an activation comes from in post-training quantization: "histogram" (the
             range with the least squared error, assuming values spread evenly within an LSB), "mse" (the same with the
             actual rounding error of each value), "percentile" (all but a small share at either end), "minmax" (every
-            value seen) or "moving_average" (of the extremes per batch).  QAT always takes the moving average. Clipping
-            gains nothing with 65536 values: for int16 the first three also use every value seen.
+            value seen) or "moving_average" (of the extremes per batch).  QAT always takes the moving average, and int16
+            twice the range of all values seen: it needs no more steps, and values of other data may be larger.
         percentile: for "percentile", of the values that are inside at either end, above 50 and up to 100.
         input_observer: the same for the inputs of the program, which are not clipped by default.
         weight_observer: where the range of weights comes from: "minmax" (the largest weight) or "mse" (the range with
@@ -199,8 +198,8 @@ class QuantizationConfig:
         limits, observer = torch.iinfo(self.dtype), observers()[self.activation_observer]
         if self.is_qat:
             observer = observers()["moving_average"]
-        elif self.activations != "int8" and observer.clips:
-            observer = observers()["minmax"]  # of 65536 steps none are worth clipping for
+        elif self.activations != "int8":  # more values than rounding needs, so that other data may be larger
+            observer = observers()["beyond"]
         return QuantizationSpec(
             dtype=self.dtype,
             quant_min=limits.min,
@@ -226,11 +225,6 @@ class QuantizationConfig:
     def may_share(self) -> bool:
         """True if it is int8 and not for training, in which qparams must be known from the beginning."""
         return self.activations == "int8" and not self.is_qat and self.output_spec is None
-
-    @property
-    def beyond(self) -> QuantizationSpec:
-        """Spec of values that may be larger with other data than in calibration."""
-        return replace(self._activation, observer=_BEYOND, options=())
 
     def finer(self, times: float, room: float) -> QuantizationSpec:
         """Return the spec of an average or a clamp, with its own qparams if their scale is smaller by this factor."""

@@ -69,12 +69,6 @@ def widen(model: GraphModule, default: QuantizationConfig | None, able: Capabili
             SETTING.say(node, (wide,))
 
 
-def reaches_beyond(node: Node) -> bool:
-    """Return True if a value is a negative power of a row's size, so that smaller rows than in calibration exceed its
-    range."""
-    return _is_uneven(node) and (power_of(node) or 0.0) < 0
-
-
 def _is_uneven(node: Node) -> bool:
     return bool(UNEVEN.of(node) >= _UNEQUAL)
 

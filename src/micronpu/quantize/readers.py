@@ -77,6 +77,11 @@ def observe_for_readers(model: GraphModule, places: Mapping[Place, Any]) -> None
         jumps = facts.jumps_of(name, arguments(node)) if name else None
         if jumps and isinstance(node.args[0], Node):  # also if it stays in float
             _set_borders(model, places, node.args[0], Borders(jumps))
+        if name and facts.is_bounded(name):
+            (value,) = node.all_input_nodes
+            operand = places.get((value, node), places.get(value))
+            if isinstance(operand, RangeObserver):
+                operand.part = min(operand.part, 1.0)
         observer = places.get(node)
         if not isinstance(observer, RangeObserver):
             continue

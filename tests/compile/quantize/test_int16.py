@@ -106,6 +106,14 @@ def test_every_activation_is_symmetric_int16_and_weights_stay_int8():
     assert {b.type.dtype for b in biases} == {DType.INT64}
 
 
+def test_values_almost_twice_as_large_as_in_calibration_do_not_saturate():
+    model, x = network()[:-1], 1.9 * PICTURE
+    module = quantized(model, (PICTURE,), EthosUQuantizer(SPEC, **WIDE))
+    with torch.no_grad():
+        exact = model(x)
+        assert float((module(x) - exact).norm()) <= 0.01 * float(exact.norm())  # of int8 weights
+
+
 def test_the_softmax_has_the_grid_that_litert_demands():
     module = quantized(nn.Softmax(-1), (torch.randn(2, 7),), EthosUQuantizer(SPEC, **WIDE))
     assert [n.args[1] for n in module.graph.nodes if is_quantize(n)][-1] == 2.0**-15
@@ -291,10 +299,11 @@ def test_rounding_differs_where_the_grid_misses_a_step_only(function):
     """Half a step from where the function jumps, a number of the grid may stand for what lies on the other side."""
     got, expected, scale = over_the_grid(function)
     off = np.abs(got - expected) > 2 * scale
-    x = EVERY.numpy()[off]
+    step = 8.0 / 32767  # of a range of twice the data's
+    x = np.unique(np.rint(EVERY.numpy()[off] / step)) * step
     jumps = np.round(x) if function is not torch.round else np.floor(x) + 0.5
-    assert (np.abs(x - jumps) <= 1.1 * 4.0 / 32767).all()
-    assert off.sum() <= 40
+    assert (np.abs(x - jumps) <= 1.1 * step).all()
+    assert len(x) <= 40
 
 
 @pytest.mark.parametrize("function", [torch.trunc, torch.frac, lambda x: x % 1.5, F.hardshrink])
@@ -335,8 +344,7 @@ def test_a_gaussian_of_distances_is_for_the_npu_as_a_whole():
 @pytest.mark.parametrize("function", [torch.reciprocal, torch.log, torch.sqrt, torch.rsqrt, lambda x: x**-1.5])
 def test_what_is_steep_near_zero_is_near_the_function_there(function, nearest):
     got, expected, scale = over_the_grid(function, torch.linspace(nearest, 4.0, 65536)[None])
-    most = 60 if function in (torch.log, torch.rsqrt) else 40  # of 65536; these have bends for two formats
-    assert np.abs(got - expected).max() <= most * scale
+    assert np.abs(got - expected).max() <= 40 * scale
 
 
 @pytest.mark.parametrize(
