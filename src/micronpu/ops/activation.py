@@ -19,6 +19,7 @@ from micronpu.ir.arithmetic import (
     wide_lookup,
     wide_lookup_table,
 )
+from micronpu.ir.lowering import decomposes
 from micronpu.ir.op import Op, Steps, Value, fixed_qparams, own_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
+    from micronpu.ir.lowering import Float, Writer
 
 
 @operator("leaky_relu")
@@ -108,6 +110,19 @@ def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any], integers: Tensor
     slopes = integers or constant_like(node, slope, x.type)
     y = node.emit(Prelu(), transposed(node, x, order), slopes, qparams=node.output)
     return transposed(node, y, inverse(order))
+
+
+@decomposes("prelu.default", "_prelu_kernel.default")
+def _prelu_decomposed(write: Writer) -> Float:
+    """prelu(x, a) -> the larger one of x and a x; the smaller one for slopes above 1"""
+    x, slopes = write.given["self"], write.known(write.given["weight"])
+    if write.capabilities.rectifiers or slopes is None or (slopes.min() >= 0 and slopes.min() == slopes.max()):
+        return None
+    slopes = slopes.reshape(-1, *(1,) * max(len(write.shape()) - 2, 0)) if slopes.size > 1 else slopes.reshape(1)
+    for extremum, limited in (("maximum.default", np.minimum(slopes, 1)), ("minimum.default", np.maximum(slopes, 1))):
+        if (limited != 1).any():
+            x = write(extremum, x, write("mul.Tensor", x, write.constant(limited.astype(np.float32))))
+    return x
 
 
 @operator("prelu")

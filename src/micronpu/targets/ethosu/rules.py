@@ -54,6 +54,7 @@ def capabilities_of(spec: EthosUOptions) -> Capabilities:
         positions=True,
         resizes=is_u85,
         zero_points=True,
+        rectifiers=False,
     )
 
 
