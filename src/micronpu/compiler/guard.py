@@ -45,6 +45,8 @@ _MOST = 0.25
 """Share of the noise at an output from which one operator is named as the cause."""
 _BEYOND = 0.1
 """Part of a range by which values exceed it, from which they count as clipped and not only rounded."""
+_UNREAD = 0.1
+"""Share of a layer's noise at an output below which its saturated values count as none that a reader distinguishes."""
 _WIDE = 8.0
 """Ratio of a range to its values from which other values must have widened it."""
 _MARGIN = 3.0
@@ -405,14 +407,37 @@ class _Search:
         alike = [layer for layer in tried if errors[layer] >= _ALIKE * most and errors[layer] > 0]
         if not alike:
             return _Cause()
-        far = [layer for layer in alike if self._ratios[layer] < NEAR]
+        seen = {layer: self._own_as_read(layer, place, errors[layer]) for layer in alike}
+        far = [layer for layer in alike if seen[layer][0] < NEAR]
         layer = far[0] if far else max(alike, key=lambda layer: errors[layer])
-        own, error = self._ratios[layer], errors[layer]
-        return _Cause(layer, own, decibels(signal, error), error / max(total, 1e-30), reach=self._reach(layer))
+        (own, reach), error = seen[layer], errors[layer]
+        return _Cause(layer, own, decibels(signal, error), error / max(total, 1e-30), reach=reach)
 
-    def _reach(self, layer: Layer) -> tuple[float, float]:
-        ends = [_finite(self._values(call)[layer.quantize]).aminmax() for call in self._calls]
-        return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
+    def _own_as_read(self, layer: Layer, place: int, error: float) -> tuple[float, tuple[float, float]]:
+        """Return a layer's own ratio and its extremes, without values that saturate and that no reader distinguishes.
+
+        Readers such as a comparison or a clamp give the same result for all values beyond a limit, which the qparams
+        may then leave out.  A layer that is not rounded at all, such as a comparison, only passes errors on.
+        """
+        limits = grid_limits(layer.quantize)
+        values = {call: _finite(self._values(call)[layer.quantize]) for call in self._calls}
+        if all(torch.equal(rounded(layer.quantize, value), value) for value in values.values()):
+            return math.inf, limits
+        ends = torch.stack([torch.stack(value.aminmax()) for value in values.values()])
+        low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
+        if limits[0] <= low and high <= limits[1]:
+            return self._ratios[layer], (low, high)
+        cut = {call: self._values(call)[layer.quantize].clamp(*limits) for call in self._calls}
+        lost = 0.0
+        for call, value in cut.items():
+            wanted = self._outputs(self._values(call))
+            found = self._unrounded.alone(self._values(call), {layer.quantize: value})[: len(wanted)]
+            lost += noise(found, wanted)[place][1]
+        if lost > _UNREAD * error:
+            return self._ratios[layer], (low, high)
+        pairs = [noise([own[layer]], [cut[call]])[0] for call, own in self._owns.items()]
+        ratio = decibels(sum(signal for signal, _ in pairs), sum(rest for _, rest in pairs))
+        return ratio, (max(low, limits[0]), min(high, limits[1]))
 
     def _measure(self) -> None:
         """Measure each layer alone."""

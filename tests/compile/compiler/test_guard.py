@@ -82,6 +82,23 @@ def test_the_operator_that_costs_most_is_named_with_its_line(target):
     assert "its grid from" in warning.what and "calibration rows that reach as far" in warning.hint
 
 
+@pytest.mark.parametrize("target", TARGETS[:2])
+def test_a_range_that_a_comparison_cuts_is_no_cause(target):
+    class Signs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.conv = nn.Conv2d(8, 8, 3, bias=False)
+            self.conv.weight.data.sign_()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            signs = torch.where(x >= 0, 1.0, -1.0)
+            return torch.where(self.conv(signs) >= 0.5, 1.0, -1.0)
+
+    (warning,) = compiled(Signs(), rows(1, 8, 12, 12), target).report.warnings
+    assert warning.operator == "input" and "calibration rows" not in warning.hint and "grid" not in warning.what
+
+
 def test_it_is_in_every_form_of_the_report(tmp_path):
     with pytest.warns(micronpu.AccuracyWarning):
         report = spoiled().report
