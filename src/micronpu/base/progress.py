@@ -24,6 +24,7 @@ STEPS = {
     "read": "Reading the program",
     "disassemble": "Running the stream for what it reads and writes",
     "deploy": "Writing what the firmware needs",
+    "build": "Building the firmware",
 }
 """Steps passed to progress callbacks, and their titles for users."""
 

@@ -13,6 +13,8 @@ from micronpu.board.gdb import BoardError
 _ARM = 40
 _LOAD = 1
 _SYMBOLS = 2
+_NO_BITS = 8
+_WRITABLE, _ALLOCATED = 1, 2
 _FUNCTION = 2
 _ATTRIBUTES = 0x70000003
 _TAG_ARCHITECTURE, _TAG_COMPATIBILITY = 6, 32
@@ -42,6 +44,17 @@ class Part:
 
     address: int
     data: bytes
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section that takes memory: name, address, bytes, whether the file has its contents, whether it is written."""
+
+    name: str
+    address: int
+    size: int
+    is_stored: bool
+    is_writable: bool
 
 
 @dataclass(frozen=True)
@@ -138,6 +151,19 @@ class Elf:
             except (IndexError, ValueError):
                 return None
         return None
+
+    def sections(self) -> Iterator[Section]:
+        """Yield the sections that take memory."""
+        table, size = struct.unpack_from("<I", self.data, 32)[0], struct.unpack_from("<H", self.data, 46)[0]
+        found = list(self._sections())
+        number = struct.unpack_from("<H", self.data, 50)[0]
+        names = found[number][2] if number < len(found) else len(self.data)
+        for number, kind, _, length, _, _ in found:
+            start, _, flags, address = struct.unpack_from("<4I", self.data, table + number * size)
+            if flags & _ALLOCATED and length:
+                first = names + start
+                name = self.data[first : self.data.find(b"\0", first)].decode(errors="replace")
+                yield Section(name, address, length, kind != _NO_BITS, bool(flags & _WRITABLE))
 
     def _sections(self) -> Iterator[tuple[int, int, int, int, int, int]]:
         """Number, type, offset, size, link and size of an entry of each section; none of a damaged table."""

@@ -15,6 +15,7 @@ from rich.text import Text
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable, read_file, write_file
 from micronpu.cli import console
+from micronpu.cli.build import add_to
 from micronpu.cli.help import Command
 
 if TYPE_CHECKING:
@@ -517,5 +518,7 @@ def list_boards(
         line = f"{chip.name:14} {chip.title}; NXP's simulator and ExecuTorch's runner, which you have to have"
         console.output().print(Text(line), soft_wrap=True)
 
+
+add_to(app)
 
 __all__ = ["app"]

@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from micronpu.base.files import check_new_folder
 from micronpu.base.installed import python_versions, requirements
 from micronpu.cli import console
 from micronpu.cli.named_models import OTHER_TORCH
+from micronpu.deploy.toolchain import PACKAGES, missing_tools
 from micronpu.report.texts import plural
 from micronpu.targets.registry import BACKENDS, BROKEN
 from micronpu.upstream.shim import NOT_THERE, SEEN, all_shims, installed, is_seen
@@ -175,6 +177,7 @@ def examine() -> Iterator[Finding]:
     yield from _examine_plugin()
     yield _examine_cache()
     yield from _examine_boards()
+    yield from examine_build()
     yield from _examine_simulator()
     yield from _examine_vendors()
     yield from _examine_networks()
@@ -228,6 +231,14 @@ def _examine_boards() -> Iterator[Finding]:
     there = all(runner.installed() for runner in told.runners)
     remedy = f"{INSTALL}, {for_boards}"
     yield Finding(told.name, told.version if there else "", there, remedy, needed=False)
+
+
+def examine_build() -> Iterator[Finding]:
+    """Yield the programs that `micronpu board build` runs."""
+    missing = missing_tools()
+    for name in PACKAGES:
+        remedy = f"{missing.get(name, '')}, for `micronpu board build`"
+        yield Finding(name, shutil.which(name) or "", name not in missing, remedy, needed=False)
 
 
 def _examine_simulator() -> Iterator[Finding]:

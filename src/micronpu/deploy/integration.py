@@ -7,6 +7,7 @@ PyTorch::ExecuTorch, the options of `backends/arm/scripts` and of `examples/arm/
 from __future__ import annotations
 
 from micronpu.board import zephyr as zephyr_boards
+from micronpu.board.boards import boards
 from micronpu.board.platforms import emulated_board
 from micronpu.chips.core import USUAL
 from micronpu.deploy.application import c_sources
@@ -15,7 +16,10 @@ from micronpu.deploy.csource import ALIGNMENT, Facts, filled
 from micronpu.deploy.kernels import Kernel, kernel_libraries
 from micronpu.deploy.together import SHARED, Together
 from micronpu.targets.firmware import TOOLCHAIN, KernelLibrary
+from micronpu.targets.registry import BACKENDS
 
+RUN = "micronpu board run"
+"""The command, in the comment of `CMakeLists.txt` from which `micronpu board build` takes its options."""
 _RUNTIME = ("executorch", "executorch_core")
 _FILES, _FILES_OPTION = "extension_flat_tensor", "-DEXECUTORCH_BUILD_EXTENSION_FLAT_TENSOR=ON"
 
@@ -23,6 +27,15 @@ _FILES, _FILES_OPTION = "extension_flat_tensor", "-DEXECUTORCH_BUILD_EXTENSION_F
 def libraries(kernels: tuple[Kernel, ...]) -> list[str]:
     """Return CMake targets of ExecuTorch with the kernels and the runtime, each before those that it calls."""
     return [*(library.target for library in _used(kernels)), *_RUNTIME]
+
+
+def component_of(library: str) -> str:
+    """Return what a library of a build is, with its name."""
+    kinds = dict.fromkeys((*_RUNTIME, _FILES), "runtime")
+    kinds |= dict.fromkeys((one.target for one in kernel_libraries().values()), "kernels")
+    delegates = (firmware for backend in BACKENDS.values() if (firmware := backend.firmware()) is not None)
+    kinds |= {name: "delegate" for firmware in delegates for name in firmware.whole_libraries}
+    return f"{kinds[library]}: {library}" if library in kinds else library
 
 
 def _used(kernels: tuple[Kernel, ...]) -> list[KernelLibrary]:
@@ -53,6 +66,7 @@ def cmake(together: Together) -> str:
     calls = [
         name for name in named if name.endswith(".cpp") or name in together.start_up
     ]  # sources that need other packages
+    emulated, on_chip = _board_npu(together)
     return shared(
         "CMakeLists.txt",
         together,
@@ -66,18 +80,37 @@ def cmake(together: Together) -> str:
         LIBRARIES=" ".join([*([_FILES] if any(facts.data for facts in programs) else []), *libraries(kernels)]),
         BUILD_OPTIONS=" ".join(options) or "its defaults",
         DELEGATE=delegate,
-        BOARD_NPU=_board_npu(together),
+        BOARD_NPU=emulated,
+        CHIP_NPU=on_chip,
+        EMULATED=_emulated(together),
     )
 
 
-def _board_npu(together: Together) -> str:
-    """Return lines of CMake with the place of the NPU on the emulated board, which differs from the chip's."""
-    board = emulated_board(together.board.core, together.board.accelerator) if together.started else None
-    if board is None or not board.npus:
-        return ""
-    place = board.npus[0]
-    told = f"MICRONPU_NPU_0_BASE=0x{place.base:08x}u MICRONPU_NPU_0_IRQ={place.irq}"
-    return f"  target_compile_definitions({SHARED}_app PRIVATE {told})\n"
+def _board_npu(together: Together) -> tuple[str, str]:
+    """Return lines of CMake with the NPU's place on the emulated board, and with its interrupt on the chip itself."""
+    if not together.started:
+        return "", ""
+    chip = boards().get(together.board.chip.name) if together.board.chip is not None else None
+    emulated = emulated_board(together.board.core, together.board.accelerator)
+    lines = []
+    for board, names in ((emulated, "MICRONPU_NPU_0_BASE={}u MICRONPU_NPU_0_IRQ={}"), (chip, "BOARD_NPU_IRQ={1}")):
+        places = board.npus[:1] if board is not None else ()
+        told = [names.format(f"0x{place.base:08x}", place.irq) for place in places]
+        lines += [f"    target_compile_definitions({SHARED}_app PRIVATE {one})\n" for one in told] or [""]
+    return lines[0], lines[1]
+
+
+def _emulated(together: Together) -> str:
+    """Return the line with the command that runs the application on an emulated board."""
+    options = board_options(together)
+    return f"#   {RUN} build/{SHARED}_app {options}\n" if options else ""
+
+
+def board_options(together: Together) -> str:
+    """Return options of `micronpu board run` that name the emulated board and its NPU; "" if there is none."""
+    npu = together.board.accelerator if together.started else ""
+    board = emulated_board(together.board.core, npu) if len(together.started) < 2 else None
+    return "" if board is None else f"--board {board.name}" + (f" --npu {npu}" if npu else "")
 
 
 def zephyr(together: Together) -> dict[str, str]:

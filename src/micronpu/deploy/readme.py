@@ -9,7 +9,7 @@ from micronpu.board.zephyr import zephyr_board
 from micronpu.chips.core import ANY
 from micronpu.chips.machines import machine_of
 from micronpu.deploy.csource import Facts, c_type
-from micronpu.deploy.integration import executorch_lines, runner_commands, runtime_sources
+from micronpu.deploy.integration import RUN, board_options, executorch_lines, runner_commands, runtime_sources
 from micronpu.deploy.together import LINE, SHARED, Together
 from micronpu.program.border import Border
 
@@ -353,7 +353,7 @@ def _emulated(together: Together) -> list[str]:
         "cmake -S . -B build -DMICRONPU_BOARD=ON -DCMAKE_TOOLCHAIN_FILE=$PWD/board/toolchain.cmake \\",
         f"  -Dexecutorch_DIR=.../installed-arm/lib/cmake/ExecuTorch{driver}",
         "cmake --build build",
-        f"micronpu board run build/{SHARED}_app --board {board.name}" + (f" --npu {npu}" if npu else ""),
+        f"{RUN} build/{SHARED}_app {board_options(together)}",
         "```",
         "",
         f"The last line is `PASS: {vectors_of(together)} vectors, 0 elements differ`. With "

@@ -2,7 +2,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-extern uint32_t micronpu_programs_load, micronpu_programs_start, micronpu_programs_end;
+// Only linker scripts that place programs in RAM have them; elsewhere their address is 0, and nothing is copied.
+extern uint32_t micronpu_programs_load __attribute__((weak)), micronpu_programs_start __attribute__((weak)),
+    micronpu_programs_end __attribute__((weak));
 extern uint32_t __stack_top, __stack_limit, __data_load, __data_start, __data_end, __bss_start, __bss_end;
 extern void __libc_init_array(void);
 extern int main(void);

@@ -24,6 +24,10 @@ class EthosUFirmware(Firmware):
         "# Arm's core driver for the Ethos-U, ethosu_core_driver, as your board's software builds it.\n"
         'set({upper}_ETHOSU_DRIVER "" CACHE STRING "Libraries of the driver")\n'
         'set({upper}_ETHOSU_INCLUDE "" CACHE PATH "Its folder include")\n'
+        "if(MICRONPU_BOARD AND NOT {upper}_ETHOSU_DRIVER)\n"
+        '  message(FATAL_ERROR "The programs need Arm\'s core driver for the Ethos-U: set {upper}_ETHOSU_DRIVER to "\n'
+        '                      "its library and {upper}_ETHOSU_INCLUDE to its folder include.")\n'
+        "endif()\n"
         "target_include_directories({name}_app SYSTEM PRIVATE ${{{upper}_ETHOSU_INCLUDE}})\n"
         "target_link_libraries({name}_app PRIVATE ${{{upper}_ETHOSU_DRIVER}})\n"
     )
