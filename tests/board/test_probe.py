@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from micronpu.base.errors import MicroNpuError, OptionError
-from micronpu.board import probe
+from micronpu.board import measurement, probe
 from micronpu.board.elf import Elf
 from micronpu.board.faults import decode
 from micronpu.board.gdb import BoardError
@@ -194,6 +194,35 @@ def test_the_console_on_a_serial_port(tmp_path: Path, monkeypatch: pytest.Monkey
                 run_on_probe(path, options)
 
 
+def misread(data: bytes, sent: int, received: int) -> bytes:
+    """What a UART at another baud rate reads: it waits for a start bit, and samples eight bits in their middle."""
+    frames = [bit for byte in data for bit in (0, *(byte >> i & 1 for i in range(8)), 1)]
+    ratio, at, found = sent / received, 0.0, bytearray()
+    line = [*frames, *([1] * int(10 * ratio + 2))]
+    while 0 in line[int(at) :]:
+        at = at if line[int(at)] == 0 else float(line.index(0, int(at)))
+        found.append(sum(line[int(at + ratio * (1.5 + i))] << i for i in range(8)))
+        at += ratio * 9.5
+        at = at if line[int(at)] == 1 else float(line.index(1, int(at)))
+    return bytes(found)
+
+
+def test_another_baud_rate_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every pair of rates, wherever the port begins to listen; a byte that looks like the end mark ends nothing."""
+    rates = (9600, 19200, 38400, 57600, 115200, 230400, 460800, 921600)
+    text = b"micronpu-program model 0123456789abcdef\r\nmicronpu-run model 0 0 126426\r\n" + PASS
+    pairs = [(sent, received) for sent in rates for received in rates]
+    wrong = [misread(text[start:] + text, *pair) for pair in pairs if pair[0] != pair[1] for start in range(4)]
+    assert len(wrong) > 200 and all(map(probe.is_garbled, wrong))
+    assert misread(text, 9600, 9600) == text and not probe.is_garbled(text)
+    marked = [console for console in wrong if b"\x04" in console]
+    assert marked
+    monkeypatch.setattr(probe, "open_serial", lambda text: Port(marked[0]))
+    board = Board(by="serial", console=(), status=None)
+    with served(board) as address, pytest.raises(BoardError, match="bytes that are no text"):
+        run_on_probe(written(tmp_path / "f.elf"), ProbeOptions(address, serial="x@1", seconds=20))
+
+
 def test_a_real_port(tmp_path: Path) -> None:
     serial = pytest.importorskip("serial")
     assert serial.VERSION
@@ -253,7 +282,7 @@ def test_on_qemus_server(machine: str, ending: int, tmp_path: Path) -> None:
     path = firmware.link([built], machine, tmp_path)
     with gdb_server.qemu(machine) as address:
         done = run_on_probe(path, ProbeOptions(address, seconds=120))
-    assert done.output.startswith(b"PASS: 2 vectors, 0 elements differ\n")
+    assert done.output.startswith(b"PASS: 2 vectors, 0 elements differ\n") and done.is_emulated
     assert done.board.startswith({"cortex-m33": "Cortex-M33", "cortex-m55": "Cortex-M55"}[core])
     if ending == 7:
         assert done.exit_code == done.status == 7 and not done.fault
@@ -291,11 +320,16 @@ def test_commands(tmp_path: Path) -> None:
     call = CliRunner().invoke
     cycles = b"micronpu-run net 0 0 1234\n" + PASS
     with served(Board(console=(cycles,))) as address:
-        done = call(app, ["board", "run", str(path), "--gdb", address, "--log", str(tmp_path / "console.txt")])
+        files = ["--log", str(tmp_path / "console.txt"), "--measurement", str(tmp_path / "m.toml")]
+        done = call(app, ["board", "run", str(path), "--gdb", address, *files])
+    log = measurement.read((tmp_path / "m.toml").read_bytes(), "m.toml")
+    assert not log.is_emulated and log.board.startswith("Cortex-M4 at 127.0.0.1:") and log.rows[0].ticks == 1234
     assert done.exit_code == 0 and "net, run: 1,234 cycles" in done.stdout, done.output
     assert (tmp_path / "console.txt").read_bytes() == cycles
     with served(Board(status=4)) as address:
-        done = call(app, ["board", "run", str(path), "--gdb", address, "--json"])
+        more = ["--gdb", address, "--measurement", str(tmp_path / "failed.toml")]
+        done = call(app, ["board", "run", str(path), *more, "--json"])
+    assert not (tmp_path / "failed.toml").exists()
     assert done.exit_code == 4 and json.loads(done.stdout)["passed"] is False
     with served(Board(cpuid=M33)) as address:
         done = call(app, ["board", "flash", str(path), "--gdb", address])
@@ -311,6 +345,7 @@ def test_commands(tmp_path: Path) -> None:
         assert done.exit_code == wrong and f"{4 * wrong} of 4 elements differ from this machine" in done.stdout
     for more, said in (
         (["--serial", "x@1"], "--gdb HOST:PORT"),
+        (["--gdb", "localhost:1", "--measurement", str(tmp_path / "no" / "m.toml")], "cannot be written"),
         (["--gdb", "localhost:1", "--trace"], "are for emulated boards"),
         (["--gdb", "localhost:1", "--vectors", "x.npz"], "--reference and --vectors go together"),
     ):

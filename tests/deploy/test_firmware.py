@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import micronpu
 from micronpu.deploy.csource import _exact
 from micronpu.program.digest import unsealed
+from tests.compile.small import batches, conv, image
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import host
 
@@ -172,3 +174,45 @@ def test_the_pools_in_a_script_of_a_vendor(int8_folder: Path, place: str | None,
     assert all(address.startswith("21") for address, _ in found), listed
     host(["arm-none-eabi-objcopy", "-O", "binary", str(tmp_path / "v.elf"), str(tmp_path / "v.bin")])
     assert (tmp_path / "v.bin").stat().st_size < 1 << 20  # the pools are not stored
+
+
+def test_calls_are_exclusive_and_interrupts_stay_masked(int8_folder: Path, tmp_path: Path) -> None:
+    """As the compiler has written it: an exclusive store of `running_`, and no CPSIE, whatever PRIMASK was."""
+    firmware.need("arm-none-eabi-gcc", "arm-none-eabi-g++")
+    driver = Path(__file__).parent / "driver"
+
+    def function(source: str, name: str, *more: str) -> str:
+        flags = (*firmware.executorch_flags(), f"-I{driver}", *more)
+        made = firmware.compile_source(int8_folder / source, tmp_path, "cortex-m55", *flags)
+        listed = host(["arm-none-eabi-objdump", "-d", "--demangle", str(made)])
+        (text,) = re.findall(rf"^\w+ <{re.escape(name)}>:\n(.*?)(?:\n\n|\Z)", listed, re.M | re.S)
+        return str(text).lower()
+
+    invoke = "micronpu::Model::invoke(unsigned int, void const* const*, void* const*)"
+    assert re.search(r"strexb|stlexb", function("micronpu_model.cpp", invoke))
+    small = ("-mcpu=cortex-m0plus", "-mfloat-abi=soft")
+    for code in (
+        function("micronpu_model.cpp", invoke, *small),
+        function("micronpu_npu.c", "ethosu_semaphore_take"),
+    ):
+        assert re.search(r"mrs\s+\w+, primask.*cpsid\s+i.*msr\s+primask", code, re.S) and "cpsie" not in code, code
+
+
+@pytest.mark.parametrize("target", ["imxrt700", "corstone300"])
+def test_folder_and_report_count_the_same_memory(target: str, tmp_path: Path) -> None:
+    x = (image(),)
+    program = micronpu.compile(conv(8, 8).eval(), x, target, calibration=batches(x, 2), quantization="int8")
+    program.deploy(tmp_path / "out", target=target)
+    memory = program.report.memory
+    assert memory is not None and memory.sram > 1000
+    assert f"| sram | {memory.sram:,} | " in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_the_folder_says_its_files_and_its_alignment(int8_folder: Path) -> None:
+    text = (int8_folder / "README.md").read_text()
+    named = re.findall(r"^\| `([^`]+)` \|", text.partition("## Files")[2].partition("##")[0], re.M)
+    assert named == sorted(str(p.relative_to(int8_folder)) for p in int8_folder.rglob("*") if p.is_file())
+    assert "| `board/link.ld` | linker script of" in text and "| `micronpu_sections.ld` | what goes where" in text
+    (told,) = re.findall(r"#define MODEL_POOL_ALIGNMENT (\d+)", (int8_folder / "model.h").read_text())
+    aligned = re.findall(r"aligned\((\d+)\)", (int8_folder / "micronpu_pools.c").read_text())
+    assert len(aligned) > 1 and set(aligned) == {told}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import struct
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,19 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import OptionError
+from micronpu.board import measurement
 from micronpu.board.check import Finished, MachineOptions, run_firmware
+from micronpu.board.elf import Elf
+from micronpu.board.faults import npu_status, npus_of
+from micronpu.board.logs import NPU
+from micronpu.board.reach import REGIONS
+from micronpu.board.remote import Remote
 from micronpu.chips.chip import parse_chip
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.image import make_image
 from micronpu.targets.ethosu.firmware import EthosUFirmware
 from micronpu.targets.firmware import Started
+from tests.board.gdb_server import Board, served
 from tests.board.needed import need_qemu
 from tests.compile.small import Small, batches, image
 from tests.deploy import firmware
@@ -29,6 +37,7 @@ from tests.deploy.host_build import host
 pytestmark = pytest.mark.filterwarnings("ignore")
 HERE = Path(__file__).parent
 SLOTS, INPUT = (0x70400000, 0x70500000), 0x70600000
+COUNTED = ("micronpu_npu", "micronpu_profile")
 FLAGS = ("-Wno-pedantic", "-Wno-int-to-pointer-cast", "-Wno-conversion")
 
 
@@ -148,6 +157,60 @@ def test_a_run_that_never_ends_is_given_up(tmp_path: Path, elf: Path) -> None:
     image = firmware.link([*own, limited], "mps3-an547", tmp_path)
     done = run(image, tmp_path, image_of(1, "1.0.0"), b"", fault="hang")
     assert done.output.endswith("FAIL: the NPU was not done within the time limit\n") and done.status == 2
+    assert "ethos-u55-128: still running; STATUS 0x00000001" in done.line()
+
+
+def test_the_status_of_an_npu_that_failed_is_decoded(tmp_path: Path, elf: Path) -> None:
+    done = run(elf, tmp_path, image_of(1, "1.0.0"), b"", fault="bus")
+    assert done.status == 2 and "micronpu: STATUS of ethos-u55-128 is 0x" in done.output
+    assert "ethos-u55-128: bus abort: an address that it must not access" in done.line()
+    for word, said in (
+        (0x2804, "bus abort: an address that it must not access, or no memory (weights, AXI port 1)"),
+        (0x10, "command that it cannot parse"),
+        (0x88, "reset that has not ended; weights that it cannot decode"),
+        (0x22, "stopped, at the end; STATUS 0x00000022"),
+    ):
+        assert said in npu_status(word, "ethos-u55-128")
+    assert "AXI" not in npu_status(0x2804, "ethos-u85-256")
+
+
+def test_a_debugger_finds_the_npu_of_a_firmware_that_hangs(elf: Path) -> None:
+    """By the symbol of the table, which is not folded into the code."""
+    image, board = Elf.read(elf), Board()
+    place, base = image.symbol("micronpu_npu_places"), 0x48102000
+    board.memories[place] = bytearray(struct.pack("<I", base))
+    board.memories[base] = bytearray(struct.pack("<II", 0x10061000, 1) + bytes(0x20) + struct.pack("<I", 0x00000007))
+    with served(board) as address, Remote(address, 20) as remote:
+        assert npus_of(remote, image) == "ethos-u55: still running; STATUS 0x00000001"
+        del board.memories[base]
+        assert npus_of(remote, image) == ""
+
+
+def test_beats_that_the_npu_counts_are_printed(elf: Path, tmp_path: Path) -> None:
+    folder = elf.parent / "out"
+    more = (f"-I{folder}", f"-I{HERE / 'driver'}", "-DMICRONPU_RUNS=1")
+    own = [
+        p for p in elf.parent.glob("*.o") if not p.name.startswith(("micronpu_npu", "startup", "semihosting", "field"))
+    ]
+    own += [firmware.compile_source(folder / f"{name}.c", tmp_path, "cortex-m55", *more) for name in COUNTED]
+    own.append(firmware.compile_source(HERE / "field.c", tmp_path, "cortex-m55", *more, *FLAGS))
+    image = firmware.link(own, "mps3-an547", tmp_path, "-DBOARD_STACK")
+    done = run(image, tmp_path, image_of(1, "1.0.0"), b"")
+    found = measurement.read(done.output.encode(), "console")
+    (row,) = found.of(NPU)
+    assert row.ticks == sum(run.cycles for run in done.runs)
+    (npu_run,) = done.runs  # the tests' driver leaves all regions on the first port
+    reads, writes = (
+        sum(-(-sum(r.size for r in getattr(o, side) if r.region < REGIONS) // 8) for o in npu_run.operations)
+        for side in ("reads", "writes")
+    )
+    assert found.beats == {
+        "AXI0_RD_DATA_BEAT_RECEIVED": reads,
+        "AXI0_WR_DATA_BEAT_WRITTEN": writes,
+        "AXI1_RD_DATA_BEAT_RECEIVED": 0,
+        "AXI1_WR_DATA_BEAT_WRITTEN": 0,
+    }
+    assert reads > 100 and writes > 100
 
 
 RANGES = """

@@ -16,6 +16,7 @@ from micronpu.base.errors import OptionError
 from micronpu.base.files import read_file
 from micronpu.board.boards import BoardSpec, find_board
 from micronpu.board.elf import Elf
+from micronpu.board.faults import npu_in
 from micronpu.board.gdb import BoardError
 from micronpu.board.machine import Listener, Machine, RunListener
 from micronpu.board.model import PTE, BoardModel, LiteRtReference
@@ -32,7 +33,7 @@ Array = npt.NDArray[Any]
 _MEGA = 1e6
 _SHOWN = 12
 """Maximum number of a run's operations in a trace."""
-_ESTIMATE = "an estimate: what MACs and AXI ports need at least"
+_ESTIMATE = "an estimate: the least that MACs and AXI ports need; a report adds the wait for the chip's memories"
 
 
 class Rows(Protocol):
@@ -286,7 +287,8 @@ class Finished:
         if self.runs:
             told += f"; the NPU ran {plural(len(self.runs), 'time')}, {self.accesses} accesses to its registers; "
             told += f"{cycles:,} cycles ({_ESTIMATE})"
-        return told + "]"
+        npu = npu_in(self.output)
+        return told + (f"; {npu}]" if npu else "]")
 
     def to_dict(self) -> dict[str, Any]:
         runs = [{"cycles": r.cycles, "operations": len(r.operations), "fault": r.fault} for r in self.runs]

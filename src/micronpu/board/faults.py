@@ -1,6 +1,7 @@
 """Fault registers and source lines of a stopped core.
 
-Sources: Armv8-M Architecture Reference Manual (CFSR, HFSR, exception numbers and frames); the same in Armv7-M.
+Sources: Armv8-M Architecture Reference Manual (CFSR, HFSR, exception numbers and frames); the same in Armv7-M;
+ethosu55_interface.h of Arm's driver (STATUS of an Ethos-U).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import subprocess
 from collections.abc import Sequence
 
 from micronpu.board.elf import Elf
+from micronpu.board.gdb import BoardError
+from micronpu.board.registers import generations
 from micronpu.board.remote import LR, PC, SP, XPSR, RefusedError, Remote
 
 _EXCEPTIONS = {3: "hard fault", 4: "memory management fault", 5: "bus fault", 6: "usage fault", 7: "secure fault"}
@@ -40,6 +43,26 @@ _HFSR = {1: "vector table cannot be read (VECTTBL)", 31: "breakpoint without a d
 _RETURN = 0xFFFFFF
 """Upper bits of LR at the first instruction of a handler, when the frame is at the top of the stack."""
 _REPORTED = re.compile(r"FAULT cfsr 0x([0-9a-f]{1,8})\s+pc 0x([0-9a-f]{1,8})\s+lr 0x([0-9a-f]{1,8})")
+_PLACES = "micronpu_npu_places"
+"""The NPUs in `micronpu_npu.c`; their first word is the address of the registers."""
+_STATUS = {
+    "bus_status": "bus abort: an address that it must not access, or no memory",
+    "reset_status": "reset that has not ended",
+    "cmd_parse_error": "command that it cannot parse: the program is damaged, or for another Ethos-U",
+    "wd_fault": "weights that it cannot decode: they are damaged, or not in memory",
+    "ecc_fault": "ECC fault of its own memory",
+}
+_CHANNELS = {
+    0: "command stream",
+    1: "input",
+    2: "weights",
+    3: "biases and scales",
+    4: "reads of a copy",
+    8: "output",
+    9: "writes of a copy",
+}
+"""Source of a bus abort by faulting_channel, on Ethos-U55 and U65."""
+_STATUS_PRINTED = re.compile(r"STATUS of (ethos-[\w-]+) is 0x([0-9a-f]{8})")
 _TOOLS = ("arm-none-eabi-addr2line", "llvm-symbolizer", "gdb-addr2line", "addr2line")
 _TOOL_SECONDS = 30.0
 
@@ -79,6 +102,35 @@ def fault_in(text: str, elf: Elf) -> str:
         return ""
     cfsr, pc, lr = (int(word, 16) for word in match.groups())
     return f"fault: {decode(cfsr)}; at {place(elf, pc)}, called from {place(elf, lr & ~1)}"
+
+
+def npu_status(word: int, accelerator: str) -> str:
+    """Return the register STATUS of an Ethos-U as a clause."""
+    status = generations()["u55"].registers["STATUS"]
+    found = [text for name, text in _STATUS.items() if status.unpack(word, name)]
+    if status.unpack(word, "bus_status") and accelerator.startswith(("ethos-u55", "ethos-u65")):
+        channel, port = (status.unpack(word, f"faulting_{what}") for what in ("channel", "interface"))
+        found[0] += f" ({_CHANNELS.get(channel, f'channel {channel}')}, AXI port {port})"
+    if not found:
+        ended = status.unpack(word, "cmd_end_reached")
+        found = ["still running" if status.unpack(word, "state") else "stopped, at the end" if ended else "stopped"]
+    return f"{accelerator}: {'; '.join(found)}; STATUS {word:#010x}"
+
+
+def npu_in(text: str) -> str:
+    """The last state of an NPU that the start-up code of a deployed folder has printed; "" if there is none."""
+    matches = _STATUS_PRINTED.findall(text)
+    return npu_status(int(matches[-1][1], 16), matches[-1][0]) if matches else ""
+
+
+def npus_of(remote: Remote, elf: Elf) -> str:
+    """The state of the first NPU of a halted board; "" for a firmware that does not say where it is."""
+    try:
+        base = remote.word(elf.symbol(_PLACES))
+        name = next(name for name, one in generations().items() if one.product == remote.word(base + 0x28) >> 28)
+        return npu_status(remote.word(base + 4), f"ethos-{name}")
+    except (BoardError, StopIteration):
+        return ""
 
 
 def place(elf: Elf, address: int) -> str:

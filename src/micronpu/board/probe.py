@@ -15,7 +15,7 @@ from micronpu.base.errors import OptionError
 from micronpu.board import semihosting
 from micronpu.board.check import END_MARK, Difference, Rows, count_differences
 from micronpu.board.elf import Elf
-from micronpu.board.faults import fault_in, fault_of, place
+from micronpu.board.faults import fault_in, fault_of, npu_in, npus_of, place
 from micronpu.board.gdb import BoardError, SilentError, text_of
 from micronpu.board.printed import Array, Printed, read_printed
 from micronpu.board.remote import CPUID, PC, RefusedError, Remote
@@ -251,7 +251,7 @@ def run_on_probe(
             status, fault = run.to_the_end()
     output = run.output.replace(END_MARK, b"")
     text = output.decode(errors="replace")
-    fault = fault or fault_in(text, elf)
+    fault = fault or fault_in(text, elf) or npu_in(text)
     found = ProbeRun(image.name, f"{core} at {options.gdb}", status, output, note=note, fault=fault)
     found = replace(found, is_emulated=remote.is_emulated)
     return found if reference is None or found.fault else _compared(found, text, reference)
@@ -282,6 +282,8 @@ class _Run:
             over = END_MARK in self.output or (self._port is not None and verdict is not None)
             if over:
                 end = min(end, now + _GRACE)
+            if over and verdict is None and is_garbled(self.output):  # an end mark by chance
+                raise self._silent("")
             if now >= end or len(self.output) > _LONGEST:
                 fault = "" if over else self._out_of_time(has_ended=verdict is not None)
                 return int(bool(fault) or (verdict is not None and verdict[1] == b"FAIL")), fault
@@ -349,20 +351,26 @@ class _Run:
             if (fault := fault_of(remote, self._elf)) or has_ended:
                 return fault
             where = f"; the core is at {place(self._elf, remote.register(PC) & ~1)}"
+            where += f"; {npu}" if (npu := npus_of(remote, self._elf)) else ""
             raise self._silent(where)
         raise self._silent("; the core cannot be halted")
 
     def _silent(self, where: str) -> BoardError:
         last = self.output[-400:].decode(errors="replace").strip().splitlines()
-        odd = sum(byte > 126 or byte < 9 for byte in self.output)
         if not self.output:
             said = "The firmware has printed nothing"
             hint = "--serial PORT@BAUD if it prints to a UART; for semihosting, a firmware that is linked with it"
-        elif odd * 4 > len(self.output):
+        elif is_garbled(self.output):
             said, hint = f"The console has {len(self.output):,} bytes that are no text", "another baud rate"
         else:
             said, hint = f"The firmware has not ended, and its last line is {last[-1][:120]!r}", "a longer --time-limit"
         return BoardError(f"{said} within {self._seconds:g} seconds{where}.", hint=hint)
+
+
+def is_garbled(console: bytes) -> bool:
+    """Return True for bytes of a serial port at another baud rate: more than an eighth is no text."""
+    text = console.decode(errors="replace")
+    return sum(c == "\ufffd" or not (c.isprintable() or c in "\t\n\r\x04\x1b") for c in text) * 8 > len(text)
 
 
 def _compared(run: ProbeRun, text: str, reference: Reference) -> ProbeRun:
