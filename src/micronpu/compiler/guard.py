@@ -23,7 +23,7 @@ from micronpu.frontend.states import states_of
 from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.trial import SEEN, Trial
 from micronpu.quantize.unrounded import Layer, Row, Unrounded, Values, float_leaves, grid_limits, noise, rounded
-from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy, decibel_text, decibels
+from micronpu.report.accuracy import WRONG, Comparison, OutputAccuracy, ProgramAccuracy, decibel_text, decibels
 from micronpu.report.warnings import NOTE, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 from micronpu.upstream.torch import tree_leaves
@@ -32,8 +32,8 @@ FAR, NEAR = 10.0, 20.0
 """dB against float: below the first value a program is usually useless, below the second it deserves a look."""
 _SURE = 30.0
 """dB from which a single changed decision is explained by two nearly equal scores."""
-_WRONG, _FEW = 0.5, 0.125
-"""Shares of samples with another top-1 result: minimum for a warning, and minimum for a note."""
+_FEW = 0.125
+"""Minimum share of samples with another top-1 result for a note; `WRONG` is that for a warning."""
 _ROWS, _CALLS, _OWN = 4, 64, 16
 """Maximum number of samples for measuring operators, of calls of a recording, and of calls for errors of single
 results."""
@@ -190,7 +190,7 @@ def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) 
     if share is None or 1 - share <= _FEW or (against.sqnr >= _SURE and wrong < 2):
         return None
     return ReportWarning(
-        WARNING if 1 - share >= _WRONG else NOTE,
+        WARNING if 1 - share >= WRONG else NOTE,
         "other-answers",
         f"The largest score of output {number} is another one than in float in {wrong} of {against.rows} rows, "
         f"{accuracy.measured_on}, at {decibel_text(against.sqnr)}.",
@@ -228,7 +228,7 @@ def _other_integers(accuracy: ProgramAccuracy) -> ReportWarning | None:
     if share is None or 1 - share <= _FEW:
         return None
     return ReportWarning(
-        WARNING if 1 - share >= _WRONG else NOTE,
+        WARNING if 1 - share >= WRONG else NOTE,
         "other-answers",
         f"Of the integers that it gives, {1 - share:.0%} are others than in float, {accuracy.measured_on}.",
         "the scores behind them as an output, whose noise tells more; micronpu.blame(model, data)",

@@ -159,6 +159,7 @@ class Tried:
         calibrated: the float model with its observers, if further corrections are possible; they consume it.
         lost: loss of the user's metric against the float model; 0 without a metric.
         decides_alike: True if all decisions are known to equal the float model's.
+        decides_otherwise: True if most decisions differ from the float model's, at any dB.
     """
 
     activations: str
@@ -171,6 +172,7 @@ class Tried:
     price: Price | None = None
     lost: float = 0.0
     decides_alike: bool = False
+    decides_otherwise: bool = False
 
     @property
     def name(self) -> str:
@@ -185,8 +187,8 @@ class Tried:
 
     @property
     def is_near(self) -> bool:
-        """Return True if it is near float by the outputs, and as good by the user's metric."""
-        return self.lost < _LOST and self.fidelity.score >= NEAR
+        """Return True if it is near float by the outputs and by decisions, and as good by the user's metric."""
+        return self.lost < _LOST and self.fidelity.score >= NEAR and not self.decides_otherwise
 
     @property
     def serves(self) -> bool:
@@ -355,13 +357,24 @@ class Search:
         results = run_recordings(module, self.trial.recordings) if results is None else results
         fidelity = self.fidelity_of(self.trial, results)
         between = not self.allowed.is_accurate and FAR <= fidelity.score < NEAR
-        accuracy = compared(results, self.trial) if self.trial.metric is not None or between else None
+        accuracy = compared(results, self.trial) if self.trial.metric is not None or fidelity.score >= FAR else None
         metric = accuracy.metric if accuracy is not None else None
         lost = 0.0
         if metric is not None:
             lost = (metric.float_model - metric.quantized) * (1 if metric.larger_is_better else -1)
         alike = between and accuracy is not None and accuracy.agreement in (None, 1.0)
-        return Tried(activations, module, settings, fidelity, names, more, lost=lost, decides_alike=alike)
+        differs = accuracy is not None and accuracy.decides_otherwise
+        return Tried(
+            activations,
+            module,
+            settings,
+            fidelity,
+            names,
+            more,
+            lost=lost,
+            decides_alike=alike,
+            decides_otherwise=differs,
+        )
 
     @staticmethod
     def fidelity_of(trial: Trial, results: Sequence[Sequence[Row]]) -> Fidelity:
@@ -505,7 +518,8 @@ class Search:
 
     def on_core(self, best: Tried, most: float) -> Tried:
         """Return the program with small operators in float on the core, if that removes much noise."""
-        if best.fidelity.score >= _CLOSE or has_loops(best.module):
+        is_close = best.fidelity.score >= _CLOSE and not best.decides_otherwise
+        if is_close or has_loops(best.module):
             return best
         sensitivity = Sensitivity(best.module, self.work, self.for_order(best.module)[0], wide=False)
         parts = path = frozenset[str]()

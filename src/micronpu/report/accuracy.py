@@ -18,6 +18,8 @@ Array = npt.NDArray[Any]
 
 LEAST, LEAST_RECORDINGS = 16, 8
 """Number of calibration samples, and of recordings of a model with states, from which on some are held out."""
+WRONG = 0.5
+"""Share of samples with another top-1 result from which a program decides otherwise."""
 _LISTED = 8
 """Maximum number of samples that are listed by number."""
 
@@ -90,6 +92,12 @@ class Comparison:
     def agreement(self) -> float | None:
         """Return `agreeing` divided by the number of samples, 0 to 1."""
         return None if self.agreeing is None or not self.rows else self.agreeing / self.rows
+
+    @property
+    def decides_otherwise(self) -> bool:
+        """Return True if top-1 differs in half of the samples or more, and in at least two."""
+        share = self.agreement
+        return share is not None and 1 - share >= WRONG and self.rows - (self.agreeing or 0) >= 2
 
     @property
     def agreement_interval(self) -> tuple[float, float] | None:
@@ -220,6 +228,11 @@ class ProgramAccuracy:
         known = [o.float_model.agreement for o in self.outputs if o.float_model is not None]
         shares = [share for share in (*known, self.integers) if share is not None]
         return min(shares) if shares else None
+
+    @property
+    def decides_otherwise(self) -> bool:
+        """Return True if an output's top-1 results are mostly others than the float model's."""
+        return any(o.float_model is not None and o.float_model.decides_otherwise for o in self.outputs)
 
     @property
     def sqnr(self) -> float | None:

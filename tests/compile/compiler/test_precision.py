@@ -71,6 +71,18 @@ def compiled(model: nn.Module, data: list[torch.Tensor], target: str, **options:
         return micronpu.compile(model.eval(), data[0], target, calibration=data, **options)
 
 
+@pytest.mark.parametrize("target", ["ethos-u85-256", "cortex-m55"])
+def test_int8_does_not_serve_where_most_answers_change(target):
+    class Uniform(Plain):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(super().forward(x) * 0.01, -1)
+
+    data = rows(1, 3, 8, 8)
+    int8, auto = (compiled(Uniform(), data, target, quantization=how).report for how in ("int8", "auto"))
+    assert int8.accuracy.sqnr > 30 and [w.rule for w in int8.warnings] == ["other-answers"]
+    assert auto.accuracy.agreement == 1.0 and not auto.warnings and auto.accuracy.sqnr > 60
+
+
 def milliseconds(program: micronpu.CompiledProgram) -> float:
     return sum(t.milliseconds for t in program.report.latency)
 
