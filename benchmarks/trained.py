@@ -28,7 +28,7 @@ CALIBRATION_ROWS = 100
 BATCH = 64
 
 Done = Callable[[int], None]
-"""Told how many rows more are done."""
+"""ReplayedOffers how many rows more are done."""
 
 
 def quiet(rows: int) -> None:

@@ -112,8 +112,8 @@ def native(site: Path) -> None:
     )
     command = [sys.executable, "-c", program, str(site), metadata.version("executorch"), str(folder)]
     subprocess.run(command, check=True, env={**os.environ, "CXX": COMPILER})
-    told = json.loads((folder / build.PREBUILT_TOLD).read_text())
-    (folder / build.PREBUILT_TOLD).write_text(json.dumps(told | {"platform": "linux-aarch64"}))
+    reported = json.loads((folder / build.PREBUILT_MANIFEST).read_text())
+    (folder / build.PREBUILT_MANIFEST).write_text(json.dumps(reported | {"platform": "linux-aarch64"}))
 
 
 def run(kinds: Sequence[str]) -> int:

@@ -244,9 +244,9 @@ def test_methods_one_by_one(tmp_path: Path) -> None:
     path = program.save(tmp_path / "both.pte")
     done = CliRunner().invoke(app, ["board", "run", str(path), "--json"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)["methods"]
-    assert [one["equal"] for one in told] == [True, True] and "method only" in told[1]["name"]
-    assert all(one["runs"] >= 4 for one in told)
+    reported = json.loads(done.stdout)["methods"]
+    assert [one["equal"] for one in reported] == [True, True] and "method only" in reported[1]["name"]
+    assert all(one["runs"] >= 4 for one in reported)
     with program.board(method="only") as board:
         rows = np.arange(8, dtype=np.int8).reshape(1, 8)
         assert np.array_equal(board.run(rows)[0], program.run(torch.from_numpy(rows), method="only").numpy())

@@ -38,8 +38,8 @@ def host_sizes(folder: Path) -> pools.Sizes:
     )
     flags = ("g++", "-std=c++17", f"-I{HERE}", *firmware.executorch_flags())
     host([*flags, str(folder / "sizes.cpp"), "-o", str(folder / "sizes")])
-    told = re.findall(r"^(\w+) (\d+)$", host([str(folder / "sizes")]), re.MULTILINE)
-    return pools.Sizes(**{name: int(value) for name, value in told})
+    reported = re.findall(r"^(\w+) (\d+)$", host([str(folder / "sizes")]), re.MULTILINE)
+    return pools.Sizes(**{name: int(value) for name, value in reported})
 
 
 def sized(folder: Path, given: Mapping[str, tuple[int, int]] | None = None) -> Path:

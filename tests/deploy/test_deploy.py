@@ -142,10 +142,10 @@ def test_borders_from_the_carried_graph() -> None:
     assert borders_of(plan, carried, None) == borders_of(plan, summary.named_data, None)
 
 
-@pytest.mark.parametrize("told", [b'{"inputs": [], "outputs": []}', b'{"inputs": [null], "outputs": [[]]}', b"[]"])
-def test_damaged_borders_are_a_sentence(told: bytes) -> None:
+@pytest.mark.parametrize("reported", [b'{"inputs": [], "outputs": []}', b'{"inputs": [null], "outputs": [[]]}', b"[]"])
+def test_damaged_borders_are_a_sentence(reported: bytes) -> None:
     with pytest.raises(PayloadError, match="integer inputs and outputs is damaged"):
-        borders_of(plan_of("neutron"), {BORDERS_KEY: told}, None)
+        borders_of(plan_of("neutron"), {BORDERS_KEY: reported}, None)
 
 
 @pytest.mark.parametrize("kind", programs.KINDS)
@@ -397,10 +397,10 @@ def test_command(tmp_path: Path) -> None:
         "finally:\n    print([m for m in ('torch', 'executorch') if m in sys.modules])"
     )
     command = [sys.executable, "-c", script, "deploy", str(tmp_path / "model.pte"), "-o", str(tmp_path / "out")]
-    told = host([*command, "--for", "corstone300", "--vectors", str(tmp_path / "vectors.npz")])
+    reported = host([*command, "--for", "corstone300", "--vectors", str(tmp_path / "vectors.npz")])
     files = sum(path.is_file() for path in (tmp_path / "out").rglob("*"))
-    assert f"{files} files, 4 golden vectors" in told and files > 30
-    assert told.endswith("[]\n")
+    assert f"{files} files, 4 golden vectors" in reported and files > 30
+    assert reported.endswith("[]\n")
     program.deploy(tmp_path / "own", target="corstone300", vectors={"x": rows, "output_0": outputs})
     for path in (tmp_path / "own").iterdir():
         if path.is_file() and "vectors" not in path.name and path.suffix != ".md":
@@ -498,12 +498,14 @@ def test_states(kind: str, tmp_path: Path) -> None:
     made = programs.program(kind)
     made.deploy(tmp_path / "firmware")
     header = (tmp_path / "firmware" / "model.h").read_text()
-    told = {n: int(v) for n, v in re.findall(r"^#define MODEL_(STATE\w*|PLANNED_1_BYTES) \(?(-?\d+)\)?$", header, re.M)}
+    reported = {
+        n: int(v) for n, v in re.findall(r"^#define MODEL_(STATE\w*|PLANNED_1_BYTES) \(?(-?\d+)\)?$", header, re.M)
+    }
     (state,) = made.states
-    assert told["STATES"] == 1
-    assert told["STATE_BYTES"] == told["STATE_0_BYTES"] == state.bytes == 48
-    assert told["STATE_0_ZERO_POINT"] == state.zero_point
-    assert told["STATE_0_OFFSET"] + 48 <= told["PLANNED_1_BYTES"]
+    assert reported["STATES"] == 1
+    assert reported["STATE_BYTES"] == reported["STATE_0_BYTES"] == state.bytes == 48
+    assert reported["STATE_0_ZERO_POINT"] == state.zero_point
+    assert reported["STATE_0_OFFSET"] + 48 <= reported["PLANNED_1_BYTES"]
     (shown,) = inspect_pte(made.buffer).states["forward"]
     assert (shown.name, shown.shape, shown.element) == ("ring", (1, 8, 6), "int8")
     main = tmp_path / "main.c"
@@ -515,7 +517,7 @@ def test_states(kind: str, tmp_path: Path) -> None:
     )
     host(["cc", "-I", str(tmp_path / "firmware"), str(main), "-o", str(tmp_path / "main")])
     memory = np.array(host([str(tmp_path / "main")]).split(), np.uint8)
-    own = slice(told["STATE_0_OFFSET"], told["STATE_0_OFFSET"] + 48)
+    own = slice(reported["STATE_0_OFFSET"], reported["STATE_0_OFFSET"] + 48)
     assert np.array_equal(memory[own].view(np.int8), state.initial.numpy().reshape(-1))
     assert set(np.delete(memory, own)) == {1}
     assert "`ring`" in (tmp_path / "firmware" / "README.md").read_text()

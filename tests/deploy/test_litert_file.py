@@ -99,8 +99,8 @@ def test_names_and_order_of_several_inputs() -> None:
 
 def test_metadata() -> None:
     model = model_of(programs.program("ethosu").to_litert())
-    (told,) = [model.buffers[m.buffer].data for m in model.metadata if m.name == b"micronpu"]
-    assert json.loads(bytes(told)) == {
+    (reported,) = [model.buffers[m.buffer].data for m in model.metadata if m.name == b"micronpu"]
+    assert json.loads(bytes(reported)) == {
         "micronpu": micronpu.__version__,
         "inputs": ["inputs_0"],
         "outputs": ["output_0"],

@@ -52,9 +52,9 @@ def _check_stack(output: str, vectors: int, what: str) -> None:
     depth = re.fullmatch(rf"PASS: {vectors} vectors, 0 elements differ\nstack: (\d+) bytes\n", output)
     assert depth is not None, output
     page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
-    told = re.search(rf"{what} takes ([\d,]+) bytes".replace(" ", r"\s+"), page)
-    assert told is not None, what
-    assert int(told[1].replace(",", "")) - 256 <= int(depth[1]) <= int(told[1].replace(",", ""))
+    reported = re.search(rf"{what} takes ([\d,]+) bytes".replace(" ", r"\s+"), page)
+    assert reported is not None, what
+    assert int(reported[1].replace(",", "")) - 256 <= int(depth[1]) <= int(reported[1].replace(",", ""))
 
 
 CLOCK = 0x140
@@ -104,8 +104,8 @@ def test_from_the_folder_to_pass(installation: Path, tmp_path: Path, monkeypatch
         patch.setattr(Npu, "store", logged_store)
         done = runner.run(folder)
     # Once to start it and once a vector, and nobody touches it while its clock rests.
-    told_off = re.fullmatch(r"(on( load| store)+ off ?){5}", " ".join(used))
-    assert told_off is not None, used
+    rejected = re.fullmatch(r"(on( load| store)+ off ?){5}", " ".join(used))
+    assert rejected is not None, used
     _check_stack(done.output, 4, "a program of the NPU")
     assert done.status == 0 and len(done.runs) == 4
     done = runner.run(folder, npu="ethos-u55-256")

@@ -140,8 +140,8 @@ def test_the_command(log: bytes, stepped: bytes, tmp_path: Path) -> None:
         assert list(arrays) == ["output_0"] and len(arrays["output_0"]) == 4
     assert (folder / "run.etdump").read_bytes() == read_printed(log, "log").etdump
     done = CliRunner().invoke(app, ["board", "log", str(path), "--json"])
-    told = json.loads(done.output)
-    assert told["wrote"] == [] and told["etdump_bytes"] > 0 and "output_0" in told["arrays"]["two"]
+    reported = json.loads(done.output)
+    assert reported["wrote"] == [] and reported["etdump_bytes"] > 0 and "output_0" in reported["arrays"]["two"]
     path.write_bytes(stepped)
     done = CliRunner().invoke(app, ["board", "log", str(path), "-o", str(folder)])
     assert done.exit_code == 0 and (folder / "two_values.npz").is_file(), done.output

@@ -122,9 +122,9 @@ def test_the_stack_is_as_deep_as_the_page_says(elf: Path, tmp_path: Path) -> Non
     done = run(elf, tmp_path, image_of(1, "1.0.0"), b"")
     depth = re.search(r"stack: (\d+) bytes\n$", done.output)
     page = (HERE.parents[1] / "docs" / "deploy.md").read_text(encoding="utf-8")
-    told = re.search(r"without ExecuTorch take ([\d,]+) bytes of stack", page)
-    assert depth is not None and told is not None
-    assert int(told[1].replace(",", "")) - 256 <= int(depth[1]) <= int(told[1].replace(",", ""))
+    reported = re.search(r"without ExecuTorch take ([\d,]+) bytes of stack", page)
+    assert depth is not None and reported is not None
+    assert int(reported[1].replace(",", "")) - 256 <= int(depth[1]) <= int(reported[1].replace(",", ""))
 
 
 def test_another_npu_is_noticed_before_the_first_run(elf: Path, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ int main(void) {
 """
 
 
-def test_the_cache_is_told_of_the_pools_and_of_nothing_else(tmp_path: Path) -> None:
+def test_the_cache_key_has_the_pools_and_nothing_else(tmp_path: Path) -> None:
     """Ranges of the driver are whole memories: what only the core reads, such as the program, stays as it is."""
     firmware.need("gcc")
     chip = micronpu.chips.shipped_chips()["alif-e8-hp"]

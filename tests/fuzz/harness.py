@@ -119,12 +119,12 @@ def _batch(target: Target, seed: int, first: int, last: int, logs: Path, counts:
         os.close(receiving)
         _work(target, seed, first, last, at, sending)
     os.close(sending)
-    told = _listen(receiving, pid)
+    reported = _listen(receiving, pid)
     os.close(receiving)
     _, status, usage = os.wait4(pid, 0)
-    hung = told.hung or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF)
+    hung = reported.hung or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF)
     counts.peak_megabytes = max(counts.peak_megabytes, usage.ru_maxrss // 1024)
-    for line in told.lines:
+    for line in reported.lines:
         kind, _, what = line.partition("\t")
         if kind == "defect":
             counts.outcomes["defect"] += 1
@@ -150,12 +150,12 @@ def _batch(target: Target, seed: int, first: int, last: int, logs: Path, counts:
 
 
 @dataclass
-class _Told:
+class _Reported:
     lines: list[str]
     hung: bool
 
 
-def _listen(receiving: int, pid: int) -> _Told:
+def _listen(receiving: int, pid: int) -> _Reported:
     """What the process tells until it ends, or hangs and is ended."""
     buffer = bytearray()
     hung = False
@@ -169,7 +169,7 @@ def _listen(receiving: int, pid: int) -> _Told:
         if not part:
             break
         buffer += part
-    return _Told([line for line in buffer.decode("utf-8", "replace").split("\n") if line], hung)
+    return _Reported([line for line in buffer.decode("utf-8", "replace").split("\n") if line], hung)
 
 
 def _work(target: Target, seed: int, first: int, last: int, at: mmap.mmap, sending: int) -> None:

@@ -31,7 +31,7 @@ def test_mutations_are_the_same_every_time():
     assert mutate_text(b"a = 1\nb = 2", random.Random(5)) == mutate_text(b"a = 1\nb = 2", random.Random(5))
 
 
-def test_the_harness_tells_crashes_hangs_refusals_and_defects_apart(tmp_path, monkeypatch):
+def test_the_harness_distinguishes_crashes_hangs_refusals_and_defects(tmp_path, monkeypatch):
     """The files are their own numbers."""
     import os
     import time

@@ -234,8 +234,8 @@ def main() -> None:
         for target in options.targets:
             row = look(seed, target)
             rows.append(row)
-            told = row.get("refused") or f"{row['micronpu']} {row['wrong'] or ''}"
-            print(f"{seed} {target}: {told}", flush=True)
+            reported = row.get("refused") or f"{row['micronpu']} {row['wrong'] or ''}"
+            print(f"{seed} {target}: {reported}", flush=True)
             if options.out:
                 options.out.write_text(json.dumps(rows, indent=1) + "\n")
     wrong = sum(bool(row.get("wrong")) for row in rows)

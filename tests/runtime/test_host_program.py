@@ -472,7 +472,7 @@ def test_signature_and_names(tmp_path):
         HostProgram(path, method="backward")
 
 
-def test_an_exception_in_the_simulator_is_told_and_interrupts_pass_through(monkeypatch):
+def test_an_exception_in_the_simulator_is_reported_and_interrupts_pass_through(monkeypatch):
     from micronpu.host.litert_executor import LiteRtProgram
 
     program = HostProgram(add_pte())

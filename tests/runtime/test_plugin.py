@@ -94,7 +94,7 @@ def test_a_changed_source_gives_another_library(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_terminal_is_told_of_the_first_build(terminal, monkeypatch, tmp_path, capsys):
+def test_a_terminal_reports_the_first_build(terminal, monkeypatch, tmp_path, capsys):
     def compile_(*arguments):
         (library := arguments[-1] / "library.so").write_bytes(b"")
         return library
@@ -284,15 +284,15 @@ def test_libraries_of_the_package_are_taken_where_they_fit(with_libraries, monke
 
 
 def _other_executorch(folder):
-    told = json.loads((folder / "prebuilt.json").read_text())
-    assert told["libraries"]["libmicronpu"]["executorch"] == importlib.metadata.version("executorch")
-    told["libraries"]["libmicronpu"]["executorch"] = "1.5.0rc1"
-    (folder / "prebuilt.json").write_text(json.dumps(told))
+    reported = json.loads((folder / "prebuilt.json").read_text())
+    assert reported["libraries"]["libmicronpu"]["executorch"] == importlib.metadata.version("executorch")
+    reported["libraries"]["libmicronpu"]["executorch"] = "1.5.0rc1"
+    (folder / "prebuilt.json").write_text(json.dumps(reported))
 
 
 def _other_platform(folder):
-    told = json.loads((folder / "prebuilt.json").read_text())
-    (folder / "prebuilt.json").write_text(json.dumps(told | {"platform": "linux-riscv64"}))
+    reported = json.loads((folder / "prebuilt.json").read_text())
+    (folder / "prebuilt.json").write_text(json.dumps(reported | {"platform": "linux-riscv64"}))
 
 
 @pytest.mark.parametrize(

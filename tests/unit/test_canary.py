@@ -53,7 +53,7 @@ def other_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("micronpu.cli.doctor.all_shims", lambda: (Shim("torch.nothing:at_all", "nothing works"),))
 
 
-def test_the_doctor_tells_of_misfits_where_a_version_is_another(canary: Any, other_torch: None) -> None:
+def test_the_doctor_reports_misfits_where_a_version_differs(canary: Any, other_torch: None) -> None:
     done = CliRunner().invoke(app, ["doctor", "--json"])
     findings = {f["name"]: f for f in json.loads(done.stdout)["findings"]}
     assert findings["torch's private names"]["found"] == f"2.99.1, tested with {SEEN['torch']}"

@@ -93,11 +93,11 @@ def words_of(module: Sequence[ast.AST]) -> list[tuple[int, str]]:
 
     Doc-strings and the strings behind attributes are for readers, and may give examples.
     """
-    told = {id(node.value) for node in module if isinstance(node, ast.Expr)}
+    reported = {id(node.value) for node in module if isinstance(node, ast.Expr)}
     found: list[tuple[int, str]] = []
     for node in module:
         line = getattr(node, "lineno", 0)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in reported:
             found.append((line, node.value))
         elif isinstance(node, ast.Name):
             found.append((line, node.id))

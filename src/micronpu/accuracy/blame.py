@@ -65,20 +65,20 @@ def blame(
         OptionError: an option does not fit the target, or there is no such order.
     """
     check_listener(listener)
-    tell = listener or (lambda name, part: None)
+    notify = listener or (lambda name, part: None)
     if isinstance(data, Iterator):
         data = list(in_turn(data, "blame"))
     subject = Subject.of(model, data, target, calibration, example_inputs, options)
     how = Quantization.of(quantization)
     chosen = subject.quantizer(how)
-    tell("export", 0.0)
+    notify("export", 0.0)
     rows = subject.rows
     batches = rows if subject.ranges is None else subject.ranges
-    tell("export", 1.0)
-    found = subject.measured(chosen, batches, rows, tell)
+    notify("export", 1.0)
+    found = subject.measured(chosen, batches, rows, notify)
     names = {n.name for n in subject.module.graph.nodes}
     choices = _Choices(how.per_channel, subject.has_int16)
-    layers = tuple(_told(layer, found, names, choices) for layer in found.layers if layer.adds)
+    layers = tuple(_layer_error(layer, found, names, choices) for layer in found.layers if layer.adds)
     return Blame(
         target=target,
         rows=len(rows),
@@ -98,7 +98,7 @@ class _Choices:
     has_int16: bool
 
 
-def _told(layer: Layer, found: SideBySide, names: set[str], choices: _Choices) -> LayerError:
+def _layer_error(layer: Layer, found: SideBySide, names: set[str], choices: _Choices) -> LayerError:
     origin = origin_of(layer.first)
     node = layer.first.name
     moved = sum(other.moved for other in found.layers)

@@ -82,7 +82,7 @@ def evaluate(
         )
     check_listener(listener)
     check_type("quantized", quantized, nn.Module, type(None), hint="program.quantized")
-    tell = listener or (lambda name, part: None)
+    notify = listener or (lambda name, part: None)
     if metric is not None and labels is None:
         raise OptionError("A metric is given, and no labels to compute it with.", hint="labels=..., or no metric")
     chosen = metric_of(metric or "top1") if labels is not None else None
@@ -97,15 +97,15 @@ def evaluate(
         begins = sequences.begins if sequences is not None else frozenset()
         inputs = tuple(_joined([r[i].numpy() for r in rows], _batch(rows[0])) for i in range(len(rows[0])))
         runs: dict[str, Callable[[], Array]] = {
-            "float": lambda: run_float(checked_module(model), rows, output, lambda part: tell("float", part), begins)
+            "float": lambda: run_float(checked_module(model), rows, output, lambda part: notify("float", part), begins)
         }
         if quantized is not None:
-            runs["quantized"] = lambda: _run_quantized(quantized, rows, output, finished, tell, begins)
+            runs["quantized"] = lambda: _run_quantized(quantized, rows, output, finished, notify, begins)
         runs["program"] = lambda: _run_rows(
             lambda row: finished.run(row, output),
             rows,
             output,
-            lambda part: tell("program", part),
+            lambda part: notify("program", part),
             begins,
             finished.reset,
         )
@@ -311,7 +311,7 @@ def _run_rows(
     run: Callable[[Row], Any],
     rows: Sequence[Row],
     output: int,
-    tell: Callable[[float], None],
+    notify: Callable[[float], None],
     begins: Collection[int] = (),
     reset: Callable[[], None] = lambda: None,
 ) -> Array:
@@ -325,10 +325,10 @@ def _run_rows(
         if number in begins:
             reset()
         if number % 16 == 0:
-            tell(number / len(rows))
+            notify(number / len(rows))
         result = run(row)
         found.append(result if isinstance(result, np.ndarray) else _tensor(result, output).detach().numpy())
-    tell(1.0)
+    notify(1.0)
     return _joined(found, _batch(rows[0]))
 
 
@@ -336,7 +336,7 @@ def run_float(
     module: Callable[..., Any],
     rows: Sequence[Row],
     output: int = 0,
-    tell: Callable[[float], None] = lambda part: None,
+    notify: Callable[[float], None] = lambda part: None,
     begins: Collection[int] = (),
 ) -> Array:
     """Return a float model's outputs for all samples, [N, ...], in batches if that gives the same results.
@@ -352,12 +352,12 @@ def run_float(
             if not begins and _takes_batches(module, rows, output):
                 found = []
                 for start in range(0, len(rows), BATCH):
-                    tell(start / len(rows))
+                    notify(start / len(rows))
                     batch = [torch.cat(parts) for parts in zip(*rows[start : start + BATCH], strict=True)]
                     found.append(_tensor(module(*batch), output).numpy())
-                tell(1.0)
+                notify(1.0)
                 return np.concatenate(found)
-            return _run_rows(lambda row: module(*row), rows, output, tell, begins, reset)
+            return _run_rows(lambda row: module(*row), rows, output, notify, begins, reset)
         except (ModelError, OptionError):
             raise
         except (Exception, SystemExit) as error:  # a forward that calls sys.exit must not end the user's process
@@ -383,7 +383,7 @@ def _takes_batches(module: Callable[..., Any], rows: Sequence[Row], output: int)
 
 
 def _run_quantized(
-    module: nn.Module, rows: Sequence[Row], output: int, finished: _Finished, tell: Listener, begins: Collection[int]
+    module: nn.Module, rows: Sequence[Row], output: int, finished: _Finished, notify: Listener, begins: Collection[int]
 ) -> Array:
     """Run the quantized model, whose inputs and outputs are integers if the program's are."""
 
@@ -392,7 +392,7 @@ def _run_quantized(
         return finished.as_float(_tensor(module(*given), output).numpy(), output)
 
     with torch.no_grad(), quiet(), one_thread(), begun_anew(module) as reset:
-        return _run_rows(run, rows, output, lambda part: tell("quantized", part), begins, reset)
+        return _run_rows(run, rows, output, lambda part: notify("quantized", part), begins, reset)
 
 
 class _Finished:

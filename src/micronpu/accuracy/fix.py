@@ -153,7 +153,7 @@ class _Fix:
         self.start, self.budget = start, budget
         self.longest, self.begun = 0.0, start
         self.untried: list[str] = []
-        self.tell = listener or (lambda name, part: None)
+        self.notify = listener or (lambda name, part: None)
 
     def trial_of(self, rows: Sequence[Row]) -> Trial:
         """Return the samples, each with its perturbed copies, and the float model's results for them."""
@@ -190,7 +190,7 @@ class _Fix:
         """True if another program like the previous ones, with its price, is expected to finish within the budget."""
         now = time.perf_counter()
         self.longest = max(self.longest, now - self.begun)
-        self.tell("fix", min((now - self.start) / self.budget, 1.0))
+        self.notify("fix", min((now - self.start) / self.budget, 1.0))
         if now + 2 * self.longest < self.start + self.budget:
             self.begun = now
             return True

@@ -106,7 +106,7 @@ class Subject:
         quantizer: StaticQuantizer,
         batches: Sequence[Row],
         rows: Iterable[Row],
-        tell: Listener = lambda name, part: None,
+        notify: Listener = lambda name, part: None,
         *,
         follow: bool = True,
     ) -> SideBySide:
@@ -119,7 +119,7 @@ class Subject:
         listed = list(rows)
         with quiet():  # torch warns about its own copying
             own = copy.deepcopy(self.module)
-        prepared = calibrated(own, [batches], quantizer, lambda done: tell("quantize", done / max(len(batches), 1)))
+        prepared = calibrated(own, [batches], quantizer, lambda done: notify("quantize", done / max(len(batches), 1)))
         with quiet():
             exact = copy.deepcopy(prepared)
         for parameter in exact.parameters():
@@ -127,10 +127,10 @@ class Subject:
         with quiet(), one_thread():
             found = SideBySide(exact, converted(prepared, batches, quantizer.settings.corrections))
             for number, row in enumerate(listed):
-                tell("blame", number / len(listed))
+                notify("blame", number / len(listed))
                 found.add(row, follow=follow)
             found.settle()
-            tell("blame", 1.0)
+            notify("blame", 1.0)
         return found
 
 

@@ -111,13 +111,13 @@ class _Trials:
         self._module, self._examples, self._target = module, examples, target
         self._rows, self._quantization, self._options = rows, quantization, options
 
-    def run(self, start: float, tell: Listener) -> Advice:
-        tell("advise", 0.0)
+    def run(self, start: float, notify: Listener) -> Advice:
+        notify("advise", 0.0)
         report = self._compiled(self._module, self._quantization)
         price = Price.of(report)
         ideas: list[tuple[Idea, Change | None]] = []
         for number, change in enumerate(CHANGES if price.cycles is not None else ()):
-            tell("advise", (number + 1) / (len(CHANGES) + 3))
+            notify("advise", (number + 1) / (len(CHANGES) + 3))
             module = self._copy()
             places = change.edit(module)
             if places:
@@ -125,9 +125,9 @@ class _Trials:
         if price.cycles is not None and self._has_float_io():
             ideas.append((self._integers(price), None))
         ideas.sort(key=lambda idea: idea[0].ratio if idea[0].ratio is not None else float("inf"))
-        tell("advise", 1 - 1 / (len(CHANGES) + 3))
+        notify("advise", 1 - 1 / (len(CHANGES) + 3))
         together = self._together([c for idea, c in ideas if idea.is_worth and c is not None], price)
-        tell("advise", 1.0)
+        notify("advise", 1.0)
         return Advice(
             target=self._target,
             price=price,

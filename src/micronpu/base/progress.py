@@ -38,9 +38,9 @@ def notebook_listener() -> Callable[[str, float], None] | None:
         return None
     width = max(map(len, STEPS.values())) + len(" 100 %")
 
-    def tell(name: str, part: float) -> None:
+    def notify(name: str, part: float) -> None:
         text = f"{STEPS.get(name, name)} {part:.0%}" if part < 1 else ""
         sys.stdout.write(f"\r{text:{width}}\r{text}")
         sys.stdout.flush()
 
-    return tell
+    return notify

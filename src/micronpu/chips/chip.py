@@ -229,8 +229,8 @@ def parse_chip(text: str, where: str, file: str = "") -> Chip:
 
 
 def _instructions(core: ChipSection) -> str:
-    told = core.optional_text("instructions")
-    return find_core(core.text("name"), told).instructions.value if told else ""
+    given = core.optional_text("instructions")
+    return find_core(core.text("name"), given).instructions.value if given else ""
 
 
 def _board(section: ChipSection) -> EmulatedBoard:

@@ -289,8 +289,8 @@ def _run_in_nsys(board: NsysBoard, vectors: str | None, reference: Path | None, 
 def _show(outcomes: Sequence[Outcome], *, json: bool, seconds: float | None = None) -> None:
     """Print the outcome of each method."""
     if json:
-        told = outcomes[0].to_dict() if len(outcomes) == 1 else {"methods": [one.to_dict() for one in outcomes]}
-        console.print_json(told | ({} if seconds is None else {"seconds": round(seconds, 3)}))
+        data = outcomes[0].to_dict() if len(outcomes) == 1 else {"methods": [one.to_dict() for one in outcomes]}
+        console.print_json(data | ({} if seconds is None else {"seconds": round(seconds, 3)}))
     else:
         for outcome in outcomes:
             for line in outcome.lines():
@@ -429,10 +429,10 @@ def install(
     """Fetch Arm's inference runners from PyPI: pinned by hash; nothing is executed."""
     from micronpu.board import runners
 
-    told = runners.package()
+    data = runners.package()
     folder = runners.install(wheel)
     console.output().print(
-        Text(f"Installed {len(told.runners)} runners of {told.name} {told.version} ({told.licence}) in {folder}."),
+        Text(f"Installed {len(data.runners)} runners of {data.name} {data.version} ({data.licence}) in {folder}."),
         soft_wrap=True,
     )
 

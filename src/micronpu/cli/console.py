@@ -145,9 +145,9 @@ def warn(warnings: Iterable[ReportWarning]) -> None:
             errors().print(Text(f"Warning: {warning}", style="bold yellow"), soft_wrap=True)
 
 
-def print_json(told: Any) -> None:
+def print_json(data: Any) -> None:
     """Print JSON on standard output, even with ``--quiet``."""
-    typer.echo(json.dumps(told, indent=2))
+    typer.echo(json.dumps(data, indent=2))
 
 
 def json_path(json: bool, report_json: Path | None) -> Path | None:
@@ -235,12 +235,12 @@ def progress() -> Iterator[Listener]:
     with Progress(*columns, console=console, transient=True) as bar:
         tasks: dict[str, TaskID] = {}
 
-        def tell(name: str, part: float) -> None:
+        def notify(name: str, part: float) -> None:
             if name not in tasks:
                 tasks[name] = bar.add_task(STEPS.get(name, name), total=1.0)
             bar.update(tasks[name], completed=part)
 
-        yield tell
+        yield notify
 
 
 def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
@@ -254,7 +254,7 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         global _quiet
         _quiet = bool(kwargs.pop("quiet", False))
-        CACHE.tell = lambda sentence: errors().print(Text(f"Note: {sentence}"), soft_wrap=True)
+        CACHE.notify = lambda sentence: errors().print(Text(f"Note: {sentence}"), soft_wrap=True)
         try:
             _check_current_folder()
             with CACHE.left_out() if kwargs.get("no_cache") else contextlib.nullcontext():
@@ -274,7 +274,7 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
             hint = "" if kwargs.get("debug") else " Try: the same command with --debug, which shows where it happened."
             _fail(sentence + hint, bool(kwargs.get("debug")))
         finally:
-            _quiet, CACHE.tell = False, None
+            _quiet, CACHE.notify = False, None
 
     signature = inspect.signature(command, eval_str=True)
     own = [*signature.parameters.values()]

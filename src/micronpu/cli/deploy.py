@@ -113,7 +113,7 @@ def deploy(
             hot=hot,
         )
     if json:
-        console.print_json(_told(done))
+        console.print_json(_as_json(done))
         return
     show_deployment(done, console.output())
 
@@ -144,7 +144,7 @@ def _beside(program: Path) -> dict[str, bytes]:
     return {path.name: read_file(path) for path in sorted(program.parent.glob("*.ptd"))} if program.is_file() else {}
 
 
-def _told(done: Deployment) -> dict[str, object]:
+def _as_json(done: Deployment) -> dict[str, object]:
     regions = done.regions
     return {
         "folder": str(done.folder),

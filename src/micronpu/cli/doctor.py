@@ -92,13 +92,13 @@ def doctor(
     here = f"{platform.system()} on {platform.machine()}, Python {platform.python_version()}"
     findings = [*examine(), *examine_upstream(every=upstream)]
     if json:
-        told = {
+        data = {
             "tested": _TESTED,
             "here": here,
             "tested_here": tested_here(),
             "findings": [asdict(f) for f in findings],
         }
-        console.print_json(told)
+        console.print_json(data)
     else:
         _print(findings, here)
     if any(f.needed and not f.good for f in findings):
@@ -108,9 +108,9 @@ def doctor(
 def tested_here() -> str:
     """Return what was tested on this system, processor and Python, as a clause; "" if the whole test suite ran."""
     system, processor = platform.system(), platform.machine()
-    for (name, own), told in _ELSEWHERE.items():
+    for (name, own), data in _ELSEWHERE.items():
         if system == name and own in ("", processor):
-            return told
+            return data
     if (system, processor) != ("Linux", "x86_64"):
         return "nothing was run on such a system"
     version = ".".join(platform.python_version_tuple()[:2])
@@ -227,10 +227,10 @@ def _examine_boards() -> Iterator[Finding]:
     except BoardError as error:
         remedy = error.hint or how_to_install()
         yield Finding(QEMU, "", False, f"{remedy}, {for_boards}", needed=False)
-    told = package()
-    there = all(runner.installed() for runner in told.runners)
+    data = package()
+    there = all(runner.installed() for runner in data.runners)
     remedy = f"{INSTALL}, {for_boards}"
-    yield Finding(told.name, told.version if there else "", there, remedy, needed=False)
+    yield Finding(data.name, data.version if there else "", there, remedy, needed=False)
 
 
 def examine_build() -> Iterator[Finding]:

@@ -68,18 +68,18 @@ class Done:
         """Return all values for JSON; numbers that are not finite become the texts "nan", "inf" and "-inf"."""
         import numpy as np
 
-        def told(value: Any) -> Any:
+        def encoded(value: Any) -> Any:
             if isinstance(value, list):
-                return [told(inner) for inner in value]
+                return [encoded(inner) for inner in value]
             return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
         outputs: list[dict[str, Any]] = []
         for result in self.results:
             if isinstance(result, np.ndarray):
                 described = {"dtype": result.dtype.name, "shape": list(result.shape)}
-                outputs.append({**described, "values": told(result.tolist())})
+                outputs.append({**described, "values": encoded(result.tolist())})
             else:
-                outputs.append({"dtype": type(result).__name__, "shape": None, "values": told(result)})
+                outputs.append({"dtype": type(result).__name__, "shape": None, "values": encoded(result)})
         for name, output in zip(self.names, outputs, strict=False):
             output["name"] = name
         return {"outputs": outputs, "notes": list(self.notes)}

@@ -48,7 +48,7 @@ def image(
         source=str(program),
     )
     write_file(output, made.data)
-    told: dict[str, Any] = {
+    data: dict[str, Any] = {
         "image": str(output),
         "bytes": len(made.data),
         "program_bytes": made.program_bytes,
@@ -62,7 +62,7 @@ def image(
         "signed": made.signed,
     }
     if json:
-        console.print_json(told)
+        console.print_json(data)
         return
     signed = "signed" if made.signed else "not signed"
     summary = f"Wrote {output}: version {version}, {len(made.data):,} bytes, {signed}."

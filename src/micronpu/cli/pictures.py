@@ -104,9 +104,9 @@ NO_PICTURES = Pictures()
 def _size(examples: Sequence[torch.Tensor]) -> tuple[int, int, int]:
     shape = tuple(examples[0].shape) if len(examples) == 1 else ()
     if len(shape) != 4 or shape[0] != 1 or shape[1] not in (1, 3) or not examples[0].is_floating_point():
-        told = ", ".join(f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in examples)
+        shapes = ", ".join(f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in examples)
         raise ModelError(
-            f"The model takes {told}, and pictures are float32[1, 3, height, width], or 1 channel.",
+            f"The model takes {shapes}, and pictures are float32[1, 3, height, width], or 1 channel.",
             hint="--calibration file.py:function, which returns a list of inputs",
         )
     return shape[1], shape[2], shape[3]

@@ -65,8 +65,8 @@ def reproduce(
     same = hashlib.sha256(program.buffer).hexdigest() == wanted.hashes.get(wanted.program)
     found = causes(wanted.basis, program.basis)
     if json:
-        told = {"same": same, "bytes": len(program.buffer), "causes": [_told(cause) for cause in found]}
-        console.print_json(told)
+        data = {"same": same, "bytes": len(program.buffer), "causes": [_as_json(cause) for cause in found]}
+        console.print_json(data)
     else:
         for line in _lines(wanted, program, found, same=same):
             console.output().print(Text(line), soft_wrap=True)
@@ -122,8 +122,8 @@ def _lines(wanted: Manifest, program: CompiledProgram, found: tuple[Cause, ...],
     return [*lines, *map(str, found)]
 
 
-def _told(cause: Cause) -> dict[str, object]:
+def _as_json(cause: Cause) -> dict[str, object]:
     from micronpu.report.codec import encode
 
-    told: dict[str, object] = encode(cause)
-    return told
+    data: dict[str, object] = encode(cause)
+    return data

@@ -20,22 +20,22 @@ _SHORT = 0.01
 
 def show_times(times: Times, path: Path, out: Console) -> None:
     """Show the steps with their most expensive parts, and write all of them."""
-    told = as_json(times)
+    data = as_json(times)
     table = Table("step", "", "calls", "seconds", "of all", box=None, pad_edge=False)
     for column in table.columns[2:]:
         column.justify = "right"
-    whole = told["seconds"]
-    for row in told["parts"]:
+    whole = data["seconds"]
+    for row in data["parts"]:
         if row["part"] and row["seconds"] < _SHORT * whole:
             continue
         name = "" if row["part"] else STEPS.get(row["step"], row["step"].capitalize())
         part = f"{row['seconds'] / whole:.0%}" if whole else ""
         table.add_row(name, row["part"], str(row["calls"]), f"{row['seconds']:.2f}", part)
-    rest = whole - sum(row["seconds"] for row in told["parts"] if not row["part"])
+    rest = whole - sum(row["seconds"] for row in data["parts"] if not row["part"])
     table.add_row("The rest: reports, files", "", "", f"{rest:.2f}", f"{rest / whole:.0%}" if whole else "")
     table.add_row("All", "", "", f"{whole:.2f}", "")
     out.print(table)
-    write_file(path, (json.dumps(told, indent=2) + "\n").encode())
+    write_file(path, (json.dumps(data, indent=2) + "\n").encode())
     out.print(Text(f"Wrote {path}."), soft_wrap=True)
 
 

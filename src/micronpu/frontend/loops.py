@@ -148,8 +148,8 @@ def inlined(module: GraphModule, graph: GraphModule, operands: Sequence[Any]) ->
 def called(module: GraphModule, target: Any, arguments: tuple[Any, ...], value: Any) -> Node:
     """Append an operator with the source line of its first operand, and return it."""
     made = module.graph.call_function(target, arguments)
-    told: Mapping[str, Any] = next((a.meta for a in arguments if isinstance(a, Node)), {})
-    made.meta.update({key: told[key] for key in ("stack_trace", "nn_module_stack") if key in told})
+    meta: Mapping[str, Any] = next((a.meta for a in arguments if isinstance(a, Node)), {})
+    made.meta.update({key: meta[key] for key in ("stack_trace", "nn_module_stack") if key in meta})
     made.meta["val"] = value
     return made
 

@@ -271,15 +271,15 @@ def make_prebuilt(folder: Path) -> list[Path]:
             library = folder / f"{stem}{_SUFFIX}"
             shutil.copyfile(built, library)
         made[stem] = {"executorch": version, "made_of": _made_of(sources, flags), "sha256": _digest(library)}
-    told = {"platform": sysconfig.get_platform(), "libraries": made}
-    (folder / PREBUILT_TOLD).write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    return [folder / f"{stem}{_SUFFIX}" for stem in made] + [folder / PREBUILT_TOLD]
+    manifest = {"platform": sysconfig.get_platform(), "libraries": made}
+    (folder / PREBUILT_MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return [folder / f"{stem}{_SUFFIX}" for stem in made] + [folder / PREBUILT_MANIFEST]
 
 
 _PLUGIN = "libmicronpu"
 PREBUILT = "prebuilt"
 """Folder of the wheel's libraries, inside the folder of the sources."""
-PREBUILT_TOLD = "prebuilt.json"
+PREBUILT_MANIFEST = "prebuilt.json"
 """Manifest in this folder: inputs and versions of the libraries."""
 
 
@@ -301,10 +301,10 @@ def _prebuilt(stem: str, directory: Path, flags: Sequence[str], version: str) ->
         return None
     try:
         folder = source_directory() / PREBUILT
-        told = json.loads((folder / PREBUILT_TOLD).read_bytes())
-        library, entry = folder / f"{stem}{_SUFFIX}", told["libraries"][stem]
+        manifest = json.loads((folder / PREBUILT_MANIFEST).read_bytes())
+        library, entry = folder / f"{stem}{_SUFFIX}", manifest["libraries"][stem]
         fits = (
-            told["platform"] == sysconfig.get_platform()
+            manifest["platform"] == sysconfig.get_platform()
             and entry["executorch"] == version
             and entry["made_of"] == _made_of(directory, flags)
             and entry["sha256"] == _digest(library)

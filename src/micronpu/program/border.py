@@ -225,9 +225,9 @@ def _recorded(
     if data is None:
         return None
     try:
-        told = parse_json(data)
+        parsed = parse_json(data)
         sides = [
-            [None if row is None else _Recorded(str(row[0]), float(row[1]), int(row[2])) for row in told[side]]
+            [None if row is None else _Recorded(str(row[0]), float(row[1]), int(row[2])) for row in parsed[side]]
             for side in ("inputs", "outputs")
         ]
     except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:

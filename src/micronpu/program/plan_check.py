@@ -418,13 +418,13 @@ def _check_meanings(operator: str, named: dict[str, _Value], where: str) -> None
     library, _, kernel = operator.partition("::")
     for name, value in named.items():
         if value.kind is Kind.INT and (name == "dtype" or name.endswith("_dtype")):
-            told = ELEMENT_TYPES.get(value.content)
-            _need(told is not None, f"{where} has as `{name}` the unknown type {value.content}")
+            recorded = ELEMENT_TYPES.get(value.content)
+            _need(recorded is not None, f"{where} has as `{name}` the unknown type {value.content}")
             typed = named.get("input" if name == "dtype" and kernel.startswith("dequantize") else "out")
             if typed is not None and typed.kind is Kind.TENSOR:
                 _need(
-                    typed.content.dtype == told,
-                    f"{where} has a {typed.content.dtype} tensor where `{name}` says {told}",
+                    typed.content.dtype == recorded,
+                    f"{where} has a {typed.content.dtype} tensor where `{name}` says {recorded}",
                 )
         elif library != _QUANTIZED:
             continue
@@ -493,8 +493,8 @@ def _check_qparams(named: dict[str, _Value], dtype: str, where: str) -> None:
     low, high = _RANGES.get(dtype, _INT32)
     least, most = named["quant_min"].content, named["quant_max"].content
     _need(low <= least <= most <= high, f"{where} has the range {least} to {most} of {dtype}")
-    told = ELEMENT_TYPES.get(named["dtype"].content, "of an unknown type")
-    _need(told == dtype, f"{where} has integers that are {dtype}, but said to be {told}")
+    recorded = ELEMENT_TYPES.get(named["dtype"].content, "of an unknown type")
+    _need(recorded == dtype, f"{where} has integers that are {dtype}, but said to be {recorded}")
     _need(dtype in ("uint8", "int8", "int16", "int32"), f"{where} has integers that are {dtype}")
 
 

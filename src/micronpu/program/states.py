@@ -80,17 +80,17 @@ def states_of(plan: Plan, named_data: dict[str, bytes]) -> tuple[StoredState, ..
     variables = list(found.values())
     try:
         own = named_data.get(key_of(STATES_KEY, plan.name), named_data.get(STATES_KEY, b"[]"))
-        told = [_told(*row) for row in parse_json(own)]
+        rows = [_state_row(*row) for row in parse_json(own)]
     except (ValueError, TypeError, OverflowError) as error:
         raise PayloadError("What the program says of its states is damaged.", hint="compile the model again") from error
-    if len(told) != len(variables):
-        told = [(f"state_{i}", None, None) for i in range(len(variables))]
+    if len(rows) != len(variables):
+        rows = [(f"state_{i}", None, None) for i in range(len(variables))]
     return tuple(
         StoredState(n, v.tensor.dtype, v.tensor.shape, v.planned, v.offset, v.initial or b"", s, z)
-        for v, (n, s, z) in zip(variables, told, strict=True)
+        for v, (n, s, z) in zip(variables, rows, strict=True)
         if v.tensor is not None
     )
 
 
-def _told(name: object, scale: float | None, zero_point: int | None) -> tuple[str, float | None, int | None]:
+def _state_row(name: object, scale: float | None, zero_point: int | None) -> tuple[str, float | None, int | None]:
     return str(name), scale if scale is None else float(scale), zero_point if zero_point is None else int(zero_point)

@@ -76,9 +76,9 @@ class Cause:
     def _what(self) -> str:
         if not self.parts:
             return "another one, and a manifest of each would say where"
-        told = [_told(self.name, *values) for values in zip(self.parts, self.before, self.after, strict=True)]
-        more = len(told) - _MOST
-        return ", ".join(told[:_MOST]) + (f" and {plural(more, 'other part')}" if more > 0 else "")
+        entries = [_change(self.name, *values) for values in zip(self.parts, self.before, self.after, strict=True)]
+        more = len(entries) - _MOST
+        return ", ".join(entries[:_MOST]) + (f" and {plural(more, 'other part')}" if more > 0 else "")
 
 
 def causes(before: Basis, after: Basis) -> tuple[Cause, ...]:
@@ -96,19 +96,19 @@ def _causes(before: Basis, after: Basis) -> Iterator[Cause]:
             continue
         parts = [name for name in dict.fromkeys((*first, *second)) if first.get(name) != second.get(name)]
         if parts:
-            values = [tuple(told.get(name, "") for name in parts) for told in (first, second)]
+            values = [tuple(entries.get(name, "") for name in parts) for entries in (first, second)]
             yield Cause(own.name, tuple(parts), *values)
 
 
-def _whole(told: Mapping[str, str]) -> str:
-    return told[WHOLE] if set(told) == {WHOLE} else _digest(told)
+def _whole(entries: Mapping[str, str]) -> str:
+    return entries[WHOLE] if set(entries) == {WHOLE} else _digest(entries)
 
 
-def _digest(told: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+def _digest(entries: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
-def _told(name: str, part: str, before: str, after: str) -> str:
+def _change(name: str, part: str, before: str, after: str) -> str:
     """Return the text for a part that differs; digests are not shown."""
     if name in ("model", "data"):
         return f"{part} ({'new' if not before else 'gone' if not after else 'changed'})"

@@ -116,10 +116,10 @@ class Fixes(JsonReport):
     def summary(self) -> str:
         """Return one sentence: the number of fixes, and the samples they were tried on."""
         kept = sum(attempt.kept for attempt in self.attempts)
-        told = (
+        text = (
             f"{len(self.attempts)} cures tried in {self.seconds:.0f} s, {kept} kept: {self.calibration_rows} rows "
             f"calibrated, {self.choosing_rows} chose, {self.judging_rows} others judged."
         )
         if self.untried:
-            told += f" The budget ended it; not tried: {', '.join(self.untried)}."
-        return told
+            text += f" The budget ended it; not tried: {', '.join(self.untried)}."
+        return text

@@ -78,9 +78,9 @@ def argument(program: str, position: int, given: Any, wanted: TensorValue) -> An
     dtype = str(given.dtype).removeprefix("torch.")
     check_type(where, dtype, tuple(given.shape), wanted, f"tensor.to(torch.{wanted.dtype})")
     order = wanted.dim_order
-    if (told := other_layout(given, order)) is not None:
-        asked, hint = told
-        what = f"{where} has another memory layout than the program, which was compiled for {asked}."
+    if (other := other_layout(given, order)) is not None:
+        described, hint = other
+        what = f"{where} has another memory layout than the program, which was compiled for {described}."
         raise ModelError(what, hint=hint)
     # The runtime reads memory in the program's order of axes and does not rearrange its inputs.
     physical = given.detach().permute(order).contiguous()

@@ -123,8 +123,8 @@ def optimised_network(module: GraphModule, partitions: Sequence[CompiledPartitio
         list(zip(names, part.graph.inputs, strict=True)),
         list(zip(outputs, part.graph.outputs, strict=True)),
     )
-    told = [f"output_{i}" for i in range(len(boundary.outputs))]
-    return described(model, names, told, [partition.outputs.index(n) for n in boundary.outputs], [allocation])
+    labels = [f"output_{i}" for i in range(len(boundary.outputs))]
+    return described(model, names, labels, [partition.outputs.index(n) for n in boundary.outputs], [allocation])
 
 
 @dataclass(frozen=True)
@@ -225,9 +225,9 @@ def described(
         _named(graph, graph.outputs[position], name) for position, name in zip(positions, outputs, strict=True)
     ]
     model.signatureDefs = [signature]
-    told = json.dumps({"micronpu": VERSION, "inputs": list(inputs), "outputs": list(outputs)}).encode()
+    labels = json.dumps({"micronpu": VERSION, "inputs": list(inputs), "outputs": list(outputs)}).encode()
     model.metadata = list(model.metadata or ())
-    for name, content in ((METADATA, told), *metadata):
+    for name, content in ((METADATA, labels), *metadata):
         entry = schema.MetadataT()
         entry.name, entry.buffer = name, len(model.buffers)
         buffer = schema.BufferT()

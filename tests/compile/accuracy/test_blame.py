@@ -209,6 +209,6 @@ def test_the_command(tmp_path):
     done = CliRunner().invoke(app, ["blame", *said, "--report-json", f"{tmp_path}/out.json"])
     assert done.exit_code == 0, done.output
     assert "linear  linear + relu" in done.output and "on 24 rows that also calibrated" in done.output
-    told = json.loads((tmp_path / "out.json").read_text())
-    assert told["format"] == "micronpu blame" and len(told["layers"]) == 3 and math.isfinite(told["sqnr"])
+    reported = json.loads((tmp_path / "out.json").read_text())
+    assert reported["format"] == "micronpu blame" and len(reported["layers"]) == 3 and math.isfinite(reported["sqnr"])
     assert CliRunner().invoke(app, ["blame", said[0]]).exit_code == 1

@@ -245,8 +245,8 @@ def test_the_command(tmp_path, program):
     done = CliRunner().invoke(app, ["eval", *said, *labels, "--report-json", str(tmp_path / "out.json")])
     assert done.exit_code == 0, done.output
     assert "80.00 %" in done.output and "program (.pte)" in done.output
-    told = json.loads((tmp_path / "out.json").read_text())
-    assert told["version"] == 1 and told["judged"][0]["score"]["value"] == pytest.approx(0.8)
+    reported = json.loads((tmp_path / "out.json").read_text())
+    assert reported["version"] == 1 and reported["judged"][0]["score"]["value"] == pytest.approx(0.8)
     own = CliRunner().invoke(app, ["eval", *said, *labels, "--metric", f"{tmp_path}/model.py:share"])
     assert own.exit_code == 0 and "share" in own.output
     wrong = CliRunner().invoke(app, ["eval", *said, "--labels", f"{tmp_path}/x.npz"])

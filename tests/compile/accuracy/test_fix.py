@@ -102,8 +102,8 @@ def test_a_choice_is_what_compile_makes_of_it(fixes, tmp_path):
         wanted, found = (torch.cat([f(x) for x in rows]) for f in (Net().eval(), program.quantized))
     ratio = 10 * torch.log10(wanted.square().sum() / (wanted - found).square().sum())
     assert choice.sqnr == pytest.approx(float(ratio), abs=0.05)
-    told = json.loads(fixes.to_json())
-    assert told["choices"][0]["bytes"] == fixes.choices[0].bytes and "cures tried in" in str(fixes)
+    reported = json.loads(fixes.to_json())
+    assert reported["choices"][0]["bytes"] == fixes.choices[0].bytes and "cures tried in" in str(fixes)
 
 
 def test_settings_are_merged_table_by_table():

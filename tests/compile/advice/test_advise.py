@@ -54,7 +54,7 @@ def test_hotspots_are_the_operations_of_the_report(advice) -> None:
     assert advice.hotspots[0].cycles == max(spot.cycles for spot in advice.hotspots)
 
 
-def test_a_target_without_estimates_is_told() -> None:
+def test_a_target_without_estimates_is_reported() -> None:
     advice = micronpu.advise(net(nn.GELU), DATA[0], "s32k5", calibration=DATA)
     assert advice.price.cycles is not None or (not advice.ideas and "no estimate of time" in advice.summary)
 
@@ -97,6 +97,6 @@ def test_the_command(tmp_path) -> None:
     done = CliRunner().invoke(app, [*said, "--report-json", f"{tmp_path}/out.json"])
     assert done.exit_code == 0, done.output
     assert "ReLU for SiLU" in done.output and "model.py:13" in done.output
-    told = json.loads((tmp_path / "out.json").read_text())
-    assert told["format"] == "micronpu advice" and told["ideas"][0]["name"] == "ReLU for SiLU"
-    assert told["hotspots"][0]["name"] == "conv2d"
+    reported = json.loads((tmp_path / "out.json").read_text())
+    assert reported["format"] == "micronpu advice" and reported["ideas"][0]["name"] == "ReLU for SiLU"
+    assert reported["hotspots"][0]["name"] == "conv2d"

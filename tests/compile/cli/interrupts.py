@@ -137,7 +137,7 @@ class Place:
 
     def __init__(self, folder: Path, files: Mapping[str, bytes] | None = None) -> None:
         self._folder, self._temporary = folder / "work", folder / "temporary"
-        self._told = folder / "events.json"
+        self._reported = folder / "events.json"
         for made in (self._folder, self._temporary):
             made.mkdir(parents=True)
         for name, data in {"net.py": MODEL.encode(), **(files or {})}.items():
@@ -150,7 +150,7 @@ class Place:
         before = _files(self._folder)
         environment = {**os.environ, MARK: mark, "TMPDIR": str(self._temporary), "OMP_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        command = [sys.executable, "-c", DRIVER, str(self._told), json.dumps(wanted), str(number), *words]
+        command = [sys.executable, "-c", DRIVER, str(self._reported), json.dumps(wanted), str(number), *words]
         process = subprocess.Popen(
             command,
             cwd=self._folder,
@@ -158,13 +158,13 @@ class Place:
             **{"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, **more},
         )
         try:
-            yield Command(process, mark, lambda: _files(self._folder, before), self._temporary, self._told)
+            yield Command(process, mark, lambda: _files(self._folder, before), self._temporary, self._reported)
         finally:
             for pid in (process.pid, *marked(mark)):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             process.wait()
-            self._told.unlink(missing_ok=True)
+            self._reported.unlink(missing_ok=True)
             for path in (*self._folder.iterdir(), *self._temporary.iterdir()):
                 if path.is_dir():
                     shutil.rmtree(path)
@@ -185,7 +185,7 @@ class Command:
     mark: str
     files: Callable[[], dict[str, bytes]]
     temporary: Path
-    told: Path
+    reported: Path
 
     def has_children(self) -> bool:
         """Whether a process of its own is there, as soon as one is."""
@@ -208,7 +208,7 @@ class Command:
         start = time.monotonic()
         while (children := marked(self.mark)) and time.monotonic() < start + _PATIENCE_SECONDS:
             time.sleep(0.02)
-        events = json.loads(self.told.read_bytes()) if self.told.exists() else []
+        events = json.loads(self.reported.read_bytes()) if self.reported.exists() else []
         left = sorted(path.name for path in self.temporary.iterdir() if not path.name.startswith("torchinductor_"))
         seconds = time.monotonic() - start
         return Left(self.process.returncode, self.files(), left, children, seconds, events, errors.decode(), working)

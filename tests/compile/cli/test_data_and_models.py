@@ -276,11 +276,11 @@ def test_where_the_time_goes(folder: Path, target: str) -> None:
     words = ["compile", f"{folder / 'm.py'}:net", "-t", target, "-o", str(folder / "net.pte"), "--no-cache"]
     done = CliRunner().invoke(app, [*words, "--profile", str(path)])
     assert done.exit_code == 0 and "Compiling for the NPU" in done.output, done.output
-    told = json.loads(path.read_text())
-    steps = [row["step"] for row in told["parts"] if not row["part"]]
+    reported = json.loads(path.read_text())
+    steps = [row["step"] for row in reported["parts"] if not row["part"]]
     assert {"load", "export", "quantize", "partition", "compile", "lower", "verify"} == set(steps)
-    assert sum(row["seconds"] for row in told["parts"] if not row["part"]) <= told["seconds"]
-    parts = {row["part"] for row in told["parts"]}
+    assert sum(row["seconds"] for row in reported["parts"] if not row["part"]) <= reported["seconds"]
+    parts = {row["part"] for row in reported["parts"]}
     assert any(part.startswith("pass ") for part in parts)
     assert ({"Vela"} if target.startswith("ethos") else {"converter"}) <= parts
     done = CliRunner().invoke(app, [*words, "--profile", str(folder)])

@@ -91,7 +91,7 @@ class Translator(nn.Module):
             block.remember(x)
         return x
 
-    def told(self, x: torch.Tensor, place: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def reported(self, x: torch.Tensor, place: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         for block in self.decoder:
             x = block(x, place, bias)
         return F.linear(self.last(x), self.tokens.weight)
@@ -113,7 +113,7 @@ class Sound(Translator):
         return self.through(x.transpose(1, 2) + self.places, None)
 
     def forward(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        return self.told(self.tokens(token) + self.here(place), place, self.mask[place])
+        return self.reported(self.tokens(token) + self.here(place), place, self.mask[place])
 
 
 class Text(Translator):
@@ -133,7 +133,7 @@ class Text(Translator):
 
     def forward(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
         bias = self.behind(self.back[place]).permute(2, 0, 1)[None] + self.mask[place]
-        return self.told(self.tokens(token), place, bias)
+        return self.reported(self.tokens(token), place, bias)
 
 
 Sequence = list[tuple[str, tuple[torch.Tensor, ...]]]

@@ -225,16 +225,16 @@ def run(*arguments: str) -> Any:
 
 def test_the_command_says_it_and_strict_writes_nothing(tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
-    out, page, told = (tmp_path / name for name in ("net.pte", "net.html", "net.json"))
+    out, page, reported = (tmp_path / name for name in ("net.pte", "net.html", "net.json"))
     base = ["compile", f"{tmp_path}/model.py:net", "-t", "imxrt700", "-o", str(out)]
     bad = ["--quantization", "activation_observer=percentile,percentile=55,input_observer=percentile"]
     done = run(*base, *bad)
     assert done.exit_code == 0 and out.exists() and "Output 0 is " in done.output and "Warning" in done.output
     assert "AccuracyWarning" not in done.output
     out.unlink()
-    done = run(*base, *bad, "--strict", "--report-html", str(page), "--report-json", str(told))
+    done = run(*base, *bad, "--strict", "--report-html", str(page), "--report-json", str(reported))
     assert done.exit_code == 3 and not out.exists() and 'role="alert"' in page.read_text()
-    assert json.loads(told.read_text())["warnings"][0]["level"] == "warning"
+    assert json.loads(reported.read_text())["warnings"][0]["level"] == "warning"
     done = run(*base, *bad, "--quiet")
     assert done.exit_code == 0 and "Warning: Output 0 is " in done.output
     assert run(*base, "--strict").exit_code == 0

@@ -247,7 +247,7 @@ def test_a_held_out_sample_did_not_calibrate_under_another_number():
         (samples(0, 1) * 20, "The 20 calibration samples are one sample, 20 times:"),
     ],
 )
-def test_data_that_tell_nothing_are_a_warning(data, says):
+def test_uninformative_data_are_a_warning(data, says):
     (warning,) = (w for w in judged(data).report.warnings if w.rule == "uninformative-data")
     assert warning.is_severe and says in warning.what
     with pytest.raises(micronpu.BudgetError, match="calibration"):
@@ -263,7 +263,7 @@ def test_data_that_tell_nothing_are_a_warning(data, says):
         ([(x, torch.ones(1, 1)) for x in samples(0, 20)], ""),
     ],
 )
-def test_data_that_tell_little_are_a_note(data, says):
+def test_slightly_informative_data_are_a_note(data, says):
     rows = [row if isinstance(row, tuple) else (row,) for row in data]
     distinct = len({row[0].numpy().tobytes() for row in rows})
     found = [w for w in of_data(rows, ["x", "y"][: len(rows[0])], len(rows), distinct) if "uninform" in w.rule]

@@ -93,19 +93,19 @@ def test_settings_travel_by_what_they_say_and_not_by_their_file(tmp_path: Path) 
     made = compiled(quantization=file)
     again = Wanted.read(made.basis.options)
     assert again.quantization.settings == {"default": {"activation_observer": "minmax"}}
-    assert again.told() == made.basis.options and str(tmp_path) not in json.dumps(made.basis.options)
+    assert again.reported() == made.basis.options and str(tmp_path) not in json.dumps(made.basis.options)
 
 
-def test_what_a_file_cannot_hold_is_told_and_refused(program: micronpu.CompiledProgram) -> None:
+def test_what_a_file_cannot_hold_is_reported_and_refused(program: micronpu.CompiledProgram) -> None:
     passes = micronpu.Pipeline().without("merge_reshapes")
-    told = replace(Wanted("cortex-m55"), transforms=micronpu.Transforms(passes=passes)).told()
-    plain = replace(Wanted("cortex-m55"), transforms=micronpu.Transforms(passes=micronpu.Pipeline())).told()
-    assert told != plain
+    reported = replace(Wanted("cortex-m55"), transforms=micronpu.Transforms(passes=passes)).reported()
+    plain = replace(Wanted("cortex-m55"), transforms=micronpu.Transforms(passes=micronpu.Pipeline())).reported()
+    assert reported != plain
     with pytest.raises(OptionError, match=r"transforms\.passes = micronpu\..*Pipeline, which a manifest cannot hold"):
-        Wanted.read(told)
+        Wanted.read(reported)
     flags = replace(Wanted("imxrt700"), options=micronpu.NeutronOptions("imxrt700", extra_flags=("--verbose",)))
     with pytest.raises(OptionError, match="hands --verbose to another tool's command"):
-        Wanted.read(flags.told())
+        Wanted.read(flags.reported())
     for damaged in ({"target": "{"}, {"target": '"cortex-m55"', "options.nothing": "1"}, {"nothing": "1"}):
         with pytest.raises(OptionError):
             Wanted.read(damaged)
@@ -181,7 +181,7 @@ def test_what_differs_is_said(folder: Path) -> None:
     )
 
 
-def test_two_programs_told_apart(folder: Path) -> None:
+def test_two_programs_are_distinguished(folder: Path) -> None:
     more = np.ones((3, 8), np.float32)
     more[0, 0] = 2
     np.save(folder / "more.npy", more)
@@ -205,10 +205,10 @@ def test_two_programs_told_apart(folder: Path) -> None:
 
 def test_nothing_of_a_strangers_manifest_is_run(folder: Path) -> None:
     (folder / "evil.py").write_text("open('ran', 'w').close()")
-    told = json.loads((folder / "net.manifest.json").read_text())
+    reported = json.loads((folder / "net.manifest.json").read_text())
     for sources in ({"model": "evil.py:f"}, {"libraries": ["evil.py"]}, {"calibration": "evil.py:f"}):
-        told["sources"] = {"model": "net.py:network"} | sources
-        (folder / "bad.manifest.json").write_text(json.dumps(told))
+        reported["sources"] = {"model": "net.py:network"} | sources
+        (folder / "bad.manifest.json").write_text(json.dumps(reported))
         code, said = _run("reproduce", "bad.manifest.json", *([] if "model" in sources else ["net.py:network"]))
         assert code == 1 and "names the Python file evil.py, which would be run" in said
     assert not (folder / "ran").exists()

@@ -106,8 +106,8 @@ def test_without_int16_it_is_float_on_the_core():
     assert auto.report.accuracy.sqnr > 20
     in_float = {v.node for v in auto.report.in_float}
     assert "log" in in_float and not any(node.startswith("linear") for node in in_float)
-    told = [*auto.report.notes, *(w.what for w in auto.report.warnings)]
-    assert any(" in float on the core " in text for text in told if text.startswith("Precision: "))
+    reported = [*auto.report.notes, *(w.what for w in auto.report.warnings)]
+    assert any(" in float on the core " in text for text in reported if text.startswith("Precision: "))
 
 
 class Even(nn.Module):
@@ -181,15 +181,15 @@ def test_what_int8_serves_stays_byte_for_byte_without_a_search(target):
 @pytest.mark.chooses
 def test_the_default_is_auto_and_says_how_far_it_is():
     data = rows(1, 64)
-    told: list[tuple[str, float]] = []
-    unset = compiled(Magnitude(), data, "imxrt700", listener=lambda *step: told.append(step))
+    reported: list[tuple[str, float]] = []
+    unset = compiled(Magnitude(), data, "imxrt700", listener=lambda *step: reported.append(step))
     assert unset.buffer == compiled(Magnitude(), data, "imxrt700", quantization="auto").buffer
-    parts = [part for step, part in told if step == "choose"]
+    parts = [part for step, part in reported if step == "choose"]
     assert parts == sorted(parts) and len({*parts}) >= 3
     for how in (micronpu.Quantization(settings={"equalize": True}), "int8"):
-        told.clear()
-        compiled(Magnitude(), data, "imxrt700", quantization=how, listener=lambda *step: told.append(step))
-        assert "choose" not in [step for step, _ in told]
+        reported.clear()
+        compiled(Magnitude(), data, "imxrt700", quantization=how, listener=lambda *step: reported.append(step))
+        assert "choose" not in [step for step, _ in reported]
 
 
 @pytest.mark.chooses

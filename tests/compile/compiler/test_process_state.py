@@ -134,7 +134,7 @@ class Watch:
         self.seen: set[str] = set()
         self.looks = 0
 
-    def look(self, *told: Any) -> None:
+    def look(self, *reported: Any) -> None:
         self.looks += 1
         self.seen |= changed(self.before, in_a_new_thread(state))
 
@@ -172,7 +172,7 @@ def rows() -> Iterator[tuple[torch.Tensor]]:
         yield (row,)
 
 
-def heard(*told: Any) -> None:
+def heard(*reported: Any) -> None:
     for watch in watching:
         watch.look()
 

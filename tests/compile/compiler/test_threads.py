@@ -193,7 +193,7 @@ def elsewhere(work: Callable[[], Any]) -> Any:
         return pool.submit(work).result()
 
 
-def test_other_threads_hear_their_own_warnings_and_logs(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_threads_get_their_own_warnings_and_logs(caplog: pytest.LogCaptureFixture) -> None:
     def heard(text: str) -> None:
         warnings.warn(text, UserWarning, stacklevel=1)
         logging.getLogger("torch.export").error(text)

@@ -77,8 +77,8 @@ def test_accuracy_is_measured_on_rows_that_were_kept_back(tmp_path):
     assert output.float_model.interval is None
     assert accuracy.sqnr < 10 and output.quantized.sqnr > 20
     assert output.quantized.largest == pytest.approx(float((quantized - found).abs().max()))
-    told = json.loads(program.report.to_json())["accuracy"]
-    assert told["rows"] == [3] and told["held_out"] is True and told["sqnr"] == accuracy.sqnr
+    reported = json.loads(program.report.to_json())["accuracy"]
+    assert reported["rows"] == [3] and reported["held_out"] is True and reported["sqnr"] == accuracy.sqnr
     assert "on 1 held-out sample (3 of 6), which is no verdict: " in str(program.report)
     program.report.to_html(tmp_path / "report.html")
     assert f"{accuracy.sqnr:.1f} dB</p>" in (tmp_path / "report.html").read_text()

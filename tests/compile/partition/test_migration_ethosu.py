@@ -92,7 +92,7 @@ class Decomposed(nn.Module):
         return torch.stack((y, y.transpose(-1, -2).reshape(y.shape)))
 
 
-def test_the_older_entry_when_told_what_to_keep():
+def test_the_older_entry_with_operators_to_keep():
     module = converted(Decomposed().eval(), X, EthosUQuantizer(SPEC))
     with quiet():
         partitioner = EthosUPartitioner(SPEC)

@@ -84,7 +84,7 @@ def test_the_second_time_runs_no_row_and_finds_the_same_grids(runs: list[int], h
     assert len(runs) == 6
 
 
-def test_what_few_values_tell_of_others_is_kept(runs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_of_few_values_keep_their_margin(runs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)),) for i in range(9)]
     first = quantized(rows)
     done = len(runs)

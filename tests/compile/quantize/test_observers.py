@@ -314,7 +314,7 @@ def test_an_observer_is_one_file(halved):
     assert all(trained[n] == pytest.approx(made[halved][n], rel=1e-6) for n in half - {"relu"})
 
 
-def test_names_of_observers_are_told_where_they_are_asked_for():
+def test_the_error_lists_the_names_of_observers():
     page = (Path(__file__).parents[3] / "docs" / "quantization.md").read_text(encoding="utf-8")
     for how, names in (("activation", observers.for_activations()), ("weight", observers.for_weights())):
         assert names and all(name in page for name in names)

@@ -260,7 +260,7 @@ def test_a_model_that_keeps_a_state() -> None:
 def test_limits_that_nothing_reaches_name_the_nearest_point() -> None:
     quick = SparsityOptions(steps=0, points=1, max_loss=0.0)
     scored: list[Any] = []
-    found = micronpu.sparsify(network(), inputs(), target=U85, sparsity=quick, score=_size_told(scored))
+    found = micronpu.sparsify(network(), inputs(), target=U85, sparsity=quick, score=_reported_size(scored))
     assert found.report.chosen == 0 and found.masks == {}
     assert f"the nearest, point 1 with {found.report.points[1].cycles:,} cycles" in found.report.notes[-1]
     # No network twice: the float one, and both points with corrections and without.
@@ -270,7 +270,7 @@ def test_limits_that_nothing_reaches_name_the_nearest_point() -> None:
     assert few.report.chosen == 1 and "Within a loss of 1 no network takes at most 10 cycles" in few.report.notes[-1]
 
 
-def _size_told(networks: list[Any]) -> Any:
+def _reported_size(networks: list[Any]) -> Any:
     """A score that quantization alone makes no worse: how many weights are there."""
 
     def score(model: Any) -> float:

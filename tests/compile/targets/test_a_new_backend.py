@@ -76,14 +76,14 @@ def test_its_delegate_and_its_simulator(tmp_path):
     """In a process of its own: a `.pte` whose calls the toy's simulator computes, with the right numbers."""
     done = subprocess.run([sys.executable, "-m", "tests.compile.targets.toy", tmp_path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["backends"] == ["ToyBackend", "ToyBackend"]
-    assert told["delegated"] == ["sigmoid.default", "tanh.default"]
-    assert any("The toy computes functions of one int8 number." in reason for reason in told["reasons"])
-    verified, runs = told["runs"]
+    reported = json.loads(done.stdout.splitlines()[-1])
+    assert reported["backends"] == ["ToyBackend", "ToyBackend"]
+    assert reported["delegated"] == ["sigmoid.default", "tanh.default"]
+    assert any("The toy computes functions of one int8 number." in reason for reason in reported["reasons"])
+    verified, runs = reported["runs"]
     assert verified > 0 and runs >= verified + 2 * 2 * 8  # two calls, of two programs, for eight inputs
-    assert told["equal"] == [True, True] and "The payload is no toy." in told["refused"]
-    assert "2 toys were thrown." in told["notes"]
+    assert reported["equal"] == [True, True] and "The payload is no toy." in reported["refused"]
+    assert "2 toys were thrown." in reported["notes"]
 
 
 def test_what_its_device_takes():

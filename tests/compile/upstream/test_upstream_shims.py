@@ -543,8 +543,8 @@ def test_a_name_that_is_gone_is_a_sentence(guarded, shim, monkeypatch):
     remove(shim, monkeypatch, whole=function.__name__ in WHOLE)
     with pytest.raises(UpstreamError) as error:
         function(*arguments, **named)
-    told = {f"has no `{d.name}`, without which {d.use}; {d.package} {d.versions} has it." for d in guarded.shims}
-    assert any(sentence in error.value.what for sentence in told)  # a probe may need what its neighbour leads to
+    reported = {f"has no `{d.name}`, without which {d.use}; {d.package} {d.versions} has it." for d in guarded.shims}
+    assert any(sentence in error.value.what for sentence in reported)  # a probe may need what its neighbour leads to
     assert error.value.hint == f'pip install "{shim.package}=={shim.versions}.*"'
 
 

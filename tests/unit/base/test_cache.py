@@ -152,10 +152,10 @@ def test_a_damaged_answer_is_left_aside_and_said_once(cache: Cache, spoil: str) 
             data = path.read_bytes()
             changed = {"cut": data[:-1], "empty": b"", "flipped": data[:-3] + bytes((data[-3] ^ 1,)) + data[-2:]}
             path.write_bytes(changed[spoil])
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         assert [entry.read() for entry in entries] == [None, None]
-    assert [w.category for w in told] == [CacheWarning] and "damaged" in str(told[0].message)
+    assert [w.category for w in reported] == [CacheWarning] and "damaged" in str(reported[0].message)
     entries[0].write(b"anew")
     assert entries[0].read() == b"anew"
 
@@ -200,10 +200,10 @@ def test_a_full_disk_is_said_once_and_nothing_is_left_behind(cache: Cache, monke
     first = cache.entry("kind", (), 0)
     first.write(b"answer")
     monkeypatch.setattr(os, "replace", full)
-    with pytest.warns(CacheWarning, match="No space left") as told:
+    with pytest.warns(CacheWarning, match="No space left") as reported:
         for i in range(1, 4):
             cache.entry("kind", (), i).write(b"answer")
-    assert len(told) == 1 and len(files(cache)) == 1
+    assert len(reported) == 1 and len(files(cache)) == 1
     assert first.read() == b"answer"
 
 

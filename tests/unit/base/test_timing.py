@@ -67,8 +67,10 @@ def test_the_file_has_what_the_table_leaves_out(tmp_path: Path) -> None:
     show_times(times, tmp_path / "times.json", out)
     shown = out.export_text()
     assert "Compiling for the NPU" in shown and "Vela" in shown and "pass x" not in shown
-    told = json.loads((tmp_path / "times.json").read_text())
+    reported = json.loads((tmp_path / "times.json").read_text())
     assert (
-        [row["part"] for row in told["parts"]] == ["", "Vela", "pass x"] == [r["part"] for r in as_json(times)["parts"]]
+        [row["part"] for row in reported["parts"]]
+        == ["", "Vela", "pass x"]
+        == [r["part"] for r in as_json(times)["parts"]]
     )
-    assert told["seconds"] >= 1.0
+    assert reported["seconds"] >= 1.0

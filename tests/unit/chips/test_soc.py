@@ -284,7 +284,7 @@ BROKEN = {
     ("old", "new", "sentence"),
     [(old, new, sentence) for old, changes in BROKEN.items() for new, sentence in changes.items()],
 )
-def test_what_a_broken_file_is_told(old: str, new: str, sentence: str):
+def test_messages_for_broken_files(old: str, new: str, sentence: str):
     with pytest.raises(OptionError) as caught:
         NeutronNpu.of(parse_chip(broken(old, new), "toy.toml"))
     assert str(caught.value).startswith(sentence)

@@ -74,7 +74,7 @@ def test_a_cache_of_answers_that_cannot_be_is_not_ok(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("system", "processor", "version", "told"),
+    ("system", "processor", "version", "reported"),
     [
         ("Linux", "x86_64", "3.11.7", ""),
         ("Linux", "x86_64", "3.13.1", "a part of the fast tests"),
@@ -85,12 +85,12 @@ def test_a_cache_of_answers_that_cannot_be_is_not_ok(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_was_tested_here_is_said(
-    monkeypatch: pytest.MonkeyPatch, system: str, processor: str, version: str, told: str
+    monkeypatch: pytest.MonkeyPatch, system: str, processor: str, version: str, reported: str
 ) -> None:
     for name, value in (("system", system), ("machine", processor), ("python_version", version)):
         monkeypatch.setattr(f"platform.{name}", lambda value=value: value)
     monkeypatch.setattr("platform.python_version_tuple", lambda: tuple(version.split(".")))
-    assert told in doctor.tested_here() and bool(told) == bool(doctor.tested_here())
+    assert reported in doctor.tested_here() and bool(reported) == bool(doctor.tested_here())
 
 
 def test_sources_on_the_path_know_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,18 +113,18 @@ def names(found: Iterable[str]) -> set[tuple[str, bool]]:
 
 
 def test_lists_are_data_for_programs() -> None:
-    def told(name: str) -> dict[str, Any]:
+    def reported(name: str) -> dict[str, Any]:
         done = CliRunner().invoke(app, [name, "--json"])
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
-    findings = {f["name"]: f for f in told("doctor")["findings"]}
+    findings = {f["name"]: f for f in reported("doctor")["findings"]}
     assert findings["executorch"]["good"] and findings["executorch"]["found"]
-    assert {row["name"] for row in told("targets")["targets"]} == set(all_targets())
-    assert {(chip["title"], m["bytes"]) for chip in told("targets")["chips"] for m in chip["memories"]} == {
+    assert {row["name"] for row in reported("targets")["targets"]} == set(all_targets())
+    assert {(chip["title"], m["bytes"]) for chip in reported("targets")["chips"] for m in chip["memories"]} == {
         (chip.title, m.bytes) for chip in shipped_chips().values() for m in chip.memories
     }
-    assert told("passes") == catalogue()
+    assert reported("passes") == catalogue()
 
 
 @pytest.mark.parametrize(

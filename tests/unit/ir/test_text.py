@@ -89,7 +89,7 @@ def test_empty_lines_and_comments_count_for_nothing():
     assert_equal(parse_graph(spread), parse_graph(TEXT))
 
 
-def test_tensors_of_one_name_are_told_apart():
+def test_tensors_of_one_name_are_distinguished():
     """Passes name what they make after the operator, so that names repeat until the end of the pipeline."""
     builder = GraphBuilder()
     x = builder.input(i8(2, 3), "x")

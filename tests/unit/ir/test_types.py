@@ -46,7 +46,7 @@ def test_scales_have_the_precision_of_float32(scale):
 
 
 @given(st.floats(1e-30, 1e30), st.integers(-128, 127))
-def test_the_text_tells_all(scale, zero_point):
+def test_the_text_is_complete(scale, zero_point):
     made = QParams.per_tensor(scale, zero_point)
     digits, rest = str(made).split("*")
     assert np.float32(digits) == np.float32(scale)

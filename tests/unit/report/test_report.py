@@ -553,9 +553,9 @@ def test_the_first_lines_are_time_flash_sram_accuracy_and_operators() -> None:
     assert tuple(shown[:5]) == lines
     assert "What to do next:\n1. sram: too small by 1,000 bytes" in "\n".join(shown)
     assert "Energy" not in printed(report) and "Energy: not published." in printed(report_view(report, every=True))
-    told = report.to_dict()
-    assert list(told)[:4] == ["format", "version", "headline", "next_steps"]
-    assert told["headline"]["milliseconds"] == pytest.approx(1.47) and told["headline"]["in_place"] == 3
+    reported = report.to_dict()
+    assert list(reported)[:4] == ["format", "version", "headline", "next_steps"]
+    assert reported["headline"]["milliseconds"] == pytest.approx(1.47) and reported["headline"]["in_place"] == 3
     text = " ".join(" ".join(read(page(report, graph=False)).texts).split())
     assert "Time 1.47 ms a call, estimated (0.73 to 2.94)" in text and text.index("1.47 ms") < text.index(
         "What to do next"

@@ -53,7 +53,7 @@ def test_figures_are_the_same_in_text_json_and_table() -> None:
     assert REPORT.summary().endswith("inputs kept back, quantized with fit_ranges, bias_correction.")
 
 
-def test_a_target_without_estimates_has_no_cycles_to_tell() -> None:
+def test_a_target_without_estimates_has_no_cycles() -> None:
     none = replace(REPORT, points=(SparsePoint((), 0, 0, 0.9, 0.1),), chosen=0)
     assert none.summary() == "1 of 2 layers are 2:4 sparse."
     ET.fromstring(none.to_svg())

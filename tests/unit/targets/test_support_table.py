@@ -76,7 +76,7 @@ def test_every_operator_has_a_litert_name():
         assert litert_names(operator), operator.name
 
 
-def test_a_row_tells_the_flavors_apart():
+def test_a_row_distinguishes_the_flavors():
     _, latest, published = (c.strip("| ") for c in rows()["sub.Tensor"])
     assert "There is no `sub`" in published and "There is no" not in latest
     assert "multiple of 8" in rows()["softmax.int"][2] and "multiple of 8" not in rows()["softmax.int"][1]

@@ -23,8 +23,8 @@ def advice_view(advice: Advice) -> RenderableType:
         parts += ["", Text("Where the time goes", style="bold"), _spots(advice.hotspots[:_SPOTS])]
     if advice.ideas:
         parts += ["", Text("What could be written instead", style="bold"), _ideas(advice)]
-        told = (*advice.worth, *(() if advice.together is None else (advice.together,)))
-        parts += [Text.assemble("\n", (f"{idea.name}: ", "bold"), idea.how, _where(idea)) for idea in told if idea.how]
+        shown = (*advice.worth, *(() if advice.together is None else (advice.together,)))
+        parts += [Text.assemble("\n", (f"{idea.name}: ", "bold"), idea.how, _where(idea)) for idea in shown if idea.how]
     parts += ["", Text(_LEGEND + (f" Time by {advice.price.basis}." if advice.price.basis else ""), style="dim")]
     return Group(*parts)
 
@@ -54,9 +54,9 @@ def _ideas(advice: Advice) -> RenderableType:
     for idea in (*advice.ideas, *(() if advice.together is None else (advice.together,))):
         time = NOTHING if idea.ratio is None else f"{100 * idea.ratio:.0f} %"
         figures = _figures(idea.price) if idea.price is not None else (NOTHING, NOTHING)
-        told = idea.results if not idea.failure else "does not compile"
+        shown = idea.results if not idea.failure else "does not compile"
         style = "green" if idea.is_worth else ""
-        table.add_row(*map(Text, (idea.name, str(idea.places or NOTHING), time, *figures, told)), style=style)
+        table.add_row(*map(Text, (idea.name, str(idea.places or NOTHING), time, *figures, shown)), style=style)
     return table
 
 

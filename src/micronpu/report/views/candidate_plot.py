@@ -26,7 +26,7 @@ def plot(candidates: Candidates) -> str:
     ]
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'font-family="system-ui, sans-serif" font-size="11" aria-label="{escape(_told(shown))}">',
+        f'font-family="system-ui, sans-serif" font-size="11" aria-label="{escape(_description(shown))}">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
     ]
     if not shown:
@@ -50,7 +50,7 @@ def plot(candidates: Candidates) -> str:
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _told(shown: Sequence[tuple[int, Candidate, float, int]]) -> str:
+def _description(shown: Sequence[tuple[int, Candidate, float, int]]) -> str:
     return "Time against SRAM: " + "; ".join(f"{c.target} {t:.3g} ms, {s / 1024:,.0f} KiB" for _, c, t, s in shown)
 
 

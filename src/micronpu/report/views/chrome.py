@@ -45,7 +45,7 @@ def chrome_trace(report: DelegationReport) -> str:
     for operation, cost in timed:
         unit = 1.0 if in_cycles else 1.0 / (cost.clock_mhz or 1.0)
         spans = {_WHOLE: cost.cycles, _ARITHMETIC: cost.arithmetic_cycles, **cost.memory_cycles}
-        told = {
+        args = {
             "operators": ", ".join(operation.origin.nodes),
             "source": operation.origin.source,
             "shape": list(operation.shape),
@@ -64,7 +64,7 @@ def chrome_trace(report: DelegationReport) -> str:
                         "name": operation.name,
                         "ts": round(begin, 3),
                         "dur": round(cycles * unit, 3),
-                        "args": told if row == _WHOLE else {},
+                        "args": args if row == _WHOLE else {},
                     }
                 )
         begin += cost.cycles * unit
@@ -114,7 +114,7 @@ def recorded_trace(etdump: Path, title: str) -> str:
         inside = bool(event.is_delegated_op)
         said = [part.decode(errors="replace") for part in event.raw_delegate_debug_metadatas if isinstance(part, bytes)]
         name = next(filter(None, said), "") if inside else ""
-        told = {"block": block, "operators": ", ".join(event.op_types), "identifier": str(event.name)}
+        args = {"block": block, "operators": ", ".join(event.op_types), "identifier": str(event.name)}
         events.append(
             {
                 "ph": "X",
@@ -123,7 +123,7 @@ def recorded_trace(etdump: Path, title: str) -> str:
                 "name": name or str(event.name),
                 "ts": round(begin - first, 3),
                 "dur": round(duration, 3),
-                "args": {key: value for key, value in told.items() if value},
+                "args": {key: value for key, value in args.items() if value},
             }
         )
     return _file(events, "microseconds", "recorded")

@@ -175,26 +175,26 @@ def _with_prefetch(best: Planned, spec: EthosUOptions, check: Check | None) -> P
     own = (best.plan.format, best.plan.options, hashlib.sha256(best.emitted.data).hexdigest())
     entry = entry_of("ahead", options_of(spec), simulator, check is not None, own, pack_program(best.program))
     if (data := entry.read()) is not None:
-        told, packed = head_and_rest(data)
-        if told is None:
+        record, packed = head_and_rest(data)
+        if record is None:
             return best
-        program, prefetch = unpack_program(packed), PrefetchResult(**told["ahead"])
-        if not told["split"]:
+        program, prefetch = unpack_program(packed), PrefetchResult(**record["ahead"])
+        if not record["split"]:
             return replace(best, program=program, prefetch=prefetch)
         graph = best.graph.clone()
         used = in_parts(graph, spec)
         emitted = emitters_of(spec)[best.plan.format](graph)
-        if hashlib.sha256(emitted.data).hexdigest() == told["split"]:
+        if hashlib.sha256(emitted.data).hexdigest() == record["split"]:
             rewrites = {**best.rewrites, **used}
             made = replace(best, graph=graph, emitted=emitted, program=program, rewrites=rewrites, prefetch=prefetch)
-            return replace(made, waiting=told["waiting"])
+            return replace(made, waiting=record["waiting"])
     made = _scheduled(best, spec, check)
-    told = None
+    record = None
     if made.prefetch is not None and not made.prefetch.objection and not made.prefetch.unproved:
         split = hashlib.sha256(made.emitted.data).hexdigest() if made.graph is not best.graph else ""
-        told = {"ahead": asdict(made.prefetch), "split": split, "waiting": made.waiting}
-    if made.prefetch is None or told is not None:
-        entry.write(with_head(told, pack_program(made.program) if told is not None else b""))
+        record = {"ahead": asdict(made.prefetch), "split": split, "waiting": made.waiting}
+    if made.prefetch is None or record is not None:
+        entry.write(with_head(record, pack_program(made.program) if record is not None else b""))
     return made
 
 

@@ -303,9 +303,9 @@ class EthosUOptions(Switches, Options):
 def _check_search(seconds: Any, ray: bool) -> None:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and 0 < seconds < math.inf):
-        told = f"{seconds:g}" if is_number else described(seconds)
+        shown = f"{seconds:g}" if is_number else described(seconds)
         raise OptionError(
-            f"`search` is {told}; it is a number of seconds in which a faster program is looked for.",
+            f"`search` is {shown}; it is a number of seconds in which a faster program is looked for.",
             hint="search=60, or none",
         )
     if ray and seconds is None:

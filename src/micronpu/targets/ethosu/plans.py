@@ -462,8 +462,8 @@ class _Tries:
             if not checked.objection:
                 plans = (*(entry.plan for entry in self.found), *self.refused)
                 used, offers = self.rewritten if plan.rewrites else Rewritten({}, [])
-                told = checked.unproved, checked.waiting
-                return Planned(graph, emitted, checked.program, plan, plans, used, *told, offers, ran=checked.ran)
+                verified = checked.unproved, checked.waiting
+                return Planned(graph, emitted, checked.program, plan, plans, used, *verified, offers, ran=checked.ran)
             wrong.setdefault(plan.format, checked.objection)
             self.found.remove(best)
             self.refused.append(replace(plan, cycles=None, objection=checked.objection))

@@ -93,7 +93,7 @@ def _recalled(entry: Entry, graph: Graph, spec: EthosUOptions) -> Planned | None
     made = graph
     if plan.rewrites:
         made = graph.clone()
-        use_cheapest(made, Told(header["offers"]))
+        use_cheapest(made, ReplayedOffers(header["offers"]))
     emitted = emitters_of(spec)[plan.format](made)
     if hashlib.sha256(emitted.data).hexdigest() != header["model"]:
         return None
@@ -104,7 +104,7 @@ def _recalled(entry: Entry, graph: Graph, spec: EthosUOptions) -> Planned | None
     )
 
 
-class Told:
+class ReplayedOffers:
     """Replays earlier choices of rewrites, in the order of the queries."""
 
     def __init__(self, offers: list[Offer | None]) -> None:
@@ -114,6 +114,6 @@ class Told:
         return next(self._next)
 
 
-def _plan(told: dict[str, Any]) -> Plan:
-    options = tuple(((section, key), value) for (section, key), value in told["options"])
-    return Plan(**{**told, "options": options})
+def _plan(record: dict[str, Any]) -> Plan:
+    options = tuple(((section, key), value) for (section, key), value in record["options"])
+    return Plan(**{**record, "options": options})

@@ -29,7 +29,7 @@ from micronpu.targets.ethosu.kept import entry_of, options_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.parts import in_parts
 from micronpu.targets.ethosu.plans import Bench, Plan, Planned, Searched, use_cheapest
-from micronpu.targets.ethosu.recall import Told, described
+from micronpu.targets.ethosu.recall import ReplayedOffers, described
 from micronpu.targets.ethosu.rewrites import PARTS, TO_COME_EARLIER
 from micronpu.targets.ethosu.trials import Maker, Run, Trial, Variant, on_ray, one_by_one
 
@@ -41,10 +41,10 @@ _PARTS = (PARTS // 2, PARTS, 2 * PARTS)
 
 INTERRUPTED = "it was interrupted"
 
-Tell = Callable[[float], None]
+Notify = Callable[[float], None]
 
 
-def search(parts: Sequence[Partition], spec: EthosUOptions, tell: Tell) -> None:
+def search(parts: Sequence[Partition], spec: EthosUOptions, notify: Notify) -> None:
     """Replace the plans of partitions by better ones, if the search finds any.
 
     Each partition gets a share of the time in proportion to its cycles; unused time is passed to the next ones.
@@ -59,7 +59,7 @@ def search(parts: Sequence[Partition], spec: EthosUOptions, tell: Tell) -> None:
     start, seconds = time.monotonic(), spec.search or 0.0
 
     def passed() -> None:
-        tell(min((time.monotonic() - start) / seconds, 1.0))
+        notify(min((time.monotonic() - start) / seconds, 1.0))
 
     for part, plan in sorted(plans, key=lambda entry: entry[1].program.cycles):
         now, cycles = time.monotonic(), plan.program.cycles
@@ -85,7 +85,9 @@ class _Search:
         graphs = {(False, 0): graph}
         cheapest = graph.clone()
         chooser = (
-            Told(list(usual.offers)) if usual.plan.rewrites else Bench(self._spec, self._emitters[self._own.format])
+            ReplayedOffers(list(usual.offers))
+            if usual.plan.rewrites
+            else Bench(self._spec, self._emitters[self._own.format])
         )
         if used := dict(use_cheapest(cheapest, chooser).used):
             graphs[True, 0], self._used[True, 0] = cheapest, used
@@ -100,7 +102,7 @@ class _Search:
                     graphs[rewrites, most], self._used[rewrites, most] = divided, {**self._used[rewrites, 0], **more}
         return graphs
 
-    def run(self, until: float, tell: Callable[[], None]) -> Planned:
+    def run(self, until: float, notify: Callable[[], None]) -> Planned:
         """Return the best program found until a `time.monotonic` deadline, or the default one."""
         start = time.monotonic()
         variants = sorted(self._variants(), key=lambda variant: variant.departures(self._own))
@@ -112,7 +114,7 @@ class _Search:
                 if trial.cycles is not None and trial.cycles < (1 - _LEAST_GAIN) * before:
                     known[variant] = trial.cycles
                 tried += 1
-                tell()
+                notify()
             ended = "the time was over" if tried < len(variants) else ""
         except KeyboardInterrupt:
             ended = INTERRUPTED
@@ -122,8 +124,8 @@ class _Search:
             if found is not None and (reached := estimated(found.program, self._spec).cycles) < before:
                 made, best, cycles = found, str(variant), reached
                 break
-        told = Searched(tried, len(variants), time.monotonic() - start, before, cycles, best, ended)
-        return replace(made, searched=told)
+        searched = Searched(tried, len(variants), time.monotonic() - start, before, cycles, best, ended)
+        return replace(made, searched=searched)
 
     def _variants(self) -> Iterator[Variant]:
         formats = [f for f in self._emitters if self._spec.via in ("auto", f)]

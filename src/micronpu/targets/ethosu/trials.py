@@ -42,12 +42,12 @@ class Variant:
     without: str = ""
 
     def __str__(self) -> str:
-        told = [plan_name(self.format, self.rewrites)]
-        told += [f"layers in parts of {self.parts // 1024} KB"] if self.parts else []
-        told += ["optimised for size"] if self.size else []
-        told += [f"an arena of {self.arena:.0%}"] if self.arena else []
-        told += [f"without {self.without}"] if self.without else []
-        return ", ".join(told)
+        words = [plan_name(self.format, self.rewrites)]
+        words += [f"layers in parts of {self.parts // 1024} KB"] if self.parts else []
+        words += ["optimised for size"] if self.size else []
+        words += [f"an arena of {self.arena:.0%}"] if self.arena else []
+        words += [f"without {self.without}"] if self.without else []
+        return ", ".join(words)
 
     def departures(self, usual: Variant) -> int:
         """Number of fields that differ from another variant."""

@@ -73,7 +73,7 @@ def distill(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     generator = torch.Generator().manual_seed(course.seed)
     together = takes_any_batch(student)
-    learning, teaching = telling(student, layers), telling(teacher, layers)
+    learning, teaching = with_intermediates(student, layers), with_intermediates(teacher, layers)
     for step in range(steps):
         chosen = [rows[i] for i in torch.randint(0, len(rows), (course.batch,), generator=generator)]
         inputs = [varied(joined(chosen), generator)] if together else chosen
@@ -100,7 +100,7 @@ def distill(
         progress((step + 1) / steps)
 
 
-def telling(model: GraphModule, nodes: Collection[str]) -> GraphModule:
+def with_intermediates(model: GraphModule, nodes: Collection[str]) -> GraphModule:
     """Return the network, sharing its weights, with the outputs of some nodes as an additional result."""
     graph = copy.deepcopy(model.graph)
     graph.set_codegen(CodeGen())  # separate inputs, and no nested results

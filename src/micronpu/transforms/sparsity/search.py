@@ -188,7 +188,7 @@ class _Work:
         self.twin, self.teacher = learner(model, rows), learner(model, rows)
         self.wide_rows = [as_learner(self.twin, row) for row in self.rows]
         self.judge, self.states = Judge(copy.deepcopy(model), self.kept, score, states), states
-        self.tell = listener or (lambda name, part: None)
+        self.notify = listener or (lambda name, part: None)
         self.notes: list[str] = []
         self.why: dict[str, str] = {}
         if states:
@@ -220,9 +220,9 @@ class _Work:
                     hint=f"one of {', '.join(dict.fromkeys(layer.title for layer in self.layers))}",
                 )
 
-    def _telling(self, step: str, number: int, count: int, begin: float = 0.0, share: float = 1.0) -> Progress:
+    def _notifier(self, step: str, number: int, count: int, begin: float = 0.0, share: float = 1.0) -> Progress:
         """Report progress for one of a step's equal pieces."""
-        return lambda part: self.tell(step, (number + begin + share * part) / count)
+        return lambda part: self.notify(step, (number + begin + share * part) / count)
 
     # -- prices
 
@@ -236,8 +236,8 @@ class _Work:
     def stop(self, layers: Sequence[Layer], progress: Progress) -> _Stop:
         """Quantize the current network as well as possible, compile it and evaluate it."""
         tries = self.options.corrections and not self.device.dense_only
-        heard = functools.partial(_share, progress, 0.8)
-        made = nearest(self.model, self.rows[:_RANGE_ROWS], self.quantizer, self.judge, tries, heard)
+        notified = functools.partial(_share, progress, 0.8)
+        made = nearest(self.model, self.rows[:_RANGE_ROWS], self.quantizer, self.judge, tries, notified)
         cost, judged = self._priced(made.network), made.judgement
         titles = tuple(layer.title for layer in layers)
         point = SparsePoint(titles, cost.cycles, cost.bytes, judged.agreement, judged.loss, made.corrections)
@@ -285,14 +285,14 @@ class _Work:
             refit(model, self.teacher, self.layers, before, layers, rows, damping=damping, progress=progress)
 
     def moments(self, layers: Sequence[Layer], progress: Progress = lambda part: None) -> Moments:
-        def heard() -> Iterator[Row]:
+        def notified() -> Iterator[Row]:
             rows = list(batches(self.twin, self.wide_rows))
             for number, row in enumerate(rows):
                 yield row
                 progress((number + 1) / len(rows))
 
         with self.learning() as model:
-            return Moments(model, layers, len(self.rows)).collect(heard())
+            return Moments(model, layers, len(self.rows)).collect(notified())
 
     @contextmanager
     def learning(self) -> Iterator[GraphModule]:
@@ -307,15 +307,15 @@ class _Work:
     # -- search
 
     def done(self) -> Sparsified:
-        self.tell("price", 0.0)
-        stops = [self.stop(self.given, lambda part: self.tell("price", 0.5 * part))]
+        self.notify("price", 0.0)
+        stops = [self.stop(self.given, lambda part: self.notify("price", 0.5 * part))]
         start, dense = stops[0].state, stops[0].price
-        self.tell("price", 0.5)
+        self.notify("price", 0.5)
         candidates = self._possible()
-        moments = self.moments(candidates, lambda part: self.tell("price", 0.5 + 0.2 * part))
+        moments = self.moments(candidates, lambda part: self.notify("price", 0.5 + 0.2 * part))
         candidates = self._enough(candidates, moments)
-        alone, sparse = self._all_sparse(candidates, moments, lambda part: self.tell("price", 0.7 + 0.2 * part))
-        self.tell("price", 1.0)
+        alone, sparse = self._all_sparse(candidates, moments, lambda part: self.notify("price", 0.7 + 0.2 * part))
+        self.notify("price", 1.0)
         if self.device.dense_only:
             self._say_bytes(dense, sparse)
             self.why = {layer.name: "zeros save no product on this target" for layer in self.layers}
@@ -336,13 +336,13 @@ class _Work:
                 unfitted = [layer for layer in stage if not can_be_fitted(self.model, layer)]
                 alone = self.pruned_alone(unfitted, self.moments(unfitted)) if unfitted else {}
             self.make_sparse(
-                stage, chosen, self.wide_rows, alone, self._telling("distill", number, len(stages), 0.0, 0.5)
+                stage, chosen, self.wide_rows, alone, self._notifier("distill", number, len(stages), 0.0, 0.5)
             )
             chosen += stage
             # Later layers do more harm.
             steps = 2 * self.options.steps * (number + 1) // (len(stages) * (len(stages) + 1))
             self._learn(chosen, steps, number, len(stages))
-            stops.append(self.stop(chosen, self._telling("distill", number, len(stages), 0.9, 0.1)))
+            stops.append(self.stop(chosen, self._notifier("distill", number, len(stages), 0.9, 0.1)))
             if is_enough(self.options, [stop.point for stop in stops]):
                 break
         best, note = choose(self.options, [stop.point for stop in stops])
@@ -428,7 +428,7 @@ class _Work:
         rows = self.wide_rows[:: -(-len(self.rows) // _JUDGED_ALONE)]
         found = {}
         for number, layer in enumerate(layers):
-            self.make_sparse([layer], self.given, rows, alone, self._telling("sensitivity", number, len(layers)))
+            self.make_sparse([layer], self.given, rows, alone, self._notifier("sensitivity", number, len(layers)))
             with self.learning() as model:
                 found[layer.name] = judge.harm(model)
             self.model.load_state_dict(dict(start))
@@ -483,17 +483,19 @@ class _Work:
             return
         # The dense network is the teacher for the outputs and for the products of weights.
         products = {name for layer in self.layers for name in layer.nodes} | {layer.name for layer in self.left}
-        told = [n.name for n in self.model.graph.nodes if n.name in products and isinstance(n.meta.get("val"), Tensor)]
+        distilled = [
+            n.name for n in self.model.graph.nodes if n.name in products and isinstance(n.meta.get("val"), Tensor)
+        ]
         with self.learning() as model:
             distill(
                 model,
                 self.teacher,
                 self.wide_rows,
                 masks_of(model, list(layers)),
-                told,
+                distilled,
                 self.states,
                 course=Course(steps, self.options.rate, self.options.batch, self.options.seed + number),
-                progress=self._telling("distill", number, count, 0.5, 0.4),
+                progress=self._notifier("distill", number, count, 0.5, 0.4),
             )
 
     # -- the result

@@ -156,9 +156,9 @@ def test_a_spoilt_answer_changes_nothing_but_the_time(cached: Path, spoil: str) 
         else:
             path.chmod(0o666)
     CACHE._said.clear()
-    with pytest.warns(micronpu.CacheWarning) as told:
+    with pytest.warns(micronpu.CacheWarning) as reported:
         second = compiled(TARGETS[0])
-    assert len(told) == 1 and second.buffer == first.buffer
+    assert len(reported) == 1 and second.buffer == first.buffer
 
 
 @pytest.fixture

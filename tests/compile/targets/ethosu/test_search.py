@@ -188,7 +188,7 @@ def test_a_cluster_finds_the_same(few_variants: None, monkeypatch: pytest.Monkey
     assert len(ray.tasks) == mine.variants and ray.most == 3 and ray.inside == 0
 
 
-def test_what_a_cluster_did_not_tell_is_asked_again(few_variants: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_cluster_did_not_return_is_requested_again(few_variants: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for crashing in (2, 0):
         ray = _Cluster(crashing)
         monkeypatch.setitem(sys.modules, "ray", ray)

@@ -85,7 +85,7 @@ def test_unseen_on_request(monkeypatch: pytest.MonkeyPatch, options: dict[str, b
     assert compiled(**options).report.share == 1.0
 
 
-def test_what_nobody_can_tell_is_said_and_changes_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_unknown_is_reported_and_changes_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise NotModelledError("The stream sets the register 0x1ff.")
 

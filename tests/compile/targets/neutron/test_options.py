@@ -100,7 +100,7 @@ def converted() -> dict[bool, micronpu.CompiledProgram]:
     }
 
 
-def test_the_npu_converts_unless_told_otherwise(converted):
+def test_the_npu_converts_by_default(converted):
     layout = parse(converted[True].partitions[0].payload).layout
     assert not any(slot.channels_last for slot in (*layout.inputs, *layout.outputs))
 

@@ -35,7 +35,7 @@ ROWS = 2
 MOST_ROWS = 16
 _LARGE = 30_000_000
 """Multiply-accumulates above which one input is run, not two: a tenth of a second in the reference kernels."""
-_TELLING = 8
+_INFORMATIVE = 8
 """Minimum number of unsaturated elements of each output that must be equal, since wrong sums saturate as well; outputs
 of few elements need more inputs for that."""
 _EXTREMES = 0.125
@@ -151,16 +151,16 @@ def compare(
     numbered = counts or [1] * len(inputs)
     ran: list[Ran] = []
     refused: SimulationError | None = None
-    telling = np.zeros(len(content.outputs), np.int64)
+    informative = np.zeros(len(content.outputs), np.int64)
 
     try:
         simulator = EthosUSimulator(accelerator, weight_limit=WEIGHTS_OF_ONE_RUN)
         for row in range(max(rows, most)):
-            if row >= rows and telling.min(initial=_TELLING) >= _TELLING:
+            if row >= rows and informative.min(initial=_INFORMATIVE) >= _INFORMATIVE:
                 break
             given = integers_for(inputs, numbered, seed, row)
             ran.append(Ran(given, simulator.run(content, given)))
-            telling += [_inside(array) for array in ran[-1].outputs]
+            informative += [_inside(array) for array in ran[-1].outputs]
         del simulator
         release()
     except NotModelledError as error:

@@ -183,18 +183,18 @@ def pack_program(program: VelaProgram) -> bytes:
     """Serialize a program."""
     own = {f.name: getattr(program, f.name) for f in fields(program) if f.name not in ("commands", "constants")}
     io = {name: [astuple(tensor) for tensor in own[name]] for name in ("inputs", "outputs")}
-    told = {**own, **io, "layers": [astuple(layer) for layer in program.layers]}
-    head = {"program": told, "commands": len(program.commands)}
+    record = {**own, **io, "layers": [astuple(layer) for layer in program.layers]}
+    head = {"program": record, "commands": len(program.commands)}
     return with_head(head, program.commands, program.constants)
 
 
 def unpack_program(data: memoryview) -> VelaProgram:
     """Parse the output of `pack_program`; the constants are a view of the data."""
-    told, rest = head_and_rest(data)
-    own, end = told["program"], told["commands"]
+    record, rest = head_and_rest(data)
+    own, end = record["program"], record["commands"]
     for name in ("inputs", "outputs"):
         own[name] = tuple(VelaIO(tuple(shape), *rest) for shape, *rest in own[name])
-    own["layers"] = tuple(replace(LayerEstimate(*told), work=Work(*work)) for *told, work in own["layers"])
+    own["layers"] = tuple(replace(LayerEstimate(*record), work=Work(*work)) for *record, work in own["layers"])
     own["sources"], own["places"] = tuple(own["sources"]), tuple(own["places"])
     return VelaProgram(commands=bytes(rest[:end]), constants=rest[end:], **own)
 
