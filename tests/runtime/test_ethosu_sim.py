@@ -22,7 +22,7 @@ from micronpu.host.build import find_compiler, source_directory
 from micronpu.targets.ethosu.host.simulator import (
     EthosUSimulator,
     NotModelledError,
-    Operation,
+    SimulatedOperation,
     SimulationError,
     TooEarlyError,
     load_simulator,
@@ -48,7 +48,7 @@ def test_copy() -> None:
 
 
 def test_operations_are_watched() -> None:
-    seen: list[Operation] = []
+    seen: list[SimulatedOperation] = []
     payload = copy().payload(inputs=[IN], outputs=[OUT])
     simulator().run(payload, [X], watch=seen.append)
     (operation,) = seen
@@ -57,7 +57,7 @@ def test_operations_are_watched() -> None:
 
 
 def test_a_watcher_may_raise() -> None:
-    def refuse(_: Operation) -> None:
+    def refuse(_: SimulatedOperation) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

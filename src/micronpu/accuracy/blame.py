@@ -11,7 +11,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from micronpu.accuracy.layers import Layer, SideBySide, step_of
+from micronpu.accuracy.layers import LayerErrors, SideBySide, step_of
 from micronpu.accuracy.subject import Listener, Subject
 from micronpu.base.arguments import QUANTIZATION_NOW, moved
 from micronpu.frontend.checks import check_listener
@@ -98,7 +98,7 @@ class _Choices:
     has_int16: bool
 
 
-def _layer_error(layer: Layer, found: SideBySide, names: set[str], choices: _Choices) -> LayerError:
+def _layer_error(layer: LayerErrors, found: SideBySide, names: set[str], choices: _Choices) -> LayerError:
     origin = origin_of(layer.first)
     node = layer.first.name
     moved = sum(other.moved for other in found.layers)
@@ -126,7 +126,7 @@ def _layer_error(layer: Layer, found: SideBySide, names: set[str], choices: _Cho
     )
 
 
-def _operator(layer: Layer) -> str:
+def _operator(layer: LayerErrors) -> str:
     if layer.first.op == "placeholder":
         return "input"
     names = []
@@ -138,7 +138,7 @@ def _operator(layer: Layer) -> str:
         (node,) = node.users
 
 
-def _advice(layer: Layer, dtype: str, choices: _Choices) -> str:
+def _advice(layer: LayerErrors, dtype: str, choices: _Choices) -> str:
     """Advice for a layer, by the largest part of the layer's error."""
     if layer.own <= 0 or decibels(layer.signal, layer.own) > _ENOUGH:
         return ""

@@ -25,7 +25,7 @@ from micronpu.program.border import Border, borders_of
 from micronpu.program.plan import read_plan
 from micronpu.quantize.data import calibration_batches
 from micronpu.report.accuracy import Comparison
-from micronpu.report.evaluation import Difference, Evaluation, Judged, Score
+from micronpu.report.evaluation import Evaluation, Judged, MetricDifference, Score
 from micronpu.report.intervals import wilson
 from micronpu.report.metrics import Array, Function, Metric, check_finite, metric_of
 from micronpu.runtime import ArrayProgram, RunOptions
@@ -164,7 +164,7 @@ def _judged(
     """
     wanted = results["float"][0]
     scores: dict[str, Score] = {}
-    differences: dict[str, Difference] = {}
+    differences: dict[str, MetricDifference] = {}
     if labels is not None and metric is not None:
         every = slice(None) if scored is None else scored
         outputs = {name: found[every] for name, (found, _) in results.items()}
@@ -198,7 +198,7 @@ def _compared(found: Array, wanted: Array) -> Comparison:
 
 def _scored(
     outputs: dict[str, Array], labels: Array, metric: Metric, inputs: tuple[Array, ...]
-) -> tuple[dict[str, Score], dict[str, Difference], tuple[str, ...]]:
+) -> tuple[dict[str, Score], dict[str, MetricDifference], tuple[str, ...]]:
     """Score and difference to float of each program, with confidence intervals."""
     values = {name: metric.score(found, labels, inputs) for name, found in outputs.items()}
     if metric.right is not None:
@@ -220,13 +220,13 @@ def _scored(
             test = f"{len(resampled)} resamples of {len(labels)} rows"
             away = values[name] - values["float"]
             p = 1.0 if away == 0 else p_of(apart)
-            differences[name] = Difference(away, *percentile_interval(apart), p, test)
+            differences[name] = MetricDifference(away, *percentile_interval(apart), p, test)
     return scores, differences, ()
 
 
 def _counted(
     outputs: dict[str, Array], labels: Array, right: Callable[[Array, Array], Array], values: dict[str, float]
-) -> tuple[dict[str, Score], dict[str, Difference]]:
+) -> tuple[dict[str, Score], dict[str, MetricDifference]]:
     """Same, for metrics that count correct samples; needs no bootstrap."""
     truth = {name: right(found, labels) for name, found in outputs.items()}
     rows, exact = len(labels), truth["float"]
@@ -237,7 +237,7 @@ def _counted(
             worse, better = int((exact & ~found).sum()), int((found & ~exact).sum())
             interval = paired_share(worse, better, rows)
             p = mcnemar(worse, better)
-            differences[name] = Difference(
+            differences[name] = MetricDifference(
                 values[name] - values["float"], *interval, p, "exact McNemar test", worse, better
             )
     return scores, differences

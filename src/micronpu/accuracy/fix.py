@@ -34,7 +34,7 @@ from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.settings_file import merged, read_quantization
 from micronpu.quantize.trial import Trial
-from micronpu.report.fixes import Attempt, Choice, Fixes, Gain
+from micronpu.report.fixes import Attempt, FixChoice, Fixes, Gain
 from micronpu.report.intervals import Z
 from micronpu.targets.options import Options
 from micronpu.targets.registry import target_required
@@ -215,7 +215,7 @@ class _Fix:
         )
         return Price.of(program.report, len(program.buffer))
 
-    def choice(self, one: Tried, default: Tried) -> Choice:
+    def choice(self, one: Tried, default: Tried) -> FixChoice:
         """Return a program with its results on the samples that measure."""
         assert one.price is not None
         own, before = (
@@ -226,7 +226,7 @@ class _Fix:
         gain = None if one is default else _gain(before, own)
         cycles = round(one.price.cycles) or None
         quantization = self.settings(one.activations, one.settings)
-        return Choice(name, quantization, own.worst, gain, cycles, one.price.bytes)
+        return FixChoice(name, quantization, own.worst, gain, cycles, one.price.bytes)
 
 
 def shaken(rows: Sequence[Row], copies: int) -> list[Row]:
@@ -270,7 +270,7 @@ def _gain(before: Fidelity, after: Fidelity) -> Gain:
     return Gain(mean, mean - half, mean + half)
 
 
-def _beats(other: Choice, choice: Choice) -> bool:
+def _beats(other: FixChoice, choice: FixChoice) -> bool:
     """True if another choice is at least as good in everything and better in something."""
     mine = (choice.sqnr, -(choice.cycles or 0), -choice.bytes)
     theirs = (other.sqnr, -(other.cycles or 0), -other.bytes)

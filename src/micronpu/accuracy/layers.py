@@ -40,7 +40,7 @@ _RANGE_ROWS = 8
 
 
 @dataclass
-class Layer:
+class LayerErrors:
     """Sums over samples for one layer.
 
     Attributes:
@@ -143,11 +143,13 @@ class SideBySide:
                 if node.op == "output":
                     self._outputs(total[node], outputs)
 
-    def _walk(self, row: Row, exact: dict[str, Any], outputs: list[torch.Tensor]) -> list[tuple[Layer, torch.Tensor]]:
+    def _walk(
+        self, row: Row, exact: dict[str, Any], outputs: list[torch.Tensor]
+    ) -> list[tuple[LayerErrors, torch.Tensor]]:
         """Run the quantized network, and each layer on float operands. Return the error that each layer adds alone."""
         total: dict[Node, Any] = dict(self._fixed)
         own: dict[Node, Any] = dict(self._fixed)
-        added: list[tuple[Layer, torch.Tensor]] = []
+        added: list[tuple[LayerErrors, torch.Tensor]] = []
         given = iter(row)
         for node in self.converted.graph.nodes:
             if node in self._fixed:
@@ -184,7 +186,7 @@ class SideBySide:
             if place is not None and layer.followed:
                 layer.range_left = place.left(*grid_limits(layer.quantize))
 
-    def _with_weights(self, layer: Layer, exact: dict[str, Any]) -> torch.Tensor:
+    def _with_weights(self, layer: LayerErrors, exact: dict[str, Any]) -> torch.Tensor:
         """The layer's result with its quantized weights and float operands."""
         values: dict[Node, Any] = {}
         for operand in layer.first.all_input_nodes:
@@ -208,7 +210,7 @@ class SideBySide:
         self.row_noise.append((signal, noise))
 
     def _follow(
-        self, outputs: list[torch.Tensor], errors: list[tuple[Layer, torch.Tensor]], exact: dict[str, Any]
+        self, outputs: list[torch.Tensor], errors: list[tuple[LayerErrors, torch.Tensor]], exact: dict[str, Any]
     ) -> None:
         """Estimate how much each layer's own error changes the outputs, to first order.
 
@@ -237,7 +239,7 @@ class SideBySide:
 
 
 def _add(
-    layer: Layer,
+    layer: LayerErrors,
     wanted: torch.Tensor,
     total: torch.Tensor,
     own: torch.Tensor,
@@ -293,7 +295,7 @@ def _float_value(node: Node, exact: dict[str, Any]) -> torch.Tensor:
     return exact[_origin(node).name]  # type: ignore[no-any-return]
 
 
-def _layer(quantize: Node, constants: set[Node]) -> Layer:
+def _layer(quantize: Node, constants: set[Node]) -> LayerErrors:
     result = quantize.args[0]
     assert isinstance(result, Node)
     first = result
@@ -306,7 +308,7 @@ def _layer(quantize: Node, constants: set[Node]) -> Layer:
     weight = next((n for n in first.all_input_nodes[1:] if n in constants and _is_quantized(n)), None)
     if not (first.op == "call_function" and is_compute(first)):
         weight = None
-    return Layer(quantize, result, first, weight)
+    return LayerErrors(quantize, result, first, weight)
 
 
 def _has_weight(node: Node, constants: set[Node]) -> bool:

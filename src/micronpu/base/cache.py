@@ -88,7 +88,7 @@ class Cache:
         most_bytes, most_entries: limits at which the least recently used entries are deleted.
 
     Attributes:
-        tell: called once with a message for each kind of problem; default: a `CacheWarning`.
+        notify: called once with a message for each kind of problem; default: a `CacheWarning`.
         hits, misses: of this process.
     """
 
@@ -100,7 +100,7 @@ class Cache:
         self._said: set[str] = set()
         self._checked: dict[Path, bool] = {}
         self._full = False
-        self.tell: Callable[[str], None] | None = None
+        self.notify: Callable[[str], None] | None = None
         self.hits = self.misses = 0
 
     @property
@@ -261,8 +261,8 @@ class Cache:
             return
         self._said.add(kind)
         text = f"{sentence}. Results are the same without; the environment variable {FOLDER} names another folder."
-        if self.tell is not None:
-            self.tell(text)
+        if self.notify is not None:
+            self.notify(text)
         else:
             warn(text, CacheWarning)
 

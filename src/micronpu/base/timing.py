@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Part:
+class TimedPart:
     """Time spent in one part.
 
     Attributes:
@@ -46,11 +46,11 @@ class Times:
         """Seconds since construction."""
         return time.perf_counter() - self._begun
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[TimedPart]:
         """Steps in order, each followed by its parts, longest first."""
-        every = [Part(step, name, calls, seconds) for (step, name), (calls, seconds) in self._found.items()]
+        every = [TimedPart(step, name, calls, seconds) for (step, name), (calls, seconds) in self._found.items()]
         steps = dict.fromkeys(part.step for part in every if part.step)
-        found: list[Part] = []
+        found: list[TimedPart] = []
         for step in steps:
             own = [part for part in every if part.step == step]
             found += [part for part in own if not part.name]

@@ -21,7 +21,7 @@ from micronpu.board.registers import RegisterFile, generations
 from micronpu.targets.ethosu.host.simulator import (
     EthosUSimulator,
     NotModelledError,
-    Operation,
+    SimulatedOperation,
     SimulationError,
     aligned_bytes,
 )
@@ -72,7 +72,7 @@ class Run:
     npu: int
     stream: tuple[int, int]
     bases: tuple[int, ...]
-    operations: tuple[Operation, ...]
+    operations: tuple[SimulatedOperation, ...]
     written: tuple[tuple[int, int], ...]
     cycles: int
     fault: str
@@ -138,7 +138,7 @@ class Npu:
         self.registers = RegisterFile(self.generation)
         self.runs: list[Run] = []
         self.interrupt = False
-        self._known: dict[bytes, tuple[Operation, ...]] = {}
+        self._known: dict[bytes, tuple[SimulatedOperation, ...]] = {}
         self._moved: dict[tuple[int, int], _Traffic] = {}
         self._reset(0)
         self._stores: dict[str, Callable[[int], None]] = {
@@ -231,7 +231,7 @@ class Npu:
         mask = (1 << self.generation.address_bits) - 1
         bases = tuple(self._of_core(kept.get("BASEP", i) & mask) for i in range(REGIONS))
         stream = (self._of_core(kept.get("QBASE") & mask), kept.get("QSIZE"))
-        operations: list[Operation] = []
+        operations: list[SimulatedOperation] = []
         written: list[tuple[int, int]] = []
         fault, field_ = "", ""
         if self.fault == "bus":
@@ -284,7 +284,9 @@ class Npu:
             raise _BusError(f"a command stream of {size:,} bytes at {base:#x}, where memory ends after {len(words):,}")
         return words
 
-    def _compute(self, words: bytes, bases: Sequence[int], operations: list[Operation]) -> list[tuple[int, int]]:
+    def _compute(
+        self, words: bytes, bases: Sequence[int], operations: list[SimulatedOperation]
+    ) -> list[tuple[int, int]]:
         """Run a stream on copies of the board's memory, and write back its changes."""
         commands = self._actions(words)
         sizes = [min(size, _WIDEST) for size in reach(words, self._simulator.command_name)]
@@ -339,7 +341,7 @@ class Npu:
 
     # -- time and counters
 
-    def _traffic(self, operations: Sequence[Operation]) -> _Traffic:
+    def _traffic(self, operations: Sequence[SimulatedOperation]) -> _Traffic:
         """Return an estimate: each operation takes the time of the slowest of MACs and ports."""
         config, beat = self.registers.get("REGIONCFG"), self.generation.port_bytes
         key = (id(operations[0]) if operations else 0, config)  # of what `_known` keeps
@@ -395,8 +397,8 @@ def _is_outside(error: SimulationError) -> bool:
     return " needs " in error.what and " which has " in error.what
 
 
-def _without_value(operation: Operation) -> Operation:
-    return Operation(
+def _without_value(operation: SimulatedOperation) -> SimulatedOperation:
+    return SimulatedOperation(
         operation.index,
         operation.offset,
         operation.name,

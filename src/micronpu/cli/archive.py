@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
 from micronpu.base.files import read_file
-from micronpu.cli.archive_calls import RefusedError, check_calls, shown
+from micronpu.cli.archive_calls import RefusedContentError, check_calls, shown
 from micronpu.cli.archive_fields import check_fields
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def load_archive(path: Path) -> ExportedProgram:
         _check_sizes(program)
         check_calls(program)
         return program
-    except RefusedError as refused:
+    except RefusedContentError as refused:
         raise ModelError(f"{path} is not loaded, because it holds {refused}.", hint=_SAVE_TENSORS) from None
     except MicroNpuError:
         raise
@@ -87,7 +87,7 @@ def _check(reader: Any, size: int) -> None:
     """Refuse an archive that runs code when it is loaded, or needs more memory than the file has bytes.
 
     Raises:
-        RefusedError: with the reason.
+        RefusedContentError: with the reason.
     """
     from torch.export.pt2_archive import constants as at
 
@@ -97,15 +97,15 @@ def _check(reader: Any, size: int) -> None:
     names = reader.get_file_names()
     for name in names:
         if name.startswith((at.AOTINDUCTOR_DIR, at.EXECUTORCH_DIR, at.MTIA_DIR)) or name.endswith((".so", ".pyd")):
-            raise RefusedError(f"a compiled library ({shown(name)})")
+            raise RefusedContentError(f"a compiled library ({shown(name)})")
         if name.startswith((at.WEIGHTS_DIR, at.CONSTANTS_DIR)) and re.search(r"/(custom|opaque)_obj_", name):
-            raise RefusedError(f"an object that is no tensor ({shown(name)})")
+            raise RefusedContentError(f"an object that is no tensor ({shown(name)})")
         if not _RECORDS.fullmatch(name):
-            raise RefusedError(f"the record {shown(name)}, which no saved program has")
+            raise RefusedContentError(f"the record {shown(name)}, which no saved program has")
     _check_zip(reader.archive_file, names, size)
     model = at.MODELS_FILENAME_FORMAT.format(_MODEL)
     if model not in names:
-        raise RefusedError("no model")
+        raise RefusedContentError("no model")
     pickles = [name for name in names if name.endswith(".pt")]
     for folder, config in (
         (at.WEIGHTS_DIR, at.WEIGHTS_CONFIG_FILENAME_FORMAT),
@@ -127,9 +127,9 @@ def _json(reader: Any, name: str) -> Any:
 def _check_zip(file: Any, names: list[str], size: int) -> None:
     """Refuse records that are larger unpacked than stored: torch writes records uncompressed."""
     if len({name.lower() for name in names}) != len(names):
-        raise RefusedError("a record twice")
+        raise RefusedContentError("a record twice")
     if sum(file.get_record_size(name) for name in names) > size:
-        raise RefusedError("compressed records, which may be of any size unpacked")
+        raise RefusedContentError("compressed records, which may be of any size unpacked")
 
 
 def _payloads(reader: Any, config: Any, folder: str) -> Iterator[str]:
@@ -146,7 +146,9 @@ def _payloads(reader: Any, config: Any, folder: str) -> Iterator[str]:
         width = element_type(meta["dtype"]).itemsize
         stored = reader.archive_file.get_record_size(record)
         if count * width > max(stored, _EXPANDED) or (count and not stored):
-            raise RefusedError(f"the tensor {shown(name)} of {count * width:,} bytes, of which {stored:,} are stored")
+            raise RefusedContentError(
+                f"the tensor {shown(name)} of {count * width:,} bytes, of which {stored:,} are stored"
+            )
 
 
 def _check_pickle(data: bytes, name: str) -> None:
@@ -160,10 +162,10 @@ def _check_pickle(data: bytes, name: str) -> None:
         reader = pickle_reader(io.BytesIO(data))  # accepts only the form that torch.save writes
         _check_zip(reader, reader.get_all_records(), len(data))
         torch.load(io.BytesIO(data), weights_only=True, map_location="meta")
-    except RefusedError:
+    except RefusedContentError:
         raise
     except Exception as error:
-        raise RefusedError(
+        raise RefusedContentError(
             f"a pickle of other things than tensors and numbers ({name}), which could run any code"
         ) from error
 
@@ -179,7 +181,7 @@ def _check_sizes(program: ExportedProgram) -> None:
         if isinstance(value, torch.Tensor) and value.numel() * value.itemsize > max(
             value.untyped_storage().nbytes(), _EXPANDED
         ):
-            raise RefusedError(
+            raise RefusedContentError(
                 f"the tensor {shown(name)} of {value.numel() * value.itemsize:,} bytes, of which "
                 f"{value.untyped_storage().nbytes():,} are stored"
             )

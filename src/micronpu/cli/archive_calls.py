@@ -56,7 +56,7 @@ _FLOW = frozenset(("cond", "while_loop", "scan", "map_impl", "wrap_with_set_grad
 _TARGET = re.compile(r"torch\.ops\.(\w+)\.(\w+?)(?:\.(\w+))?", re.ASCII)
 
 
-class RefusedError(Exception):
+class RefusedContentError(Exception):
     """Content of the archive that is refused, as the end of a sentence."""
 
 
@@ -69,7 +69,9 @@ def check_operator(text: str) -> None:
     """Refuse an operator by its name as torch writes it: ``torch.ops.aten.relu.default``."""
     found = _TARGET.fullmatch(text)
     if text != "_operator.getitem" and (found is None or not _is_admitted(found[1], found[2], found[3] or "default")):
-        raise RefusedError(f"a call of {shown(text)}, which is none of the operators that a saved program may call")
+        raise RefusedContentError(
+            f"a call of {shown(text)}, which is none of the operators that a saved program may call"
+        )
 
 
 def _is_admitted(space: str, packet: str, overload: str) -> bool:
@@ -134,9 +136,8 @@ def check_calls(program: ExportedProgram) -> None:
     """Compute a program on tensors without data.
 
     Raises:
-        RefusedError: an operator does not accept its operands, a value differs in shape or type from what the file
-            states,
-            or is too large for any microcontroller.
+        RefusedContentError: an operator does not accept its operands, or a value differs in shape or type from what the
+            file states, or is too large for any microcontroller.
     """
     import torch
 
@@ -202,10 +203,10 @@ class _Sizes:
             if getattr(target, "namespace", "") == "higher_order":
                 return self._flow(target.name(), list(args), kwargs)
             return call(target, args, kwargs)
-        except RefusedError:
+        except RefusedContentError:
             raise
         except Exception as error:
-            raise RefusedError(
+            raise RefusedContentError(
                 f"the call `{node.name}` of {target}, which does not take its operands: "
                 f"{first_line(error) or type(error).__name__}"
             ) from error
@@ -215,7 +216,7 @@ class _Sizes:
         import torch
 
         if kwargs:
-            raise RefusedError(f"the control flow `{name}` with named operands")
+            raise RefusedContentError(f"the control flow `{name}` with named operands")
         if name.startswith("wrap_"):
             graph = next(i for i, value in enumerate(args) if isinstance(value, torch.nn.Module))
             return self.results(args[graph], args[graph + 1 :])
@@ -232,7 +233,7 @@ class _Sizes:
         states, rows, others = ([], args[1], args[2]) if name == "map_impl" else (args[1], args[2], args[3])
         steps = {row.shape[0] for row in rows}
         if len(steps) != 1:
-            raise RefusedError(f"the control flow `{name}` over sequences of different lengths")
+            raise RefusedContentError(f"the control flow `{name}` over sequences of different lengths")
         found = list(self.results(args[0], [*states, *(row.select(0, 0) for row in rows), *others]))
         _same(found[: len(states)], list(states), f"the step of a `{name}` gives")
         (count,) = steps
@@ -243,7 +244,7 @@ class _Sizes:
         for tensor in tensors:
             self._elements += tensor.numel()
             if tensor.numel() > MOST_ELEMENTS or self._elements > MOST_TOGETHER:
-                raise RefusedError(
+                raise RefusedContentError(
                     f"the value `{node.name}` of the shape {list(tensor.shape)}; one value may have "
                     f"{MOST_ELEMENTS:,} elements, and all together {MOST_TOGETHER:,}"
                 )
@@ -256,7 +257,7 @@ def _same(found: Any, claimed: Any, what: str) -> None:
     pairs = [[(tuple(t.shape), t.dtype) for t in _tensors(value)] for value in (found, claimed)]
     if pairs[0] != pairs[1]:
         said, other = (", ".join(f"{str(d).removeprefix('torch.')}{list(s)}" for s, d in pair) for pair in pairs)
-        raise RefusedError(f"{what} {said or 'no tensor'}, and {other or 'none'} by what the file says of it")
+        raise RefusedContentError(f"{what} {said or 'no tensor'}, and {other or 'none'} by what the file says of it")
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -273,7 +274,7 @@ def call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     """Return the result of an operator on tensors without data.
 
     Raises:
-        RefusedError: an operand is of another type than the operator's schema states.
+        RefusedContentError: an operand is of another type than the operator's schema states.
     """
     from micronpu.frontend.export import by_shape
     from micronpu.upstream.torch import OpOverload, schema_of
@@ -285,7 +286,7 @@ def call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
         if target.namespace == "aten" and schema_of(target).name not in ("aten::cat", "aten::concat"):
             for tensor in _tensors(list(given.values())):
                 if not tensor.numel():  # some kernels divide by a size
-                    raise RefusedError(f"a call of {target} with a tensor that has no elements")
+                    raise RefusedContentError(f"a call of {target} with a tensor that has no elements")
     return by_shape(target)(*args, **kwargs)
 
 
@@ -300,4 +301,4 @@ def _check_kinds(target: str, operands: Iterable[tuple[str, Any]]) -> None:
             continue
         wrong = not isinstance(value, kinds[name]) if name in kinds else str(value) != "cpu"
         if wrong or (name == "Layout" and value is not torch.strided):
-            raise RefusedError(f"a call of {target} with {shown(str(value))} as its {name}")
+            raise RefusedContentError(f"a call of {target} with {shown(str(value))} as its {name}")

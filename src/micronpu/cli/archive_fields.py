@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from micronpu.base.arguments import is_class
-from micronpu.cli.archive_calls import RefusedError, check_operator, shown
+from micronpu.cli.archive_calls import RefusedContentError, check_operator, shown
 
 # Names of modules and parameters: torch.fx writes them in quotation marks.
 _PATH = re.compile(r"[\w\-. +/:@]*")
@@ -38,7 +38,7 @@ def check_fields(kind: type, value: Any) -> None:
         value: the parsed JSON.
 
     Raises:
-        RefusedError: with the reason.
+        RefusedContentError: with the reason.
     """
     _walk(kind, value, kind.__name__, "")
 
@@ -68,20 +68,20 @@ def _walk(kind: Any, value: Any, owner: str, field: str) -> None:
             _of((int, float), value, owner, field)
     elif kind is int or is_class(kind, enum.IntEnum):
         if not -_LARGEST <= _of(int, value, owner, field) < _LARGEST:
-            raise RefusedError(f"a number beyond 64 bits in `{field}`")
+            raise RefusedContentError(f"a number beyond 64 bits in `{field}`")
     elif kind is bool:
         _of(bool, value, owner, field)
     else:
-        raise RefusedError(f"`{field}`, of which it is not known what it may be")
+        raise RefusedContentError(f"`{field}`, of which it is not known what it may be")
 
 
 def _record(kind: Any, value: Any, owner: str, field: str) -> None:
     if (refused := REFUSED.get(kind.__name__)) is not None:
-        raise RefusedError(refused)
+        raise RefusedContentError(refused)
     hints = _hints(kind)
     unknown = [key for key in _of(dict, value, owner, field) if key not in hints]
     if unknown:
-        raise RefusedError(f"the field {shown(unknown[0])}, which a {kind.__name__} does not have")
+        raise RefusedContentError(f"the field {shown(unknown[0])}, which a {kind.__name__} does not have")
     for key, item in value.items():
         _walk(hints[key], item, kind.__name__, key)
 
@@ -95,14 +95,14 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _of(kind: Any, value: Any, owner: str, field: str) -> Any:
     if not isinstance(value, kind):
-        raise RefusedError(f"a {type(value).__name__} in `{field or owner}`, where it has no place")
+        raise RefusedContentError(f"a {type(value).__name__} in `{field or owner}`, where it has no place")
     return value
 
 
 def _text(value: str, owner: str, field: str) -> None:
     rule = RULES.get((owner, field))
     if rule is None:
-        raise RefusedError(f"the text {shown(value)} in `{field}`, of which it is not known what it may be")
+        raise RefusedContentError(f"the text {shown(value)} in `{field}`, of which it is not known what it may be")
     rule(value)
 
 
@@ -111,36 +111,36 @@ def _text(value: str, owner: str, field: str) -> None:
 
 def _identifier(text: str) -> None:
     if not text.isidentifier() or keyword.iskeyword(text) or len(text) > _LONGEST:
-        raise RefusedError(f"the name {shown(text)}, which is no identifier")
+        raise RefusedContentError(f"the name {shown(text)}, which is no identifier")
 
 
 def _argument(text: str) -> None:
     """The name of an operator's argument, which may be a keyword of Python, such as `from`."""
     if text and not text.isidentifier():
-        raise RefusedError(f"the argument {shown(text)}, which is no identifier")
+        raise RefusedContentError(f"the argument {shown(text)}, which is no identifier")
 
 
 def _path(text: str) -> None:
     hidden = any(part.startswith("__") for part in text.split("."))
     if not _PATH.fullmatch(text) or hidden or len(text) > _LONGEST:
-        raise RefusedError(f"the name {shown(text)}, which no module or parameter may have")
+        raise RefusedContentError(f"the name {shown(text)}, which no module or parameter may have")
 
 
 def _words(text: str) -> None:
     if _CONTROL.search(text) or "\n" in text or len(text) > _LONGEST:
-        raise RefusedError(f"the text {shown(text)}, which has characters that no operand has")
+        raise RefusedContentError(f"the text {shown(text)}, which has characters that no operand has")
 
 
 def _note(text: str) -> None:
     """A text of several lines that a node holds for messages."""
     if _CONTROL.search(text):
-        raise RefusedError(f"the text {shown(text)}, which has characters that no message has")
+        raise RefusedContentError(f"the text {shown(text)}, which has characters that no message has")
 
 
 def _one_of(names: frozenset[str]) -> Callable[[str], None]:
     def check(text: str) -> None:
         if text not in names:
-            raise RefusedError(f"the field {shown(text)}, which is none of {', '.join(sorted(names))}")
+            raise RefusedContentError(f"the field {shown(text)}, which is none of {', '.join(sorted(names))}")
 
     return check
 
@@ -150,17 +150,17 @@ def _matches(pattern: str) -> Callable[[str], None]:
 
     def check(text: str) -> None:
         if not compiled.fullmatch(text):
-            raise RefusedError(f"the name {shown(text)} where it has no place")
+            raise RefusedContentError(f"the name {shown(text)} where it has no place")
 
     return check
 
 
 def _no_guard(text: str) -> None:
-    raise RefusedError(f"the guard {shown(text)}, which torch would run")
+    raise RefusedContentError(f"the guard {shown(text)}, which torch would run")
 
 
 def _no_symbol(text: str) -> None:
-    raise RefusedError(f"the size {shown(text)}, which is no number")
+    raise RefusedContentError(f"the size {shown(text)}, which is no number")
 
 
 def _inputs(text: str) -> None:
@@ -186,21 +186,21 @@ def _spec(text: str) -> Any:
         return None
     parts = json.loads(text)
     if not isinstance(parts, list) or len(parts) != 2 or not isinstance(parts[0], int):
-        raise RefusedError("inputs or outputs in an unknown form")
+        raise RefusedContentError("inputs or outputs in an unknown form")
     stack = [parts[1]]
     while stack:
         value = stack.pop()
         if not isinstance(value, dict) or value.keys() != {"type", "context", "children_spec"}:
-            raise RefusedError("inputs or outputs in an unknown form")
+            raise RefusedContentError("inputs or outputs in an unknown form")
         if value["type"] not in (None, *_CONTAINERS):
-            raise RefusedError(f"inputs or outputs of the type {value['type']}")
+            raise RefusedContentError(f"inputs or outputs of the type {value['type']}")
         for key in _keys(value):
             if isinstance(key, str):
                 _path(key)
             elif not isinstance(key, int):
-                raise RefusedError("an enumeration or another object among its inputs or outputs")
+                raise RefusedContentError("an enumeration or another object among its inputs or outputs")
         if not isinstance(value["children_spec"], list):
-            raise RefusedError("inputs or outputs in an unknown form")
+            raise RefusedContentError("inputs or outputs in an unknown form")
         stack.extend(value["children_spec"])
     return parts[1]
 
@@ -281,5 +281,5 @@ RULES: dict[tuple[str, str], Callable[[str], None]] = {
 }
 """Rule of each text, by the class and the field of torch's schema; a text may also be a key of the field.
 
-Each rule raises `RefusedError`.
+Each rule raises `RefusedContentError`.
 """

@@ -42,7 +42,7 @@ _EXTRA = "extra =="
 
 
 @dataclass(frozen=True)
-class Finding:
+class Dependency:
     """A dependency of micronpu.
 
     Attributes:
@@ -132,19 +132,19 @@ def _held(usage: Usage) -> str:
     return f"{plural(usage.entries, 'answer')} of {usage.bytes / 2**20:.1f} MiB"
 
 
-def _examine_cache() -> Finding:
+def _examine_cache() -> Dependency:
     """Examine the compilation cache."""
     usage = CACHE.usage()
     if usage.folder is not None:
         try:
             check_new_folder(usage.folder)
         except FileError as error:
-            return Finding("cache", "", False, f"another {FOLDER}; {error.what}", needed=False)
+            return Dependency("cache", "", False, f"another {FOLDER}; {error.what}", needed=False)
     found = f"{_held(usage)}, {usage.folder}" if usage.folder is not None else ""
-    return Finding("cache", found, usage.folder is not None, f"another {FOLDER}; {usage.why}", needed=False)
+    return Dependency("cache", found, usage.folder is not None, f"another {FOLDER}; {usage.why}", needed=False)
 
 
-def _print(findings: Sequence[Finding], here: str) -> None:
+def _print(findings: Sequence[Dependency], here: str) -> None:
     out = console.output()
     out.print(
         f"Tested on {_TESTED}; here: {here}.{f' Of it: {tested_here()}.' if tested_here() else ''}", soft_wrap=True
@@ -158,11 +158,11 @@ def _print(findings: Sequence[Finding], here: str) -> None:
         out.print(Text(line, style="" if finding.good or not finding.needed else "red"), soft_wrap=True)
 
 
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[Dependency]:
     """Yield all findings without importing the dependencies; vendors' compilers are run if installed."""
     wanted = python_versions()
     version = platform.python_version()
-    yield Finding("Python", version, satisfies(version, wanted), f"Python {wanted}")
+    yield Dependency("Python", version, satisfies(version, wanted), f"Python {wanted}")
     for text in requirements():
         match = _REQUIREMENT.match(text)
         if match is None or _EXTRA in text or ("python_version" in text and sys.version_info >= (3, 11)):
@@ -173,7 +173,7 @@ def examine() -> Iterator[Finding]:
         except importlib.metadata.PackageNotFoundError:
             version = ""
         found = f"{version} ({limits})" if version else ""
-        yield Finding(name, found, bool(version) and satisfies(version, limits), f'pip install "{name}{limits}"')
+        yield Dependency(name, found, bool(version) and satisfies(version, limits), f'pip install "{name}{limits}"')
     yield from _examine_plugin()
     yield _examine_cache()
     yield from _examine_boards()
@@ -184,7 +184,7 @@ def examine() -> Iterator[Finding]:
     yield from _examine_extensions()
 
 
-def examine_upstream(*, every: bool) -> Iterator[Finding]:
+def examine_upstream(*, every: bool) -> Iterator[Dependency]:
     """Yield private and deprecated names of torch, torchao and ExecuTorch that do not fit.
 
     They are examined, and therefore imported, only if a version differs from the tested one.
@@ -195,24 +195,24 @@ def examine_upstream(*, every: bool) -> Iterator[Finding]:
     other = [package for package in SEEN if installed(package) != NOT_THERE and not is_seen(package)]
     for package in other:
         found = f"{installed(package)}, tested with {SEEN[package]}"
-        yield Finding(f"{package}'s private names", found, False, "`micronpu doctor --upstream`", needed=False)
+        yield Dependency(f"{package}'s private names", found, False, "`micronpu doctor --upstream`", needed=False)
     if not other and not every:
         return
     try:
         shims = all_shims()
     except (MicroNpuError, ImportError) as error:
-        yield Finding("private names", "", False, str(error), needed=False)
+        yield Dependency("private names", "", False, str(error), needed=False)
         return
     for shim in shims:
         misfit = shim.misfit()
         if misfit is None:
             if every:
-                yield Finding(shim.name, f"fits, as in {shim.package} {shim.versions}", True, needed=False)
+                yield Dependency(shim.name, f"fits, as in {shim.package} {shim.versions}", True, needed=False)
         else:
-            yield Finding(shim.name, misfit.what, False, misfit.hint, needed=False)
+            yield Dependency(shim.name, misfit.what, False, misfit.hint, needed=False)
 
 
-def _examine_boards() -> Iterator[Finding]:
+def _examine_boards() -> Iterator[Dependency]:
     """Yield the dependencies of emulated boards: QEMU and Arm's runners."""
     try:
         from micronpu.board.gdb import BoardError
@@ -223,25 +223,25 @@ def _examine_boards() -> Iterator[Finding]:
     for_boards = "for emulated boards"
     try:
         path, version = find_qemu()
-        yield Finding(QEMU, f"{'.'.join(map(str, version))}, {path}", True, needed=False)
+        yield Dependency(QEMU, f"{'.'.join(map(str, version))}, {path}", True, needed=False)
     except BoardError as error:
         remedy = error.hint or how_to_install()
-        yield Finding(QEMU, "", False, f"{remedy}, {for_boards}", needed=False)
+        yield Dependency(QEMU, "", False, f"{remedy}, {for_boards}", needed=False)
     data = package()
     there = all(runner.installed() for runner in data.runners)
     remedy = f"{INSTALL}, {for_boards}"
-    yield Finding(data.name, data.version if there else "", there, remedy, needed=False)
+    yield Dependency(data.name, data.version if there else "", there, remedy, needed=False)
 
 
-def examine_build() -> Iterator[Finding]:
+def examine_build() -> Iterator[Dependency]:
     """Yield the programs that `micronpu board build` runs."""
     missing = missing_tools()
     for name in PACKAGES:
         remedy = f"{missing.get(name, '')}, for `micronpu board build`"
-        yield Finding(name, shutil.which(name) or "", name not in missing, remedy, needed=False)
+        yield Dependency(name, shutil.which(name) or "", name not in missing, remedy, needed=False)
 
 
-def _examine_simulator() -> Iterator[Finding]:
+def _examine_simulator() -> Iterator[Dependency]:
     """Yield the dependencies of the vendor's simulator for programs for silicon."""
     try:
         from micronpu.board.nsys_tools import chips, examine
@@ -249,25 +249,25 @@ def _examine_simulator() -> Iterator[Finding]:
         return  # NumPy is missing, see above
     for found in examine(next(iter(chips()))):
         remedy = f"{found.remedy}, for programs of the SDK without a board"
-        yield Finding(found.name, str(found.path or ""), found.path is not None, remedy, needed=False)
+        yield Dependency(found.name, str(found.path or ""), found.path is not None, remedy, needed=False)
 
 
-def _examine_vendors() -> Iterator[Finding]:
+def _examine_vendors() -> Iterator[Dependency]:
     """Yield packages of the NPUs' vendors; installed ones are tried in a separate process."""
     for backend in BACKENDS.values():
         for package, remedy in backend.vendor().items():
             if importlib.util.find_spec(package) is None:
-                yield Finding(package, "", False, remedy, needed=False)
+                yield Dependency(package, "", False, remedy, needed=False)
                 continue
             try:
-                yield Finding(package, backend.try_vendor(package), True, needed=False)
+                yield Dependency(package, backend.try_vendor(package), True, needed=False)
             except ImportError:
                 return  # NumPy is missing, see above
             except MicroNpuError as error:
-                yield Finding(package, error.what, False, error.hint, needed=False)
+                yield Dependency(package, error.what, False, error.hint, needed=False)
 
 
-def _examine_networks() -> Iterator[Finding]:
+def _examine_networks() -> Iterator[Dependency]:
     """Yield torchvision, if installed: a separate process imports it, as its compiled operators need one build of
     torch."""
     if importlib.util.find_spec("torchvision") is None:
@@ -276,25 +276,25 @@ def _examine_networks() -> Iterator[Finding]:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     good = done.returncode == 0
     lines = [line.strip() for line in (done.stdout if good else done.stderr).splitlines() if line.strip()]
-    yield Finding("torchvision", lines[-1] if lines else "it cannot be imported", good, OTHER_TORCH, needed=False)
+    yield Dependency("torchvision", lines[-1] if lines else "it cannot be imported", good, OTHER_TORCH, needed=False)
 
 
-def _examine_extensions() -> Iterator[Finding]:
+def _examine_extensions() -> Iterator[Dependency]:
     """Yield backends, commands and passes of other packages; backends have been loaded, and report their errors."""
     for group in GROUPS:
         for name, point in extensions(group).items():
             broken = BROKEN.get(name) if group == BACKEND_POINTS else None
             found = package_of(point) if broken is None else broken.what
-            yield Finding(f"{group}: {name}", found, broken is None, broken.hint if broken else "", needed=False)
+            yield Dependency(f"{group}: {name}", found, broken is None, broken.hint if broken else "", needed=False)
 
 
-def _examine_plugin() -> Iterator[Finding]:
+def _examine_plugin() -> Iterator[Dependency]:
     try:
         from micronpu.host.build import cache_directory, check_cache, find_compiler, has_prebuilt
     except ImportError:
         return  # NumPy is missing, see above
     if has_prebuilt():
-        yield Finding("plug-in", "compiled, in the package", True)
+        yield Dependency("plug-in", "compiled, in the package", True)
         return
 
     def cache() -> str:
@@ -307,9 +307,9 @@ def _examine_plugin() -> Iterator[Finding]:
     }
     for name, find in checks.items():
         try:
-            yield Finding(name, find(), True)
+            yield Dependency(name, find(), True)
         except RuntimeUnavailableError as error:
-            yield Finding(name, error.what, False, error.hint)
+            yield Dependency(name, error.what, False, error.hint)
 
 
 def satisfies(version: str, limits: str) -> bool:

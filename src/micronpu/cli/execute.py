@@ -35,7 +35,7 @@ _SHOWN = 100
 
 
 @dataclass(frozen=True)
-class Done:
+class RunResult:
     """Result of a run.
 
     Attributes:
@@ -112,7 +112,7 @@ def run_program(
     time_limit: float | None = None,
     records: Records,
     listener: Listener,
-) -> Done:
+) -> RunResult:
     """Run a program on arrays from files.
 
     Args:
@@ -177,7 +177,7 @@ def run_program(
         memory = io.BytesIO()
         np.save(memory, np.asarray(result))
         wrote.append(f"Wrote {write_file(folder / f'output_{number}.npy', memory.getvalue())}.")
-    return Done(tuple(results), tuple(notes), tuple(wrote), program.output_names)
+    return RunResult(tuple(results), tuple(notes), tuple(wrote), program.output_names)
 
 
 def _profiled(path: Path, options: RunOptions, arrays: Sequence[Array], etdump: Path) -> list[Any]:
@@ -214,7 +214,7 @@ def _traced(path: Path, options: RunOptions, arrays: Sequence[Array], trace: Pat
     return [r.numpy() if isinstance(r, torch.Tensor) else r for r in results]
 
 
-def _recorded(path: Path, etdump: Path, trace: Path | None) -> Done:
+def _recorded(path: Path, etdump: Path, trace: Path | None) -> RunResult:
     """Make a trace of a board's ETDump."""
     if trace is None:
         raise OptionError("--recorded is about a trace, and none is asked for.", hint="--trace out.json as well")
@@ -223,7 +223,7 @@ def _recorded(path: Path, etdump: Path, trace: Path | None) -> Done:
     check_writable(trace)
     _check_program(path)
     write_file(trace, recorded_trace(etdump, f"{path.name}, {etdump.name}").encode())
-    return Done((), (), (f"Wrote {trace}.",))
+    return RunResult((), (), (f"Wrote {trace}.",))
 
 
 def _check_program(path: Path) -> None:

@@ -300,8 +300,8 @@ def _load_program(path: Path) -> Model:
     return Model(program, tuple(given[0]), path.stem, None)
 
 
-class Calibration:
-    """Calibration data, loaded on first use; a model that is quantized already needs none.
+class CalibrationInputs:
+    """CalibrationInputs data, loaded on first use; a model that is quantized already needs none.
 
     Args:
         source: name in messages.
@@ -327,7 +327,7 @@ class Calibration:
         self._keeps = False
         self._kept: list[Any] | None = None
 
-    def keep(self) -> Calibration:
+    def keep(self) -> CalibrationInputs:
         """Read the data once, even if they are used several times, and return them."""
         self._keeps = True
         return self
@@ -359,13 +359,13 @@ class Calibration:
             yield item
 
 
-def _from_function(file: UserFile, name: str) -> Calibration:
+def _from_function(file: UserFile, name: str) -> CalibrationInputs:
     source = f"`{name}` of {file.path}"
     text = f"{file.path}:{name}"
-    return Calibration(source, lambda: file.call(name), lambda: file.guard(f"{source} raised an error"), text)
+    return CalibrationInputs(source, lambda: file.call(name), lambda: file.guard(f"{source} raised an error"), text)
 
 
-def load_calibration(text: str | None, model: Model) -> Calibration:
+def load_calibration(text: str | None, model: Model) -> CalibrationInputs:
     """Return the calibration data that ``text`` names, or those of the model's file.
 
     Raises:
@@ -375,13 +375,13 @@ def load_calibration(text: str | None, model: Model) -> Calibration:
     if text is None and file is not None and file.has("calibration"):
         return _from_function(file, "calibration")
     if text is None:
-        return Calibration("nothing", lambda: _no_calibration(model))
+        return CalibrationInputs("nothing", lambda: _no_calibration(model))
     path, colon, name = text.rpartition(":")
     if colon and path.endswith(".py"):
         same = file is not None and file.is_at(Path(path))
         return _from_function(file if same and file is not None else UserFile(Path(path)), name)
     arrays = load_arrays(text)
-    return Calibration(text, lambda: _items(arrays, text, model), name=text)
+    return CalibrationInputs(text, lambda: _items(arrays, text, model), name=text)
 
 
 def _no_calibration(model: Model) -> Any:

@@ -14,7 +14,7 @@ from micronpu.deploy.pools import Pools, pools_of
 from micronpu.program.plan import read_plan
 from micronpu.program.pte import MethodSummary, TensorValue, read_pte
 from micronpu.program.states import states_of
-from micronpu.report.inspection import Delegate, Section, Tensor
+from micronpu.report.inspection import InspectedDelegate, Section, Tensor
 from micronpu.targets.registry import BACKENDS
 
 
@@ -40,7 +40,7 @@ class Inspection:
     segment_bytes: int
     methods: dict[str, tuple[Tensor, ...]]
     operators: dict[str, tuple[str, ...]]
-    delegates: tuple[Delegate, ...]
+    delegates: tuple[InspectedDelegate, ...]
     named_data: tuple[Section, ...]
     pools: dict[str, Pools | None]
     states: dict[str, tuple[Tensor, ...]]
@@ -112,12 +112,12 @@ def _io(method: MethodSummary) -> tuple[Tensor, ...]:
     )
 
 
-def _delegate(backend_id: str, blob: bytes) -> Delegate:
+def _delegate(backend_id: str, blob: bytes) -> InspectedDelegate:
     # A core has no delegate: the name of its backend is "", which a damaged program may contain as well.
     backend = next((f for f in BACKENDS.values() if f.backend_id == backend_id), None) if backend_id else None
     if backend is None:
-        return Delegate(backend_id, len(blob), kind="of a backend that micronpu does not know")
+        return InspectedDelegate(backend_id, len(blob), kind="of a backend that micronpu does not know")
     try:
         return backend.inspect(blob)
     except PayloadError as error:
-        return Delegate(backend_id, len(blob), objection=str(error))
+        return InspectedDelegate(backend_id, len(blob), objection=str(error))

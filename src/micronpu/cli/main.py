@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from micronpu import SparsityOptions
-    from micronpu.cli.files import Calibration, Model
+    from micronpu.cli.files import CalibrationInputs, Model
     from micronpu.compiler.program import CompiledProgram
 
 app = typer.Typer(
@@ -338,7 +338,7 @@ def _sparsity(given: Sequence[str] | None) -> SparsityOptions | None:
     return micronpu.SparsityOptions(pattern=pattern, **settings)
 
 
-def _report_on(program: CompiledProgram, data: Calibration, reports: Reports) -> None:
+def _report_on(program: CompiledProgram, data: CalibrationInputs, reports: Reports) -> None:
     """Show and write the report of a program."""
     reports.show(program.report, program.seconds)
     if program.report.sparsity is not None:

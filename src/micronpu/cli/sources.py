@@ -15,28 +15,28 @@ from micronpu.cli.named_models import is_named
 from micronpu.report.manifest import Sources
 
 if TYPE_CHECKING:
-    from micronpu.cli.files import Calibration, Model
+    from micronpu.cli.files import CalibrationInputs, Model
     from micronpu.cli.pictures import Pictures
 
 _PYTHON, _CHIP = ".py", ".toml"
 
 
 @timing.step("load")
-def load_data(calibration: str | None, pictures: Pictures, loaded: Model) -> Calibration:
+def load_data(calibration: str | None, pictures: Pictures, loaded: Model) -> CalibrationInputs:
     """Return the calibration inputs that the options name.
 
     Raises:
         ModelError, FileError: they name none, or cannot be read.
     """
-    from micronpu.cli.files import Calibration, load_calibration
+    from micronpu.cli.files import CalibrationInputs, load_calibration
 
     if pictures.images is not None:
-        return Calibration(str(pictures.images), lambda: pictures.load(loaded.examples))
+        return CalibrationInputs(str(pictures.images), lambda: pictures.load(loaded.examples))
     return load_calibration(calibration, loaded)
 
 
 def sources_of(
-    model: str, data: Calibration, pictures: Pictures, libraries: Sequence[str] | None, target: str, program: Path
+    model: str, data: CalibrationInputs, pictures: Pictures, libraries: Sequence[str] | None, target: str, program: Path
 ) -> Sources:
     """Return the paths of the command line for the manifest beside a program."""
 

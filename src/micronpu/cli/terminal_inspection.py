@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from micronpu.cli.inspection import Inspection
-from micronpu.report.inspection import Delegate, Section, Tensor
+from micronpu.report.inspection import InspectedDelegate, Section, Tensor
 
 
 def inspection_view(inspection: Inspection) -> RenderableType:
@@ -43,7 +43,7 @@ def inspection_view(inspection: Inspection) -> RenderableType:
     return Group(*parts)
 
 
-def _delegate(number: int, delegate: Delegate) -> list[RenderableType]:
+def _delegate(number: int, delegate: InspectedDelegate) -> list[RenderableType]:
     title = Text(f"\ndelegate {number}: {delegate.backend}, {delegate.bytes:,} bytes", style="bold")
     parts: list[RenderableType] = [title]
     if delegate.kind:

@@ -20,7 +20,7 @@ from micronpu.base.files import check_writable, write_file
 from micronpu.base.leaving import scratch_folder
 from micronpu.base.quiet import quiet
 from micronpu.partition.device import CompiledPartition
-from micronpu.program.plan import Call, Plan, read_plan
+from micronpu.program.plan import Plan, PlanCall, read_plan
 from micronpu.upstream.executorch import debug_record
 from micronpu.upstream.session import exclusive
 
@@ -124,5 +124,5 @@ def _maps(plan: Plan, partitions: Sequence[CompiledPartition]) -> tuple[dict[int
     return handles, delegates, outputs
 
 
-def _partition(plan: Plan, call: Call, known: dict[bytes, CompiledPartition]) -> CompiledPartition | None:
+def _partition(plan: Plan, call: PlanCall, known: dict[bytes, CompiledPartition]) -> CompiledPartition | None:
     return known.get(plan.delegates[call.delegate].payload) if call.kind == "DelegateCall" else None

@@ -14,7 +14,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.hints import hint_for
 from micronpu.frontend.program import overload_name
 from micronpu.partition.portable import has_some_kernel
-from micronpu.partition.write import Part, without_kernel, written
+from micronpu.partition.write import MethodInput, without_kernel, written
 from micronpu.report.verdict import Verdict
 from micronpu.report.warnings import NO_KERNEL, WARNING, ReportWarning
 
@@ -69,7 +69,7 @@ def _lacking(node: Node, module: GraphModule) -> str:
         if alone is None:
             return ""
         try:
-            return ", ".join(without_kernel(written({"forward": Part(*alone)}).callers["forward"]))
+            return ", ".join(without_kernel(written({"forward": MethodInput(*alone)}).callers["forward"]))
         except UnsupportedError:
             return str(overload_name(node))
         except Exception:  # it cannot be lowered without its program: unknown

@@ -14,7 +14,7 @@ from micronpu.compiler.kernels import check_kernels
 from micronpu.frontend.integers import IntegerBorders
 from micronpu.frontend.positions import Count
 from micronpu.frontend.states import State
-from micronpu.partition.write import Part, written
+from micronpu.partition.write import MethodInput, written
 from micronpu.program.border import BORDERS_KEY, COUNTS_KEY, RANGES_KEY, pack_borders, pack_counts, pack_ranges
 from micronpu.program.states import STATES_KEY, key_of, pack_states
 
@@ -70,7 +70,7 @@ def lowered(methods: Sequence[MethodPart], allow_missing_kernels: bool) -> Lower
         named |= told(method)
         if method.states:
             named[key_of(STATES_KEY, method.name)] = pack_states(method.states)
-    made = written({m.name or "forward": Part(m.host.module, m.examples, m.names) for m in methods}, named)
+    made = written({m.name or "forward": MethodInput(m.host.module, m.examples, m.names) for m in methods}, named)
     notes = (n for callers in made.callers.values() for n in check_kernels(callers, allow_missing_kernels))
     return Lowered(made.buffer, tuple(dict.fromkeys(notes)), made.data_files, made.handles)
 

@@ -14,7 +14,7 @@ from micronpu.deploy.pools import pools_of
 from micronpu.ir.graph import Graph, Tensor
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.memory import Lifetime, lower_bound, place
-from micronpu.program.plan import ELEMENT_BYTES, Call, Plan, Value
+from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanCall, PlanValue
 from micronpu.report.memory import PROGRAM, REST, Arena, Item, Life, MemoryReport, PartitionMemory
 from micronpu.report.texts import file_name
 
@@ -128,7 +128,7 @@ def partition_memory(name: str, part: CompiledPartition) -> PartitionMemory | No
     return PartitionMemory(name, tuple(names), tuple(size + part.prefetched for _, size in counted), tuple(alive))
 
 
-def _step(call: Call) -> str:
+def _step(call: PlanCall) -> str:
     if call.kind == "DelegateCall":
         return f"partition {call.delegate}"
     return call.operator.rpartition("::")[2].removesuffix(".out") or call.kind
@@ -138,7 +138,7 @@ def _is_view(own: Life, other: Life) -> bool:
     return own.offset == other.offset and own.first <= other.last and other.first <= own.last
 
 
-def _bytes(value: Value) -> int:
+def _bytes(value: PlanValue) -> int:
     assert value.tensor is not None
     size = math.prod(value.tensor.shape) * ELEMENT_BYTES.get(value.tensor.dtype, 4)
     return -(-size // ALIGNMENT) * ALIGNMENT

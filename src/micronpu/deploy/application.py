@@ -12,7 +12,7 @@ from importlib import resources
 from micronpu.deploy.csource import Facts, filled, scalar_type
 from micronpu.deploy.image import kernel_names
 from micronpu.deploy.together import LINE, Array, Together
-from micronpu.program.plan import ELEMENT_BYTES, Plan, Value
+from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue
 
 FIXED = (
     "micronpu.h",
@@ -144,7 +144,7 @@ class Computed:
 
     instruction: int
     number: int
-    value: Value
+    value: PlanValue
 
 
 def computed(plan: Plan) -> list[Computed]:
@@ -183,7 +183,7 @@ def _values(facts: Facts) -> list[str]:
     name, space = f"{facts.upper}_PRINTED", "" if facts.is_whole else f"{facts.name}_values::"
     if not rows:
         return [f"#define {name} nullptr, 0", ""]
-    table = ["const micronpu::Value values[] = {", *rows, "};"]
+    table = ["const micronpu::PlanValue values[] = {", *rows, "};"]
     if space:
         table = [f"namespace {facts.name}_values {{", *table, "}"]
     return [

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 
 from micronpu.board.platforms import core_of
-from micronpu.chips.machines import Machine, machine_of
+from micronpu.chips.machines import QemuMachine, machine_of
 
 _SOURCES = ("startup.c", "semihosting.c")
 
 
-def linker_script(machine: Machine, sections: Iterable[str], header: str, *, resident: bool = False) -> str:
+def linker_script(machine: QemuMachine, sections: Iterable[str], header: str, *, resident: bool = False) -> str:
     """Return the linker script.
 
     Args:

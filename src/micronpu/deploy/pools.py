@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from micronpu.deploy.data import needs_data
-from micronpu.program.plan import Plan, Value
+from micronpu.program.plan import Plan, PlanValue
 from micronpu.targets.registry import BACKENDS, firmware_of
 
 
@@ -193,7 +193,7 @@ def method_bytes(plan: Plan, sizes: Sizes = ON_CORE, handles: Mapping[str, int] 
     return used
 
 
-def _value_bytes(value: Value, sizes: Sizes) -> list[tuple[int, int]]:
+def _value_bytes(value: PlanValue, sizes: Sizes) -> list[tuple[int, int]]:
     """Return size and alignment of a value's allocations besides its `EValue`."""
     word = sizes.pointer
     if value.tensor is not None:

@@ -13,7 +13,7 @@ from micronpu.deploy.board import Board
 from micronpu.deploy.csource import Facts
 from micronpu.deploy.kernels import Kernel, kernels_of
 from micronpu.deploy.pools import Pools
-from micronpu.program.plan import ELEMENT_BYTES, Plan, Value
+from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue
 from micronpu.report.memory import Item
 from micronpu.targets.firmware import Firmware, Started
 
@@ -208,7 +208,7 @@ def memories_kept(plan: Plan) -> set[int]:
     return found
 
 
-def _place(value: Value) -> tuple[int, int, int]:
+def _place(value: PlanValue) -> tuple[int, int, int]:
     """Return the planned memory of a tensor, and the offsets of its first byte and behind its last; memory 0 for
     others."""
     if value.tensor is None or not value.planned:

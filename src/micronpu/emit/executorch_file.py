@@ -61,7 +61,7 @@ Value = TensorValue | ListValue | float | int | bool | str | None
 
 
 @dataclass
-class Call:
+class MethodCall:
     """A call of a kernel or of a delegate.
 
     Attributes:
@@ -83,7 +83,7 @@ class Jump:
 
 
 @dataclass(frozen=True)
-class Delegate:
+class MethodDelegate:
     """A delegate of a method.
 
     Attributes:
@@ -112,9 +112,9 @@ class Method:
     values: list[Value] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
-    instructions: list[Call | Jump] = field(default_factory=list)
+    instructions: list[MethodCall | Jump] = field(default_factory=list)
     operators: list[tuple[str, str]] = field(default_factory=list)
-    delegates: list[Delegate] = field(default_factory=list)
+    delegates: list[MethodDelegate] = field(default_factory=list)
     memories: list[int] = field(default_factory=list)
     containers: tuple[str, str] = ("", "")
 
@@ -229,7 +229,7 @@ def _method(method: Method) -> dict[str, Any]:
     }
 
 
-def _instruction(instruction: Call | Jump) -> dict[str, Any]:
+def _instruction(instruction: MethodCall | Jump) -> dict[str, Any]:
     body: tuple[str, dict[str, Any]]
     if isinstance(instruction, Jump):
         jump = {"cond_value_index": instruction.condition, "destination_instruction": instruction.destination}

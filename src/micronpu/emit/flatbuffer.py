@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from micronpu.emit.flatbuffer_tables import Fields, Writer, blob, number, numbers, tables
+from micronpu.emit.flatbuffer_tables import Fields, FlatbufferWriter, blob, number, numbers, tables
 from micronpu.upstream.pte import Field, Schema
 
 
@@ -16,7 +16,7 @@ def write(schema: Schema, content: Mapping[str, Any]) -> bytes:
         content: by field name: numbers, text, bytes, dictionaries for tables, lists for vectors, and pairs of a table's
             name and its content for unions. None and missing fields are not written.
     """
-    writer = Writer()
+    writer = FlatbufferWriter()
     return writer.finish(writer.table(_fields(schema, schema.root, content)), schema.identifier)
 
 

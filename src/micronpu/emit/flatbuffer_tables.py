@@ -66,7 +66,7 @@ def blob(data: bytes, alignment: int = 1) -> Vector:
     return Vector("bytes", data, alignment)
 
 
-class Writer:
+class FlatbufferWriter:
     """Write a flatbuffer from its end to its start, with the same bytes as the library's Python or C++ code.
 
     A position is the number of bytes from the start of an object to the end of the file.

@@ -14,9 +14,9 @@ from micronpu.base.errors import InternalError
 from micronpu.emit import tosa_schema as schema
 from micronpu.emit.flatbuffer_tables import (
     Fields,
+    FlatbufferWriter,
     Number,
     Vector,
-    Writer,
     blob,
     number,
     numbers,
@@ -101,7 +101,7 @@ def serialized(
         if y not in made:
             raise InternalError(f"The output {y.name} is made by no operator.")
     tensors = [*inputs, *(step.output for step in steps)]
-    writer = Writer(cpp=True)
+    writer = FlatbufferWriter(cpp=True)
     name = writer.text("main")
     read, given = _write_names(writer, inputs, outputs)
     block: Fields = {schema.Block.NAME: name, schema.Block.INPUTS: read, schema.Block.OUTPUTS: given}
@@ -136,7 +136,7 @@ def _with_constants(inputs: Sequence[TosaTensor], operators: Sequence[TosaOperat
         yield operator
 
 
-def _write_operator(writer: Writer, operator: TosaOperator) -> int:
+def _write_operator(writer: FlatbufferWriter, operator: TosaOperator) -> int:
     read, made = _write_names(writer, operator.inputs, (operator.output,))
     kind = schema.Op[operator.name]
     # Last to first, the order in which the C++ compiler evaluates the arguments.
@@ -163,7 +163,7 @@ def _argument(value: Any) -> Number | Vector:
     return number("Uint32" if isinstance(value, IntEnum) else "Int32", value)
 
 
-def _write_names(writer: Writer, *groups: Sequence[TosaTensor]) -> list[int]:
+def _write_names(writer: FlatbufferWriter, *groups: Sequence[TosaTensor]) -> list[int]:
     """Write vectors of tensor names, all names first; return their positions."""
     written = [[writer.text(tensor.name) for tensor in group] for group in groups]
     return [writer.offsets(names) for names in written]

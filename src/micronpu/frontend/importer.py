@@ -403,7 +403,7 @@ def _first_of_tuple(node: Node) -> Node:
 
 
 @dataclass(frozen=True)
-class Piece:
+class GraphPiece:
     """A graph of some nodes of a program, imported separately; `assemble` joins several.
 
     Attributes:
@@ -415,7 +415,7 @@ class Piece:
     values: Mapping[Node, Tensor]
 
 
-def import_piece(view: ProgramView, nodes: Iterable[Node]) -> Piece:
+def import_piece(view: ProgramView, nodes: Iterable[Node]) -> GraphPiece:
     """Import nodes of a program as a graph from integers to integers.
 
     Args:
@@ -427,7 +427,7 @@ def import_piece(view: ProgramView, nodes: Iterable[Node]) -> Piece:
     importer = Importer(view)
     for node in nodes:
         importer.add(node)
-    return Piece(tuple(importer.builder.graph.nodes), importer.values)
+    return GraphPiece(tuple(importer.builder.graph.nodes), importer.values)
 
 
 Instead = Mapping[GraphNode, Sequence[GraphNode]]
@@ -451,7 +451,7 @@ class _Joined:
     def copied(self, node: GraphNode) -> GraphNode:
         return GraphNode(node.op, [self.moved.get(t, t) for t in node.inputs], list(node.outputs), node.origin)
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: GraphPiece) -> None:
         made = {t for n in piece.nodes for t in n.outputs}
         for node, tensor in piece.values.items():
             known = self.values.setdefault(node, self.moved.get(tensor, tensor))
@@ -466,7 +466,7 @@ class _Joined:
         self.originals |= {self.copied(node): node for node in piece.nodes}
 
 
-def _type_of(node: Node, pieces: Sequence[Piece]) -> TensorType:
+def _type_of(node: Node, pieces: Sequence[GraphPiece]) -> TensorType:
     """Return the type of an input of pieces."""
     type = next((p.values[node].type for p in pieces if node in p.values), None)
     if type is None:
@@ -476,7 +476,7 @@ def _type_of(node: Node, pieces: Sequence[Piece]) -> TensorType:
 
 def assemble(
     view: ProgramView,
-    pieces: Sequence[Piece],
+    pieces: Sequence[GraphPiece],
     inputs: Sequence[Node],
     outputs: Sequence[Node],
     images: Collection[Node] = (),

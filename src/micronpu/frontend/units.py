@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend import program
-from micronpu.frontend.importer import Piece, clamp_behind, import_of, import_piece, known_import
+from micronpu.frontend.importer import GraphPiece, clamp_behind, import_of, import_piece, known_import
 from micronpu.frontend.program import ProgramView, is_compute
 
 
@@ -50,7 +50,7 @@ class Unit:
         return self.head is None or (entry is not None and entry.moves_only)
 
     @functools.cached_property
-    def imported(self) -> Piece | UnsupportedError:
+    def imported(self) -> GraphPiece | UnsupportedError:
         """Its graph, or the error why it cannot be expressed."""
         if self.head is not None:
             try:

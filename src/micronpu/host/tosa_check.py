@@ -14,7 +14,7 @@ from enum import IntEnum
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, Vector, root
 from micronpu.emit import tosa_schema as schema
-from micronpu.host.tosa_rules import SIZES, WIDTHS, Call, Operand, check_call, need
+from micronpu.host.tosa_rules import SIZES, WIDTHS, Operand, TosaCall, check_call, need
 
 _HINT = "copy the file again, or compile the model again"
 _MOST_AXES = 6
@@ -47,13 +47,13 @@ class TosaIO:
 
 
 @dataclass(frozen=True)
-class Step:
+class TosaStep:
     """An operator of a program: names of its operands and result, and its checked call."""
 
     name: str
     inputs: tuple[str, ...]
     output: str
-    call: Call
+    call: TosaCall
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class CheckedTosa:
     outputs: tuple[tuple[str, TosaIO], ...]
     num_operators: int
     constants: dict[str, Operand]
-    steps: tuple[Step, ...]
+    steps: tuple[TosaStep, ...]
 
 
 def check_tosa(model: bytes | memoryview) -> CheckedTosa:
@@ -158,7 +158,7 @@ class _BlockCheck:
         self._block = block
         self._types = {kind.value: kind.name for kind in schema.DType}
         self._operators = {kind.value: kind.name for kind in schema.Op}
-        self._steps: list[Step] = []
+        self._steps: list[TosaStep] = []
         self._constants: dict[str, Operand] = {}
 
     def check(self) -> CheckedTosa:
@@ -242,11 +242,11 @@ class _BlockCheck:
             return
         need(known[result].data is None, f"{where} makes {result!r}, which is a constant")
         try:
-            call = Call([known[n] for n in read], known[result], attribute)
+            call = TosaCall([known[n] for n in read], known[result], attribute)
             check_call(name, call)
         except CorruptFlatbufferError as error:
             raise CorruptFlatbufferError(f"{where} is none: {error}") from None
-        self._steps.append(Step(name, tuple(read), result, call))
+        self._steps.append(TosaStep(name, tuple(read), result, call))
 
 
 def _data(table: Table, field: int, size: int, where: str) -> bytes | None:

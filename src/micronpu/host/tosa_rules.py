@@ -44,7 +44,7 @@ class Operand:
         return f"{self.dtype}{list(self.shape)}"
 
 
-class Call:
+class TosaCall:
     """An operator with its operands and its result.
 
     Args:
@@ -123,7 +123,7 @@ def need(holds: object, what: str) -> None:
         raise CorruptFlatbufferError(what)
 
 
-def check_call(name: str, call: Call) -> None:
+def check_call(name: str, call: TosaCall) -> None:
     """Check one operator, and that its result is declared with the right type and shape.
 
     Args:
@@ -201,7 +201,7 @@ TYPES: dict[str, frozenset[tuple[tuple[str, ...], str]]] = {
 # --- element-wise ---
 
 
-def _same(call: Call) -> Shape:
+def _same(call: TosaCall) -> Shape:
     return call.shape(0)
 
 
@@ -213,45 +213,45 @@ def _joint(shapes: Sequence[Shape]) -> Shape:
     return tuple(map(max, zip(*shapes, strict=True)))
 
 
-def _broadcast(call: Call) -> Shape:
+def _broadcast(call: TosaCall) -> Shape:
     return _joint([o.shape for o in call.operands])
 
 
-def _shifted(call: Call) -> Shape:
+def _shifted(call: TosaCall) -> Shape:
     call.flag(0, "the rounding")
     return _broadcast(call)
 
 
-def _compared(call: Call) -> Shape:
+def _compared(call: TosaCall) -> Shape:
     call.nan(0)
     return _broadcast(call)
 
 
-def _product(call: Call) -> Shape:
+def _product(call: TosaCall) -> Shape:
     (shift,) = call.values(2, 1)
     need(0 <= shift <= (63 if call.operands[0].dtype == "INT32" else 0), f"the shift is {shift}")
     return _joint([call.shape(0), call.shape(1)])
 
 
-def _negated(call: Call) -> Shape:
+def _negated(call: TosaCall) -> Shape:
     call.zero(1)
     call.zero(2)
     return call.shape(0)
 
 
-def _clamped(call: Call) -> Shape:
+def _clamped(call: TosaCall) -> Shape:
     low, high = call.scalar(0, "the lower bound"), call.scalar(1, "the upper bound")
     need(low <= high, f"the bounds are {low} and {high}")
     call.nan(2)
     return call.shape(0)
 
 
-def _looked_up(call: Call) -> Shape:
+def _looked_up(call: TosaCall) -> Shape:
     call.values(1, 256 if call.operands[0].dtype == "INT8" else 513)
     return call.shape(0)
 
 
-def _rescaled(call: Call) -> Shape:
+def _rescaled(call: TosaCall) -> Shape:
     x, multipliers = call.operands[0], call.operands[1]
     wide, rounding = call.flag(0, "the width of the multipliers"), call.number(1, 1, _MOST_ROUNDING, "the rounding")
     per_channel = call.flag(2, "the scaling by channel")
@@ -274,29 +274,29 @@ def _rescaled(call: Call) -> Shape:
 # --- along an axis ---
 
 
-def _position(call: Call) -> Shape:
+def _position(call: TosaCall) -> Shape:
     axis = call.axis()
     call.nan(1)
     shape = call.shape(0)
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _reduced(call: Call) -> Shape:
+def _reduced(call: TosaCall) -> Shape:
     axis = call.axis()
     return tuple(1 if i == axis else n for i, n in enumerate(call.shape(0)))
 
 
-def _extreme(call: Call) -> Shape:
+def _extreme(call: TosaCall) -> Shape:
     call.nan(1)
     return _reduced(call)
 
 
-def _reversed(call: Call) -> Shape:
+def _reversed(call: TosaCall) -> Shape:
     call.axis()
     return call.shape(0)
 
 
-def _joined(call: Call) -> Shape:
+def _joined(call: TosaCall) -> Shape:
     axis = call.axis()
     shapes = [o.shape for o in call.operands]
     rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
@@ -307,7 +307,7 @@ def _joined(call: Call) -> Shape:
 # --- movement ---
 
 
-def _padded(call: Call) -> Shape:
+def _padded(call: TosaCall) -> Shape:
     shape = call.shape(0)
     pads = call.values(1, 2 * len(shape))
     need(all(n >= 0 for n in pads), f"the padding is {list(pads)}")
@@ -315,14 +315,14 @@ def _padded(call: Call) -> Shape:
     return tuple(n + before + after for n, (before, after) in zip(shape, _pairs(pads), strict=True))
 
 
-def _reshaped(call: Call) -> Shape:
+def _reshaped(call: TosaCall) -> Shape:
     shape = call.values(1, math.prod(call.shape(1)))
     fits = all(n > 0 for n in shape) and math.prod(shape) == math.prod(call.shape(0))
     need(fits, f"{call.operands[0]} becomes {list(shape)}")
     return shape
 
 
-def _sliced(call: Call) -> Shape:
+def _sliced(call: TosaCall) -> Shape:
     shape = call.shape(0)
     starts, sizes = call.values(1, len(shape)), call.values(2, len(shape))
     inside = all(a >= 0 and n > 0 and a + n <= side for a, n, side in zip(starts, sizes, shape, strict=True))
@@ -330,26 +330,26 @@ def _sliced(call: Call) -> Shape:
     return sizes
 
 
-def _tiled(call: Call) -> Shape:
+def _tiled(call: TosaCall) -> Shape:
     times = call.values(1, len(call.shape(0)))
     need(all(n > 0 for n in times), f"it is repeated {list(times)} times")
     return tuple(n * count for n, count in zip(call.shape(0), times, strict=True))
 
 
-def _transposed(call: Call) -> Shape:
+def _transposed(call: TosaCall) -> Shape:
     shape = call.shape(0)
     order = call.numbers(0, len(shape), 0, "the order of axes")
     need(sorted(order) == list(range(len(shape))), f"the order of axes is {list(order)}")
     return tuple(shape[axis] for axis in order)
 
 
-def _gathered(call: Call) -> Shape:
+def _gathered(call: TosaCall) -> Shape:
     (batch, _, channels), (other, count) = call.shape(0, 3), call.shape(1, 2)
     need(batch == other, f"{call.operands[0]} is read at {call.operands[1]}")
     return (batch, count, channels)
 
 
-def _scattered(call: Call) -> Shape:
+def _scattered(call: TosaCall) -> Shape:
     (batch, rows, channels), (other, count), rest = call.shape(0, 3), call.shape(1, 2), call.shape(2, 3)
     need(batch == other and rest == (batch, count, channels), f"{call.operands[2]} is written at {call.operands[1]}")
     need(rows >= count, f"{count} rows are written into {rows}")
@@ -371,7 +371,7 @@ def _pairs(values: Sequence[int]) -> list[tuple[int, int]]:
     return [(values[i], values[i + 1]) for i in range(0, len(values), 2)]
 
 
-def _pooled(call: Call) -> Shape:
+def _pooled(call: TosaCall) -> Shape:
     batch, *sides, channels = call.shape(0, 4)
     kernel, stride = call.numbers(0, 2, 1, "the window"), call.numbers(1, 2, 1, "the stride")
     pads = _pairs(call.numbers(2, 4, 0, "the padding"))
@@ -380,19 +380,19 @@ def _pooled(call: Call) -> Shape:
     return (batch, *far, channels)
 
 
-def _averaged(call: Call) -> Shape:
+def _averaged(call: TosaCall) -> Shape:
     call.zero(1)
     call.zero(2)
     call.number(3, _NUMBERS["INT32"], _NUMBERS["INT32"], "the type of the sums")
     return _pooled(call)
 
 
-def _greatest(call: Call) -> Shape:
+def _greatest(call: TosaCall) -> Shape:
     call.nan(3)
     return _pooled(call)
 
 
-def _check_sums(call: Call, channels: int, bound: int) -> None:
+def _check_sums(call: TosaCall, channels: int, bound: int) -> None:
     """Check bias, zero points, and the attributes from ``bound`` on, which all convolutions have."""
     (biases,) = call.shape(2, 1)
     need(biases in (1, channels), f"there are {biases} biases for {channels} channels")
@@ -403,7 +403,7 @@ def _check_sums(call: Call, channels: int, bound: int) -> None:
     call.number(bound + 1, kind, kind, "the type of the sums")
 
 
-def _far(call: Call, sides: Sequence[int], kernel: Sequence[int]) -> list[int]:
+def _far(call: TosaCall, sides: Sequence[int], kernel: Sequence[int]) -> list[int]:
     """Spatial shape of a convolution's result."""
     pads = _pairs(call.numbers(0, 2 * len(sides), 0, "the padding"))
     stride, dilation = (call.numbers(i, len(sides), 1, what) for i, what in ((1, "the stride"), (2, "the dilation")))
@@ -412,8 +412,8 @@ def _far(call: Call, sides: Sequence[int], kernel: Sequence[int]) -> list[int]:
     return [_steps(n, *pad, k, s) for n, pad, k, s in zip(sides, pads, windows, stride, strict=True)]
 
 
-def _convolution(axes: int) -> Callable[[Call], Shape]:
-    def shape(call: Call) -> Shape:
+def _convolution(axes: int) -> Callable[[TosaCall], Shape]:
+    def shape(call: TosaCall) -> Shape:
         batch, *sides, depth = call.shape(0, axes + 2)
         channels, *kernel, inner = call.shape(1, axes + 2)
         need(inner == depth, f"weights for {inner} channels meet {depth}")
@@ -423,7 +423,7 @@ def _convolution(axes: int) -> Callable[[Call], Shape]:
     return shape
 
 
-def _depthwise(call: Call) -> Shape:
+def _depthwise(call: TosaCall) -> Shape:
     batch, *sides, depth = call.shape(0, 4)
     *kernel, inner, multiplier = call.shape(1, 4)
     need(inner == depth, f"weights for {inner} channels meet {depth}")
@@ -431,7 +431,7 @@ def _depthwise(call: Call) -> Shape:
     return (batch, *_far(call, sides, kernel), depth * multiplier)
 
 
-def _spread(call: Call) -> Shape:
+def _spread(call: TosaCall) -> Shape:
     batch, *sides, depth = call.shape(0, 4)
     channels, *kernel, inner = call.shape(1, 4)
     need(inner == depth, f"weights for {inner} channels meet {depth}")
@@ -446,7 +446,7 @@ def _spread(call: Call) -> Shape:
     )
 
 
-def _multiplied(call: Call) -> Shape:
+def _multiplied(call: TosaCall) -> Shape:
     (batch, rows, inner), (other, depth, columns) = call.shape(0, 3), call.shape(1, 3)
     need((batch, inner) == (other, depth), f"{call.operands[0]} meets {call.operands[1]}")
     call.zero(2)
@@ -454,7 +454,7 @@ def _multiplied(call: Call) -> Shape:
     return (batch, rows, columns)
 
 
-def _resized(call: Call) -> Shape:
+def _resized(call: TosaCall) -> Shape:
     batch, *sides, channels = call.shape(0, 4)
     mode = call.number(0, _NEAREST, _BILINEAR, "the mode")
     is_sum = call.result.dtype in _NUMBERS
@@ -470,7 +470,7 @@ def _resized(call: Call) -> Shape:
     return (batch, *far, channels)
 
 
-RULES: dict[str, Callable[[Call], Shape]] = {
+RULES: dict[str, Callable[[TosaCall], Shape]] = {
     "ARGMAX": _position,
     "AVG_POOL2D": _averaged,
     "CONV2D": _convolution(2),

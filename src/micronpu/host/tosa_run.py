@@ -18,10 +18,10 @@ import numpy.typing as npt
 from micronpu.base.errors import PayloadError
 from micronpu.emit.tosa_file import NUMPY
 from micronpu.emit.tosa_schema import ResizeMode, RoundingMode
-from micronpu.host.tosa_rules import SIZES, Call, Operand
+from micronpu.host.tosa_rules import SIZES, Operand, TosaCall
 
 Array = npt.NDArray[Any]
-Compute = Callable[[Call, Sequence[Array]], Array]
+Compute = Callable[[TosaCall, Sequence[Array]], Array]
 
 _EXACT = {np.float32: 1 << 24, np.float64: 1 << 53}
 """Largest magnitude up to which a float holds every integer: float matrix products are exact below it."""
@@ -44,7 +44,7 @@ def value_of(operand: Operand) -> Array:
     return np.right_shift(wide.view("<i8"), 16).reshape(shape)
 
 
-def computed(name: str, call: Call, operands: Sequence[Array]) -> Array:
+def computed(name: str, call: TosaCall, operands: Sequence[Array]) -> Array:
     """Return the result of an operator.
 
     Raises:
@@ -86,11 +86,11 @@ def _wide(x: Array) -> Array:
     return x.astype(np.int64)
 
 
-def _list(call: Call, field: int) -> tuple[int, ...]:
+def _list(call: TosaCall, field: int) -> tuple[int, ...]:
     return call.attributes.vector(field).integers()
 
 
-def _flag(call: Call, field: int) -> bool:
+def _flag(call: TosaCall, field: int) -> bool:
     return bool(call.attributes.integer(field, "<B"))
 
 
@@ -106,7 +106,7 @@ def _scaled(x: Array, multiplier: Any, shift: Any, *, double: bool = False) -> A
     return np.asarray((x * multiplier + half) >> shift)
 
 
-def _rescale(call: Call, operands: Sequence[Array]) -> Array:
+def _rescale(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, multiplier, shift, zero_in, zero_out = operands
     if _flag(call, 3):
         x, zero_in = (a.view(f"u{a.dtype.itemsize}") for a in (x, zero_in))
@@ -123,14 +123,14 @@ def _rescale(call: Call, operands: Sequence[Array]) -> Array:
     return made.astype(kind).view(NUMPY[dtype])
 
 
-def _multiply(call: Call, operands: Sequence[Array]) -> Array:
+def _multiply(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, z, shift = _wide(operands[0]), _wide(operands[1]), int(operands[2][0])
     if shift:
         return _scaled(x, z, shift)
     return np.multiply(x, z).astype(np.int32)  # wraps silently, like the reference model
 
 
-def _table(call: Call, operands: Sequence[Array]) -> Array:
+def _table(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, entries = operands
     if entries.size == 256:
         return np.asarray(entries[x.astype(np.int16) + 128])
@@ -141,16 +141,16 @@ def _table(call: Call, operands: Sequence[Array]) -> Array:
     return np.asarray((first << 7) + slope * (place & 127))
 
 
-def _negate(call: Call, operands: Sequence[Array]) -> Array:
+def _negate(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, zero_in, zero_out = operands
     return _saturated(int(zero_in[0]) - _wide(x) + int(zero_out[0]), call.result.dtype)
 
 
-def _clamp(call: Call, operands: Sequence[Array]) -> Array:
+def _clamp(call: TosaCall, operands: Sequence[Array]) -> Array:
     return operands[0].clip(call.scalar(0, ""), call.scalar(1, ""))
 
 
-def _cast(call: Call, operands: Sequence[Array]) -> Array:
+def _cast(call: TosaCall, operands: Sequence[Array]) -> Array:
     return operands[0].astype(NUMPY[call.result.dtype])
 
 
@@ -162,17 +162,17 @@ def _shift_count(z: Array, most: int) -> Array:
     return z
 
 
-def _left(call: Call, operands: Sequence[Array]) -> Array:
+def _left(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, z = operands
     return (_wide(x) << _wide(_shift_count(z, 31))).astype(x.dtype)
 
 
-def _right(call: Call, operands: Sequence[Array]) -> Array:
+def _right(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, z = operands
     return (_wide(x.view(f"u{x.dtype.itemsize}")) >> _wide(_shift_count(z, 31))).astype(x.dtype)
 
 
-def _right_signed(call: Call, operands: Sequence[Array]) -> Array:
+def _right_signed(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, z = _wide(operands[0]), _wide(_shift_count(operands[1], 8 * operands[0].dtype.itemsize - 1))
     made = x >> z
     if _flag(call, 0):
@@ -180,13 +180,13 @@ def _right_signed(call: Call, operands: Sequence[Array]) -> Array:
     return made
 
 
-def _divide(call: Call, operands: Sequence[Array]) -> Array:
+def _divide(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, z = (_wide(a) for a in operands)
     _require(z != 0, "INTDIV divides by zero")
     return np.asarray(np.sign(x) * np.sign(z) * (abs(x) // abs(z)))
 
 
-def _leading_zeros(call: Call, operands: Sequence[Array]) -> Array:
+def _leading_zeros(call: TosaCall, operands: Sequence[Array]) -> Array:
     _, exponent = np.frexp(operands[0].view(np.uint32).astype(np.float64))
     return 32 - exponent
 
@@ -199,7 +199,7 @@ def _each(compute: Callable[..., Array], *, wide: bool = False) -> Compute:
 def _along(compute: Callable[..., Any], *, wide: bool = False) -> Compute:
     """Apply a NumPy function along an axis, keeping it with size 1."""
 
-    def along(call: Call, operands: Sequence[Array]) -> Array:
+    def along(call: TosaCall, operands: Sequence[Array]) -> Array:
         x = _wide(operands[0]) if wide else operands[0]
         return np.asarray(compute(x, axis=call.axis(), keepdims=True))
 
@@ -213,12 +213,12 @@ def _pairs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def _pad(call: Call, operands: Sequence[Array]) -> Array:
+def _pad(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, amounts, value = operands
     return np.pad(x, _pairs(amounts.tolist()), constant_values=value[0]) if x.ndim else x
 
 
-def _slice(call: Call, operands: Sequence[Array]) -> Array:
+def _slice(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, begin, size = operands
     return x[tuple(slice(b, b + n) for b, n in zip(begin.tolist(), size.tolist(), strict=True))]
 
@@ -228,12 +228,12 @@ def _rows(indices: Array, count: int) -> Array:
     return indices
 
 
-def _gather(call: Call, operands: Sequence[Array]) -> Array:
+def _gather(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, indices = operands
     return np.take_along_axis(x, _rows(indices, x.shape[1])[..., None], 1)
 
 
-def _scatter(call: Call, operands: Sequence[Array]) -> Array:
+def _scatter(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, indices, rows = operands
     _require([len(np.unique(row)) == row.size for row in _rows(indices, x.shape[1])], "a row is written twice")
     made = x.copy()
@@ -268,7 +268,7 @@ def _padded(x: Array, pads: Sequence[int]) -> Array:
     return np.pad(x, [(0, 0), *_pairs(pads), (0, 0)]) if any(pads) else x
 
 
-def _convolve(call: Call, operands: Sequence[Array]) -> Array:
+def _convolve(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, weight = _factors(operands[0], operands[1], operands[3:], math.prod(operands[1].shape[1:]))
     pads, stride, dilation = (_list(call, field) for field in range(3))
     kernel, size = weight.shape[1:-1], math.prod(weight.shape[1:])
@@ -284,7 +284,7 @@ def _convolve(call: Call, operands: Sequence[Array]) -> Array:
     return made + operands[2]
 
 
-def _convolve_depthwise(call: Call, operands: Sequence[Array]) -> Array:
+def _convolve_depthwise(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, weight = _factors(operands[0], operands[1], operands[3:], math.prod(operands[1].shape[:2]))
     pads, stride, dilation = (_list(call, field) for field in range(3))
     windows = _windows(_padded(x, pads), weight.shape[:2], stride, dilation)
@@ -294,7 +294,7 @@ def _convolve_depthwise(call: Call, operands: Sequence[Array]) -> Array:
     return made.reshape(call.result.shape).astype(np.int64) + operands[2]
 
 
-def _convolve_transposed(call: Call, operands: Sequence[Array]) -> Array:
+def _convolve_transposed(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, weight = _factors(operands[0], operands[1], operands[3:], math.prod(operands[1].shape[1:]))
     pads, stride = _pairs(_list(call, 0)), _list(call, 1)
     sides = [(n - 1) * s + k for n, s, k in zip(x.shape[1:3], stride, weight.shape[1:3], strict=True)]
@@ -308,12 +308,12 @@ def _convolve_transposed(call: Call, operands: Sequence[Array]) -> Array:
     return _padded(cut, [max(side, 0) for pad in pads for side in pad]) + operands[2]
 
 
-def _matmul(call: Call, operands: Sequence[Array]) -> Array:
+def _matmul(call: TosaCall, operands: Sequence[Array]) -> Array:
     a, b = _factors(operands[0], operands[1], operands[2:], operands[0].shape[-1])
     return (a @ b).astype(np.int64)
 
 
-def _greatest(call: Call, operands: Sequence[Array]) -> Array:
+def _greatest(call: TosaCall, operands: Sequence[Array]) -> Array:
     kernel, stride, pads = (_list(call, field) for field in range(3))
     lowest = np.iinfo(operands[0].dtype).min
     x = np.pad(operands[0], [(0, 0), *_pairs(pads), (0, 0)], constant_values=lowest)
@@ -324,7 +324,7 @@ def _greatest(call: Call, operands: Sequence[Array]) -> Array:
     return made
 
 
-def _average(call: Call, operands: Sequence[Array]) -> Array:
+def _average(call: TosaCall, operands: Sequence[Array]) -> Array:
     kernel, stride, pads = (_list(call, field) for field in range(3))
     x, (zero_in, zero_out) = operands[0], (int(zero[0]) for zero in operands[1:])
     sums = np.zeros(call.result.shape, np.int64)
@@ -339,7 +339,7 @@ def _average(call: Call, operands: Sequence[Array]) -> Array:
     return _saturated(_scaled(sums, multiplier, 30 + exponent.astype(np.int64)) + zero_out, call.result.dtype)
 
 
-def _resize(call: Call, operands: Sequence[Array]) -> Array:
+def _resize(call: TosaCall, operands: Sequence[Array]) -> Array:
     x, scales, offsets, _ = operands
     places = []
     for axis in (0, 1):

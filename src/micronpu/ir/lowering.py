@@ -103,7 +103,7 @@ Float = Any
 
 
 @dataclass(frozen=True)
-class Call:
+class FloatCall:
     """The call that computes a value of the float program.
 
     Attributes:
@@ -223,7 +223,7 @@ class Writer(AtenArguments, Protocol):
     def is_trained(self, x: Float) -> bool:
         """True if a value is a parameter that is going to be trained, so no decomposition may freeze it."""
 
-    def call(self, x: Float) -> Call | None:
+    def call(self, x: Float) -> FloatCall | None:
         """Return the call that computes a value; None for inputs, constants and numbers."""
 
     def readers(self) -> list[Float]:

@@ -79,7 +79,7 @@ class NewValues(Enum):
 
 
 @dataclass(frozen=True)
-class Quantization:
+class QuantizationRule:
     """PT2E annotation of an operator, in terms of its operand names.
 
     Attributes:
@@ -120,26 +120,26 @@ class Quantization:
         return self.fixed_int16 or self.fixed if dtype is DType.INT16 else self.fixed
 
 
-def own_qparams(*activations: str) -> Quantization:
+def own_qparams(*activations: str) -> QuantizationRule:
     """Return the rule for a result with its own observer."""
-    return Quantization(activations or ("x",))
+    return QuantizationRule(activations or ("x",))
 
 
-def symmetric_operands(*activations: str) -> Quantization:
+def symmetric_operands(*activations: str) -> QuantizationRule:
     """Return the rule for operands with zero point 0 and a result with its own observer."""
-    return Quantization(activations, symmetric=True)
+    return QuantizationRule(activations, symmetric=True)
 
 
 def shares_qparams(
     of: str = "x", new_values: NewValues = NewValues.NONE, finer: tuple[float, float] | None = None
-) -> Quantization:
+) -> QuantizationRule:
     """Return the rule for a result with the operand's qparams: the operator only moves or selects values.
 
     Args:
         new_values: values that it adds nevertheless; an operand of whole numbers gets a smaller scale for them.
-        finer: see `Quantization`.
+        finer: see `QuantizationRule`.
     """
-    return Quantization((of,), OutputQuantization.SHARED, new_values=new_values, finer=finer)
+    return QuantizationRule((of,), OutputQuantization.SHARED, new_values=new_values, finer=finer)
 
 
 def fixed_qparams(
@@ -148,21 +148,21 @@ def fixed_qparams(
     *,
     int16_scale: float | None = None,
     limits: tuple[float, float] | None = None,
-) -> Quantization:
+) -> QuantizationRule:
     """Return the rule for a result whose range is known in advance.
 
     Args:
         int16_scale: of an int16 result, whose zero point is 0; default ``scale``.
-        limits: see `Quantization`.
+        limits: see `QuantizationRule`.
     """
     wide = None if int16_scale is None else QParams.per_tensor(int16_scale, 0)
     fixed = QParams.per_tensor(scale, zero_point)
-    return Quantization(output=OutputQuantization.FIXED, fixed=fixed, fixed_int16=wide, limits=limits)
+    return QuantizationRule(output=OutputQuantization.FIXED, fixed=fixed, fixed_int16=wide, limits=limits)
 
 
-def weighted(axis: int = 0) -> Quantization:
+def weighted(axis: int = 0) -> QuantizationRule:
     """Return the rule for symmetric int8 weights with an int32 bias, and a result with its own observer."""
-    return Quantization(weight="weight", weight_axis=axis, bias="bias")
+    return QuantizationRule(weight="weight", weight_axis=axis, bias="bias")
 
 
 class Steps(NamedTuple):
@@ -180,7 +180,7 @@ class Op(ABC):
 
     name: ClassVar[str]
     operand_names: ClassVar[tuple[str, ...]] = ("x",)
-    quantization: ClassVar[Quantization]
+    quantization: ClassVar[QuantizationRule]
     tosa_steps: ClassVar[Steps] = Steps()
     """Largest difference between the TOSA form and `reference`; 0 unless a subclass sets it."""
 

@@ -16,7 +16,7 @@ from micronpu.base.errors import InternalError
 from micronpu.ir.aten import AtenArguments, AtenNode
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import LOWERINGS, Kind, Lowering, add_lowering
-from micronpu.ir.op import Op, Quantization
+from micronpu.ir.op import Op, QuantizationRule
 
 OpClass = TypeVar("OpClass", bound=type[Op])
 BuildFunction = Callable[[AtenNode], Tensor]
@@ -37,7 +37,7 @@ class AtenImport(Lowering):
     """
 
     build: BuildFunction
-    quantization: Quantization | Callable[[AtenArguments], Quantization]
+    quantization: QuantizationRule | Callable[[AtenArguments], QuantizationRule]
     arguments: tuple[tuple[str, str], ...] = ()
     fuses: bool = False
     is_activation: bool = False
@@ -103,7 +103,7 @@ def _register_import(pending: dict[str, Any], cls: type[Op], member: Any) -> Non
 
 def from_aten(
     *overloads: str,
-    quantization: Quantization | Callable[[AtenArguments], Quantization] | None = None,
+    quantization: QuantizationRule | Callable[[AtenArguments], QuantizationRule] | None = None,
     fuses: bool = False,
     is_activation: bool = False,
     moves_only: bool = False,
@@ -136,7 +136,7 @@ def from_aten(
 
 def imports(
     *overloads: str,
-    quantization: Quantization | Callable[[AtenArguments], Quantization],
+    quantization: QuantizationRule | Callable[[AtenArguments], QuantizationRule],
     moves_only: bool = True,
     **arguments: str,
 ) -> Callable[[BuildFunction], BuildFunction]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
-from micronpu.ir.op import Quantization, shares_qparams
+from micronpu.ir.op import QuantizationRule, shares_qparams
 from micronpu.ir.registry import imports
 from micronpu.ir.window import NO_PADDING
 from micronpu.ops.averages import AVERAGE, WINDOWS, averaged, is_finer, windows_averaged
@@ -25,7 +25,7 @@ def pools(emit: Callable[..., Tensor], kind: type[AvgPool2d] | type[MaxPool2d]) 
     return lambda part, kernel, stride: emit(kind(kernel, stride), part)
 
 
-def _quantization(node: AtenArguments) -> Quantization:
+def _quantization(node: AtenArguments) -> QuantizationRule:
     if "max" in node.overload:
         return shares_qparams()
     sizes = node.value("output_size")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.ir.arithmetic import float32_quotient, requantize, saturate
-from micronpu.ir.op import NewValues, Quantization, Value, own_qparams, shares_qparams
+from micronpu.ir.op import NewValues, QuantizationRule, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ir.window import Activation
@@ -40,7 +40,7 @@ _BOUNDED = shares_qparams(new_values=NewValues.ANY, finer=(2.0, 2.0))
 """Narrow bounds leave few values of the operand's qparams, and may not be representable themselves."""
 
 
-def _clamp_quantization(node: AtenArguments) -> Quantization:
+def _clamp_quantization(node: AtenArguments) -> QuantizationRule:
     """A clamp with a name in LiteRT may rescale; any other is a minimum and a maximum with the same qparams."""
     return own_qparams() if Activation.of_bounds(*clamp_bounds(node)) else _BOUNDED
 

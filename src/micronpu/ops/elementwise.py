@@ -17,7 +17,7 @@ from micronpu.ir.arithmetic import (
     saturate,
 )
 from micronpu.ir.lowering import Float, Writer, decomposes
-from micronpu.ir.op import Op, Permutation, Quantization, Steps, Value, own_qparams, shares_qparams
+from micronpu.ir.op import Op, Permutation, QuantizationRule, Steps, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation
@@ -258,7 +258,7 @@ class Mul(Binary):
 
     # Only a division by a constant can be expressed; the quantizer converts it to `mul`, so nothing is annotated here,
     # and quantized programs are imported.
-    @from_aten("div.Tensor", "div_.Tensor", z="other", fuses=True, quantization=Quantization(activations=()))
+    @from_aten("div.Tensor", "div_.Tensor", z="other", fuses=True, quantization=QuantizationRule(activations=()))
     @classmethod
     def build_division(cls, node: AtenNode) -> Tensor:
         if not node.is_constant("z"):
@@ -289,7 +289,7 @@ class Selection(Binary):
     """Base of minimum and maximum, which compare integers: all operands and the result share qparams."""
 
     verb = "compared"
-    quantization = Quantization(("x", "z"), shares_qparams().output)
+    quantization = QuantizationRule(("x", "z"), shares_qparams().output)
     litert: ClassVar[str]
     select: ClassVar[np.ufunc]
 

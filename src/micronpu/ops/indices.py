@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.lowering import Float, Writer, decomposes
-from micronpu.ir.op import Op, Permutation, Quantization, Value, shares_qparams
+from micronpu.ir.op import Op, Permutation, QuantizationRule, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.movement import behind_copies, reshaped, transposed
@@ -114,7 +114,7 @@ class GatherRows(Op):
     """
 
     operand_names = ("indices", "table")
-    quantization = Quantization(activations=())
+    quantization = QuantizationRule(activations=())
 
     def infer(self, *operands: TensorType) -> TensorType:
         indices, table = operands

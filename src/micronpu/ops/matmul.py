@@ -17,7 +17,7 @@ from micronpu.ir.arithmetic import (
     quantize_multiplier,
     saturate,
 )
-from micronpu.ir.lowering import Call, Float, Writer, decomposes
+from micronpu.ir.lowering import Float, FloatCall, Writer, decomposes
 from micronpu.ir.op import Op, Value, symmetric_operands
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, TensorType
@@ -165,7 +165,7 @@ def _queries_side_by_side(write: Writer) -> Float:
     return write("reshape.default", write("matmul.default", q, once), list(write.shape()))
 
 
-def _swaps_last(write: Writer, made: Call, x: Float) -> bool:
+def _swaps_last(write: Writer, made: FloatCall, x: Float) -> bool:
     """True if an operator only swaps the last two axes."""
     rank = len(write.shape(x))
     if made.overload == "transpose.int":

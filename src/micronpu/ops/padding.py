@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.ir.op import NewValues, Op, Permutation, Quantization, Value, shares_qparams
+from micronpu.ir.op import NewValues, Op, Permutation, QuantizationRule, Value, shares_qparams
 from micronpu.ir.registry import imports, operator
 from micronpu.ir.types import TensorType
 from micronpu.ops.concat import Concat
@@ -75,7 +75,7 @@ def _element(emit: TosaEmitter, x: TosaTensor, axis: int, index: int) -> TosaTen
     return emit.slice(x, begin, size)
 
 
-def _pad_quantization(node: AtenArguments) -> Quantization:
+def _pad_quantization(node: AtenArguments) -> QuantizationRule:
     """The padding value may not be a whole number, while some operands represent whole numbers only."""
     constant = node.overload.startswith("constant") or node.overload == "pad.default"
     value = float(node.value("value") or 0.0) if constant else 0.0

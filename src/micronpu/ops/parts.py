@@ -21,7 +21,7 @@ MAX_PARTS = 64
 """Maximum number of pools that one pool is split into."""
 
 
-class Run(NamedTuple):
+class WindowRun(NamedTuple):
     """Adjacent windows of one size, at equal distances.
 
     Attributes:
@@ -49,9 +49,9 @@ def clipped_windows(size: int, kernel: int, stride: int, padding: tuple[int, int
     return [(max(s, 0), min(s + kernel, size)) for s in starts]
 
 
-def runs(windows: Sequence[Window]) -> list[Run]:
+def runs(windows: Sequence[Window]) -> list[WindowRun]:
     """Group the windows into few runs, in order."""
-    found: list[Run] = []
+    found: list[WindowRun] = []
     position = 0
     while position < len(windows):
         start, stop = windows[position]
@@ -62,7 +62,7 @@ def runs(windows: Sequence[Window]) -> list[Run]:
             if following[1] - following[0] != size or step < 1 or (stride and step != stride):
                 break
             stride, last = step, last + 1
-        found.append(Run(start, windows[last][1], size, stride or size))
+        found.append(WindowRun(start, windows[last][1], size, stride or size))
         position = last + 1
     return found
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.aten import spatial_pair
-from micronpu.ir.op import Op, Quantization, Value, shares_qparams
+from micronpu.ir.op import Op, QuantizationRule, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
 from micronpu.ir.window import NO_PADDING, Padding2d, Size2d, litert_padding, windows
@@ -168,7 +168,7 @@ _MANY = 9
 """Number of elements from which on a window is likely to be the whole image."""
 
 
-def _averages(node: AtenArguments) -> Quantization:
+def _averages(node: AtenArguments) -> QuantizationRule:
     """One product with ones suffices if all windows have the same number of elements; otherwise it takes several."""
     spatial = 1 if "pool1d" in node.overload else 2
     many = math.prod(spatial_pair(node, "kernel_size", spatial, 1)) >= _MANY

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import spatial_pair
-from micronpu.ir.op import Op, Quantization, Value, weighted
+from micronpu.ir.op import Op, QuantizationRule, Value, weighted
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d, Size2d
@@ -30,7 +30,7 @@ WEIGHT_AXIS = 1
 """Axis of the output channels in PyTorch's weights."""
 
 
-def _either(node: AtenArguments) -> Quantization:
+def _either(node: AtenArguments) -> QuantizationRule:
     """``convolution`` is one operator for both directions."""
     return weighted(WEIGHT_AXIS if node.value("transposed") else 0)
 

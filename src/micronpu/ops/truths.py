@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from micronpu.ir.lowering import Call, Float, Writer
+from micronpu.ir.lowering import Float, FloatCall, Writer
 from micronpu.ir.op import fixed_qparams
 from micronpu.ir.types import DType
 
@@ -83,7 +83,7 @@ def _made(write: Writer, truth: Float) -> Float | None:
     return write.with_qparams(write.beside(truth, "to.dtype", truth, DType.FLOAT32), GIVEN)
 
 
-def _of_logic(write: Writer, truth: Float, made: Call) -> Float | None:
+def _of_logic(write: Writer, truth: Float, made: FloatCall) -> Float | None:
     operands = [made.given[name] for name in ("self", "other") if name in made.given]
     numbers = [_number(write, x) if write.stored(x) is None else _constant(write, truth, x) for x in operands]
     found = [number for number in numbers if number is not None]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from micronpu.quantize.quantizer import StaticQuantizer
 
 
-class RefusedError(UnsupportedError):
+class RefusedPartitionError(UnsupportedError):
     """The compiler refuses a partition because of one operator.
 
     Args:
@@ -242,14 +242,14 @@ class Device(ABC):
         """Return the compiler's plan for a partition, which `compile` writes; the partition's graph is not changed.
 
         Raises:
-            RefusedError: the compiler refuses it.
+            RefusedPartitionError: the compiler refuses it.
         """
 
     def probe(self, partition: Partition) -> None:
         """Check that there is a plan for a partition, whose weights need not be the real ones; no files are written.
 
         Raises:
-            RefusedError: the compiler refuses it, which not every compiler does.
+            RefusedPartitionError: the compiler refuses it, which not every compiler does.
         """
         return
 
@@ -258,7 +258,7 @@ class Device(ABC):
         """Write the payload of a partition by its plan, or by a new one.
 
         Raises:
-            RefusedError: there is no plan yet, and the compiler refuses it.
+            RefusedPartitionError: there is no plan yet, and the compiler refuses it.
         """
 
     @abstractmethod
@@ -309,7 +309,7 @@ class Device(ABC):
                     if progress is not None:
                         progress(number / len(partitioning.partitions))
                 return partitioning
-            except RefusedError as error:
+            except RefusedPartitionError as error:
                 if not decisions.refuse(error.reasons):
                     raise
                 partitioning = decisions.partitioning()

@@ -59,7 +59,7 @@ class Tensor:
 
 
 @dataclass(eq=False)
-class Step:
+class KernelCall:
     """A call of a kernel.
 
     Attributes:
@@ -114,26 +114,26 @@ class LoopStep:
     states: list[Tensor]
     rows: list[Tensor]
     results: list[Tensor]
-    body: Block
+    body: HostBlock
 
 
 @dataclass(eq=False)
-class Block:
+class HostBlock:
     """Steps in order, and their outputs."""
 
     inputs: list[Tensor]
-    steps: list[Step | DelegateStep | WriteStep | LoopStep] = field(default_factory=list)
+    steps: list[KernelCall | DelegateStep | WriteStep | LoopStep] = field(default_factory=list)
     outputs: Any = None
 
 
-def block_of(module: GraphModule, examples: Sequence[torch.Tensor]) -> Block:
+def block_of(module: GraphModule, examples: Sequence[torch.Tensor]) -> HostBlock:
     """Return the steps of a core part.
 
     Raises:
         UnsupportedError: no kernel writes the results of an operator into preallocated memory.
     """
     shapes = _Shapes()
-    block = Block([Tensor(shapes.like(example)) for example in examples])
+    block = HostBlock([Tensor(shapes.like(example)) for example in examples])
     with torch.no_grad():
         block.outputs = _Builder(block, shapes).run(module, block.inputs)
     _leave_out_unread(block)
@@ -191,7 +191,7 @@ def place_of(node: Node) -> str:
 class _Builder:
     """Writes the steps of one block, and of the graphs that it calls."""
 
-    def __init__(self, block: Block, shapes: _Shapes, known: dict[int, Tensor] | None = None) -> None:
+    def __init__(self, block: HostBlock, shapes: _Shapes, known: dict[int, Tensor] | None = None) -> None:
         self._block, self._shapes = block, shapes
         self._known = known if known is not None else {}  # constants and states
         self._node: Node
@@ -250,7 +250,7 @@ class _Builder:
         if isinstance(target, CoreKernel):
             signature = [(value, None) for value in args]
             result = Tensor(self._shapes.like(node.meta["val"]))
-            self._add(Step(target.qualified, "out", signature, [result], node))
+            self._add(KernelCall(target.qualified, "out", signature, [result], node))
             return result
         if is_write(node):
             self._block.steps.append(WriteStep(args[0], args[1]))
@@ -263,7 +263,7 @@ class _Builder:
         shapes = self._shapes
         states = [Tensor(shapes.like(state.meta)) for state in initial]
         rows = [Tensor(shapes.of(x.meta.shape[1:], x.meta.dtype)) for x in sequences]
-        inner = Block([*states, *rows, *constants])
+        inner = HostBlock([*states, *rows, *constants])
         inner.outputs = list(_Builder(inner, shapes, self._known).run(body, inner.inputs))
         count = len(sequences[0].meta) if sequences else 0
         results = [
@@ -273,7 +273,7 @@ class _Builder:
         self._block.steps.append(LoopStep(list(initial), list(sequences), states, rows, results, inner))
         return [*states, *results]
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: KernelCall) -> None:
         step.handles = self._handles
         self._block.steps.append(step)
 
@@ -348,7 +348,7 @@ class _Builder:
         results = [Tensor(value) for value in (values if isinstance(values, (tuple, list)) else [values])]
         bound = dict(zip((a.name for a in schema.arguments), args, strict=False)) | dict(kwargs)
         operands = [(bound.get(name, default), kind) for name, kind, default in signature.arguments]
-        self._add(Step(signature.name, signature.overload, operands, results, self._node, is_list))
+        self._add(KernelCall(signature.name, signature.overload, operands, results, self._node, is_list))
         if schema.name == "quantized_decomposed::dequantize_per_tensor" and not kwargs.get("out_dtype"):
             results[0].source = (args[0], tuple(args[1:]))
         return results if is_list or len(results) > 1 else results[0]
@@ -369,7 +369,7 @@ class _Builder:
         assert signature is not None
         kinds = [kind for _, kind, _ in signature.arguments]
         operands = list(zip((root, list(meta.shape)), kinds, strict=True))
-        self._add(Step(signature.name, signature.overload, operands, [result], self._node, is_view=True))
+        self._add(KernelCall(signature.name, signature.overload, operands, [result], self._node, is_view=True))
         return result
 
     def _viewed(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -402,7 +402,7 @@ class _Builder:
         name = "_to_dim_order_copy" if is_cast else "_clone_dim_order"
         operands = [(x, None), (False, None), (list(axes_in_memory(meta)), None)]
         result = Tensor(meta)
-        self._add(Step(f"dim_order_ops::{name}", "out", operands, [result], self._node))
+        self._add(KernelCall(f"dim_order_ops::{name}", "out", operands, [result], self._node))
         return result
 
     def _of_one_type(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -452,7 +452,7 @@ def _copy_of(view: OpOverload) -> OpOverload | None:
     return getattr(packet, schema_of(view).overload_name or "default", None)
 
 
-def tensors_of(step: Step | DelegateStep | WriteStep | LoopStep) -> Iterator[Tensor]:
+def tensors_of(step: KernelCall | DelegateStep | WriteStep | LoopStep) -> Iterator[Tensor]:
     """Yield the tensors that a step reads."""
     if isinstance(step, WriteStep):
         yield from (step.state, step.value)
@@ -467,13 +467,13 @@ def tensors_of(step: Step | DelegateStep | WriteStep | LoopStep) -> Iterator[Ten
         yield from (v for v in tree_leaves([value for value, _ in step.operands]) if isinstance(v, Tensor))
 
 
-def _leave_out_unread(block: Block) -> None:
+def _leave_out_unread(block: HostBlock) -> None:
     """Remove steps whose results are not read, and views that are no program output, in place."""
     outputs = {id(value) for value in tree_leaves(block.outputs) if isinstance(value, Tensor)}
     read = set(outputs)
-    kept: list[Step | DelegateStep | WriteStep | LoopStep] = []
+    kept: list[KernelCall | DelegateStep | WriteStep | LoopStep] = []
     for step in reversed(block.steps):
-        if isinstance(step, Step) and step.is_view and id(step.results[0]) not in outputs and not _grows(step):
+        if isinstance(step, KernelCall) and step.is_view and id(step.results[0]) not in outputs and not _grows(step):
             if id(step.results[0]) in read:
                 read.add(id(step.results[0].base))
             continue
@@ -485,13 +485,13 @@ def _leave_out_unread(block: Block) -> None:
                 _leave_out_unread(step.body)
             if isinstance(step, DelegateStep):
                 step.read = sum(id(result) in read for result in results)
-            if isinstance(step, Step) and step.is_view:
+            if isinstance(step, KernelCall) and step.is_view:
                 step.results[0].base = None  # a copy
             read.update(id(tensor) for tensor in tensors_of(step))
             kept.append(step)
     block.steps = kept[::-1]
 
 
-def _grows(step: Step) -> bool:
+def _grows(step: KernelCall) -> bool:
     base = step.results[0].base
     return base is not None and base.is_bounded

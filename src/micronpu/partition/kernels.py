@@ -35,7 +35,7 @@ class CoreKernel:
 
 
 @dataclass(frozen=True)
-class Signature:
+class OutKernel:
     """A kernel that writes into preallocated memory.
 
     Attributes:
@@ -55,7 +55,7 @@ _OPTIONS = {"dtype", "layout", "device", "pin_memory"}
 
 
 @functools.lru_cache(maxsize=4096)
-def kernel_of(operator: OpOverload) -> Signature | None:
+def kernel_of(operator: OpOverload) -> OutKernel | None:
     """Return the kernel of a functional operator; None if no kernel writes into given tensors.
 
     Operators without such a variant in torch are looked up among ExecuTorch's kernels.
@@ -70,11 +70,11 @@ def kernel_of(operator: OpOverload) -> Signature | None:
         other = schema_of(getattr(packet, overload)).arguments
         results = sum(argument.is_out for argument in other)
         if results and [(a.name, str(a.type)) for a in other if not a.is_out] == wanted:
-            return Signature(schema.name, overload, _taken(a for a in other if not a.is_out), results)
+            return OutKernel(schema.name, overload, _taken(a for a in other if not a.is_out), results)
     part = overload_part(operator)
     for overload in ("out",) if part == "default" else (f"{part}_out", f"{part.capitalize()}_out"):
         if f"{schema.name}.{overload}" in portable_kernels():
-            return Signature(schema.name, overload, _taken(own), len(schema.returns))
+            return OutKernel(schema.name, overload, _taken(own), len(schema.returns))
     return None
 
 

@@ -97,7 +97,7 @@ class ProgramOrder:
                     queue.append(reader)
 
 
-class Call(Protocol):
+class PartitionCall(Protocol):
     """Inputs and outputs of a partition, which replace its nodes."""
 
     @property
@@ -107,7 +107,7 @@ class Call(Protocol):
     def outputs(self) -> tuple[Node, ...]: ...
 
 
-def outlined_order(graph: Graph, calls: Sequence[Call]) -> list[Node]:
+def outlined_order(graph: Graph, calls: Sequence[PartitionCall]) -> list[Node]:
     """Return the nodes that the outputs of a program need, in the order of need; calls are represented by their
     outputs.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch.fx import Node as FxNode
 
-from micronpu.frontend.importer import Piece, assemble
+from micronpu.frontend.importer import GraphPiece, assemble
 from micronpu.frontend.units import Unit
 from micronpu.ir.graph import Graph
 from micronpu.ir.graph import Node as GraphNode
@@ -82,7 +82,7 @@ class Partition:
     def chosen(self) -> Graph:
         """The imported graph with the chosen rewrites."""
         units = [d.unit for d in self.decisions]
-        pieces = [u.imported for u in units if isinstance(u.imported, Piece)]
+        pieces = [u.imported for u in units if isinstance(u.imported, GraphPiece)]
         instead = {n: c.nodes for d in self.decisions for n, c in d.choices.items() if c.rewrites}
         return assemble(units[0].view, pieces, self.inputs, self.outputs, self.images, instead)
 

@@ -18,11 +18,11 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.container import digest
 from micronpu.emit.executorch_file import (
     ALIGNMENT,
-    Call,
-    Delegate,
     Jump,
     ListValue,
     Method,
+    MethodCall,
+    MethodDelegate,
     Program,
     TensorValue,
     Value,
@@ -32,10 +32,10 @@ from micronpu.emit.executorch_file import (
 from micronpu.frontend.by_name import results_by_name
 from micronpu.frontend.program import axes_in_memory
 from micronpu.partition.host_block import (
-    Block,
     DelegateStep,
+    HostBlock,
+    KernelCall,
     LoopStep,
-    Step,
     Tensor,
     WriteStep,
     block_of,
@@ -56,7 +56,7 @@ _OWN, _SHARED = 1, 2
 """Index of the memory of a method, and of the memory that all methods share."""
 
 
-class Part(NamedTuple):
+class MethodInput(NamedTuple):
     """Input of a method.
 
     Attributes:
@@ -84,7 +84,7 @@ class Written(NamedTuple):
     handles: Mapping[str, Mapping[int, tuple[int, ...]]]
 
 
-def written(parts: Mapping[str, Part], named_data: Mapping[str, bytes] | None = None) -> Written:
+def written(parts: Mapping[str, MethodInput], named_data: Mapping[str, bytes] | None = None) -> Written:
     """Write core parts as a program.
 
     Args:
@@ -233,7 +233,7 @@ class _Writer:
         self._now = 0
         self._frame = _Frame()
 
-    def write(self, part: Part) -> None:
+    def write(self, part: MethodInput) -> None:
         """Writes the method."""
         method, block = self.method, block_of(part.module, part.examples)
         for tensor in block.inputs:
@@ -342,16 +342,16 @@ class _Writer:
             self.method.operators.append((name, overload))
         return self.method.operators.index((name, overload))
 
-    def _call(self, name: str, overload: str, *arguments: int) -> Call:
-        made = Call(self._operator(name, overload), arguments)
+    def _call(self, name: str, overload: str, *arguments: int) -> MethodCall:
+        made = MethodCall(self._operator(name, overload), arguments)
         self.method.instructions.append(made)
         return made
 
     # ---------------------------------------------------------------- steps
 
-    def _steps(self, block: Block) -> None:
+    def _steps(self, block: HostBlock) -> None:
         for step in block.steps:
-            if isinstance(step, Step):
+            if isinstance(step, KernelCall):
                 self._kernel(step)
             elif isinstance(step, DelegateStep):
                 self._delegate(step)
@@ -360,7 +360,7 @@ class _Writer:
             else:
                 self._write(step)
 
-    def _kernel(self, step: Step) -> None:
+    def _kernel(self, step: KernelCall) -> None:
         for result in step.results:
             self._frame.begin(result, self._now)
             self._now += 1
@@ -378,7 +378,7 @@ class _Writer:
             arguments = (*operands, *results, self._new(ListValue("TensorList", tuple(results))))
         if step.handles:
             self.handles[len(self.method.instructions)] = step.handles
-        self.method.instructions.append(Call(index, arguments))
+        self.method.instructions.append(MethodCall(index, arguments))
         self._now += 1
 
     def _delegate(self, step: DelegateStep) -> None:
@@ -391,8 +391,8 @@ class _Writer:
         method, call = self.method, step.call
         payload = self._shared.payloads.number(call.part.payload)
         operands = [self._place(tensor) for tensor in step.operands]
-        method.instructions.append(Call(len(method.delegates), (*operands, *results), is_delegate=True))
-        method.delegates.append(Delegate(call.backend, payload, call.specs))
+        method.instructions.append(MethodCall(len(method.delegates), (*operands, *results), is_delegate=True))
+        method.delegates.append(MethodDelegate(call.backend, payload, call.specs))
         self._now += 1
         for _ in range(step.read):  # nodes that take one result, and touch all
             for result in step.results:

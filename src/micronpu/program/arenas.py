@@ -15,7 +15,7 @@ from math import prod
 from micronpu.base import flatbuffer
 from micronpu.base.errors import PayloadError, UnsupportedError
 from micronpu.program.operators import VIEW, signature_of
-from micronpu.program.plan import ELEMENT_BYTES, Plan, Value, read_plan
+from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue, read_plan
 from micronpu.program.pte import extents
 from micronpu.upstream.pte import EValue, ExecutionPlan, Program, Tensor
 
@@ -195,7 +195,7 @@ def _life_of_view(
     return newest if whole else min(min(touched[other]) for _, other in before), made.last
 
 
-def _size(value: Value) -> int:
+def _size(value: PlanValue) -> int:
     assert value.tensor is not None
     return prod(value.tensor.shape) * ELEMENT_BYTES.get(value.tensor.dtype, _WIDEST)
 

@@ -25,7 +25,7 @@ _BY_INDEX = {"aten::select_copy.int_out": 2, "executorch_prim::et_copy_index.ten
 
 
 @dataclass(frozen=True)
-class Loop:
+class ChainLoop:
     """A loop of a chain.
 
     Attributes:
@@ -39,7 +39,9 @@ class Loop:
     axis: int
 
 
-def loops_of(instructions: Sequence[Table], operators: Sequence[str], number: Callable[[int], object]) -> list[Loop]:
+def loops_of(
+    instructions: Sequence[Table], operators: Sequence[str], number: Callable[[int], object]
+) -> list[ChainLoop]:
     """Return the loops of a chain; any other backward jump may never end.
 
     Args:
@@ -90,7 +92,7 @@ def _loop(
     first: int,
     condition: int,
     number: Callable[[int], object],
-) -> Loop | None:
+) -> ChainLoop | None:
     counting = _counting(calls, place, condition, number)
     if counting is None:
         return None
@@ -102,7 +104,7 @@ def _loop(
     rest = [call for i, call in enumerate(calls) if i not in own and call != (_SIZE, sizes[0])]
     if any({counter, size, condition} & set(_read(name, args, counter)) for name, args in rest):
         return None
-    return Loop(first, place, sizes[0][0], sizes[0][1])
+    return ChainLoop(first, place, sizes[0][0], sizes[0][1])
 
 
 def _read(name: str, args: tuple[int, ...], counter: int) -> list[int]:

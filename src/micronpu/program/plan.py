@@ -54,7 +54,7 @@ ELEMENT_BYTES = {
 
 
 @dataclass(frozen=True)
-class Value:
+class PlanValue:
     """A value of the plan.
 
     Attributes:
@@ -81,7 +81,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Call:
+class PlanCall:
     """An instruction: its kind, the operator or the number of the delegate, and the values that it names."""
 
     kind: str
@@ -110,16 +110,16 @@ class Plan:
     """
 
     name: str
-    values: tuple[Value, ...]
+    values: tuple[PlanValue, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     delegates: tuple[Delegate, ...]
-    chains: tuple[tuple[Call, ...], ...]
+    chains: tuple[tuple[PlanCall, ...], ...]
     memories: tuple[int, ...]
     named_data: bool = False
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[PlanCall, ...]:
         return tuple(call for chain in self.chains for call in chain)
 
     @property
@@ -230,41 +230,41 @@ def _title(union: type[KernelTypes] | type[InstructionArguments], number: int) -
     return next((kind.title for kind in union if kind == number), "None")
 
 
-def _call(instruction: flatbuffer.Table, operators: list[str]) -> Call:
+def _call(instruction: flatbuffer.Table, operators: list[str]) -> PlanCall:
     kind = _title(InstructionArguments, instruction.integer(Instruction.INSTR_ARGS_TYPE, "<B"))
     body = instruction.table(Instruction.INSTR_ARGS)
     if body is None or kind not in ("KernelCall", "DelegateCall"):
-        return Call(kind)
+        return PlanCall(kind)
     number, arguments = body.integer(KernelCall.OP_INDEX), body.vector(KernelCall.ARGS).integers()
     if kind == "DelegateCall":
-        return Call(kind, delegate=number, arguments=arguments)
+        return PlanCall(kind, delegate=number, arguments=arguments)
     if not 0 <= number < len(operators):
         raise flatbuffer.CorruptFlatbufferError(f"operator {number} of {len(operators)}")
-    return Call(kind, operator=operators[number], arguments=arguments)
+    return PlanCall(kind, operator=operators[number], arguments=arguments)
 
 
-def _value(value: flatbuffer.Table, variables: _Variables) -> Value:
+def _value(value: flatbuffer.Table, variables: _Variables) -> PlanValue:
     kind, body = _title(KernelTypes, value.integer(EValue.VAL_TYPE, "<B")), value.table(EValue.VAL)
     if body is None:
-        return Value(kind)
+        return PlanValue(kind)
     if kind == "Tensor":
         return _tensor(body, variables)
     if kind == "Int":
-        return Value(kind, number=body.integer(CONTENT, "<q"))
+        return PlanValue(kind, number=body.integer(CONTENT, "<q"))
     if kind == "Bool":
-        return Value(kind, number=body.integer(CONTENT, "<B"))
+        return PlanValue(kind, number=body.integer(CONTENT, "<B"))
     if kind == "Double":
         bits = body.integer(CONTENT, "<q")
-        return Value(kind, number=struct.unpack("<d", struct.pack("<q", bits))[0])
+        return PlanValue(kind, number=struct.unpack("<d", struct.pack("<q", bits))[0])
     items = body.vector(CONTENT).integers() if kind in ("TensorList", "OptionalTensorList") else ()
-    return Value(kind, length=body.vector(CONTENT).length, items=items)
+    return PlanValue(kind, length=body.vector(CONTENT).length, items=items)
 
 
 def _is_external(extra: flatbuffer.Table) -> bool:
     return extra.integer(ExtraTensorInfo.LOCATION, "<b") == TensorDataLocation.EXTERNAL
 
 
-def _tensor(body: flatbuffer.Table, variables: _Variables) -> Value:
+def _tensor(body: flatbuffer.Table, variables: _Variables) -> PlanValue:
     shape, dim_order = body.vector(Tensor.SIZES).integers(), body.vector(Tensor.DIM_ORDER).integers("<B")
     if sorted(dim_order) != list(range(len(shape))):
         raise flatbuffer.CorruptFlatbufferError(f"a tensor of rank {len(shape)} has the order of axes {dim_order}")
@@ -274,7 +274,7 @@ def _tensor(body: flatbuffer.Table, variables: _Variables) -> Value:
     index, initial = body.integer(Tensor.DATA_BUFFER_IDX, "<I"), None
     if place is not None and index:
         initial = variables.bytes_of(extra, index, prod(shape) * ELEMENT_BYTES.get(tensor.dtype, 0))
-    return Value(
+    return PlanValue(
         "Tensor",
         tensor=tensor,
         external=extra is not None and _is_external(extra) and place is None,

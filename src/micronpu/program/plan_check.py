@@ -14,7 +14,7 @@ from typing import Any
 
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
-from micronpu.program.loops import Loop, loops_of
+from micronpu.program.loops import ChainLoop, loops_of
 from micronpu.program.operators import VIEW, Signature, signature_of
 from micronpu.program.pte import ELEMENT_TYPES, IDENTIFIER, extents
 from micronpu.upstream.pte import (
@@ -130,7 +130,7 @@ class _Plan:
         self._buffers = plan.vector(ExecutionPlan.NON_CONST_BUFFER_SIZES).integers("<q")
         self._used = [0] * len(self._buffers)
         self._values: list[_Value] = []
-        self._loops: dict[int, Loop] = {}
+        self._loops: dict[int, ChainLoop] = {}
         self._offsets: dict[int, tuple[int, ...]] = {}
 
     def check(self) -> None:
@@ -351,7 +351,7 @@ class _Plan:
         value = self._values[index] if 0 <= index < len(self._values) else None
         return value.content if value is not None and value.kind is Kind.INT else None
 
-    def _check_loop(self, loop: Loop) -> None:
+    def _check_loop(self, loop: ChainLoop) -> None:
         """Check that a loop's sequence has at least one row, since it iterates over the rows."""
         value, axis = self._at(loop.tensor, "the sequence of a loop"), self._number(loop.axis)
         _need(value.kind is Kind.TENSOR, f"the loop at instruction {loop.first} is over a {value.kind}")

@@ -11,7 +11,7 @@ from typing import Protocol
 from micronpu.base.errors import PayloadError
 from micronpu.base.parsing import parse_json
 from micronpu.container.digest import PREFIX
-from micronpu.program.plan import ELEMENT_BYTES, Plan, Value
+from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue
 
 STATES_KEY = f"{PREFIX}states"
 """Named data that records the names and qparams of the states; not deployed to the board."""
@@ -73,7 +73,7 @@ def states_of(plan: Plan, named_data: dict[str, bytes]) -> tuple[StoredState, ..
     Raises:
         PayloadError: the recorded metadata is damaged.
     """
-    found: dict[tuple[int, int], Value] = {}
+    found: dict[tuple[int, int], PlanValue] = {}
     for value in plan.values:
         if value.initial is not None:
             found.setdefault((value.planned, value.offset), value)  # a view has its base's offset

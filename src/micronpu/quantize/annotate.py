@@ -17,7 +17,7 @@ from micronpu.frontend.importer import fused_kind, known_import
 from micronpu.frontend.program import arguments, is_float32, is_float_cast
 from micronpu.frontend.states import states_of
 from micronpu.ir.lowering import Capabilities
-from micronpu.ir.op import NewValues, OutputQuantization, Quantization
+from micronpu.ir.op import NewValues, OutputQuantization, QuantizationRule
 from micronpu.ir.registry import AtenImport
 from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
 from micronpu.quantize.grids import common_grid_of, dictated, dictated_grid, kept_grid, rule_of, whole_grid_of
@@ -89,7 +89,7 @@ def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilit
             node.meta[KEY] = QuantizationAnnotation(input_qspec_map=results)
 
 
-def _operands(node: Node, entry: AtenImport, rule: Quantization) -> list[Node] | None:
+def _operands(node: Node, entry: AtenImport, rule: QuantizationRule) -> list[Node] | None:
     """Return the values that a rule quantizes; None if one is missing, or no float."""
     names, given = dict(entry.arguments), arguments(node)
     found: list[Any] = []
@@ -159,7 +159,7 @@ def _last_of(
 def _inputs_and_output(
     node: Node,
     operands: list[Node],
-    rule: Quantization,
+    rule: QuantizationRule,
     config: QuantizationConfig,
     activation: QuantizationSpec,
     inputs: dict[Node, Spec],
@@ -196,7 +196,7 @@ def _inputs_and_output(
 def _shared(
     operand: Node,
     node: Node,
-    rule: Quantization,
+    rule: QuantizationRule,
     config: QuantizationConfig,
     inputs: dict[Node, Spec],
     able: Capabilities,
@@ -222,7 +222,7 @@ def _shared(
     return SharedQuantizationSpec((operand, node))
 
 
-def _finer(operand: Node, rule: Quantization, config: QuantizationConfig) -> QuantizationSpec:
+def _finer(operand: Node, rule: QuantizationRule, config: QuantizationConfig) -> QuantizationSpec:
     """Return the spec of a result that has its own qparams if their scale is much smaller."""
     assert rule.finer is not None
     times = rule.finer[math.prod(n for n in operand.meta["val"].shape if isinstance(n, int)) > _SMALL]

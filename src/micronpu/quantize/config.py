@@ -1,4 +1,4 @@
-"""Quantization settings of tensors, and of parts of a model."""
+"""QuantizationRule settings of tensors, and of parts of a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from micronpu.base.arguments import check_switch, check_text, check_type, descri
 from micronpu.base.errors import OptionError
 from micronpu.frontend.facts import SETTING
 from micronpu.frontend.program import aten_overload, is_compute, overload_name
-from micronpu.ir.op import Quantization
+from micronpu.ir.op import QuantizationRule
 from micronpu.ir.types import DType
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.observers import for_activations, for_weights, observers
@@ -89,7 +89,7 @@ def check_borders(value: Any, name: str = "io") -> Borders:
 
 @dataclass(frozen=True)
 class QuantizationConfig:
-    """Quantization of an operator's tensors.
+    """QuantizationRule of an operator's tensors.
 
     Weights are int8, symmetric in [-127, 127], or in [-7, 7] for four bits.
 
@@ -230,7 +230,7 @@ class QuantizationConfig:
         """Return the spec of an average or a clamp, with its own qparams if their scale is smaller by this factor."""
         return replace(self._activation, observer=FINER, options=(("times", times), ("room", room)))
 
-    def between(self, rule: Quantization) -> FixedQParamsQuantizationSpec | None:
+    def between(self, rule: QuantizationRule) -> FixedQParamsQuantizationSpec | None:
         """Return the spec of values between those of fixed whole-number qparams; None if their limits are unknown."""
         if rule.limits is None:
             return None
@@ -240,7 +240,7 @@ class QuantizationConfig:
         zero_point = 0 if wide or low < 0 else -128
         return replace(self.fixed_activation(rule), scale=scale, zero_point=zero_point)
 
-    def fixed_activation(self, rule: Quantization) -> FixedQParamsQuantizationSpec:
+    def fixed_activation(self, rule: QuantizationRule) -> FixedQParamsQuantizationSpec:
         """Return the fixed qparams that an operator prescribes for its result."""
         limits = torch.iinfo(self.dtype)
         qparams = rule.fixed_for(DType(self.activations))

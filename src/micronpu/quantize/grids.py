@@ -11,7 +11,7 @@ from torch.fx import Node
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_float32, overload_name
 from micronpu.ir.lowering import Capabilities
-from micronpu.ir.op import NewValues, OutputQuantization, Quantization
+from micronpu.ir.op import NewValues, OutputQuantization, QuantizationRule
 from micronpu.ir.registry import AtenImport
 from micronpu.ops.softmax import LONG, SOFTMAX
 from micronpu.quantize.config import FINER, QuantizationConfig
@@ -21,13 +21,13 @@ from micronpu.quantize.observers.finer import FinerObserver
 from micronpu.quantize.specs import KEY, QuantizationSpec, Spec
 
 
-def rule_of(node: Node, entry: AtenImport) -> Quantization:
+def rule_of(node: Node, entry: AtenImport) -> QuantizationRule:
     """Return the annotation rule of a node, which may depend on its arguments."""
     rule = entry.quantization
     return rule(NodeArguments(node)) if callable(rule) else rule
 
 
-def dictated(node: Node, able: Capabilities) -> tuple[Node, Quantization] | None:
+def dictated(node: Node, able: Capabilities) -> tuple[Node, QuantizationRule] | None:
     """Return the operator that prescribes the qparams of a value, possibly moved or selected, and its rule; None
     without."""
     while (entry := known_import(node)) is not None and able.computes(entry.overload):
@@ -45,7 +45,7 @@ def dictated(node: Node, able: Capabilities) -> tuple[Node, Quantization] | None
     return None
 
 
-def dictated_grid(node: Node, rule: Quantization, config: QuantizationConfig, able: Capabilities) -> Spec:
+def dictated_grid(node: Node, rule: QuantizationRule, config: QuantizationConfig, able: Capabilities) -> Spec:
     """Return an operator's fixed qparams; for an int8 softmax over long rows a smaller scale, if int16 is available."""
     shape = node.meta["val"].shape
     long = overload_name(node) in SOFTMAX and len(shape) > 0 and shape[int(arguments(node)["dim"])] >= LONG
@@ -67,7 +67,7 @@ def kept_grid(operand: Node, wanted: QuantizationSpec, config: QuantizationConfi
     return wanted if moved else grid
 
 
-def whole_grid_of(operand: Node, able: Capabilities) -> Quantization | None:
+def whole_grid_of(operand: Node, able: Capabilities) -> QuantizationRule | None:
     """Return the rule of a value whose qparams represent only whole numbers, such as booleans; None for others."""
     rule = given_grid_of(operand)
     if rule is None:
@@ -76,7 +76,7 @@ def whole_grid_of(operand: Node, able: Capabilities) -> Quantization | None:
     return rule if rule is not None and rule.is_whole else None
 
 
-def common_grid_of(operands: list[Node]) -> Quantization | None:
+def common_grid_of(operands: list[Node]) -> QuantizationRule | None:
     """Return the rule of qparams that were given to all values; None if there are none, or several."""
     rules = [given_grid_of(operand) for operand in operands]
     return rules[0] if rules and all(rule == rules[0] for rule in rules) else None

@@ -19,7 +19,7 @@ from micronpu.frontend.constants import attribute
 from micronpu.frontend.facts import QPARAMS
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, overload_name
-from micronpu.ir.op import NewValues, Quantization
+from micronpu.ir.op import NewValues, QuantizationRule
 from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.observers import is_average, is_fixed, is_observer
@@ -73,7 +73,7 @@ def give_grids_to_sums(model: GraphModule) -> None:
                 QPARAMS.say(node, (node.name, HIDDEN))
 
 
-def given_grid_of(value: Node, *, moved: bool = True) -> Quantization | None:
+def given_grid_of(value: Node, *, moved: bool = True) -> QuantizationRule | None:
     """Return the rule with the qparams that were given to a value when it was written, see
     `micronpu.frontend.facts.QPARAMS`.
 

@@ -25,7 +25,7 @@ from micronpu.frontend.facts import (
 )
 from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_getitem, overload_name
-from micronpu.ir.lowering import Call, Capabilities, Step
+from micronpu.ir.lowering import Capabilities, FloatCall, Step
 from micronpu.ir.types import DType
 from micronpu.ops.movement import TRANSPOSES
 from micronpu.quantize.loops import Loop, loops_of, step_body
@@ -225,10 +225,10 @@ class GraphWriter(NodeArguments):
     def is_trained(self, x: Any) -> bool:
         return is_trained(self.model, x)
 
-    def call(self, x: Any) -> Call | None:
+    def call(self, x: Any) -> FloatCall | None:
         if not isinstance(x, Node) or not overload_name(x):
             return None
-        return Call(overload_name(x), arguments(x), len(x.users))
+        return FloatCall(overload_name(x), arguments(x), len(x.users))
 
     def readers(self) -> list[Any]:
         return list(self.node.users)

@@ -27,8 +27,8 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Difference of a program's metric from the float model's, on the same samples.
+class MetricDifference:
+    """MetricDifference of a program's metric from the float model's, on the same samples.
 
     Attributes:
         value: program minus float.
@@ -71,7 +71,7 @@ class Judged:
     rows_per_second: float
     against_float: Comparison | None = None
     score: Score | None = None
-    difference: Difference | None = None
+    difference: MetricDifference | None = None
 
 
 @dataclass(frozen=True, repr=False)

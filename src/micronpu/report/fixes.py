@@ -46,7 +46,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Choice:
+class FixChoice:
     """A quantization of the model.
 
     Attributes:
@@ -88,12 +88,12 @@ class Fixes(JsonReport):
     choosing_rows: int
     judging_rows: int
     attempts: tuple[Attempt, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[FixChoice, ...]
     seconds: float
     untried: tuple[str, ...] = ()
 
     @property
-    def best(self) -> Choice:
+    def best(self) -> FixChoice:
         """Return the choice nearest to float, sample by sample, among those with at most 1 % more cycles than the
         default.
 

@@ -25,7 +25,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Delegate:
+class InspectedDelegate:
     """A delegate call.
 
     Attributes:

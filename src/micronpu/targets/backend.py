@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from micronpu.host.proof import Executor, Proof, Reference
     from micronpu.partition.device import Device
     from micronpu.report.inside import Disassembly, Inside
-    from micronpu.report.inspection import Delegate
+    from micronpu.report.inspection import InspectedDelegate
     from micronpu.targets.options import Options
 
 
@@ -35,7 +35,7 @@ class Target:
 
     Attributes:
         entry: name, title and other names.
-        family: name of the `Backend`.
+        backend: name of the `Backend`.
         silicon: the backend's name of what it compiles for: name or file of a chip, or name of an NPU or a core.
         chip: None for an NPU or a core without chip.
     """
@@ -131,7 +131,7 @@ class Backend(ABC):
             core: computes unsupported operators in int8.
         """
 
-    def inspect(self, payload: bytes) -> Delegate:
+    def inspect(self, payload: bytes) -> InspectedDelegate:
         """Return the contents of a payload for `backend_id`.
 
         Raises:

@@ -139,7 +139,7 @@ class Guarded:
     """A function that uses private names.
 
     Attributes:
-        doors: the names.
+        shims: the names.
     """
 
     function: Callable[..., Any]

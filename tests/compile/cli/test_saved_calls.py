@@ -22,7 +22,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from micronpu.base.errors import ModelError
-from micronpu.cli.archive_calls import RefusedError, admitted, call, check_operator, without_data
+from micronpu.cli.archive_calls import RefusedContentError, admitted, call, check_operator, without_data
 from micronpu.cli.files import load_model
 from micronpu.ir.lowering import LOWERINGS
 from micronpu.upstream.torch import OpOverload, schema_of
@@ -105,7 +105,7 @@ def test_only_the_first_operand_is_ever_written():
     ],
 )
 def test_other_calls_are_refused_by_their_name(target):
-    with pytest.raises(RefusedError, match="none of the operators"):
+    with pytest.raises(RefusedContentError, match="none of the operators"):
         check_operator(target)
 
 
@@ -180,7 +180,7 @@ def _guarded(overload: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> N
         result = call(overload, _fake(args), {name: _fake(value) for name, value in kwargs.items()})
     results = result if isinstance(result, (tuple, list)) else (result,)
     if any(isinstance(r, torch.Tensor) and r.numel() > 1 << 20 for r in results):
-        raise RefusedError("large")
+        raise RefusedContentError("large")
 
 
 def ended(overloads: Sequence[OpOverload], calls: int, guarded: bool) -> tuple[list[str], int]:
@@ -236,7 +236,7 @@ def test_no_index_leads_an_admitted_operator_astray():
     assert len(taking) > 300 and len(tried) > 40
     for overload in taking:
         if overload not in tried:
-            with pytest.raises(RefusedError):
+            with pytest.raises(RefusedContentError):
                 check_operator(f"torch.ops.{overload}")
     astray, good = ended(tried, 200, guarded=False)
     assert not astray

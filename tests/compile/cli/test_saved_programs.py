@@ -18,7 +18,7 @@ from torch._export.serde import schema
 
 import micronpu
 from micronpu.base.errors import FileError, ModelError
-from micronpu.cli.archive_fields import REFUSED, RULES, RefusedError, check_fields
+from micronpu.cli.archive_fields import REFUSED, RULES, RefusedContentError, check_fields
 from micronpu.cli.files import load_model
 
 RECORDS = "a/"
@@ -270,7 +270,7 @@ def test_no_text_of_an_archive_can_be_source(saved, record):
                 continue
             else:
                 holder[last] = injected
-            with pytest.raises((RefusedError, ValueError)):
+            with pytest.raises((RefusedContentError, ValueError)):
                 check_fields(kind, content)
 
 

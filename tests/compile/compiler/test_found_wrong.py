@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import micronpu
-from micronpu.ir.op import Quantization
+from micronpu.ir.op import QuantizationRule
 from micronpu.ops import ATEN_IMPORTS
 
 BACKENDS = ("imxrt700", "corstone300")
@@ -197,7 +197,7 @@ def test_every_operator_with_weights_has_a_row():
     weighted = {
         name
         for name, entry in ATEN_IMPORTS.items()
-        if isinstance(entry.quantization, Quantization) and entry.quantization.weight
+        if isinstance(entry.quantization, QuantizationRule) and entry.quantization.weight
     }
     assert weighted <= {name for names, *_ in PER_CHANNEL.values() for name in names}
 

@@ -19,7 +19,7 @@ from micronpu.frontend.program import ProgramView
 from micronpu.ir.graph import Graph
 from micronpu.partition import partition
 from micronpu.partition.decisions import Decisions
-from micronpu.partition.device import CompiledPartition, Device, RefusedError
+from micronpu.partition.device import CompiledPartition, Device, RefusedPartitionError
 from micronpu.partition.partition import Partition
 from micronpu.report.verdict import Reason
 from micronpu.targets.neutron.options import NeutronOptions
@@ -140,7 +140,7 @@ class Refusing(Device):
         for node in partition.graph.nodes:
             if node.op.name == self.operator:
                 names = node.origin.nodes
-                raise RefusedError("no", {n: Reason("late", "It is taken.", "it is not", n) for n in names})
+                raise RefusedPartitionError("no", {n: Reason("late", "It is taken.", "it is not", n) for n in names})
         return self.inner.plan(partition)
 
     def compile(self, partition: Partition) -> CompiledPartition:
@@ -189,8 +189,8 @@ def test_a_refusal_that_says_nothing_new_ends_the_compilation() -> None:
     device.operator = "conv2d"
 
     def stubborn(partition: Partition) -> object:
-        raise RefusedError("no", {n: Reason("late", "", "", n) for n in names})
+        raise RefusedPartitionError("no", {n: Reason("late", "", "", n) for n in names})
 
     device.plan = stubborn  # type: ignore[method-assign]
-    with pytest.raises(RefusedError):
+    with pytest.raises(RefusedPartitionError):
         device.settle(decisions, decisions.partitioning())

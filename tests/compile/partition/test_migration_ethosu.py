@@ -34,7 +34,7 @@ from micronpu.ethosu import (
 )
 from micronpu.frontend.program import is_quantize
 from micronpu.runtime import HostProgram
-from micronpu.targets.ethosu.payload import Block, _parts, blocks, parse
+from micronpu.targets.ethosu.payload import PayloadBlock, _parts, blocks, parse
 
 SPEC = EthosUCompileSpec(target="ethos-u55-128", system_config="Ethos_U55_High_End_Embedded", memory_mode="Shared_Sram")
 X = (torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)),)
@@ -289,7 +289,7 @@ def test_a_block_elsewhere_has_a_key_of_64_bytes():
     program = lowered(converted(net(), X, EthosUQuantizer(spec)), X, EthosUPartitioner(spec))
     (payload,) = program.executorch_program.backend_delegate_data
     parse(payload.data)
-    cut = [Block(b.name, b.data[:-1], True) if b.external else b for b in blocks(payload.data)]
+    cut = [PayloadBlock(b.name, b.data[:-1], True) if b.external else b for b in blocks(payload.data)]
     short = b"".join(part for block in cut for part in _parts(block))
     with pytest.raises(PayloadError, match="under a key of 63 bytes, not 64"):
         parse(short)

@@ -17,7 +17,7 @@ from micronpu.compiler.host import host_part
 from micronpu.compiler.lowering import MethodPart, lowered, reported
 from micronpu.compiler.quantized import quantized_module
 from micronpu.frontend.exported import exported
-from micronpu.partition.write import Part, without_kernel, written
+from micronpu.partition.write import MethodInput, without_kernel, written
 from micronpu.program.plan import read_plan
 from micronpu.runtime.plugin import load_plugin
 from micronpu.targets.registry import device_for
@@ -153,7 +153,7 @@ def test_operators_of_the_host(seed: int) -> None:
     """Networks that nothing of is delegated: operators are taken apart, views take no step, types are cast."""
     network = RandomNetwork(seed, 6, wide=seed % 2 == 0)
     module = exported(network, network.example).module
-    ours = written({"forward": Part(module, network.example)})
+    ours = written({"forward": MethodInput(module, network.example)})
     assert not without_kernel(ours.callers["forward"])
     check_same(ours.buffer, by_executorch({"forward": (module, network.example)}), network.example, seed)
 
@@ -164,7 +164,7 @@ def test_what_writes_into_a_tensor_of_its_own_becomes_functions() -> None:
             return nn.functional.pad(x, (1, 2), "circular").relu_().add_(1.0)
 
     x = torch.randn(1, 3, 8)
-    program = written({"forward": Part(exported(Pads().eval(), (x,)).module, (x,))}).buffer
+    program = written({"forward": MethodInput(exported(Pads().eval(), (x,)).module, (x,))}).buffer
     assert torch.equal(run(program, (x,))[0], Pads()(x))
 
 
@@ -179,7 +179,7 @@ def test_operators_without_a_kernel_of_the_right_form_are_named() -> None:
 
     x = torch.randn(3)
     with pytest.raises(UnsupportedError, match=r"cannot call micronpu_test_write::odd, as `odd` \(.*test_write.py"):
-        written({"forward": Part(exported(Odd().eval(), (x,)).module, (x,))})
+        written({"forward": MethodInput(exported(Odd().eval(), (x,)).module, (x,))})
 
 
 def test_compiling_for_a_core_imports_nothing_of_executorchs_compiler() -> None:

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from micronpu.frontend.exported import exported_for_any_batch
 from micronpu.transforms.sparsity.keep import kept_weights
-from micronpu.transforms.sparsity.layers import Layer, find_layers, tensor_of
+from micronpu.transforms.sparsity.layers import PrunableLayer, find_layers, tensor_of
 from micronpu.transforms.sparsity.network import Moments, batches, takes_any_batch
 from micronpu.transforms.sparsity.second_order import pruned
 
 
-def moments_of(model: nn.Module, x: Tensor) -> tuple[Any, list[Layer], Moments]:
+def moments_of(model: nn.Module, x: Tensor) -> tuple[Any, list[PrunableLayer], Moments]:
     program = exported_for_any_batch(model, (x[:1],))
     layers, _ = find_layers(program)
     rows = [(r,) for r in x.split(1)]

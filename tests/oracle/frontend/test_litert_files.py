@@ -19,7 +19,7 @@ from tests.runtime import neutron_programs as programs
 
 import micronpu
 from micronpu.base.errors import MicroNpuError, ModelError
-from micronpu.cli.files import Calibration, load_calibration, load_model
+from micronpu.cli.files import CalibrationInputs, load_calibration, load_model
 from micronpu.cli.workers import Task, Worker
 from micronpu.emit.litert import pack, to_litert
 from micronpu.frontend.importer import import_program
@@ -134,7 +134,7 @@ def test_commands_about_data_know_a_quantized_file(tmp_path: Path):
     with pytest.raises(ModelError, match="net is quantized already, and this command compares with the float model"):
         list(data)
     read: list[int] = []
-    kept = Calibration("data", lambda: (read.append(1) or i for i in range(3))).keep()
+    kept = CalibrationInputs("data", lambda: (read.append(1) or i for i in range(3))).keep()
     assert [*kept, *kept] == [0, 1, 2, 0, 1, 2] and len(read) == 3
 
 

@@ -19,7 +19,7 @@ from micronpu.emit.litert import to_litert
 from micronpu.ir import Graph, Stage, interpret, verify
 from micronpu.ops.softmax import Softmax
 from micronpu.partition.outline import DelegateCall
-from micronpu.partition.write import Part, written
+from micronpu.partition.write import MethodInput, written
 from micronpu.passes.pipeline import LEGALIZE
 from micronpu.runtime import HostProgram
 from micronpu.targets.neutron.compile import NeutronPartition, compile_graph
@@ -98,7 +98,7 @@ def finished(compiled: NeutronPartition, inputs: tuple[torch.Tensor, ...], outpu
     root.call = DelegateCall("NeutronBackend", compiled, [], inputs, outputs)
     called = graph.call_module("call", tuple(graph.placeholder(f"x{i}") for i in range(len(inputs))))
     graph.output(tuple(graph.call_function(operator.getitem, (called, i)) for i in range(len(outputs))))
-    return written({"forward": Part(fx.GraphModule(root, graph), inputs)}).buffer
+    return written({"forward": MethodInput(fx.GraphModule(root, graph), inputs)}).buffer
 
 
 @pytest.mark.parametrize(("rows", "core_converts"), PROGRAMS)

@@ -19,7 +19,7 @@ from micronpu.base.installed import python_versions, requirements
 from micronpu.chips import shipped_chips
 from micronpu.cli import doctor
 from micronpu.cli.doctor import examine, satisfies
-from micronpu.cli.execute import Done
+from micronpu.cli.execute import RunResult
 from micronpu.cli.main import app
 from micronpu.targets.catalogue import catalogue
 from micronpu.targets.registry import all_targets
@@ -204,7 +204,7 @@ def test_json_is_all_that_a_quiet_command_prints(command: list[str], monkeypatch
 
 
 def test_numbers_that_json_has_not_are_texts() -> None:
-    done = Done((np.array([[np.nan, -np.inf, 1.5]]), 2, None), (), ())
+    done = RunResult((np.array([[np.nan, -np.inf, 1.5]]), 2, None), (), ())
     assert done.to_dict()["outputs"][0]["values"] == [["nan", "-inf", 1.5]]
     assert json.loads(json.dumps(done.to_dict(), allow_nan=False))["outputs"][2] == {
         "dtype": "NoneType",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from micronpu.base.flatbuffer import root
-from micronpu.emit.flatbuffer_tables import Fields, Writer, blob, number, numbers, tables
+from micronpu.emit.flatbuffer_tables import Fields, FlatbufferWriter, blob, number, numbers, tables
 
 
 def test_everything_is_read_back() -> None:
@@ -19,7 +19,7 @@ def test_everything_is_read_back() -> None:
         7: blob(b""),
     }
     for cpp in (False, True):
-        writer = Writer(cpp=cpp)
+        writer = FlatbufferWriter(cpp=cpp)
         data = writer.finish(writer.table(fields), b"TEST")
         read = root(data, b"TEST")
         assert read.fields() == (0, 1, 2, 3, 4, 6, 7)  # what has its default is not there
@@ -35,8 +35,8 @@ def test_everything_is_read_back() -> None:
 
 
 def test_tables_alike_share_their_layout() -> None:
-    writer = Writer()
+    writer = FlatbufferWriter()
     one = writer.finish(writer.table({0: tables([{0: number("Int32", i)} for i in (1, 2)])}), b"TEST")
-    writer = Writer()
+    writer = FlatbufferWriter()
     two = writer.finish(writer.table({0: tables([{0: number("Int32", i)} for i in (1, 2, 3)])}), b"TEST")
     assert len(two) == len(one) + 12  # an offset in the vector, and in the table an offset and the number

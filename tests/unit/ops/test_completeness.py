@@ -20,7 +20,7 @@ from tests.cases import Case, all_cases, case, i8, q, w8
 from tests.rooms import SOURCE, tree
 
 from micronpu.ir.lowering import LOWERINGS, add_lowering
-from micronpu.ir.op import Op, OutputQuantization, Quantization, own_qparams, weighted
+from micronpu.ir.op import Op, OutputQuantization, QuantizationRule, own_qparams, weighted
 from micronpu.ir.registry import AtenImport, from_aten, operator
 from micronpu.ops import ATEN_IMPORTS, OPERATORS, Work, all_operators
 
@@ -40,7 +40,7 @@ def lacks(cls: type[Op], rows: list[Case], makers: set[str]) -> Iterator[str]:
         yield "a maker: no ATen operator is imported to it, and no importer or pass creates it"
     if len(rows) < FEWEST_ROWS:
         yield f"rows: {len(rows)} in tests/cases/*.py, where at least {FEWEST_ROWS} are wanted"
-    if not inspect.isabstract(cls) and isinstance(getattr(cls, "quantization", None), Quantization):
+    if not inspect.isabstract(cls) and isinstance(getattr(cls, "quantization", None), QuantizationRule):
         for row in rows[:FEWEST_ROWS]:
             yield from _lacks_work(row)
 
@@ -54,7 +54,7 @@ def _lacks_facets(cls: type[Op]) -> Iterator[str]:
         if getattr(getattr(cls, facet), "__isabstractmethod__", False):
             yield f"`{facet}`"
     rule = getattr(cls, "quantization", None)
-    if not isinstance(rule, Quantization):
+    if not isinstance(rule, QuantizationRule):
         yield "a quantization rule"
         return
     for name in _operands(rule):
@@ -77,7 +77,7 @@ def _lacks_work(row: Case) -> Iterator[str]:
         yield f"bytes of weights read by `{row}`"
 
 
-def _operands(rule: Quantization) -> tuple[str, ...]:
+def _operands(rule: QuantizationRule) -> tuple[str, ...]:
     return tuple(n for n in (*rule.activations, rule.weight, rule.bias) if n)
 
 
@@ -124,7 +124,7 @@ def problems_of_import(entry: AtenImport) -> Iterator[str]:
         return
     known = {a.name for a in schema.arguments}
     names = dict(entry.arguments)
-    if isinstance(entry.quantization, Quantization):
+    if isinstance(entry.quantization, QuantizationRule):
         wanted = _operands(entry.quantization)
     else:  # the rule depends on the node; every operand but the default that all have
         wanted = tuple(n for n in names if n != "x" or names[n] != "self")
@@ -257,7 +257,7 @@ def test_a_complete_operator_passes(registry: None):
             "a quantization rule",
         ),
         ({"quantization": own_qparams("z")}, "an operand `z`, which its quantization rule names"),
-        ({"quantization": Quantization(output=OutputQuantization.FIXED)}, "fixed parameters"),
+        ({"quantization": QuantizationRule(output=OutputQuantization.FIXED)}, "fixed parameters"),
         ({"infer": None}, "`infer`"),
         ({"reference": None}, "`reference`"),
         ({"to_litert": None}, "`to_litert`"),

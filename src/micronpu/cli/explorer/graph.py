@@ -11,7 +11,7 @@ from micronpu.cli.explorer.delegates import GraphNode, Source, delegate_nodes, i
 from micronpu.container.payload import parse
 from micronpu.container.trace import StreamTrace, graph_key, trace_of
 from micronpu.host.container_view import container_view
-from micronpu.program.plan import Call, Plan, Value, read_plan
+from micronpu.program.plan import Plan, PlanCall, PlanValue, read_plan
 from micronpu.program.pte import read_pte
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.inside import shape_text
@@ -120,7 +120,7 @@ class _Method:
         elements = (value.tensor.dtype, prod(value.tensor.shape)) if value.tensor is not None else ()
         return (value.planned, value.offset, *elements)
 
-    def _kernel(self, node: str, call: Call) -> None:
+    def _kernel(self, node: str, call: PlanCall) -> None:
         values = self._plan.values
         # The last argument of an out variant is its result, which ExecuTorch lists twice.
         results = [i for i in call.arguments[-1:] if values[i].kind in ("Tensor", "TensorList")]
@@ -140,7 +140,7 @@ class _Method:
             written,
         )
 
-    def _delegate(self, call: Call) -> None:
+    def _delegate(self, call: PlanCall) -> None:
         delegate = self._plan.delegates[call.delegate]
         where = f"partition {call.delegate} ({delegate.backend})"
         arguments = [(self._sources(i) or (None,))[0] for i in call.arguments]
@@ -159,7 +159,7 @@ class _Method:
             self._write(index, made[number] if made else ((nodes[-1].id, number),))
 
     def _described(self, index: int) -> tuple[tuple[str, str], ...]:
-        value: Value = self._plan.values[index]
+        value: PlanValue = self._plan.values[index]
         if value.tensor is None:
             return ()
         place = f"memory {value.planned}, byte {value.offset:,}" if value.planned else "none"

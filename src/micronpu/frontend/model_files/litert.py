@@ -328,7 +328,7 @@ def _dense(sparsity: Any, values: npt.NDArray[Any], shape: Sequence[int], place:
 
 
 @dataclass
-class Value:
+class LitertValue:
     """Tensors of the network for a tensor of the file.
 
     Attributes:
@@ -362,7 +362,7 @@ class LiteRtBuilder(NetworkBuilder):
         self.initial: dict[str, npt.NDArray[Any]] = {}
         self.kinds: dict[str, tuple[Any, ...]] = {}
         self.by_name: dict[str, State] = {}
-        self._values: dict[tuple[int, int], Value] = {}
+        self._values: dict[tuple[int, int], LitertValue] = {}
         self._constants: dict[tuple[int, int], npt.NDArray[Any]] = {}
 
     # -- constants
@@ -402,7 +402,7 @@ class LiteRtBuilder(NetworkBuilder):
 
     def define(self, given: FileTensor, number: int, rounding: Rounding | None, order: str = LAST) -> None:
         """Record the number of a tensor of the file."""
-        self._values[given.key] = Value({order if len(given.shape) == 4 else LAST: number}, rounding)
+        self._values[given.key] = LitertValue({order if len(given.shape) == 4 else LAST: number}, rounding)
 
     def is_first(self, given: FileTensor) -> bool:
         """Return True if an image exists with its channels first."""

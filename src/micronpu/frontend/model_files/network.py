@@ -1,6 +1,6 @@
 """A network that is built operator by operator, as an `nn.Module` that `torch.export` can trace.
 
-Readers of model files add one `Step` for each operator.
+Readers of model files add one `NetworkStep` for each operator.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Rounding:
         return real
 
 
-class Step(nn.Module):
+class NetworkStep(nn.Module):
     """One operator.
 
     Args:
@@ -140,7 +140,7 @@ class Network(nn.Module):
 
     def __init__(
         self,
-        steps: Sequence[tuple[str, Step]],
+        steps: Sequence[tuple[str, NetworkStep]],
         inputs: Mapping[int, torch.Tensor],
         outputs: Sequence[int],
         states: Sequence[State],
@@ -181,9 +181,9 @@ class Network(nn.Module):
             for v in self._inputs.values()
         )
 
-    def _step(self, name: str) -> Step:
+    def _step(self, name: str) -> NetworkStep:
         step = self.get_submodule(name)
-        assert isinstance(step, Step)
+        assert isinstance(step, NetworkStep)
         return step
 
     def forward(self, *inputs: torch.Tensor) -> Any:
@@ -211,7 +211,7 @@ class NetworkBuilder:
 
     def __init__(self) -> None:
         register_quantized_operators()
-        self.steps: list[tuple[str, Step]] = []
+        self.steps: list[tuple[str, NetworkStep]] = []
         self.states: list[State] = []
         self.inputs: dict[int, str] = {}
         self.meta: dict[int, torch.Tensor] = {}
@@ -276,7 +276,7 @@ class NetworkBuilder:
 
         Args:
             name: of its result, in the file.
-            function, operands, rounding: see `Step`.
+            function, operands, rounding: see `NetworkStep`.
 
         Returns:
             The numbers of its results.
@@ -284,7 +284,7 @@ class NetworkBuilder:
         Raises:
             ModelError: its operands are invalid, or a result is too large.
         """
-        step = Step(function, operands, (), rounding)
+        step = NetworkStep(function, operands, (), rounding)
         values = [o.to("meta") if isinstance(o, torch.Tensor) else self.meta[o] for o in operands]
         tried = copy.deepcopy(step).to("meta") if isinstance(function, nn.Module) else step
         try:

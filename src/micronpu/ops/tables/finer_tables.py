@@ -44,7 +44,7 @@ _LOWEST, _HIGHEST = DType.INT16.limits
 
 
 @dataclass(frozen=True)
-class Part:
+class TablePart:
     """A table to be added.
 
     Attributes:
@@ -58,7 +58,7 @@ class Part:
     center: int = 0
 
 
-def parts_of(function: Callable[[Reals], Reals], coarse: npt.ArrayLike) -> tuple[Part, ...]:
+def parts_of(function: Callable[[Reals], Reals], coarse: npt.ArrayLike) -> tuple[TablePart, ...]:
     """The fewest tables whose sum approximates a function of int16 numbers.
 
     Args:
@@ -66,7 +66,7 @@ def parts_of(function: Callable[[Reals], Reals], coarse: npt.ArrayLike) -> tuple
         coarse: entries of a single table, which suffices for most functions.
     """
     wanted, counts = _wanted(function)
-    best: tuple[Part, ...] = (Part(1, tuple(int(e) for e in np.asarray(coarse))),)
+    best: tuple[TablePart, ...] = (TablePart(1, tuple(int(e) for e in np.asarray(coarse))),)
     least = _off(best, wanted, counts)
     for number in (1, 2):
         if least <= NEAR:
@@ -78,8 +78,8 @@ def parts_of(function: Callable[[Reals], Reals], coarse: npt.ArrayLike) -> tuple
 
 
 def _with_places(
-    wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_], best: tuple[Part, ...], least: float
-) -> tuple[Part, ...]:
+    wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_], best: tuple[TablePart, ...], least: float
+) -> tuple[TablePart, ...]:
     """Tables with finer ones for up to two places, each with the largest error so far; ``best`` unless better."""
     every = np.arange(_LOWEST, _HIGHEST + 1)
     places: list[tuple[int, int]] = []
@@ -102,7 +102,7 @@ def _with_places(
     return parts if _off(parts, wanted, counts) <= least / _LEAST_GAIN else best
 
 
-def _placed(wanted: npt.NDArray[np.float64], places: list[tuple[int, int]]) -> tuple[Part, ...]:
+def _placed(wanted: npt.NDArray[np.float64], places: list[tuple[int, int]]) -> tuple[TablePart, ...]:
     """Tables for places given as center and gain, with disjoint windows."""
     margin = -_LOWEST
     wide = np.pad(wanted, margin, mode="edge")  # windows may exceed the range
@@ -113,19 +113,19 @@ def _placed(wanted: npt.NDArray[np.float64], places: list[tuple[int, int]]) -> t
             wide[middle - width], wide[middle + width], 2 * width + 1
         )
     inside = own[margin : margin + len(wanted) + 1]
-    parts = [Part(1, tuple(int(e) for e in _not_too_steep(_entries(inside, _LINE))))]
+    parts = [TablePart(1, tuple(int(e) for e in _not_too_steep(_entries(inside, _LINE))))]
     rest = np.pad(wanted - _sum(tuple(parts), np.arange(_LOWEST, _HIGHEST + 1)), margin, mode="edge")
     for center, gain in places:
         width, middle = margin // gain, center - _LOWEST + margin
         entries = _entries(rest[middle - width : middle + width + 1], _LINE // gain)
         entries[0], entries[-1] = 0, -round(entries[-2] / (_LINE - 1))
-        parts.append(Part(gain, tuple(int(e) for e in _not_too_steep(entries)), center))
+        parts.append(TablePart(gain, tuple(int(e) for e in _not_too_steep(entries)), center))
     return tuple(parts)
 
 
 def is_near(function: Callable[[Reals], Reals], entries: npt.ArrayLike) -> bool:
     """True if one table approximates a function of int16 numbers; arguments as in `parts_of`."""
-    return _off((Part(1, tuple(int(e) for e in np.asarray(entries))),), *_wanted(function)) <= NEAR
+    return _off((TablePart(1, tuple(int(e) for e in np.asarray(entries))),), *_wanted(function)) <= NEAR
 
 
 def _wanted(function: Callable[[Reals], Reals]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
@@ -151,17 +151,17 @@ def continued(function: Callable[[Reals], Reals], numbers: Reals, largest: float
     return np.asarray(np.interp(numbers, numbers[has], finite[has]))
 
 
-def _off_of(wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_]) -> Callable[[tuple[Part, ...]], float]:
+def _off_of(wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_]) -> Callable[[tuple[TablePart, ...]], float]:
     return lambda parts: _off(parts, wanted, counts)
 
 
-def _off(parts: tuple[Part, ...], wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_]) -> float:
+def _off(parts: tuple[TablePart, ...], wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_]) -> float:
     """Maximum error of the sum of tables, in LSB."""
     found = _sum(parts, np.arange(_LOWEST, _HIGHEST + 1))
     return float(np.abs(found - wanted)[counts].max(initial=0.0))
 
 
-def _sum(parts: tuple[Part, ...], numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _sum(parts: tuple[TablePart, ...], numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
     total = np.zeros(len(numbers), np.int64)
     for part in parts:
         operand = ((numbers - part.center) * part.gain).clip(_LOWEST, _HIGHEST)
@@ -169,7 +169,7 @@ def _sum(parts: tuple[Part, ...], numbers: npt.NDArray[Any]) -> npt.NDArray[Any]
     return total
 
 
-def _split(wanted: npt.NDArray[np.float64], gains: tuple[int, ...]) -> tuple[Part, ...]:
+def _split(wanted: npt.NDArray[np.float64], gains: tuple[int, ...]) -> tuple[TablePart, ...]:
     """Tables of increasing resolution for results of all numbers.
 
     Args:
@@ -185,7 +185,7 @@ def _split(wanted: npt.NDArray[np.float64], gains: tuple[int, ...]) -> tuple[Par
         entries = _entries(own, _LINE // gain)
         if gain > 1:  # saturation: the last interpolated number is at 127/128 of the last interval
             entries[0], entries[-1] = 0, -round(entries[-2] / (_LINE - 1))
-        parts.append(Part(gain, tuple(int(e) for e in _not_too_steep(entries))))
+        parts.append(TablePart(gain, tuple(int(e) for e in _not_too_steep(entries))))
         rest = wanted - _sum(tuple(parts), every)
     return tuple(parts)
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.lowering import Float, Writer, decomposes
-from micronpu.ir.op import Op, OutputQuantization, Quantization, Value, shares_qparams
+from micronpu.ir.op import Op, OutputQuantization, QuantizationRule, Value, shares_qparams
 from micronpu.ir.registry import from_aten, imports, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ops.indices import LOOKUP_HINT, GatherRows
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _INTEGERS = (DType.INT32, DType.INT64)
 
-_SHARED = Quantization(("table", "rows"), OutputQuantization.SHARED)
+_SHARED = QuantizationRule(("table", "rows"), OutputQuantization.SHARED)
 
 
-def _quantization(node: AtenArguments) -> Quantization:
+def _quantization(node: AtenArguments) -> QuantizationRule:
     """Old and new values share qparams; accumulated sums have none yet."""
-    return Quantization(activations=()) if node.value("accumulate") else _SHARED
+    return QuantizationRule(activations=()) if node.value("accumulate") else _SHARED
 
 
 @operator("scatter_rows")
@@ -125,7 +125,7 @@ def rows_numbered(graph: Graph, indices: Tensor) -> int:
 
 
 @imports("index.Tensor", "gather.default", "take_along_dim.default", quantization=shares_qparams())
-@imports("index_copy.default", rows="source", quantization=Quantization(("x", "rows"), OutputQuantization.SHARED))
+@imports("index_copy.default", rows="source", quantization=QuantizationRule(("x", "rows"), OutputQuantization.SHARED))
 def _on_the_host(node: AtenNode) -> Tensor:
     """Annotated so that old and new values share qparams, and the core moves integers."""
     raise UnsupportedError(

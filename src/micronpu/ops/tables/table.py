@@ -17,7 +17,7 @@ import numpy.typing as npt
 from micronpu.base.errors import InternalError
 from micronpu.ir.arithmetic import wide_lookup, wide_lookup_table
 from micronpu.ir.lowering import add_lowering
-from micronpu.ir.op import Quantization, Value, own_qparams
+from micronpu.ir.op import QuantizationRule, Value, own_qparams
 from micronpu.ir.registry import AtenImport, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.elementwise import Add, Sub
@@ -174,7 +174,7 @@ def refused(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
 
 
 def unary(
-    *overloads: str, quantization: Quantization | None = None, steps: Steps | None = None, **names: str
+    *overloads: str, quantization: QuantizationRule | None = None, steps: Steps | None = None, **names: str
 ) -> Callable[[Callable[[AtenArguments], RealFunction]], Callable[[AtenArguments], RealFunction]]:
     """Register a real function under ATen overloads; the decorated definition returns it for the arguments of a call.
 

@@ -21,7 +21,7 @@ from micronpu.report.verdict import HostGroup, Reason, host_groups
 from micronpu.report.views.rows import (
     TOP,
     WHOLE,
-    Row,
+    TableRow,
     cost_share,
     cost_texts,
     costliest,
@@ -252,7 +252,7 @@ def _hotspots(report: DelegationReport) -> str:
 </details>"""
 
 
-def _partition(number: int, rows: list[Row], lines: list[Row], kind: str, largest: int, costs: bool) -> str:
+def _partition(number: int, rows: list[TableRow], lines: list[TableRow], kind: str, largest: int, costs: bool) -> str:
     """Return the table with repeated steps as groups, and a folded table of all rows if there are groups."""
     apart = ""
     if len(lines) < len(rows):
@@ -272,7 +272,7 @@ def _partition(number: int, rows: list[Row], lines: list[Row], kind: str, larges
 </details>"""
 
 
-def _table(rows: list[Row], kind: str, largest: int, costs: bool) -> str:
+def _table(rows: list[TableRow], kind: str, largest: int, costs: bool) -> str:
     lines = "\n".join(_line(row, largest, costs) for row in rows)
     more = '<th>bound by</th><th class="number">use</th>' if costs else ""
     head = f'<th class="number">MACs</th>{_CYCLES if costs else ""}<th></th>{more}'
@@ -286,7 +286,7 @@ def _table(rows: list[Row], kind: str, largest: int, costs: bool) -> str:
 </table></div>"""
 
 
-def _line(row: Row, largest: int, costs: bool) -> str:
+def _line(row: TableRow, largest: int, costs: bool) -> str:
     nodes = ", ".join(row.nodes)
     about = f"{row.detail}\nfrom {nodes}" if nodes and nodes != row.detail else row.detail
     share = 0 if row.steps else weight(row, costs)

@@ -13,7 +13,7 @@ from micronpu.report.verdict import Verdict
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A line of a partition's table.
 
     Attributes:
@@ -52,9 +52,9 @@ class Row:
         return self.name if self.count == 1 else f"{self.count} x {self.name}"
 
 
-def partition_rows(report: DelegationReport) -> dict[int, list[Row]]:
+def partition_rows(report: DelegationReport) -> dict[int, list[TableRow]]:
     """Return the rows of every partition by its number: NPU operations, or the model's operators before compilation."""
-    rows: dict[int, list[Row]] = {}
+    rows: dict[int, list[TableRow]] = {}
     for operation in report.operations:
         row = _row(operation, operation.name, operation.attributes)
         rows.setdefault(operation.partition, []).append(replace(row, cost=operation.cost))
@@ -64,13 +64,13 @@ def partition_rows(report: DelegationReport) -> dict[int, list[Row]]:
     return {number: _joined(members) for number, members in sorted(rows.items())}
 
 
-def _row(of: Operation | Verdict, name: str, attributes: str) -> Row:
-    return Row(name, attributes, of.shape, of.macs, of.origin.nodes, of.origin.module, of.origin.source)
+def _row(of: Operation | Verdict, name: str, attributes: str) -> TableRow:
+    return TableRow(name, attributes, of.shape, of.macs, of.origin.nodes, of.origin.module, of.origin.source)
 
 
-def _joined(rows: Iterable[Row]) -> list[Row]:
+def _joined(rows: Iterable[TableRow]) -> list[TableRow]:
     """Join equal operations in a row, such as the slices of a split, into one line."""
-    joined: list[Row] = []
+    joined: list[TableRow] = []
     for row in rows:
         last = joined[-1] if joined else None
         if last is not None and _looks(last) == _looks(row):
@@ -80,7 +80,7 @@ def _joined(rows: Iterable[Row]) -> list[Row]:
     return joined
 
 
-def _looks(row: Row) -> object:
+def _looks(row: TableRow) -> object:
     """Return what two lines must share to be joined; lines with a cost are never joined."""
     return row.name, row.shape, row.nodes, row.module, row.source, id(row) if row.cost is not None else None
 
@@ -93,13 +93,13 @@ _LEAST_SAVED = 10
 """Maximum number of lines of a group, and minimum number of lines that it must save."""
 
 
-def folded(rows: Sequence[Row]) -> list[Row]:
+def folded(rows: Sequence[TableRow]) -> list[TableRow]:
     """Group repeated steps, such as those of a recurrent network: a head, then a line per operation of the step with
     the
     sums over all steps."""
     kinds: dict[object, int] = {}
     keys = [kinds.setdefault((r.name, r.shape, r.macs, r.module, r.source, r.count), len(kinds)) for r in rows]
-    result: list[Row] = []
+    result: list[TableRow] = []
     begin = 0
     for start, length, times in _repeats(keys):
         result += rows[begin:start]
@@ -137,7 +137,7 @@ def _repeats(keys: Sequence[int]) -> list[tuple[int, int, int]]:
     return found
 
 
-def summed(rows: Sequence[Row]) -> Row:
+def summed(rows: Sequence[TableRow]) -> TableRow:
     """Return one line for several equal ones: the first, with the sums of counts, MACs and costs."""
     costs = [row.cost for row in rows if row.cost is not None]
     return replace(
@@ -164,7 +164,7 @@ def _sum(costs: Sequence[Cost]) -> Cost:
     )
 
 
-def costliest(rows: Sequence[Row], most: int) -> list[Row]:
+def costliest(rows: Sequence[TableRow], most: int) -> list[TableRow]:
     """Return the ``most`` lines of the highest cost (cycles if known, or else MACs; of equal ones the earlier) in order
     of
     execution, each under the head of its group."""
@@ -178,7 +178,7 @@ def costliest(rows: Sequence[Row], most: int) -> list[Row]:
     return [rows[i] for i in sorted(kept)]
 
 
-def cost_share(part: Sequence[Row], rows: Sequence[Row]) -> str:
+def cost_share(part: Sequence[TableRow], rows: Sequence[TableRow]) -> str:
     """Return the share of cycles or MACs in a part of the lines, as ``97 % of the cycles``; "" if there are none."""
     for name, costs in (("cycles", True), ("MACs", False)):
         of, everything = (sum(weight(r, costs) for r in lines if not r.steps) for lines in (part, rows))
@@ -187,7 +187,7 @@ def cost_share(part: Sequence[Row], rows: Sequence[Row]) -> str:
     return ""
 
 
-def weight(row: Row, costs: bool) -> int:
+def weight(row: TableRow, costs: bool) -> int:
     """Return cycles if the compiler estimates them, or else MACs."""
     return row.macs if not costs else row.cost.cycles if row.cost is not None else 0
 
@@ -209,12 +209,12 @@ def cost_texts(cost: Cost | None) -> tuple[str, str, str, str]:
     return f"{cost.cycles:,}", time, cost.bound_by, f"{cost.utilisation:.0%}" if cost.utilisation else NOTHING
 
 
-def total_cycles(rows: Iterable[Row]) -> int:
+def total_cycles(rows: Iterable[TableRow]) -> int:
     """Return cycles of the NPU for all rows; 0 if its compiler has no estimate."""
     return sum(row.cost.cycles for row in rows if row.cost is not None)
 
 
-def totals(rows: Sequence[Row], kind: str) -> str:
+def totals(rows: Sequence[TableRow], kind: str) -> str:
     """``13 NPU operations, 2,656,768 MACs, 84,011 cycles``; zero and unknown figures are left out."""
     macs, cycles = sum(row.macs for row in rows), total_cycles(rows)
     parts = [plural(sum(row.count for row in rows), kind)]
@@ -223,7 +223,7 @@ def totals(rows: Sequence[Row], kind: str) -> str:
     return ", ".join(parts)
 
 
-def explained(rows: Sequence[Row], columns: Collection[str] = ("bound by", "use")) -> str:
+def explained(rows: Sequence[TableRow], columns: Collection[str] = ("bound by", "use")) -> str:
     """Return the meaning of terms in a table of these rows that shows these columns; "" for none."""
     found = []
     if total_cycles(rows):

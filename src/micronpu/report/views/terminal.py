@@ -20,7 +20,7 @@ from micronpu.report.verdict import HostGroup, Reason, host_groups
 from micronpu.report.views.rows import (
     TOP,
     WHOLE,
-    Row,
+    TableRow,
     cost_share,
     cost_texts,
     costliest,
@@ -133,7 +133,7 @@ def program_view(
     return Group(report_view(report, top, every), "", _seconds(seconds))
 
 
-def _partition(number: int, rows: list[Row], kind: str, top: int | None, every: bool) -> list[RenderableType]:
+def _partition(number: int, rows: list[TableRow], kind: str, top: int | None, every: bool) -> list[RenderableType]:
     """Return the table, and a note on what it leaves out."""
     title = f"Partition {number}: {totals(rows, kind)}"
     lines = rows if every else folded(rows)
@@ -155,7 +155,7 @@ class _Partition:
     important columns are omitted.
     """
 
-    def __init__(self, title: str, rows: list[Row], kind: str) -> None:
+    def __init__(self, title: str, rows: list[TableRow], kind: str) -> None:
         self._title = title
         columns = {
             kind: [f"  {row.title}" if row.in_step else row.title for row in rows],
@@ -204,7 +204,7 @@ class _Partition:
 class _Words:
     """Meaning of the terms in the tables, only for columns that the terminal shows."""
 
-    def __init__(self, rows: list[Row], tables: list[_Partition]) -> None:
+    def __init__(self, rows: list[TableRow], tables: list[_Partition]) -> None:
         self._rows, self._tables = rows, tables
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

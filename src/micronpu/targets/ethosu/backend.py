@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from micronpu.host.litert_executor import Mode
     from micronpu.host.proof import Executor, Proof, Reference
     from micronpu.report.inside import Inside
-    from micronpu.report.inspection import Delegate
+    from micronpu.report.inspection import InspectedDelegate
     from micronpu.targets.ethosu.device import EthosUDevice
     from micronpu.targets.ethosu.firmware import EthosUFirmware
-    from micronpu.targets.ethosu.host.disassembly import Disassembly
+    from micronpu.targets.ethosu.host.disassembly import StreamDisassembly
     from micronpu.targets.ethosu.options import EthosUOptions
 
 
@@ -108,7 +108,7 @@ class EthosU(Backend):
 
         return EthosUDevice(options, name, core=core)
 
-    def inspect(self, payload: bytes) -> Delegate:
+    def inspect(self, payload: bytes) -> InspectedDelegate:
         from micronpu.targets.ethosu.inspection import inspect
 
         return inspect(self.backend_id, payload)
@@ -154,7 +154,7 @@ class EthosU(Backend):
 
         return view(payload, named_data)
 
-    def disassembly(self, payload: bytes, named_data: Mapping[str, bytes]) -> Disassembly:
+    def disassembly(self, payload: bytes, named_data: Mapping[str, bytes]) -> StreamDisassembly:
         from micronpu.container.trace import trace_of
         from micronpu.targets.ethosu.host.disassembly import disassemble
 

@@ -22,7 +22,7 @@ from micronpu.emit.litert import LiteRtModel
 from micronpu.emit.tosa import TosaModel
 from micronpu.ir.graph import Graph, Tensor
 from micronpu.ir.pattern import is_made_two_in_four
-from micronpu.partition.device import CompiledPartition, NamedData, RefusedError, graph_for_npu
+from micronpu.partition.device import CompiledPartition, NamedData, RefusedPartitionError, graph_for_npu
 from micronpu.partition.intermediates import Intermediates
 from micronpu.passes.layout import FoldTransposeIntoLinear
 from micronpu.passes.pipeline import DEFAULT, Pipeline
@@ -38,7 +38,7 @@ from micronpu.targets.ethosu.kept import entry_of, options_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.parts import in_parts
 from micronpu.targets.ethosu.payload import COMMANDS, CONSTANTS, pack, parse
-from micronpu.targets.ethosu.plans import UNCHAINED, Plan, Planned, Searched, compiled, objections
+from micronpu.targets.ethosu.plans import UNCHAINED, Planned, Searched, VelaPlan, compiled, objections
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.recall import known_plan, simulator_hash
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
@@ -74,8 +74,8 @@ class EthosUPartition(CompiledPartition):
     spec: EthosUOptions
     nodes: tuple[int, ...]
     program: VelaProgram
-    plan: Plan
-    others: tuple[Plan, ...]
+    plan: VelaPlan
+    others: tuple[VelaPlan, ...]
     rewrites: Mapping[str, int]
     trace: StreamTrace
     waiting: int = 0
@@ -149,7 +149,7 @@ def plan_partition(
         pipeline: the passes.
 
     Raises:
-        RefusedError: Vela refuses the graph, although it accepts each operator alone.
+        RefusedPartitionError: Vela refuses the graph, although it accepts each operator alone.
         MemoryLimitError: it needs more SRAM than available.
         FileError: an intermediate file cannot be written.
     """
@@ -281,7 +281,7 @@ def accept_partition(graph: Graph, spec: EthosUOptions) -> None:
     """Check that Vela compiles a graph to a usable program, unchanged or by some plan.
 
     Raises:
-        RefusedError: it does not.
+        RefusedPartitionError: it does not.
         MemoryLimitError: every plan needs more SRAM than available.
     """
     if _objections(graph, spec, check_of(spec) if spec.verify_streams else None):
@@ -443,7 +443,7 @@ def _objections(graph: Graph, spec: EthosUOptions, check: Check | None) -> str:
     return objections(found)
 
 
-def _refused(graph: Graph, spec: EthosUOptions, error: VelaError) -> RefusedError:
+def _refused(graph: Graph, spec: EthosUOptions, error: VelaError) -> RefusedPartitionError:
     """Find the operator to blame: the last one of the shortest refused prefix of the graph."""
     what, differs = error.what, isinstance(error, StreamDiffersError)
     check = check_of(spec) if differs else None
@@ -456,7 +456,7 @@ def _refused(graph: Graph, spec: EthosUOptions, error: VelaError) -> RefusedErro
             taken = middle
     rule, sentence, hint = (prove.RULE, prove.SENTENCE, prove.HINT) if differs else (RULE, SENTENCE, HINT)
     origin = graph.nodes[refused - 1].origin
-    return RefusedError(what, {n: Reason(rule, sentence, what, n, origin.source, hint) for n in origin.nodes})
+    return RefusedPartitionError(what, {n: Reason(rule, sentence, what, n, origin.source, hint) for n in origin.nodes})
 
 
 def _beginning(graph: Graph, count: int) -> Graph:

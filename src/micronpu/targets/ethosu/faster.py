@@ -9,7 +9,7 @@ import numpy as np
 
 from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError
 from micronpu.ir.graph import Graph
-from micronpu.targets.ethosu.host.proof import Ran, is_large, random_integers
+from micronpu.targets.ethosu.host.proof import StreamRun, is_large, random_integers
 from micronpu.targets.ethosu.host.simulator import WEIGHTS_OF_ONE_RUN, Array, EthosUSimulator, NotModelledError
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum, content_of
@@ -62,7 +62,7 @@ class PrefetchResult:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ScheduleCandidate:
     """An unverified schedule of a program.
 
     Attributes:
@@ -72,7 +72,7 @@ class Candidate:
     """
 
     old: VelaProgram
-    before: Ran | None
+    before: StreamRun | None
     made: Prefetched
 
     @property
@@ -114,7 +114,7 @@ def _read_once(program: VelaProgram) -> int:
     return len(program.constants) - sum(end - begin for begin, end in tables.of(CONSTANTS))
 
 
-def candidate(program: VelaProgram, spec: EthosUOptions, before: Ran | None = None) -> Candidate | None:
+def candidate(program: VelaProgram, spec: EthosUOptions, before: StreamRun | None = None) -> ScheduleCandidate | None:
     """Return the program with prefetched weights if that pays; else None.
 
     Args:
@@ -125,7 +125,7 @@ def candidate(program: VelaProgram, spec: EthosUOptions, before: Ran | None = No
         return None
     found = analysed(program, spec.accelerator.family, memories)
     made = _best(found, _limit(program, spec))
-    return None if made is None else Candidate(program, before, made)
+    return None if made is None else ScheduleCandidate(program, before, made)
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def _rooms(least: int, most: int) -> Iterator[int]:
         yield most
 
 
-def run(program: VelaProgram, spec: EthosUOptions, inputs: list[Array] | None = None) -> Ran:
+def run(program: VelaProgram, spec: EthosUOptions, inputs: list[Array] | None = None) -> StreamRun:
     """Run a program in the simulator, on random integers by default.
 
     Raises:
@@ -214,10 +214,10 @@ def run(program: VelaProgram, spec: EthosUOptions, inputs: list[Array] | None = 
         seed = checksum(program)
         io = enumerate(content.inputs)
         inputs = [random_integers(b.shape, f"<i{b.element_size}", seed + i, near=bool(i % 2)) for i, b in io]
-    return Ran(inputs, EthosUSimulator(spec.silicon, weight_limit=WEIGHTS_OF_ONE_RUN).run(content, inputs))
+    return StreamRun(inputs, EthosUSimulator(spec.silicon, weight_limit=WEIGHTS_OF_ONE_RUN).run(content, inputs))
 
 
-def proved_by(before: Ran | None, program: VelaProgram, graph: Graph, spec: EthosUOptions) -> Ran | None:
+def proved_by(before: StreamRun | None, program: VelaProgram, graph: Graph, spec: EthosUOptions) -> StreamRun | None:
     """Return a run that shows that a program computes the same as a verified one; None if it must be compared with the
     graph.
 
@@ -242,7 +242,7 @@ def compared(
     made: VelaProgram,
     spec: EthosUOptions,
     rows: Sequence[list[Array] | None] = (None,),
-    before: Ran | None = None,
+    before: StreamRun | None = None,
 ) -> tuple[str, str]:
     """Reason why a stream must not replace another, or ""; reason why that could not be verified, or "".
 
@@ -261,7 +261,7 @@ def compared(
     return "", ""
 
 
-def _objection(before: Ran, made: VelaProgram, spec: EthosUOptions) -> str:
+def _objection(before: StreamRun, made: VelaProgram, spec: EthosUOptions) -> str:
     """How the results of a stream differ from those of a run, or "".
 
     Raises:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from micronpu.base.errors import PayloadError
-from micronpu.report.inspection import Delegate, Section, Tensor
+from micronpu.report.inspection import InspectedDelegate, Section, Tensor
 from micronpu.targets.ethosu import payload as ethosu
 
 _REGIONS = {0: "weights", 1: "scratch", 2: "fast scratch", 3: "inputs", 4: "outputs"}
 
 
-def inspect(backend: str, blob: bytes) -> Delegate:
+def inspect(backend: str, blob: bytes) -> InspectedDelegate:
     """Return the sections and tensors of a payload; if it cannot be read, its sections and the reason."""
     blocks = tuple(ethosu.blocks(blob))
     sections = tuple(
@@ -19,7 +19,7 @@ def inspect(backend: str, blob: bytes) -> Delegate:
     try:
         payload = ethosu.parse(blob)
     except PayloadError as error:
-        return Delegate(backend, len(blob), sections=sections, objection=str(error))
+        return InspectedDelegate(backend, len(blob), sections=sections, objection=str(error))
     tensors = tuple(
         Tensor(
             f"{kind} {i}",
@@ -31,7 +31,7 @@ def inspect(backend: str, blob: bytes) -> Delegate:
         for i, tensor in enumerate(side)
     )
     kind = f"{_accelerator(payload.commands)}, {payload.scratch_size:,} bytes of scratch memory"
-    return Delegate(backend, len(blob), kind, sections, tensors)
+    return InspectedDelegate(backend, len(blob), kind, sections, tensors)
 
 
 def _accelerator(commands: bytes) -> str:

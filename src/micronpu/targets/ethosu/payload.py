@@ -38,7 +38,7 @@ _COMPILE_AGAIN = "compile the model again with this version of micronpu"
 
 
 @dataclass(frozen=True)
-class Block:
+class PayloadBlock:
     """One block: its data, or the key of data stored elsewhere."""
 
     name: str
@@ -78,22 +78,22 @@ def checksum(program: VelaProgram) -> int:
 
 def _packed(program: VelaProgram, keys: Mapping[str, str]) -> Iterator[bytes | memoryview]:
 
-    def data(name: str, content: bytes | memoryview) -> Block:
-        return Block(name, keys[name].encode(), external=True) if name in keys else Block(name, content)
+    def data(name: str, content: bytes | memoryview) -> PayloadBlock:
+        return PayloadBlock(name, keys[name].encode(), external=True) if name in keys else PayloadBlock(name, content)
 
     blocks = (
-        Block(FIRST, b""),
+        PayloadBlock(FIRST, b""),
         data(COMMANDS, program.commands),
         data(CONSTANTS, program.constants),
-        Block("scratch_size", struct.pack("<I", program.scratch_size)),
-        Block("inputs", _pack_io(program.inputs)),
-        Block("outputs", _pack_io(program.outputs)),
-        Block(LAST, b""),
+        PayloadBlock("scratch_size", struct.pack("<I", program.scratch_size)),
+        PayloadBlock("inputs", _pack_io(program.inputs)),
+        PayloadBlock("outputs", _pack_io(program.outputs)),
+        PayloadBlock(LAST, b""),
     )
     return (part for block in blocks for part in _parts(block))
 
 
-def _parts(block: Block) -> tuple[bytes, bytes | memoryview, bytes]:
+def _parts(block: PayloadBlock) -> tuple[bytes, bytes | memoryview, bytes]:
     header = _HEADER.pack(block.name.encode(), len(block.data), int(block.external))
     return header, block.data, b"\0" * (-len(block.data) % 16)
 
@@ -106,10 +106,10 @@ def _pack_io(tensors: Sequence[VelaIO]) -> bytes:
     return packed
 
 
-def blocks(payload: bytes) -> Iterator[Block]:
+def blocks(payload: bytes) -> Iterator[PayloadBlock]:
     """The blocks of a payload in order; checks sizes, but not names."""
     for name, data, external in _blocks(payload):
-        yield Block(name, bytes(data), external)
+        yield PayloadBlock(name, bytes(data), external)
 
 
 def _blocks(payload: bytes | memoryview) -> Iterator[tuple[str, memoryview, bool]]:
@@ -144,7 +144,7 @@ def inlined(payload: bytes, named_data: Mapping[str, bytes]) -> bytes:
     found: list[bytes | memoryview] = []
     for name, data, external in _blocks(payload):
         held = named_data.get(bytes(data).decode("ascii", "replace")) if external else None
-        found += _parts(Block(name, data, external) if held is None else Block(name, held))
+        found += _parts(PayloadBlock(name, data, external) if held is None else PayloadBlock(name, held))
     return b"".join(found)
 
 

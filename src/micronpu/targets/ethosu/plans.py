@@ -36,7 +36,7 @@ from micronpu.targets.ethosu.rewrites import TO_COST_LESS
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
 
 if TYPE_CHECKING:
-    from micronpu.targets.ethosu.host.proof import Ran
+    from micronpu.targets.ethosu.host.proof import StreamRun
 
 _LEAST_GAIN = 0.03
 """Minimum fraction of an operator's cycles that a rewrite must save, because costs in the program differ from costs
@@ -58,7 +58,7 @@ the square of the program, and the formats differ only near the program's end.""
 
 
 @dataclass(frozen=True)
-class Plan:
+class VelaPlan:
     """One set of Vela options and its estimated cost.
 
     Attributes:
@@ -88,10 +88,10 @@ class Searched:
 
     Attributes:
         tried: number of known variants, including those of earlier searches.
-        ways: number of all variants.
+        variants: number of all variants.
         seconds: wall time.
         before, cycles: of the default program, and of the best one found.
-        way: description of the best variant, or "" if the default is the best.
+        variant: description of the best variant, or "" if the default is the best.
         ended: reason why some variants were not tried, or "".
     """
 
@@ -118,7 +118,7 @@ class Planned:
         unproved: reason why the stream could not be verified; "" if it was, or if verification is disabled.
         waiting: number of operations that Vela starts too early, and that were made to wait.
         offers: choices of `use_cheapest` for the graph, in its order; empty if the graph is unchanged.
-        ahead: result of prefetching weights, or None if nothing was prefetched.
+        prefetch: result of prefetching weights, or None if nothing was prefetched.
         searched: result of the search for a faster program, or None if it was not requested.
         ran: see `Checked`.
     """
@@ -126,15 +126,15 @@ class Planned:
     graph: Graph
     emitted: Emitted
     program: VelaProgram
-    plan: Plan
-    plans: tuple[Plan, ...]
+    plan: VelaPlan
+    plans: tuple[VelaPlan, ...]
     rewrites: dict[str, int]
     unproved: str = ""
     waiting: int = 0
     offers: Sequence[Offer | None] = ()
     prefetch: PrefetchResult | None = None
     searched: Searched | None = None
-    ran: Ran | None = None
+    ran: StreamRun | None = None
 
 
 class BoundaryError(VelaError):
@@ -152,7 +152,7 @@ _NAMES = frozenset(rewrite.name for rewrite in TO_COST_LESS)
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeContext:
     """Context of a node that makes rewrites more expensive than they are alone.
 
     Attributes:
@@ -194,7 +194,7 @@ def _has_wide_tables(graph: Graph) -> bool:
 class Chooser(Protocol):
     """Selects the cheapest rewrite of an operator."""
 
-    def best(self, node: Node, before: Node | None, place: Place) -> Offer | None:
+    def best(self, node: Node, before: Node | None, place: NodeContext) -> Offer | None:
         """Return the cheapest replacement of a node, or None if that is the node itself.
 
         Args:
@@ -226,7 +226,7 @@ class Bench:
                 self._cycles[key] = None
         return self._cycles[key]
 
-    def best(self, node: Node, before: Node | None, place: Place) -> Offer | None:
+    def best(self, node: Node, before: Node | None, place: NodeContext) -> Offer | None:
         """See `Chooser`."""
         if sum(t.type.bytes for t in node.inputs if t.is_constant) > _MOST_CONSTANT_BYTES:
             return None
@@ -236,7 +236,7 @@ class Bench:
             self._best[key] = self._search(node, before, place)
         return self._best[key]
 
-    def _search(self, node: Node, before: Node | None, place: Place) -> Offer | None:
+    def _search(self, node: Node, before: Node | None, place: NodeContext) -> Offer | None:
 
         def estimate(nodes: Sequence[Node], instead: Node) -> int | None:
             if nodes[-1] is not node and place.read_by_sum and isinstance(nodes[-1].op, Reshape):
@@ -288,7 +288,7 @@ def use_cheapest(graph: Graph, chooser: Chooser, but: Collection[Names] = ()) ->
         if node in gone or len(node.outputs) != 1:
             continue
         before = _transpose_before(node, producers, users, outputs)
-        place = Place(
+        place = NodeContext(
             read_by_sum=any(isinstance(u.op, Add) for u in users.get(node.output, [])),
             shares=bool(node.inputs) and len(users[node.inputs[0]]) > 1,
         )
@@ -354,7 +354,7 @@ def best_plan(
             tries.attempt(plan)
     if not tries.found:
         for format in tries.formats[1:]:
-            tries.attempt(Plan(plan_name(format, False), format, False))
+            tries.attempt(VelaPlan(plan_name(format, False), format, False))
     if not tries.found and tries.loses and copy_returned(copied := graph.clone()):
         return best_plan(copied, spec, memory_limit=memory_limit, emitters=emitters, check=check)
     return tries.sound()
@@ -388,16 +388,16 @@ class _Tries:
         cheapest = graph.clone()
         self.rewritten = use_cheapest(cheapest, self._bench)
         self.graphs = {False: graph, True: cheapest} if self.rewritten.used else {False: graph}
-        self.found: list[_Found] = []
-        self.refused: list[Plan] = []
+        self.found: list[_PlanResult] = []
+        self.refused: list[VelaPlan] = []
         self.loses = False
 
     @property
-    def fitting(self) -> list[_Found]:
+    def fitting(self) -> list[_PlanResult]:
         """The plans within the memory limit."""
         return [entry for entry in self.found if entry.plan.fits]
 
-    def attempt(self, plan: Plan) -> None:
+    def attempt(self, plan: VelaPlan) -> None:
         """Compile with a plan, unless that has been done."""
         if plan in (*(f.plan for f in self.found), *self.refused):
             return
@@ -411,10 +411,10 @@ class _Tries:
         memory = program.sram_bytes
         fits = self._limit is None or memory <= self._limit
         made = replace(plan, cycles=program.cycles, memory=memory, fits=fits)
-        self.found.append(_Found(made, emitted, program))
+        self.found.append(_PlanResult(made, emitted, program))
         _keep_one(self.found)
 
-    def _compiled(self, plan: Plan) -> tuple[Emitted, VelaProgram]:
+    def _compiled(self, plan: VelaPlan) -> tuple[Emitted, VelaProgram]:
         graph = self.graphs[plan.rewrites]
         emitted = self._emitters[plan.format](graph)
         return emitted, compiled(graph, emitted, self._spec, dict(plan.options))
@@ -422,7 +422,7 @@ class _Tries:
     def with_and_without_rewrites(self) -> None:
         """Compile the first two plans, and undo rewrites that cost more in the program than they did alone."""
         usual = self.formats[0]
-        both = [Plan(plan_name(usual, r), usual, r) for r in sorted(self.graphs, reverse=True)]
+        both = [VelaPlan(plan_name(usual, r), usual, r) for r in sorted(self.graphs, reverse=True)]
         for plan in both:
             self.attempt(plan)
         worse = _worse(self.graphs, self.found) if len(self.found) == 2 else None
@@ -452,7 +452,7 @@ class _Tries:
             raise self._too_large()
         wrong: dict[str, str] = {}
         while fitting := self.fitting:
-            best = min(fitting, key=_Found.cost)
+            best = min(fitting, key=_PlanResult.cost)
             plan, emitted, program = best
             if not emitted.data:  # its bytes were dropped for a better plan, which turned out wrong
                 emitted, program = self._compiled(plan)
@@ -474,9 +474,9 @@ class _Tries:
     def _what_was_not_worth_a_try(self, wrong: Collection[str]) -> None:
         """Try all formats, with and without rewrites; without chains of operations if a stream was wrong."""
         for rewrites, format in ((r, f) for r in sorted(self.graphs) for f in self.formats):
-            self.attempt(Plan(plan_name(format, rewrites), format, rewrites))
+            self.attempt(VelaPlan(plan_name(format, rewrites), format, rewrites))
             if format in wrong:
-                self.attempt(Plan(f"{plan_name(format, rewrites)}, without chains", format, rewrites, UNCHAINED))
+                self.attempt(VelaPlan(f"{plan_name(format, rewrites)}, without chains", format, rewrites, UNCHAINED))
 
     def _too_large(self) -> MemoryLimitError:
         least = min((entry.plan for entry in self.found), key=lambda plan: plan.memory)
@@ -488,10 +488,10 @@ class _Tries:
         )
 
 
-class _Found(NamedTuple):
+class _PlanResult(NamedTuple):
     """A plan that works, Vela's input, and Vela's result."""
 
-    plan: Plan
+    plan: VelaPlan
     emitted: Emitted
     program: VelaProgram
 
@@ -500,9 +500,9 @@ class _Found(NamedTuple):
         return self.program.cycles, self.plan.memory
 
 
-def _keep_one(found: list[_Found]) -> None:
+def _keep_one(found: list[_PlanResult]) -> None:
     """Drop the bytes of all but the best plan, which are as large as the network; keep their estimates."""
-    best = min([entry for entry in found if entry.plan.fits] or found, key=_Found.cost)
+    best = min([entry for entry in found if entry.plan.fits] or found, key=_PlanResult.cost)
     for i, (_, emitted, program) in enumerate(found):
         if found[i] is not best:
             light = replace(program, commands=b"", constants=b"")
@@ -516,7 +516,7 @@ def objections(by_format: Mapping[str, str]) -> str:
     return " ".join(f"{plan_name(format, False)}: {text.rstrip('.')}." for format, text in by_format.items())
 
 
-def _worse(graphs: dict[bool, Graph], found: Sequence[_Found]) -> set[Names]:
+def _worse(graphs: dict[bool, Graph], found: Sequence[_PlanResult]) -> set[Names]:
     """Origins of rewritten operators that cost more than before, including their neighbours."""
     costs: dict[bool, Counter[Names]] = {}
     for plan, emitted, program in found:
@@ -536,27 +536,27 @@ def _worse(graphs: dict[bool, Graph], found: Sequence[_Found]) -> set[Names]:
     return {names for names, all_near in near.items() if sum(costs[True][n] - costs[False][n] for n in all_near) > 0}
 
 
-def _further(formats: Sequence[str], graphs: dict[bool, Graph], spec: EthosUOptions, size: int) -> Iterator[Plan]:
+def _further(formats: Sequence[str], graphs: dict[bool, Graph], spec: EthosUOptions, size: int) -> Iterator[VelaPlan]:
     """Plans in addition to the first format."""
     best = max(graphs)
     for format in formats[1:] if size <= _LARGE_NODES else ():
-        yield Plan(plan_name(format, best), format, best)
+        yield VelaPlan(plan_name(format, best), format, best)
     if size > _SMALL_NODES:
         return
     name = plan_name(formats[0], best)
-    yield Plan(f"{name}, optimised for size", formats[0], best, ((_OPTIMIZE, "Size"),))
+    yield VelaPlan(f"{name}, optimised for size", formats[0], best, ((_OPTIMIZE, "Size"),))
     if (spec.memory_mode or "").startswith(_DEDICATED):
         for rewrites in sorted(graphs, reverse=True):
             option = ((_DISABLE, "Cascading"),)
-            yield Plan(f"{plan_name(formats[0], rewrites)}, without cascades", formats[0], rewrites, option)
+            yield VelaPlan(f"{plan_name(formats[0], rewrites)}, without cascades", formats[0], rewrites, option)
 
 
-def _smaller(format: str, graphs: dict[bool, Graph], limit: int) -> Iterator[Plan]:
+def _smaller(format: str, graphs: dict[bool, Graph], limit: int) -> Iterator[VelaPlan]:
     """Plans that may need less memory, at the cost of cycles."""
     for rewrites in sorted(graphs, reverse=True):
         name = plan_name(format, rewrites)
-        yield Plan(f"{name}, within {limit:,} bytes", format, rewrites, ((_LIMIT, str(limit)),))
-        yield Plan(f"{name}, optimised for size", format, rewrites, ((_OPTIMIZE, "Size"),))
+        yield VelaPlan(f"{name}, within {limit:,} bytes", format, rewrites, ((_LIMIT, str(limit)),))
+        yield VelaPlan(f"{name}, optimised for size", format, rewrites, ((_OPTIMIZE, "Size"),))
 
 
 def plan_name(format: str, rewrites: bool) -> str:

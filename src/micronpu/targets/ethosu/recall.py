@@ -20,7 +20,7 @@ from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.host.prove import Check
 from micronpu.targets.ethosu.kept import entry_of, options_of
 from micronpu.targets.ethosu.options import EthosUOptions
-from micronpu.targets.ethosu.plans import Offer, Place, Plan, Planned, best_plan, use_cheapest
+from micronpu.targets.ethosu.plans import NodeContext, Offer, Planned, VelaPlan, best_plan, use_cheapest
 from micronpu.targets.ethosu.vela.compiler import pack_program, unpack_program
 
 
@@ -110,10 +110,10 @@ class ReplayedOffers:
     def __init__(self, offers: list[Offer | None]) -> None:
         self._next: Iterator[Offer | None] = iter(offers)
 
-    def best(self, node: Node, before: Node | None, place: Place) -> Offer | None:
+    def best(self, node: Node, before: Node | None, place: NodeContext) -> Offer | None:
         return next(self._next)
 
 
-def _plan(record: dict[str, Any]) -> Plan:
+def _plan(record: dict[str, Any]) -> VelaPlan:
     options = tuple(((section, key), value) for (section, key), value in record["options"])
-    return Plan(**{**record, "options": options})
+    return VelaPlan(**{**record, "options": options})

@@ -58,7 +58,7 @@ def capabilities_of(spec: EthosUOptions) -> Capabilities:
     )
 
 
-class Judge:
+class VelaJudge:
     """Checks operators with Vela, each kind once."""
 
     def __init__(self, spec: EthosUOptions) -> None:
@@ -171,14 +171,14 @@ def _quick(type: TensorType) -> np.ndarray[Any, Any]:
     return values
 
 
-def judge_of(spec: EthosUOptions) -> Judge:
+def judge_of(spec: EthosUOptions) -> VelaJudge:
     """Return the cached judge of an accelerator and its options."""
     return _judge(spec, spec.ini)
 
 
 @functools.lru_cache(maxsize=8)
-def _judge(spec: EthosUOptions, ini: str) -> Judge:
-    return Judge(spec)
+def _judge(spec: EthosUOptions, ini: str) -> VelaJudge:
+    return VelaJudge(spec)
 
 
 def _is_any(tensor: Tensor) -> bool:

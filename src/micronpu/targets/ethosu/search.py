@@ -28,10 +28,10 @@ from micronpu.targets.ethosu.host.prove import Check, Checked, check_of
 from micronpu.targets.ethosu.kept import entry_of, options_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.parts import in_parts
-from micronpu.targets.ethosu.plans import Bench, Plan, Planned, Searched, use_cheapest
+from micronpu.targets.ethosu.plans import Bench, Planned, Searched, VelaPlan, use_cheapest
 from micronpu.targets.ethosu.recall import ReplayedOffers, described
 from micronpu.targets.ethosu.rewrites import PARTS, TO_COME_EARLIER
-from micronpu.targets.ethosu.trials import Maker, Run, Trial, Variant, on_ray, one_by_one
+from micronpu.targets.ethosu.trials import Maker, Run, Variant, VariantTrial, on_ray, one_by_one
 
 _LEAST_GAIN = 0.005
 """Minimum fraction of the cycles that a variant must save."""
@@ -51,7 +51,7 @@ def search(parts: Sequence[Partition], spec: EthosUOptions, notify: Notify) -> N
 
     Args:
         parts: with a `Planned` each.
-        tell: progress callback; called with the elapsed fraction of the time.
+        notify: progress callback; called with the elapsed fraction of the time.
     """
     check = check_of(spec) if spec.verify_streams else None
     plans = [(part, part.plan) for part in parts if isinstance(part.plan, Planned)]
@@ -136,7 +136,7 @@ class _Search:
             if (format, rewrites) not in refused and variant != self._own:
                 yield variant
 
-    def _trials(self, variants: Sequence[Variant], until: float) -> Iterator[tuple[Variant, Trial]]:
+    def _trials(self, variants: Sequence[Variant], until: float) -> Iterator[tuple[Variant, VariantTrial]]:
         """Yield results of variants: cached ones first, then others within the time limit."""
         entries = {variant: self._entry(variant) for variant in variants}
         rest = []
@@ -145,7 +145,7 @@ class _Search:
             if data is None:
                 rest.append(variant)
             else:
-                yield variant, Trial(*parse_json(data))
+                yield variant, VariantTrial(*parse_json(data))
         run: Run = on_ray if self._spec.ray else one_by_one
         for variant, trial in run(self._maker, rest, until):
             if trial.is_lasting:
@@ -172,9 +172,9 @@ class _Search:
             if prefetch.objection:
                 return None
         options = tuple(variant.options(self._scratch).items())
-        plan = Plan(str(variant), variant.format, variant.rewrites, options, program.cycles, program.sram_bytes)
+        plan = VelaPlan(str(variant), variant.format, variant.rewrites, options, program.cycles, program.sram_bytes)
         used = self._used[variant.rewrites, variant.parts]
-        others: Sequence[Plan] = self._usual.plans
+        others: Sequence[VelaPlan] = self._usual.plans
         return Planned(
             *(graph, emitted, program, plan, (*others, plan), used),
             unproved=checked.unproved

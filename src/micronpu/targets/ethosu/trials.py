@@ -64,7 +64,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Trial:
+class VariantTrial:
     """Result of a variant.
 
     Attributes:
@@ -106,30 +106,30 @@ class Maker:
         emitted = self._emitted[key]
         return graph, emitted, compiled(graph, emitted, self._spec, variant.options(self._scratch))
 
-    def trial(self, variant: Variant) -> Trial:
+    def trial(self, variant: Variant) -> VariantTrial:
         """Compile and estimate a variant without verifying it."""
         try:
             _, _, program = self.program(variant)
             made = candidate(program, self._spec) if self._spec.prefetch else None
             program = program if made is None else made.made.program
             if not self.fits(program):
-                return Trial(None, f"it needs {program.sram_bytes:,} bytes of SRAM")
-            return Trial(estimated(program, self._spec).cycles)
+                return VariantTrial(None, f"it needs {program.sram_bytes:,} bytes of SRAM")
+            return VariantTrial(estimated(program, self._spec).cycles)
         except VelaEndedError as error:
-            return Trial(None, error.what, is_lasting=False)  # the next attempt may succeed
+            return VariantTrial(None, error.what, is_lasting=False)  # the next attempt may succeed
         except UnsupportedError as error:
-            return Trial(None, error.what)
+            return VariantTrial(None, error.what)
 
     def fits(self, program: VelaProgram) -> bool:
         """True if a program fits the available memory."""
         return not self._spec.max_sram_bytes or program.sram_bytes <= self._spec.max_sram_bytes
 
 
-Run = Callable[[Maker, Sequence[Variant], float], Iterator[tuple[Variant, Trial]]]
+Run = Callable[[Maker, Sequence[Variant], float], Iterator[tuple[Variant, VariantTrial]]]
 """Tries variants in order until a `time.monotonic` deadline; yields each as soon as it is known."""
 
 
-def one_by_one(maker: Maker, variants: Sequence[Variant], until: float) -> Iterator[tuple[Variant, Trial]]:
+def one_by_one(maker: Maker, variants: Sequence[Variant], until: float) -> Iterator[tuple[Variant, VariantTrial]]:
     """Try variants in this process."""
     for variant in variants:
         if time.monotonic() >= until:
@@ -137,7 +137,7 @@ def one_by_one(maker: Maker, variants: Sequence[Variant], until: float) -> Itera
         yield variant, maker.trial(variant)
 
 
-def on_ray(maker: Maker, variants: Sequence[Variant], until: float) -> Iterator[tuple[Variant, Trial]]:
+def on_ray(maker: Maker, variants: Sequence[Variant], until: float) -> Iterator[tuple[Variant, VariantTrial]]:
     """Try variants on a Ray cluster, one per CPU; running ones are abandoned at the deadline.
 
     Raises:
@@ -161,13 +161,13 @@ def on_ray(maker: Maker, variants: Sequence[Variant], until: float) -> Iterator[
             yield variant, _answer(ray, ready[0])
 
 
-def _trial(maker: Maker, variant: Variant) -> Trial:
+def _trial(maker: Maker, variant: Variant) -> VariantTrial:
     return maker.trial(variant)
 
 
-def _answer(ray: Any, reference: Any) -> Trial:
+def _answer(ray: Any, reference: Any) -> VariantTrial:
     try:
-        trial: Trial = ray.get(reference)
+        trial: VariantTrial = ray.get(reference)
     except ray.exceptions.WorkerCrashedError:
-        return Trial(None, "The process that compiled it has ended.", is_lasting=False)
+        return VariantTrial(None, "The process that compiled it has ended.", is_lasting=False)
     return trial

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from executorch.export import RecipeType
 
     from micronpu.report.inside import Inside
-    from micronpu.report.inspection import Delegate
+    from micronpu.report.inspection import InspectedDelegate
     from micronpu.targets.neutron.device import NeutronDevice
     from micronpu.targets.neutron.firmware import NeutronFirmware
     from micronpu.targets.neutron.options import NeutronOptions
@@ -45,7 +45,7 @@ class Neutron(Backend):
 
         return NeutronDevice(options, name, core=core)
 
-    def inspect(self, payload: bytes) -> Delegate:
+    def inspect(self, payload: bytes) -> InspectedDelegate:
         from micronpu.targets.neutron.inspection import inspect
 
         return inspect(self.backend_id, payload)

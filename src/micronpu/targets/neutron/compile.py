@@ -11,7 +11,7 @@ from micronpu.container.payload import Artifacts, PayloadLayout, TensorSlot, pac
 from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
-from micronpu.partition.device import CompiledPartition, RefusedError, graph_for_npu
+from micronpu.partition.device import CompiledPartition, RefusedPartitionError, graph_for_npu
 from micronpu.partition.intermediates import Intermediates
 from micronpu.partition.policy import COMPUTES, COMPUTES_SENTENCE
 from micronpu.passes.pipeline import DEFAULT, Pipeline
@@ -83,7 +83,7 @@ def convert_partition(
         pipeline: the passes.
 
     Raises:
-        RefusedError: the converter finds nothing to compute.
+        RefusedPartitionError: the converter finds nothing to compute.
         ConverterError: the converter is missing or fails; see `micronpu.targets.neutron.sdk`.
         FileError: an intermediate file cannot be written.
     """
@@ -109,7 +109,7 @@ def convert_partition(
             raise
         why = "the converter found nothing to compute in the partition"
         reasons = {n: Reason(COMPUTES, COMPUTES_SENTENCE, why, n, source) for n, source in sources.items()}
-        raise RefusedError(error.what, reasons) from error
+        raise RefusedPartitionError(error.what, reasons) from error
     return Converted(name, graph, litert, artifacts, chosen.name)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from micronpu.container import payload as container
 from micronpu.container.reference import read_container
-from micronpu.report.inspection import Delegate, Section, Tensor
+from micronpu.report.inspection import InspectedDelegate, Section, Tensor
 
 
-def inspect(backend: str, blob: bytes) -> Delegate:
+def inspect(backend: str, blob: bytes) -> InspectedDelegate:
     """Return the sections and tensors of a payload.
 
     Raises:
@@ -38,4 +38,6 @@ def inspect(backend: str, blob: bytes) -> Delegate:
         for kind, slots in (("input", layout.inputs), ("output", layout.outputs))
         for i, slot in enumerate(slots)
     )
-    return Delegate(backend, len(blob), f"{kind}{f', made by {versions}' if versions else ''}", sections, tensors)
+    return InspectedDelegate(
+        backend, len(blob), f"{kind}{f', made by {versions}' if versions else ''}", sections, tensors
+    )

@@ -22,7 +22,7 @@ from micronpu.quantize.double import as_learner, learner
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.transforms.sparsity.corrected import nearest
 from micronpu.transforms.sparsity.judge import Judge
-from micronpu.transforms.sparsity.layers import Layer, find_layers, tensor_of
+from micronpu.transforms.sparsity.layers import PrunableLayer, find_layers, tensor_of
 from micronpu.transforms.sparsity.network import FloatNetwork, Moments, batches, stateless
 from micronpu.transforms.sparsity.price import price
 from micronpu.transforms.sparsity.second_order import pruned
@@ -152,7 +152,7 @@ def with_bits(quantizer: StaticQuantizer, bits: int) -> StaticQuantizer:
     return copy.deepcopy(quantizer).set_global(replace(config, weight_bits=bits))
 
 
-def round_weights(model: GraphModule, layers: Sequence[Layer], moments: Moments, bits: int) -> None:
+def round_weights(model: GraphModule, layers: Sequence[PrunableLayer], moments: Moments, bits: int) -> None:
     """Round the weights of a network to ``bits`` bits, in place; zeros of sparse layers stay."""
     with torch.no_grad():
         for layer in layers:

@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from micronpu.base.errors import ModelError
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.transforms.sparsity.judge import Judge, Judgement
+from micronpu.transforms.sparsity.judge import Judge, SparseJudgement
 from micronpu.transforms.sparsity.network import Row
 from micronpu.transforms.sparsity.price import integers
 
@@ -43,7 +43,7 @@ class Nearest:
 
     network: GraphModule
     corrections: tuple[str, ...]
-    judgement: Judgement
+    judgement: SparseJudgement
 
 
 def nearest(

@@ -19,7 +19,7 @@ Score = Callable[[Any], float]
 
 
 @dataclass(frozen=True)
-class Judgement:
+class SparseJudgement:
     """Accuracy of a network.
 
     Attributes:
@@ -66,7 +66,7 @@ class Judge:
     def _results(self, model: GraphModule) -> list[Tensor]:
         return results(model, batches(model, self.rows))
 
-    def judged(self, model: GraphModule) -> Judgement:
+    def judged(self, model: GraphModule) -> SparseJudgement:
         """Evaluate a network, with one run on the samples and one call of the score."""
         found = self._results(model)
         shares, errors = [], [float(relative_error(y, wanted)) for y, wanted in zip(found, self._wanted, strict=True)]
@@ -77,9 +77,9 @@ class Judge:
                 shares.append(max(0.0, 1.0 - errors[number]))
         agreement = sum(shares) / len(shares)
         if self._score is None:
-            return Judgement(agreement, 1.0 - agreement, sum(errors) / len(errors))
+            return SparseJudgement(agreement, 1.0 - agreement, sum(errors) / len(errors))
         loss = self._best - self._scored(model)
-        return Judgement(agreement, loss, loss)
+        return SparseJudgement(agreement, loss, loss)
 
     def harm(self, model: GraphModule) -> float:
         """Distillation loss of the outputs.

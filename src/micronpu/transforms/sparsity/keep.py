@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from micronpu.ir.pattern import KEPT
-from micronpu.transforms.sparsity.layers import Layer, Matrix, find_layers
+from micronpu.transforms.sparsity.layers import Matrix, PrunableLayer, find_layers
 
 
 def kept_weights(matrix: Matrix, weight: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def pattern_kept(module: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[Non
         apply()
 
 
-def masks_of(model: nn.Module, layers: Iterator[Layer] | list[Layer]) -> dict[str, Tensor]:
+def masks_of(model: nn.Module, layers: Iterator[PrunableLayer] | list[PrunableLayer]) -> dict[str, Tensor]:
     """The masks of layers, by tensor name."""
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     return {m.attribute: kept_weights(m, tensors[m.attribute]) for layer in layers for m in layer.matrices}

@@ -75,7 +75,7 @@ class Matrix:
 
 
 @dataclass(eq=False)
-class Layer:
+class PrunableLayer:
     """An operator that can have sparse weights.
 
     Attributes:
@@ -128,14 +128,14 @@ def tensor_of(model: GraphModule, name: str) -> Tensor:
     return value
 
 
-def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[Layer], list[LeftDense]]:
+def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[PrunableLayer], list[LeftDense]]:
     """Return all layers with weights, in execution order, and those that cannot be sparse.
 
     Args:
         turned: names of linear layers whose flattened image is read channels first, like in the program; the others are
             read channels last, like on the NPU.
     """
-    found: dict[tuple[str, ...], Layer] = {}
+    found: dict[tuple[str, ...], PrunableLayer] = {}
     left: list[LeftDense] = []
     titles: set[str] = set()
     names = {node: overload_name(node) for node in model.graph.nodes}
@@ -163,7 +163,7 @@ def find_layers(model: GraphModule, turned: Sequence[str] = ()) -> tuple[list[La
         if order is not None:
             matrices[0].channels = picture[0]
         titles.add(title)
-        found[key] = Layer(node.name, title, origin.module, origin.source, [node.name], matrices)
+        found[key] = PrunableLayer(node.name, title, origin.module, origin.source, [node.name], matrices)
     return list(found.values()), left
 
 

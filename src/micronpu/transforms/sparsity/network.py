@@ -18,7 +18,7 @@ from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.quantize.compose import norms_into_parameters
 from micronpu.quantize.running import seen_calls
-from micronpu.transforms.sparsity.layers import Layer
+from micronpu.transforms.sparsity.layers import PrunableLayer
 from micronpu.upstream.torch import tree_leaves
 
 Row = tuple[Tensor, ...]
@@ -116,7 +116,7 @@ class Moments(Interpreter):
         samples: name of a layer's weights to the number of inputs.
     """
 
-    def __init__(self, model: GraphModule, layers: Iterable[Layer], rows: int) -> None:
+    def __init__(self, model: GraphModule, layers: Iterable[PrunableLayer], rows: int) -> None:
         super().__init__(model)
         self.moments: dict[str, Tensor] = {}
         self.samples: dict[str, int] = {}

@@ -16,12 +16,12 @@ from micronpu.frontend.separate import separate_clamps
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.quantize.calibrate import quantize
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.transforms.sparsity.layers import Layer, LeftDense
+from micronpu.transforms.sparsity.layers import LeftDense, PrunableLayer
 from micronpu.transforms.sparsity.network import Row, batches
 
 
 @dataclass(frozen=True)
-class Price:
+class SparsePrice:
     """Cost of a network.
 
     Attributes:
@@ -49,7 +49,9 @@ def integers(model: GraphModule, rows: Sequence[Row], quantizer: StaticQuantizer
     return quantize(copy.deepcopy(model), several, quantizer)
 
 
-def price(quantized: GraphModule, examples: Row, layers: Sequence[Layer | LeftDense], device: Device) -> Price:
+def price(
+    quantized: GraphModule, examples: Row, layers: Sequence[PrunableLayer | LeftDense], device: Device
+) -> SparsePrice:
     """Compile an integer network, which stays unchanged."""
     program = finished(quantized, examples)
     separate_clamps(program, device.excludes)
@@ -66,13 +68,13 @@ def price(quantized: GraphModule, examples: Row, layers: Sequence[Layer | LeftDe
             sparse.add(layer.name)
     cycles = sum(cost.cycles for part in parts for cost in part.costs.values())
     total = sum(part.cycles for part in parts) or cycles
-    return Price(total, sum(part.constant_bytes for part in parts), by_layer, frozenset(sparse))
+    return SparsePrice(total, sum(part.constant_bytes for part in parts), by_layer, frozenset(sparse))
 
 
-def _nodes_of(layer: Layer | LeftDense, part: CompiledPartition) -> list[int]:
+def _nodes_of(layer: PrunableLayer | LeftDense, part: CompiledPartition) -> list[int]:
     """Indices of the graph's nodes that compute a layer."""
     names, module = {layer.name}, ""
-    if isinstance(layer, Layer):
+    if isinstance(layer, PrunableLayer):
         names, module = set(layer.nodes), layer.module if len(layer.matrices) > 1 else ""
     found = []
     for index, node in enumerate(part.graph.nodes):

@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.recurrent import RECURRENT
-from micronpu.transforms.sparsity.layers import Layer, Matrix, tensor_of
+from micronpu.transforms.sparsity.layers import Matrix, PrunableLayer, tensor_of
 from micronpu.transforms.sparsity.network import SAMPLES_PER_COLUMN, Row, batches, read_by_kernel
 from micronpu.transforms.sparsity.second_order import pruned
 
@@ -34,9 +34,9 @@ _MOST_COLUMNS = 2048
 def refit(
     student: GraphModule,
     teacher: GraphModule,
-    layers: Sequence[Layer],
-    given: Sequence[Layer],
-    pruning: Sequence[Layer],
+    layers: Sequence[PrunableLayer],
+    given: Sequence[PrunableLayer],
+    pruning: Sequence[PrunableLayer],
     rows: Sequence[Row],
     *,
     damping: float,
@@ -53,7 +53,7 @@ def refit(
         damping: as for `pruned`.
     """
     count = min(len(rows), max(_MOST_BYTES // max(2 * _bytes(student), 1), 1))
-    walk = _Walk(student, teacher, list(batches(student, rows[:: -(-len(rows) // count)])))
+    walk = _PairedRun(student, teacher, list(batches(student, rows[:: -(-len(rows) // count)])))
     nodes = list(student.graph.nodes)
     fitted = {layer.nodes[0]: layer for layer in layers if can_be_fitted(student, layer)}
     with torch.no_grad():
@@ -66,7 +66,7 @@ def refit(
             progress((number + 1) / len(nodes))
 
 
-def can_be_fitted(model: GraphModule, layer: Layer) -> bool:
+def can_be_fitted(model: GraphModule, layer: PrunableLayer) -> bool:
     """True if a layer is one product of its weights and the result of one node."""
     if len(layer.nodes) > 1 or len(layer.matrices) > 1:
         return False
@@ -74,7 +74,7 @@ def can_be_fitted(model: GraphModule, layer: Layer) -> bool:
     return overload_name(node) not in RECURRENT and arguments(node).get("groups", 1) == 1
 
 
-class _Walk:
+class _PairedRun:
     """Runs two networks of one program in parallel, node by node on all samples.
 
     Attributes:
@@ -166,7 +166,7 @@ class _Sums:
         self.x, self.y = self.x + x.sum(0), self.y + y.sum(0)
 
 
-def _fit(node: Node, matrix: Matrix, walk: _Walk, keeps: bool, prunes: bool, damping: float) -> None:
+def _fit(node: Node, matrix: Matrix, walk: _PairedRun, keeps: bool, prunes: bool, damping: float) -> None:
     """Fit a layer's weights and bias to its target results."""
     if not prunes and matrix.columns > _MOST_COLUMNS:
         return

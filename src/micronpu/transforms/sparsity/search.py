@@ -30,10 +30,10 @@ from micronpu.transforms.sparsity.corrected import nearest
 from micronpu.transforms.sparsity.distill import Course, distill
 from micronpu.transforms.sparsity.judge import Judge, Score
 from micronpu.transforms.sparsity.keep import masks_of, pattern_kept
-from micronpu.transforms.sparsity.layers import Layer, find_layers, tensor_of
+from micronpu.transforms.sparsity.layers import PrunableLayer, find_layers, tensor_of
 from micronpu.transforms.sparsity.network import FloatNetwork, Moments, Row, batches, stateless
 from micronpu.transforms.sparsity.options import SparsityOptions
-from micronpu.transforms.sparsity.price import Price, integers, price
+from micronpu.transforms.sparsity.price import SparsePrice, integers, price
 from micronpu.transforms.sparsity.refit import can_be_fitted, refit
 from micronpu.transforms.sparsity.second_order import pruned
 
@@ -64,7 +64,7 @@ class _Stop:
 
     state: dict[str, Tensor]
     point: SparsePoint
-    price: Price
+    price: SparsePrice
 
 
 @dataclass(repr=False)
@@ -83,7 +83,7 @@ class Sparsified(Shown):
     masks: dict[str, Tensor]
     _states: list[dict[str, Tensor]] = field(default_factory=list, repr=False)
     _rows: list[tuple[SparseLayer, ...]] = field(default_factory=list, repr=False)
-    _layers: list[Layer] = field(default_factory=list, repr=False)
+    _layers: list[PrunableLayer] = field(default_factory=list, repr=False)
 
     @property
     def quantization(self) -> dict[str, bool]:
@@ -127,7 +127,7 @@ def sparsified(
 ) -> Sparsified:
     """`sparsify` for a network, which is modified in place."""
     with quiet(), stateless(network.model, network.states) as results:
-        return _Work(network, device, quantizer, options, score, listener, results).done()
+        return _SparsitySearch(network, device, quantizer, options, score, listener, results).done()
 
 
 def listening(progress: Callable[[float], None]) -> Listener:
@@ -163,7 +163,7 @@ def _check_share(max_loss: float | None) -> None:
         )
 
 
-class _Work:
+class _SparsitySearch:
     def __init__(
         self,
         network: FloatNetwork,
@@ -226,14 +226,14 @@ class _Work:
 
     # -- prices
 
-    def price(self) -> Price:
+    def price(self) -> SparsePrice:
         """Cost of the current network, without corrections, which do not change cycles."""
         return self._priced(integers(self.model, self.rows[:_RANGE_ROWS], self.quantizer))
 
-    def _priced(self, quantized: GraphModule) -> Price:
+    def _priced(self, quantized: GraphModule) -> SparsePrice:
         return price(quantized, self.examples, [*self.layers, *self.left], self.device)
 
-    def stop(self, layers: Sequence[Layer], progress: Progress) -> _Stop:
+    def stop(self, layers: Sequence[PrunableLayer], progress: Progress) -> _Stop:
         """Quantize the current network as well as possible, compile it and evaluate it."""
         tries = self.options.corrections and not self.device.dense_only
         notified = functools.partial(_share, progress, 0.8)
@@ -247,7 +247,7 @@ class _Work:
     # -- weights
 
     def pruned_alone(
-        self, layers: Sequence[Layer], moments: Moments, progress: Progress = lambda part: None
+        self, layers: Sequence[PrunableLayer], moments: Moments, progress: Progress = lambda part: None
     ) -> dict[str, Tensor]:
         """The weights of layers, each pruned independently, by tensor name."""
         found = {}
@@ -260,15 +260,15 @@ class _Work:
                 progress((number + 1) / len(matrices))
         return found
 
-    def put(self, layers: Sequence[Layer], weights: Mapping[str, Tensor]) -> None:
+    def put(self, layers: Sequence[PrunableLayer], weights: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
             for m in (m for layer in layers for m in layer.matrices):
                 tensor_of(self.model, m.attribute).copy_(weights[m.attribute])
 
     def make_sparse(
         self,
-        layers: Sequence[Layer],
-        before: Sequence[Layer],
+        layers: Sequence[PrunableLayer],
+        before: Sequence[PrunableLayer],
         rows: Sequence[Row],
         alone: Mapping[str, Tensor],
         progress: Progress,
@@ -284,7 +284,7 @@ class _Work:
         with self.learning() as model:
             refit(model, self.teacher, self.layers, before, layers, rows, damping=damping, progress=progress)
 
-    def moments(self, layers: Sequence[Layer], progress: Progress = lambda part: None) -> Moments:
+    def moments(self, layers: Sequence[PrunableLayer], progress: Progress = lambda part: None) -> Moments:
         def notified() -> Iterator[Row]:
             rows = list(batches(self.twin, self.wide_rows))
             for number, row in enumerate(rows):
@@ -349,7 +349,7 @@ class _Work:
         self.notes += [note] if note else []
         return self._result(stops, best, sparse, errors)
 
-    def _possible(self) -> list[Layer]:
+    def _possible(self) -> list[PrunableLayer]:
         """Layers that can become sparse."""
         found = []
         for layer in self.layers:
@@ -359,7 +359,7 @@ class _Work:
                 found.append(layer)
         return found
 
-    def _enough(self, layers: Sequence[Layer], moments: Moments) -> list[Layer]:
+    def _enough(self, layers: Sequence[PrunableLayer], moments: Moments) -> list[PrunableLayer]:
         """Layers with enough input samples."""
         found = []
         for layer in layers:
@@ -379,14 +379,14 @@ class _Work:
         return found
 
     def _all_sparse(
-        self, layers: Sequence[Layer], moments: Moments, progress: Progress = lambda part: None
-    ) -> tuple[dict[str, Tensor], Price]:
+        self, layers: Sequence[PrunableLayer], moments: Moments, progress: Progress = lambda part: None
+    ) -> tuple[dict[str, Tensor], SparsePrice]:
         """The weights of independently pruned layers, and the cost of the network with all of them."""
         alone = self.pruned_alone(layers, moments, progress)
         self.put(layers, alone)
         return alone, self.price()
 
-    def _turned(self, layers: Sequence[Layer], sparse: Price) -> bool:
+    def _turned(self, layers: Sequence[PrunableLayer], sparse: SparsePrice) -> bool:
         """Convert linear layers after a flattened image to the NPU's order; True if there are any."""
         names = [
             layer.name
@@ -399,7 +399,7 @@ class _Work:
             self.given = [layer for layer in self.layers if layer.name in given]
         return bool(names)
 
-    def _gaining(self, layers: Sequence[Layer], dense: Price, sparse: Price) -> list[Layer]:
+    def _gaining(self, layers: Sequence[PrunableLayer], dense: SparsePrice, sparse: SparsePrice) -> list[PrunableLayer]:
         """Layers that take fewer cycles when they are sparse."""
         found = []
         for layer in layers:
@@ -419,7 +419,7 @@ class _Work:
         return found
 
     def _sensitivities(
-        self, layers: Sequence[Layer], alone: Mapping[str, Tensor], start: Mapping[str, Tensor]
+        self, layers: Sequence[PrunableLayer], alone: Mapping[str, Tensor], start: Mapping[str, Tensor]
     ) -> dict[str, float]:
         """Loss of the outputs with only one layer sparse and the following ones fitted; see `Judge.harm`."""
         few = len(self.kept) > _JUDGED_ALONE
@@ -436,12 +436,12 @@ class _Work:
 
     def _needed(
         self,
-        layers: Sequence[Layer],
+        layers: Sequence[PrunableLayer],
         gains: Mapping[str, int],
         errors: Mapping[str, float],
         alone: Mapping[str, Tensor],
         dense: _Stop,
-    ) -> list[Layer]:
+    ) -> list[PrunableLayer]:
         """Layers with the least harm that reach the requested cycles, or all."""
         limit = cycles_wanted(self.options, dense.price.cycles)
         if limit is None or self.options.max_loss is not None:
@@ -465,20 +465,20 @@ class _Work:
         return chosen
 
     def _stages(
-        self, layers: Sequence[Layer], gains: Mapping[str, int], errors: Mapping[str, float]
-    ) -> list[list[Layer]]:
+        self, layers: Sequence[PrunableLayer], gains: Mapping[str, int], errors: Mapping[str, float]
+    ) -> list[list[PrunableLayer]]:
         """Layers in the order in which they become sparse, in steps of about equal gain."""
         # The order of the program decides ties.
         order = sorted(layers, key=lambda layer: -gains[layer.name] / max(errors[layer.name], 1e-9))
         total, sofar = sum(gains[layer.name] for layer in order), 0
-        stages: list[list[Layer]] = [[] for _ in range(self.options.points)]
+        stages: list[list[PrunableLayer]] = [[] for _ in range(self.options.points)]
         for layer in order:
             middle = sofar + gains[layer.name] / 2
             sofar += gains[layer.name]
             stages[min(int(middle * self.options.points / total), self.options.points - 1)].append(layer)
         return [stage for stage in stages if stage]
 
-    def _learn(self, layers: Sequence[Layer], steps: int, number: int, count: int) -> None:
+    def _learn(self, layers: Sequence[PrunableLayer], steps: int, number: int, count: int) -> None:
         if not steps:
             return
         # The dense network is the teacher for the outputs and for the products of weights.
@@ -500,7 +500,7 @@ class _Work:
 
     # -- the result
 
-    def _say_bytes(self, dense: Price, sparse: Price) -> None:
+    def _say_bytes(self, dense: SparsePrice, sparse: SparsePrice) -> None:
         text = f"{self.device.dense_only} The network stays as it is"
         if dense.bytes:
             share = 1 - sparse.bytes / dense.bytes
@@ -514,7 +514,9 @@ class _Work:
                 text += "in as many cycles"
         self.notes.append(f"{text}.")
 
-    def _result(self, stops: Sequence[_Stop], chosen: int, sparse: Price, errors: Mapping[str, float]) -> Sparsified:
+    def _result(
+        self, stops: Sequence[_Stop], chosen: int, sparse: SparsePrice, errors: Mapping[str, float]
+    ) -> Sparsified:
         states, points = [stop.state for stop in stops], tuple(stop.point for stop in stops)
         rows = [self._rows(stop, stops[0].price, sparse, errors) for stop in stops]
         self.model.load_state_dict(states[chosen])
@@ -530,7 +532,9 @@ class _Work:
         )
         return Sparsified(self.model, report, masks_of(self.model, own), states, rows, self.layers)
 
-    def _rows(self, stop: _Stop, dense: Price, sparse: Price, errors: Mapping[str, float]) -> tuple[SparseLayer, ...]:
+    def _rows(
+        self, stop: _Stop, dense: SparsePrice, sparse: SparsePrice, errors: Mapping[str, float]
+    ) -> tuple[SparseLayer, ...]:
         """The result for every layer of one of the networks, from the compiler's view."""
         rows: dict[str, SparseLayer] = {}
         for layer in self.layers:

@@ -13,10 +13,10 @@ from micronpu.targets.ethosu.accelerators import ports_of
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.estimated import estimated
 from micronpu.targets.ethosu.host.proof import random_integers
-from micronpu.targets.ethosu.host.simulator import EthosUSimulator, Operation
+from micronpu.targets.ethosu.host.simulator import EthosUSimulator, SimulatedOperation
 from micronpu.targets.ethosu.payload import parse
 from micronpu.targets.ethosu.schedule.stream import actions_of
-from micronpu.targets.ethosu.schedule.traffic import Moved, traffic_of
+from micronpu.targets.ethosu.schedule.traffic import RegionTraffic, traffic_of
 
 
 class Mixed(nn.Module):
@@ -43,7 +43,7 @@ def test_every_byte_that_the_simulator_sees_crosses_the_bus(target: str) -> None
     program = micronpu.compile(Mixed().eval(), (x,), target, calibration=[(x,)], verify=False)
     (part,) = (p for p in program.partitions if isinstance(p, EthosUPartition))
     content, accelerator = parse(part.payload), part.spec.accelerator
-    seen: list[Operation] = []
+    seen: list[SimulatedOperation] = []
     given = [random_integers(b.shape, f"<i{b.element_size}", i) for i, b in enumerate(content.inputs)]
     EthosUSimulator(accelerator.name).run(content, given, watch=seen.append, accesses=True)
     counted = traffic_of(actions_of(content.commands), accelerator.family, accelerator.port_bytes)
@@ -54,7 +54,7 @@ def test_every_byte_that_the_simulator_sees_crosses_the_bus(target: str) -> None
                 if part_.region < 8:  # not the table memory inside the NPU
                     into[part_.region] += part_.size
         for region in {*one.regions, *read, *written}:
-            own = one.regions.get(region, Moved())
+            own = one.regions.get(region, RegionTraffic())
             assert own.written == written[region], operation
             # Lengths of weights and transfers are rounded up to 16.
             assert own.read >= read[region] and own.read_beats * accelerator.port_bytes >= own.read, operation

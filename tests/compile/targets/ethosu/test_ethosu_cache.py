@@ -120,10 +120,10 @@ def pool() -> Node:
 
 def test_refusals_are_kept_in_the_same_words(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = EthosUOptions(TARGETS[0], via="litert")
-    first = rules.Judge(spec)(pool())
+    first = rules.VelaJudge(spec)(pool())
     assert "kernel height: 300 out of range" in first[0].detail
     refuse(monkeypatch)
-    assert rules.Judge(spec)(pool()) == first
+    assert rules.VelaJudge(spec)(pool()) == first
 
 
 def test_a_verdict_of_a_process_that_ended_is_not_kept(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,8 +134,8 @@ def test_a_verdict_of_a_process_that_ended_is_not_kept(cached: Path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(type(VELA), "compile", ends)
-        assert "did not end" in rules.Judge(spec)(pool())[0].detail
-    assert "kernel height: 300 out of range" in rules.Judge(spec)(pool())[0].detail
+        assert "did not end" in rules.VelaJudge(spec)(pool())[0].detail
+    assert "kernel height: 300 out of range" in rules.VelaJudge(spec)(pool())[0].detail
 
 
 def test_a_verdict_does_not_depend_on_the_weights_that_it_was_given_with(cached: Path) -> None:

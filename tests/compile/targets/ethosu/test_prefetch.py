@@ -81,7 +81,7 @@ def check_accesses(program: VelaProgram, spec: EthosUOptions) -> None:
 
     Of weights and scales the registers name whole blocks, the end of which an operation need not read.
     """
-    content, seen = content_of(program), list[simulator.Operation]()
+    content, seen = content_of(program), list[simulator.SimulatedOperation]()
     inputs = [np.zeros(b.shape, f"<i{b.element_size}") for b in content.inputs]
     simulator.EthosUSimulator(spec.silicon).run(content, inputs, watch=seen.append, accesses=True)
     family = spec.accelerator.family

@@ -22,7 +22,7 @@ from micronpu.ethosu import EthosUOptions
 from micronpu.report.candidates import Candidate
 from micronpu.report.views.tables import candidate_rows
 from micronpu.targets.ethosu import search
-from micronpu.targets.ethosu.trials import Maker, Trial, Variant
+from micronpu.targets.ethosu.trials import Maker, Variant, VariantTrial
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_a_search_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_only_promised_to_be_better_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Maker, "trial", lambda self, variant: Trial(1))
+    monkeypatch.setattr(Maker, "trial", lambda self, variant: VariantTrial(1))
     monkeypatch.setattr(search, "_ARENAS", ())
     monkeypatch.setattr(search, "_FEATURES", ())
     usual, after = found(classes=40), found(classes=40, search=60.0)
@@ -162,11 +162,11 @@ class _Cluster(ModuleType):
         self.most = max(self.most, len(running))
         return ([], running) if timeout == 0.0 else (running[-1:], running[:-1])  # the last is ready first
 
-    def get(self, reference: bytes) -> Trial:
+    def get(self, reference: bytes) -> VariantTrial:
         function, maker, variant, number = pickle.loads(reference)
         if number < self.crashing:
             raise self.exceptions.WorkerCrashedError
-        trial: Trial = function(pickle.loads(maker), variant)
+        trial: VariantTrial = function(pickle.loads(maker), variant)
         return trial
 
 

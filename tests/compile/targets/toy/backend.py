@@ -12,7 +12,7 @@ from tests.compile.targets.toy import MAGIC
 from micronpu.base.errors import OptionError, PayloadError
 from micronpu.chips import Chip
 from micronpu.chips.core import Core
-from micronpu.report.inspection import Delegate
+from micronpu.report.inspection import InspectedDelegate
 from micronpu.targets.backend import Backend, Target
 from micronpu.targets.options import Options
 
@@ -74,10 +74,10 @@ class Toy(Backend):
 
         return ToyDevice(options, name)
 
-    def inspect(self, payload: bytes) -> Delegate:
+    def inspect(self, payload: bytes) -> InspectedDelegate:
         if not payload.startswith(MAGIC):
             raise PayloadError("No toy.", hint="a toy")
-        return Delegate(self.backend_id, len(payload), kind="made for play")
+        return InspectedDelegate(self.backend_id, len(payload), kind="made for play")
 
     def executor(
         self,

@@ -12,7 +12,7 @@ from micronpu.ops.indices import GatherRows
 from micronpu.ops.reduction import Amin
 from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.tables.table import LookupTable
-from micronpu.partition.device import RefusedError
+from micronpu.partition.device import RefusedPartitionError
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator
 from micronpu.targets.ethosu.options import EthosUOptions
@@ -43,7 +43,7 @@ def test_stream_is_the_graph(row: Case) -> None:
 
 @pytest.mark.parametrize("row", [TABLE, NEAREST], ids=lambda row: row.op.name)
 def test_format_alone_is_refused(row: Case) -> None:
-    with pytest.raises(RefusedError, match="Vela miscompiles it"):
+    with pytest.raises(RefusedPartitionError, match="Vela miscompiles it"):
         compile_graph(row.graph(), EthosUOptions("ethos-u85-256", via="litert"))
 
 
@@ -55,7 +55,7 @@ def test_tables_are_no_gathers() -> None:
 
 @pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u65-256"])
 def test_smallest_int16_element_is_found_by_halves(target: str) -> None:
-    with pytest.raises(RefusedError, match="only one row is read"):
+    with pytest.raises(RefusedPartitionError, match="only one row is read"):
         compile_graph(SMALLEST.graph(), EthosUOptions(target, disabled_passes=("smallest_by_halves",)))
     program = compile_graph(SMALLEST.graph(), EthosUOptions(target))
     (expected,) = interpret(SMALLEST.graph(), SMALLEST.samples[2])
@@ -64,7 +64,7 @@ def test_smallest_int16_element_is_found_by_halves(target: str) -> None:
 
 
 def test_gather_of_many_rows_stays_outside() -> None:
-    with pytest.raises(RefusedError, match="of 65,537 rows only 1 are moved"):
+    with pytest.raises(RefusedPartitionError, match="of 65,537 rows only 1 are moved"):
         compile_graph(ROWS.graph(), EthosUOptions("ethos-u85-256"))
 
 

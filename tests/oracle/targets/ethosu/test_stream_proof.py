@@ -23,7 +23,7 @@ from micronpu.ops.unary import Abs
 from micronpu.passes import run_passes
 from micronpu.targets.ethosu.emitters import to_tosa
 from micronpu.targets.ethosu.host import proof
-from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, Outcome, compare, random_integers
+from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, ProofOutcome, compare, random_integers
 from micronpu.targets.ethosu.host.prove import check_of
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, NotModelledError
 from micronpu.targets.ethosu.options import EthosUOptions
@@ -49,7 +49,7 @@ def made(
 @pytest.mark.parametrize("target", ["ethos-u55-64", "ethos-u65-256", "ethos-u85-512"])
 def test_equal(target: str, emit: object) -> None:
     payload, model, inputs = made(target, emit)
-    assert compare(parse(payload), target, model, inputs).outcome is Outcome.EQUAL
+    assert compare(parse(payload), target, model, inputs).outcome is ProofOutcome.EQUAL
 
 
 @pytest.mark.parametrize("target", ["ethos-u55-256", "ethos-u85-256"])
@@ -60,14 +60,14 @@ def test_a_sum_of_two_scales_in_tosa_rounds_its_operands_once(target: str) -> No
     run_passes(graph)
     model = to_tosa(graph).data
     payload = pack(compile_flatbuffer(model, EthosUOptions(target)))
-    assert compare(parse(payload), target, model, [(shape, "int16")] * 2).outcome is Outcome.EQUAL
+    assert compare(parse(payload), target, model, [(shape, "int16")] * 2).outcome is ProofOutcome.EQUAL
 
 
 def test_a_stream_of_another_network_is_seen() -> None:
     payload, _, inputs = made("ethos-u55-64")
     _, other, _ = made("ethos-u55-64", scale=0.11)
     found = compare(parse(payload), "ethos-u55-64", other, inputs)
-    assert found.outcome is Outcome.DIFFERENT
+    assert found.outcome is ProofOutcome.DIFFERENT
     assert "values of output 0 differ, by up to" in found.detail
 
 
@@ -76,7 +76,7 @@ def test_a_stream_that_breaks_a_rule_is_seen() -> None:
     at = payload.index(b"scratch_size") + 32
     short = payload[:at] + (64).to_bytes(4, "little") + payload[at + 4 :]
     found = compare(parse(short), "ethos-u55-64", model, inputs)
-    assert found.outcome is Outcome.DIFFERENT and "scratch" in found.detail
+    assert found.outcome is ProofOutcome.DIFFERENT and "scratch" in found.detail
 
 
 def test_what_the_simulator_does_not_model_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_what_the_simulator_does_not_model_is_no_verdict(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(EthosUSimulator, "run", unknown)
     payload, model, inputs = made("ethos-u55-64")
-    assert compare(parse(payload), "ethos-u55-64", model, inputs).outcome is Outcome.UNKNOWN
+    assert compare(parse(payload), "ethos-u55-64", model, inputs).outcome is ProofOutcome.UNKNOWN
 
 
 def test_random_integers_have_their_ends() -> None:
@@ -107,8 +107,8 @@ def test_what_is_read_from_a_wrong_place_shows_where_little_saturates() -> None:
     program = compile_flatbuffer(model, EthosUOptions("ethos-u55-32"))
     content, seed = content_of(program), checksum(program)
     assert seed == zlib.crc32(pack(program))
-    assert compare(content, "ethos-u55-32", model, inputs, 1, most=1, seed=seed).outcome is Outcome.EQUAL
-    assert compare(content, "ethos-u55-32", model, inputs, seed=seed).outcome is Outcome.DIFFERENT
+    assert compare(content, "ethos-u55-32", model, inputs, 1, most=1, seed=seed).outcome is ProofOutcome.EQUAL
+    assert compare(content, "ethos-u55-32", model, inputs, seed=seed).outcome is ProofOutcome.DIFFERENT
 
 
 def test_one_result_that_mostly_saturates_takes_more_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,10 +124,10 @@ def test_one_result_that_mostly_saturates_takes_more_inputs(monkeypatch: pytest.
     model, inputs = network(0.02), [((1, 1, 1, 8), "int8")]
     payload = pack(compile_flatbuffer(model, EthosUOptions(target)))
     content, seed = parse(payload), zlib.crc32(payload)
-    assert compare(content, target, network(0.021), inputs, most=ROWS, seed=seed).outcome is Outcome.EQUAL
-    assert compare(content, target, network(0.021), inputs, seed=seed).outcome is Outcome.DIFFERENT
+    assert compare(content, target, network(0.021), inputs, most=ROWS, seed=seed).outcome is ProofOutcome.EQUAL
+    assert compare(content, target, network(0.021), inputs, seed=seed).outcome is ProofOutcome.DIFFERENT
     seen.clear()
-    assert compare(content, target, model, inputs, seed=seed).outcome is Outcome.EQUAL
+    assert compare(content, target, model, inputs, seed=seed).outcome is ProofOutcome.EQUAL
     assert ROWS + 1 < len(seen) <= MOST_ROWS
 
 
@@ -147,7 +147,7 @@ def test_operations_that_begin_too_early_are_made_to_wait(target: str) -> None:
             changed = changed[: start + 4 * at] + struct.pack("<I", 3 << 16 | word) + changed[start + 4 * at + 4 :]
     early = replace(program, commands=changed)
     found = compare(content_of(early), target, emitted.data, [((1, 8, 8, 16), "int8")])
-    assert found.outcome is Outcome.DIFFERENT and found.early is not None
+    assert found.outcome is ProofOutcome.DIFFERENT and found.early is not None
     checked = check_of(spec)(graph, emitted, early)
     assert not checked.objection and not checked.unproved and checked.waiting
     assert made_to_wait(checked.program.commands, found.early) is None

@@ -21,7 +21,7 @@ from micronpu.ops.tables.table import LookupTable
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import parse
-from micronpu.targets.ethosu.rules import Judge
+from micronpu.targets.ethosu.rules import VelaJudge
 from micronpu.targets.ethosu.vela.compiler import VelaError, compile_flatbuffer
 
 TARGETS = ("ethos-u55-32", "ethos-u55-256", "ethos-u65-256", "ethos-u65-512", "ethos-u85-128", "ethos-u85-2048")
@@ -84,7 +84,7 @@ def test_garbage_is_refused_with_a_sentence() -> None:
 
 
 def test_judge_agrees_with_the_whole() -> None:
-    judge = Judge(EthosUOptions("ethos-u55-128"))
+    judge = VelaJudge(EthosUOptions("ethos-u55-128"))
     graph = small_graph(stride=2, transposed=True)
     assert [judge(node) for node in graph.nodes] == [[]] * len(graph.nodes)
 
@@ -99,7 +99,7 @@ def test_judge_agrees_with_the_whole() -> None:
 def test_judge_gives_velas_reason(op: Op, shape: tuple[int, ...], part: str, capfd: pytest.CaptureFixture[str]) -> None:
     builder = GraphBuilder()
     builder.emit(op, builder.input(TensorType(shape, DType.INT8, Q)))
-    (reason,) = Judge(EthosUOptions("ethos-u55-128", via="litert"))(builder.graph.nodes[0])
+    (reason,) = VelaJudge(EthosUOptions("ethos-u55-128", via="litert"))(builder.graph.nodes[0])
     assert reason.rule == "vela_accepts"
     assert part in reason.detail
     assert capfd.readouterr().out == ""
@@ -108,7 +108,7 @@ def test_judge_gives_velas_reason(op: Op, shape: tuple[int, ...], part: str, cap
 def test_judge_asks_once_per_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr("micronpu.targets.ethosu.rules.compile_flatbuffer", lambda model, *_: asked.append(model))
-    judge = Judge(EthosUOptions("ethos-u55-128", via="litert"))
+    judge = VelaJudge(EthosUOptions("ethos-u55-128", via="litert"))
     for size in (8, 8, 9):
         builder = GraphBuilder()
         builder.emit(MaxPool2d((2, 2), (2, 2)), builder.input(TensorType((1, size, 8, 4), DType.INT8, Q)))
@@ -130,7 +130,7 @@ def test_judge_tries_both_layouts_and_says_the_limit(monkeypatch: pytest.MonkeyP
         raise VelaError("Vela: Unsupported opType" if len(asked) % 2 else "Vela: kernel height: 300 out of range")
 
     monkeypatch.setattr("micronpu.targets.ethosu.rules.compile_flatbuffer", refuse)
-    judge = Judge(EthosUOptions("ethos-u85-256"))  # the others ask about this one, too
+    judge = VelaJudge(EthosUOptions("ethos-u85-256"))  # the others ask about this one, too
     for op, shape, forms in ((MaxPool2d((2, 2)), (1, 8, 6, 4), 4), (Softmax(), (6, 4), 2)):
         asked.clear()
         builder = GraphBuilder()
@@ -148,20 +148,20 @@ def test_the_hint_names_another_accelerator_where_that_takes_the_operator(monkey
             raise VelaError("Vela: no")
 
     monkeypatch.setattr("micronpu.targets.ethosu.rules.compile_flatbuffer", refuse)
-    monkeypatch.setattr("micronpu.targets.ethosu.rules.judge_of", Judge)
+    monkeypatch.setattr("micronpu.targets.ethosu.rules.judge_of", VelaJudge)
     builder = GraphBuilder()
     builder.emit(Softmax(), builder.input(TensorType((6, 4), DType.INT8, Q)))
-    judge = Judge(EthosUOptions("ethos-u55-128"))
+    judge = VelaJudge(EthosUOptions("ethos-u55-128"))
     (reason,) = judge(builder.graph.nodes[0])
     assert reason.hint == "an Ethos-U85, which takes it, or another form of the model"
     refused.add("u85")
-    (reason,) = Judge(EthosUOptions("ethos-u55-128"))(builder.graph.nodes[0])
+    (reason,) = VelaJudge(EthosUOptions("ethos-u55-128"))(builder.graph.nodes[0])
     assert reason.hint == "another form of the model"
 
 
 def test_judge_takes_an_operator_that_one_form_can_express() -> None:
     """Vela has no word for a table in LiteRT, and none for an image half a pixel off in TOSA."""
-    auto, litert, tosa = (Judge(EthosUOptions("ethos-u55-128", via=via)) for via in ("auto", "litert", "tosa"))
+    auto, litert, tosa = (VelaJudge(EthosUOptions("ethos-u55-128", via=via)) for via in ("auto", "litert", "tosa"))
     x = TensorType((1, 4, 4, 3), DType.INT8, Q)
     for op, only in ((LookupTable((0,) * 256), tosa), (ResizeBilinear((8, 8), False, True), litert)):
         builder = GraphBuilder()
@@ -194,7 +194,7 @@ def test_both_sides_of_limits(op: Op, shape: tuple[int, ...], able: tuple[str, .
         bias = TensorType((shape[3],), DType.INT32, QParams.per_tensor(0.02 * Q.scale[0], 0))
         operands += [builder.constant(np.ones(t.shape), t) for t in (weight, bias)]
     builder.emit(op, *operands, qparams=Q)
-    reasons = Judge(EthosUOptions(f"ethos-{accelerator}"))(builder.graph.nodes[0])
+    reasons = VelaJudge(EthosUOptions(f"ethos-{accelerator}"))(builder.graph.nodes[0])
     assert bool(reasons) == (accelerator not in able)
 
 

@@ -21,7 +21,7 @@ from micronpu.ir import DType, GraphBuilder, QParams, TensorType
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.targets.ethosu import rules
 from micronpu.targets.ethosu.options import EthosUOptions
-from micronpu.targets.ethosu.rules import Judge
+from micronpu.targets.ethosu.rules import VelaJudge
 from micronpu.targets.ethosu.vela import compiler as vela
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
 from micronpu.targets.ethosu.vela.process import VELA, VelaProcess, WorkerEndedError
@@ -97,10 +97,10 @@ def test_crash_is_a_reason_of_the_judge(monkeypatch: pytest.MonkeyPatch) -> None
     written = rules.emitters_of(SPEC)
     crash = SimpleNamespace(data=crashing())
     monkeypatch.setattr(rules, "emitters_of", lambda spec: {**written, "litert": lambda graph: crash})
-    (reason,) = Judge(EthosUOptions("ethos-u55-128", via="litert"))(builder.graph.nodes[0])
+    (reason,) = VelaJudge(EthosUOptions("ethos-u55-128", via="litert"))(builder.graph.nodes[0])
     assert reason.rule == "vela_accepts"
     assert reason.detail == "Vela ended with signal 11 on this program."
-    assert Judge(EthosUOptions("ethos-u55-128"))(builder.graph.nodes[0]) == []  # TOSA is there
+    assert VelaJudge(EthosUOptions("ethos-u55-128"))(builder.graph.nodes[0]) == []  # TOSA is there
 
 
 def test_hang_ends(stopped: int, monkeypatch: pytest.MonkeyPatch) -> None:

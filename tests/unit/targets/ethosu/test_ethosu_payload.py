@@ -11,7 +11,7 @@ from micronpu.base.errors import OptionError, PayloadError
 from micronpu.targets.ethosu.accelerators import accelerators, clock_hz, default_ini
 from micronpu.targets.ethosu.io import VelaIO
 from micronpu.targets.ethosu.options import EthosUOptions
-from micronpu.targets.ethosu.payload import BLOCKS, Block, blocks, pack, parse
+from micronpu.targets.ethosu.payload import BLOCKS, PayloadBlock, blocks, pack, parse
 from micronpu.targets.ethosu.payload import _parts as parts
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
@@ -59,14 +59,14 @@ def test_every_truncation_is_a_sentence() -> None:
 
 def test_unknown_block_is_refused_by_name() -> None:
     data = pack(PROGRAM)
-    foreign = data[:-32] + b"".join(parts(Block("tosa_copy", b"x"))) + data[-32:]
+    foreign = data[:-32] + b"".join(parts(PayloadBlock("tosa_copy", b"x"))) + data[-32:]
     with pytest.raises(PayloadError, match="unknown block 'tosa_copy'"):
         parse(foreign)
 
 
 def test_block_twice_is_refused() -> None:
     data = pack(PROGRAM)
-    twice = data[:-32] + b"".join(parts(Block("scratch_size", struct.pack("<I", 1)))) + data[-32:]
+    twice = data[:-32] + b"".join(parts(PayloadBlock("scratch_size", struct.pack("<I", 1)))) + data[-32:]
     with pytest.raises(PayloadError, match="two blocks 'scratch_size'"):
         parse(twice)
 

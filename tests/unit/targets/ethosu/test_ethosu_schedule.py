@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.ethosu_stream import CONSTANTS, SCRATCH, Stream
 
 from micronpu.targets.ethosu.payload import EthosUPayload
-from micronpu.targets.ethosu.schedule.engines import Engines, Memories, Work, _Port
+from micronpu.targets.ethosu.schedule.engines import Engines, EngineWork, Memories, _Port
 from micronpu.targets.ethosu.schedule.hazards import Order, missing_waits
 from micronpu.targets.ethosu.schedule.ranges import Ranges
 from micronpu.targets.ethosu.schedule.space import Space
@@ -89,7 +89,7 @@ def test_a_port_gives_each_cycle_once_and_the_first_that_are_free(asked: list[tu
 
 
 def test_what_an_operation_takes_with_its_weights_here_and_there() -> None:
-    work = Work(arithmetic=100, feature_maps=90, weight_bytes=160)
+    work = EngineWork(arithmetic=100, feature_maps=90, weight_bytes=160)
     assert work.near(_FLASH) == 110  # 90 and 160 bytes at 8 a cycle
     assert work.direct(_FLASH) == (100, 320)
     assert _FLASH.transfer(1000) == 2064

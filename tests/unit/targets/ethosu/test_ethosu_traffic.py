@@ -12,7 +12,7 @@ from micronpu.targets.ethosu.accelerators import default_ini, find_accelerator, 
 from micronpu.targets.ethosu.schedule.busy import arithmetic_of, busy
 from micronpu.targets.ethosu.schedule.engines import Port
 from micronpu.targets.ethosu.schedule.stream import actions_of
-from micronpu.targets.ethosu.schedule.traffic import Moved, Traffic, traffic_of
+from micronpu.targets.ethosu.schedule.traffic import RegionTraffic, Traffic, traffic_of
 
 
 def moved(stream: Stream, family: str = "u55", port: int = 8) -> Traffic:
@@ -34,8 +34,8 @@ def convolution(block: tuple[int, int, int], bricks: bool = False, depth: int = 
 def test_one_block_reads_everything_once() -> None:
     found = moved(convolution((8, 8, 16)).run("CONV"))
     assert found.regions == {
-        SCRATCH: Moved(1024, 1024, 128, 128),
-        CONSTANTS: Moved(256, 0, 32, 0),
+        SCRATCH: RegionTraffic(1024, 1024, 128, 128),
+        CONSTANTS: RegionTraffic(256, 0, 32, 0),
     }
     assert found.work == 8 * 8 * 16 * 9 * 16
 
@@ -47,7 +47,7 @@ def test_blocks_share_rows_and_columns_and_read_weights_and_channels_again() -> 
     assert found.regions[SCRATCH].read == 10 * 10 * 16 * 2
     assert found.regions[SCRATCH].read_beats == 10 * 2 * 10 * 2
     assert found.regions[SCRATCH].written == 8 * 8 * 16
-    assert found.regions[CONSTANTS] == Moved(4 * 256, 0, 4 * 32, 0)
+    assert found.regions[CONSTANTS] == RegionTraffic(4 * 256, 0, 4 * 32, 0)
 
 
 def test_a_depthwise_window_reads_the_channels_of_its_block_alone() -> None:
@@ -59,27 +59,27 @@ def test_a_depthwise_window_reads_the_channels_of_its_block_alone() -> None:
 def test_a_beat_is_as_wide_as_the_port_and_a_piece_does_not_share_one() -> None:
     """Three channels: a row of eight pixels is 24 bytes, three beats of 8, or two of 16."""
     narrow, wide = (moved(convolution((8, 8, 3), depth=3).run("CONV"), port=port) for port in (8, 16))
-    assert narrow.regions[SCRATCH] == Moved(192, 192, 24, 24)
-    assert wide.regions[SCRATCH] == Moved(192, 192, 16, 16)
+    assert narrow.regions[SCRATCH] == RegionTraffic(192, 192, 24, 24)
+    assert wide.regions[SCRATCH] == RegionTraffic(192, 192, 16, 16)
     # As bricks each pixel has its own 16 bytes, of which three are read.
     bricks = moved(convolution((8, 8, 3), bricks=True, depth=3).run("CONV"))
-    assert bricks.regions[SCRATCH] == Moved(192, 192, 64, 64)
+    assert bricks.regions[SCRATCH] == RegionTraffic(192, 192, 64, 64)
 
 
 def test_an_operand_that_is_spread_is_read_once_a_block() -> None:
     stream = Stream().map("IFM", 0, (4, 4, 16)).map("IFM2", 512, (1, 1, 16)).map("OFM", 1024, (4, 4, 16))
     stream.set(OFM_BLK_HEIGHT_M1=1, OFM_BLK_WIDTH_M1=3, OFM_BLK_DEPTH_M1=15, IFM2_BROADCAST=3, IFM_UPSCALE=0)
-    assert moved(stream.run("ELEMENTWISE", 1)).regions == {SCRATCH: Moved(256 + 2 * 16, 256, 32 + 2 * 2, 32)}
+    assert moved(stream.run("ELEMENTWISE", 1)).regions == {SCRATCH: RegionTraffic(256 + 2 * 16, 256, 32 + 2 * 2, 32)}
     stream.set(IFM2_BROADCAST=0x80)  # a scalar of a register
     found = traffic_of(actions_of(stream.run("ELEMENTWISE", 1).payload().commands), "u55", 8)
-    assert found[-1].regions == {SCRATCH: Moved(256, 256, 32, 32)}
+    assert found[-1].regions == {SCRATCH: RegionTraffic(256, 256, 32, 32)}
 
 
 def test_a_table_goes_into_the_npu_and_other_transfers_are_read_and_written() -> None:
     table = moved(Stream().transfer((CONSTANTS, 0), (0x100, 0), 256))
-    assert table.regions == {CONSTANTS: Moved(256, 0, 32, 0)}
+    assert table.regions == {CONSTANTS: RegionTraffic(256, 0, 32, 0)}
     brought = moved(Stream().transfer((CONSTANTS, 0), (SCRATCH, 0), 100))
-    assert brought.regions == {CONSTANTS: Moved(100, 0, 13, 0), SCRATCH: Moved(0, 100, 0, 13)}
+    assert brought.regions == {CONSTANTS: RegionTraffic(100, 0, 13, 0), SCRATCH: RegionTraffic(0, 100, 0, 13)}
 
 
 PORTS = {0: Port("AXI1", "Flash", 1.0, 8), 1: Port("AXI0", "Sram", 8.0, 8)}

@@ -17,7 +17,7 @@ import numpy as np
 from micronpu.base.errors import PayloadError
 from micronpu.container.trace import StreamTrace, graph_key, trace_of
 from micronpu.host.proof import Reference
-from micronpu.targets.ethosu.host.simulator import Operation
+from micronpu.targets.ethosu.host.simulator import SimulatedOperation
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +43,7 @@ class StreamCheck:
         """Discard the last run."""
         self._parts = {}
 
-    def watch(self, operation: Operation) -> None:
+    def watch(self, operation: SimulatedOperation) -> None:
         """Record the result of an operation."""
         source = self.trace.sources[operation.index] if operation.index < len(self.trace.sources) else -1
         if source >= 0 and operation.value is not None:

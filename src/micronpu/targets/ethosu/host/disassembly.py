@@ -15,7 +15,7 @@ from micronpu.base.errors import MicroNpuError
 from micronpu.container.trace import StreamTrace
 from micronpu.targets.ethosu.host.memory_map import MemoryMap, Use, memory_map, sources
 from micronpu.targets.ethosu.host.proof import random_integers
-from micronpu.targets.ethosu.host.simulator import Bytes, EthosUSimulator, Operation
+from micronpu.targets.ethosu.host.simulator import Bytes, EthosUSimulator, SimulatedOperation
 from micronpu.targets.ethosu.io import VelaIO
 from micronpu.targets.ethosu.payload import parse
 from micronpu.targets.ethosu.stream.commands import accelerator_of, words_of
@@ -28,7 +28,7 @@ _REGIONS = {0: "constants", 1: "scratch", 2: "fast scratch", 3: "inputs", 4: "ou
 
 
 @dataclass(frozen=True)
-class Command:
+class StreamCommand:
     """One command of a stream.
 
     Attributes:
@@ -50,7 +50,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Step:
+class StreamStep:
     """An operation or transfer, with the commands that set it up.
 
     Attributes:
@@ -70,13 +70,13 @@ class Step:
     writes: str
     work: int
     moved: dict[str, int]
-    commands: tuple[Command, ...]
+    commands: tuple[StreamCommand, ...]
     operator: str = ""
     after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
-class Disassembly:
+class StreamDisassembly:
     """A command stream.
 
     Attributes:
@@ -85,12 +85,13 @@ class Disassembly:
         rest: commands after the last operation.
         stopped: reason why the simulator did not finish, or "".
         memory: the scratch regions over time, without operations that the simulator did not reach.
-        results: the operations that compute each output, as in `Step.after`; empty if the simulator did not finish.
+        results: the operations that compute each output, as in `StreamStep.after`; empty if the simulator did not
+            finish.
     """
 
     accelerator: str
-    steps: tuple[Step, ...]
-    rest: tuple[Command, ...] = ()
+    steps: tuple[StreamStep, ...]
+    rest: tuple[StreamCommand, ...] = ()
     stopped: str = ""
     memory: tuple[MemoryMap, ...] = ()
     results: tuple[tuple[int, ...], ...] = ()
@@ -138,7 +139,7 @@ class Disassembly:
                 yield f"{step.index:4d}  {step.operator or step.name:<{width}} {live:>10,}  {row}"
 
 
-def disassemble(payload: bytes, trace: StreamTrace | None = None) -> Disassembly:
+def disassemble(payload: bytes, trace: StreamTrace | None = None) -> StreamDisassembly:
     """Disassemble the stream of a payload.
 
     Args:
@@ -150,9 +151,9 @@ def disassemble(payload: bytes, trace: StreamTrace | None = None) -> Disassembly
     content = parse(payload)
     accelerator = accelerator_of(content.commands)
     simulator = EthosUSimulator(accelerator)
-    seen: dict[int, Operation] = {}
+    seen: dict[int, SimulatedOperation] = {}
 
-    def watch(operation: Operation) -> None:
+    def watch(operation: SimulatedOperation) -> None:
         seen[operation.index] = operation
 
     given = [random_integers(b.shape, f"<i{b.element_size}", i) for i, b in enumerate(content.inputs)]
@@ -165,8 +166,8 @@ def disassemble(payload: bytes, trace: StreamTrace | None = None) -> Disassembly
     ends = [_place(b) for b in (() if stopped else content.outputs)]
     flow = sources(_with_chains(uses, seen), [_place(b) for b in content.inputs], ends)
     readers = _first_readers(flow[: len(uses)])
-    steps: list[Step] = []
-    since: list[Command] = []
+    steps: list[StreamStep] = []
+    since: list[StreamCommand] = []
     registers: dict[str, tuple[int, int | None]] = {}
     for command in _commands(words_of(content.commands), simulator):
         since.append(command)
@@ -183,7 +184,7 @@ def disassemble(payload: bytes, trace: StreamTrace | None = None) -> Disassembly
             registers[command.name.removeprefix("NPU_SET_")] = (command.parameter, command.value)
     used = {b.region for use in uses for b in use.writes} & set(_SCRATCH)
     memory = tuple(memory_map(uses, region, ends) for region in sorted(used))
-    return Disassembly(accelerator, tuple(steps), tuple(since), stopped, memory, tuple(flow[len(uses) :]))
+    return StreamDisassembly(accelerator, tuple(steps), tuple(since), stopped, memory, tuple(flow[len(uses) :]))
 
 
 def _first_readers(flow: Sequence[tuple[int, ...]]) -> dict[int, int]:
@@ -195,7 +196,7 @@ def _first_readers(flow: Sequence[tuple[int, ...]]) -> dict[int, int]:
     return found
 
 
-def _with_chains(uses: Sequence[Use], seen: Mapping[int, Operation]) -> list[Use]:
+def _with_chains(uses: Sequence[Use], seen: Mapping[int, SimulatedOperation]) -> list[Use]:
     """Model values that stay inside the NPU until the next operation as a byte of a pseudo region."""
     inside, found, kept = (Bytes(-1, 0, 1),), [], False
     for index, use in enumerate(uses):
@@ -212,13 +213,13 @@ def _place(tensor: VelaIO) -> Bytes:
     return Bytes(tensor.region, tensor.address, math.prod(tensor.shape) * tensor.element_size)
 
 
-def _commands(words: Sequence[int], simulator: EthosUSimulator) -> Iterator[Command]:
+def _commands(words: Sequence[int], simulator: EthosUSimulator) -> Iterator[StreamCommand]:
     at = 0
     while at < len(words):
         word = words[at]
         name = simulator.command_name(word) or f"unknown 0x{word & 0x43FF:04x}"
         value = words[at + 1] if word & _HAS_VALUE and at + 1 < len(words) else None
-        yield Command(4 * at, name, word >> 16, value)
+        yield StreamCommand(4 * at, name, word >> 16, value)
         at += 2 if word & _HAS_VALUE else 1
 
 
@@ -226,8 +227,8 @@ _Registers = dict[str, tuple[int, int | None]]
 
 
 def _step(
-    index: int, opcode: str, registers: _Registers, seen: Operation | None, commands: tuple[Command, ...]
-) -> Step:
+    index: int, opcode: str, registers: _Registers, seen: SimulatedOperation | None, commands: tuple[StreamCommand, ...]
+) -> StreamStep:
     name = seen.name if seen is not None else opcode.removeprefix("NPU_OP_").lower()
 
     def number(register: str) -> int:
@@ -245,7 +246,7 @@ def _step(
         into = "table memory" if target & 0x100 else _region(target & 7)
         moved[into] += length
         read = f"{length:,} bytes at {_region(source & 7)}+0x{address('DMA0_SRC'):x}"
-        return Step(index, name, (read,), f"{into}+0x{address('DMA0_DST'):x}", length, dict(moved), commands)
+        return StreamStep(index, name, (read,), f"{into}+0x{address('DMA0_DST'):x}", length, dict(moved), commands)
     size = 1 << (number("IFM_PRECISION") >> 2 & 3)
     depth = number("IFM_DEPTH_M1") + 1
     rows = number("IFM_HEIGHT0_M1") + 1, number("IFM_WIDTH0_M1") + 1
@@ -262,14 +263,14 @@ def _step(
         reads.append(f"{length:,} bytes of weights at {where}+0x{address('WEIGHT_BASE'):x}")
         moved[where] += length
     if seen is None:
-        return Step(index, name, tuple(reads), "?", 0, dict(moved), commands)
+        return StreamStep(index, name, tuple(reads), "?", 0, dict(moved), commands)
     if seen.region < 0:
         writes = f"[{', '.join(map(str, seen.shape))}] kept inside"
     else:
         writes = f"[{', '.join(map(str, seen.shape))}] at {_region(seen.region)}+0x{seen.address:x}"
         elements = seen.shape[0] * seen.shape[1] * seen.shape[2] if seen.shape else 0
         moved[_region(seen.region)] += elements * (seen.value.itemsize if seen.value is not None else 1)
-    return Step(index, name, tuple(reads), writes, seen.work, dict(moved), commands)
+    return StreamStep(index, name, tuple(reads), writes, seen.work, dict(moved), commands)
 
 
 def _region(number: int) -> str:

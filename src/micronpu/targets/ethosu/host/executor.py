@@ -23,7 +23,7 @@ from micronpu.targets.ethosu.host.simulator import (
     WEIGHTS_OF_ONE_RUN,
     EthosUSimulator,
     NotModelledError,
-    Operation,
+    SimulatedOperation,
     SimulationError,
     Watcher,
 )
@@ -98,7 +98,7 @@ class StreamProgram:
             return self._graph.run_traced(inputs, outputs, sink)
         start = time.perf_counter_ns()
 
-        def watch(operation: Operation) -> None:
+        def watch(operation: SimulatedOperation) -> None:
             nonlocal start
             elapsed = time.perf_counter_ns() - start
             values = () if operation.value is None else (operation.value[None],)
@@ -161,7 +161,7 @@ def _both(first: Watcher | None, second: Watcher | None) -> Watcher | None:
     if first is None or second is None:
         return first or second
 
-    def watch(operation: Operation) -> None:
+    def watch(operation: SimulatedOperation) -> None:
         first(operation)
         second(operation)
 

@@ -44,7 +44,7 @@ _NEAR = 8
 """Largest integer in standard deviations of inputs near zero: saturation would hide reads from a wrong address."""
 
 
-class Outcome(Enum):
+class ProofOutcome(Enum):
     """Result of a comparison."""
 
     EQUAL = "equal"
@@ -53,7 +53,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True)
-class Ran:
+class StreamRun:
     """A stream's run on random integers."""
 
     inputs: list[Array]
@@ -61,7 +61,7 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Proof:
+class StreamProof:
     """The result of a comparison.
 
     Attributes:
@@ -70,10 +70,10 @@ class Proof:
         ran: the first run of the stream, if requested and if all elements are equal.
     """
 
-    outcome: Outcome
+    outcome: ProofOutcome
     detail: str = ""
     early: int | None = None
-    ran: Ran | None = None
+    ran: StreamRun | None = None
 
 
 def random_integers(shape: Sequence[int], numpy_type: Any, seed: int, *, near: bool = False, count: int = 1) -> Array:
@@ -135,7 +135,7 @@ def compare(
     *,
     seed: int = 0,
     keep: bool = False,
-) -> Proof:
+) -> StreamProof:
     """Run both on random integers, one after the other, so that their memory is not needed at the same time.
 
     Args:
@@ -149,7 +149,7 @@ def compare(
         keep: include the first run in the result.
     """
     numbered = counts or [1] * len(inputs)
-    ran: list[Ran] = []
+    ran: list[StreamRun] = []
     refused: SimulationError | None = None
     informative = np.zeros(len(content.outputs), np.int64)
 
@@ -159,41 +159,41 @@ def compare(
             if row >= rows and informative.min(initial=_INFORMATIVE) >= _INFORMATIVE:
                 break
             given = integers_for(inputs, numbered, seed, row)
-            ran.append(Ran(given, simulator.run(content, given)))
+            ran.append(StreamRun(given, simulator.run(content, given)))
             informative += [_inside(array) for array in ran[-1].outputs]
         del simulator
         release()
     except NotModelledError as error:
-        return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
+        return StreamProof(ProofOutcome.UNKNOWN, error.what.rstrip("."))
     except SimulationError as error:
         refused = error
     except MicroNpuError as error:  # the simulator is not available
-        return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
+        return StreamProof(ProofOutcome.UNKNOWN, error.what.rstrip("."))
     try:
         kernels = TosaProgram if model[4:8] == tosa_executor.IDENTIFIER else LiteRtProgram
         graph = kernels(model, Mode.REFERENCE, len(content.inputs), len(content.outputs))
     except MicroNpuError as error:  # an operator that the host's kernels refuse
-        return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
+        return StreamProof(ProofOutcome.UNKNOWN, error.what.rstrip("."))
     if refused is not None:
         early = refused.offset if isinstance(refused, TooEarlyError) else None
-        return Proof(Outcome.DIFFERENT, refused.what.rstrip("."), early)
-    return _against(graph, ran) or Proof(Outcome.EQUAL, ran=ran[0] if keep else None)
+        return StreamProof(ProofOutcome.DIFFERENT, refused.what.rstrip("."), early)
+    return _against(graph, ran) or StreamProof(ProofOutcome.EQUAL, ran=ran[0] if keep else None)
 
 
-def _against(graph: TosaProgram | LiteRtProgram, ran: Sequence[Ran]) -> Proof | None:
+def _against(graph: TosaProgram | LiteRtProgram, ran: Sequence[StreamRun]) -> StreamProof | None:
     """Compare the runs with the host's kernels; return None if all outputs are equal."""
     for given, ours in ((r.inputs, r.outputs) for r in ran):
         theirs = [np.empty(array.shape, array.dtype) for array in ours]
         try:
             graph.run([_buffer(g) for g in given], [_buffer(t, s) for t, s in zip(theirs, _types(graph), strict=True)])
         except MicroNpuError as error:
-            return Proof(Outcome.UNKNOWN, error.what.rstrip("."))
+            return StreamProof(ProofOutcome.UNKNOWN, error.what.rstrip("."))
         for number, (a, b) in enumerate(zip(ours, theirs, strict=True)):
             wrong = int((a != b).sum())
             if wrong:
                 steps = int(np.abs(a.astype(np.int64) - b.astype(np.int64)).max())
                 detail = f"{wrong:,} of {a.size:,} values of output {number} differ, by up to {steps:,}"
-                return Proof(Outcome.DIFFERENT, detail)
+                return StreamProof(ProofOutcome.DIFFERENT, detail)
     return None
 
 

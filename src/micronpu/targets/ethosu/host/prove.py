@@ -19,7 +19,7 @@ from micronpu.targets.ethosu.stream.commands import made_to_wait
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram
 
 if TYPE_CHECKING:
-    from micronpu.targets.ethosu.host.proof import Ran
+    from micronpu.targets.ethosu.host.proof import StreamRun
 
 RULE = "stream_computes_graph"
 SENTENCE = "The command stream that Vela makes of the operator computes what the operator means."
@@ -51,7 +51,7 @@ class Checked:
     objection: str = ""
     unproved: str = ""
     waiting: int = 0
-    ran: Ran | None = None
+    ran: StreamRun | None = None
 
 
 Check = Callable[[Graph, Emitted, VelaProgram], Checked]
@@ -63,7 +63,7 @@ def check_of(spec: EthosUOptions) -> Check:
 
     def check(graph: Graph, emitted: Emitted, program: VelaProgram) -> Checked:
         from micronpu.targets.ethosu.faster import may_pay
-        from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, Outcome, compare, is_large, macs_of
+        from micronpu.targets.ethosu.host.proof import MOST_ROWS, ROWS, ProofOutcome, compare, is_large, macs_of
 
         inputs = [(t.shape, t.type.dtype.numpy) for t in graph.inputs]
         counts = [rows_numbered(graph, t) for t in graph.inputs]
@@ -82,7 +82,7 @@ def check_of(spec: EthosUOptions) -> Check:
             if later is None or waiting == _MOST_WAITING:
                 break
             program, waiting = replace(program, commands=later), waiting + 1
-        if found.outcome is Outcome.DIFFERENT:
+        if found.outcome is ProofOutcome.DIFFERENT:
             return Checked(program, f"Vela's program computes another result: {found.detail}.", "", waiting)
         return Checked(program, "", found.detail, waiting, found.ran)
 

@@ -124,7 +124,7 @@ class Bytes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Operation:
+class SimulatedOperation:
     """One executed operation of a stream.
 
     Attributes:
@@ -151,7 +151,7 @@ class Operation:
     writes: tuple[Bytes, ...] = ()
 
 
-Watcher = Callable[[Operation], None]
+Watcher = Callable[[SimulatedOperation], None]
 
 _lock = threading.Lock()
 _library: ctypes.CDLL | None = None
@@ -434,7 +434,7 @@ def _place(tensor: VelaIO, memories: Mapping[int, npt.NDArray[np.uint8]], name: 
     return memory[tensor.address : tensor.address + size]
 
 
-def _operation(o: Any, memories: Sequence[Array], accesses: bool) -> Operation:
+def _operation(o: Any, memories: Sequence[Array], accesses: bool) -> SimulatedOperation:
     ofm = o.ofm
     value: Array | None = None
     shape = tuple(ofm.shape)
@@ -442,7 +442,7 @@ def _operation(o: Any, memories: Sequence[Array], accesses: bool) -> Operation:
         shape = ()
     elif 0 <= ofm.region < len(memories):
         value = _read(memories[ofm.region], ofm)
-    found = Operation(o.index, o.offset, o.name.decode(), o.work, ofm.region, ofm.address, shape, value)
+    found = SimulatedOperation(o.index, o.offset, o.name.decode(), o.work, ofm.region, ofm.address, shape, value)
     if not accesses:  # profiles and checks do not need thousands of ranges
         return found
     reads = tuple(Bytes(r.region, r.offset, r.size) for r in o.reads[: o.num_reads])

@@ -19,7 +19,7 @@ from micronpu.targets.ethosu.schedule.operations import (
     SOURCE_REGION,
     TARGET,
     TARGET_REGION,
-    Access,
+    OperationAccess,
     is_indexed,
     parts_of,
     region_of,
@@ -44,7 +44,7 @@ _AXES = ((0, 1, 2), (1, 0, 2), (0, 2, 1), (1, 2, 0), (0, 1, 2), (0, 1, 2), (2, 0
 _INDICES, _INDEX_REGION, _INDEX_BYTES, _INDEX_SKIP = 0x37, 0x134, 4, 0x39
 
 
-def accesses_of(actions: Sequence[Action], family: str) -> list[Access]:
+def accesses_of(actions: Sequence[Action], family: str) -> list[OperationAccess]:
     """Accesses of each operation of a stream in order, transfers included, for any input data."""
     return [
         with_all_rows(action, _transferred(action, family) if action.is_transfer else _computed(action, family))
@@ -53,7 +53,7 @@ def accesses_of(actions: Sequence[Action], family: str) -> list[Access]:
     ]
 
 
-def _computed(action: Action, family: str) -> Access:
+def _computed(action: Action, family: str) -> OperationAccess:
     result = Result.of(action, family)
     reads = [_bytes_of(action, m, family) for m in inputs_of(action, family, result)]
     parts = [(region_of(action, p.region), p.address, p.length) for p in parts_of(action, family)]
@@ -66,7 +66,7 @@ def _computed(action: Action, family: str) -> Access:
         axes = _AXES[action.number(0x114) >> 11 & 7] if family == "u85" else _AXES[0]
         stored = Map(OUTPUT, shape[axes[0]], shape[axes[1]], shape[axes[2]], result.element_bytes, result.bricks)
         writes = _bytes_of(action, stored, family)
-    return Access(result.work(action), Ranges.of_rows(np.concatenate(reads)), Ranges.of_rows(writes))
+    return OperationAccess(result.work(action), Ranges.of_rows(np.concatenate(reads)), Ranges.of_rows(writes))
 
 
 def _bytes_of(action: Action, area: Map, family: str) -> _Rows:
@@ -118,7 +118,7 @@ def _table(action: Action, result: Result, family: str) -> Iterator[tuple[int, i
         yield _TABLES, (kind - 16) * _SLOT, _TABLE_SIZES[result.element_bytes]
 
 
-def _transferred(action: Action, family: str) -> Access:
+def _transferred(action: Action, family: str) -> OperationAccess:
     codes = SOURCE_REGION, TARGET_REGION
     modes = [action.number(code) >> 9 & 3 for code in codes]
     mode = modes[0] if family == "u85" else max(modes)
@@ -143,4 +143,4 @@ def _transferred(action: Action, family: str) -> Access:
         size = rows * _INDEX_BYTES
         found[0] += [(region, at + j * (size + skip), size) for j in range(planes)]
     reads, writes = (Ranges.of_rows(np.array(spans, np.int64).reshape(-1, 3)) for spans in found)
-    return Access(length * rows * planes, reads, writes)
+    return OperationAccess(length * rows * planes, reads, writes)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from micronpu.targets.ethosu.schedule.engines import Engines, Memories, Work
+from micronpu.targets.ethosu.schedule.engines import Engines, EngineWork, Memories
 from micronpu.targets.ethosu.schedule.operations import cycles_of
 from micronpu.targets.ethosu.schedule.ranges import Ranges
 from micronpu.targets.ethosu.schedule.space import GRAIN, Space
@@ -47,7 +47,7 @@ class Slot:
 
     action: Action
     before: tuple[Action, ...]
-    work: Work
+    work: EngineWork
     place: int
     source: int
     reads: Ranges
@@ -85,7 +85,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Transfer:
     """A transfer.
 
     Attributes:
@@ -111,7 +111,7 @@ class Arrangement:
         cycles: of the whole, without waits that are unknown until the commands are written.
     """
 
-    pieces: dict[int, list[Piece]]
+    pieces: dict[int, list[Transfer]]
     loads: dict[int, Load]
     cycles: int = 0
 
@@ -221,7 +221,7 @@ class _Arranging:
         for begin, length in load.weights.segments:
             first, last = max(load.moved, before), min(end, before + length)
             if first < last:
-                piece = Piece(load, begin + first - before, load.address + first, last - first)
+                piece = Transfer(load, begin + first - before, load.address + first, last - first)
                 self._found.pieces.setdefault(now, []).append(piece)
                 self._engines.transfer(self._memories.transfer(piece.length))
             before += length

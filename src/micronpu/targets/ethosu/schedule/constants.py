@@ -15,7 +15,7 @@ from micronpu.targets.ethosu.schedule.operations import (
     SCALE_REGION,
     SOURCE,
     SOURCE_REGION,
-    Part,
+    ConstantStream,
     is_indexed,
     parts_of,
     region_of,
@@ -149,7 +149,7 @@ Layer = tuple[int, int, tuple[int, ...], tuple[bytes, ...], tuple[int, ...]]
 
 def layers_of(
     actions: Sequence[Action], constants: bytes, family: str
-) -> Iterator[tuple[int, Layer, Ordered, list[tuple[Part, int]]]]:
+) -> Iterator[tuple[int, Layer, Ordered, list[tuple[ConstantStream, int]]]]:
     """Operations with weights: number, key of equal weights, the weights, and their addresses."""
     for number, weights in sorted(weights_of(actions, family).weights.items()):
         action = actions[number]

@@ -64,7 +64,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Work:
+class EngineWork:
     """Cost of an operation by part of the machine, in cycles.
 
     Attributes:
@@ -86,7 +86,7 @@ class Work:
         return math.ceil(max(self.arithmetic, self.feature_maps)), math.ceil(self.weight_bytes / memories.stored_rate)
 
 
-NOTHING = Work()
+NOTHING = EngineWork()
 
 
 @dataclass

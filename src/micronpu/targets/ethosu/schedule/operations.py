@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from micronpu.targets.ethosu.schedule.engines import NOTHING, Engines, Memories, Work
+from micronpu.targets.ethosu.schedule.engines import NOTHING, Engines, EngineWork, Memories
 from micronpu.targets.ethosu.schedule.ranges import Ranges
 from micronpu.targets.ethosu.schedule.stream import (
     CONVOLUTION,
@@ -35,7 +35,7 @@ COUNT = 15
 
 
 @dataclass(frozen=True)
-class Part:
+class ConstantStream:
     """A stream of weights or scales that an operation reads.
 
     Attributes:
@@ -51,7 +51,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Access:
+class OperationAccess:
     """Memory accesses of an operation.
 
     Attributes:
@@ -78,14 +78,15 @@ _PARTS = {
 """Codes of the registers of address, length and region of the weights and scales of an operation."""
 
 
-def parts_of(action: Action, family: str) -> tuple[Part, ...]:
+def parts_of(action: Action, family: str) -> tuple[ConstantStream, ...]:
     """The weights and scales of an operation; () if it has none."""
     if action.code not in (CONVOLUTION, DEPTHWISE):
         return ()
     if family == "u85" and action.code == CONVOLUTION and action.parameter & _OF_IFM2:
         return ()
     found = (
-        Part(base, region, action.address(base), action.address(length)) for base, length, region in _PARTS[family]
+        ConstantStream(base, region, action.address(base), action.address(length))
+        for base, length, region in _PARTS[family]
     )
     return tuple(part for part in found if part.length)
 
@@ -112,12 +113,12 @@ def tables_of(actions: Sequence[Action]) -> Ranges:
     return Ranges(span for action in actions if is_indexed(action) for span in _rows(action, *_SOURCE_ROWS))
 
 
-def with_all_rows(action: Action, access: Access) -> Access:
+def with_all_rows(action: Action, access: OperationAccess) -> OperationAccess:
     """Bytes that an operation may read and write for any data: an indexed transfer may access any row of its table."""
     if not is_indexed(action):
         return access
     source, target = (_rows(action, *codes) for codes in (_SOURCE_ROWS, _TARGET_ROWS))
-    return Access(access.work, access.reads | source, access.writes | target)
+    return OperationAccess(access.work, access.reads | source, access.writes | target)
 
 
 def _rows(action: Action, region: int, base: int, stride: int, plane: int) -> Ranges:
@@ -131,7 +132,7 @@ def _rows(action: Action, region: int, base: int, stride: int, plane: int) -> Ra
     return Ranges([(number & _REGION, begin, begin + size + action.address(LENGTH))])
 
 
-def shares(actions: Sequence[Action], places: Sequence[int], accesses: Sequence[Access]) -> list[float]:
+def shares(actions: Sequence[Action], places: Sequence[int], accesses: Sequence[OperationAccess]) -> list[float]:
     """Share of its layer's work for each operation; 0 for a transfer.
 
     Args:
@@ -149,9 +150,9 @@ def shares(actions: Sequence[Action], places: Sequence[int], accesses: Sequence[
     ]
 
 
-def part_of(work: Work, share: float) -> Work:
+def part_of(work: EngineWork, share: float) -> EngineWork:
     """Cost of a share of a layer."""
-    return Work(work.arithmetic * share, work.feature_maps * share, work.weight_bytes * share)
+    return EngineWork(work.arithmetic * share, work.feature_maps * share, work.weight_bytes * share)
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class Timed:
     spans: tuple[tuple[int, int], ...]
 
 
-def timed(actions: Sequence[Action], works: Mapping[int, Work], memories: Memories, family: str) -> Timed:
+def timed(actions: Sequence[Action], works: Mapping[int, EngineWork], memories: Memories, family: str) -> Timed:
     """Simulate when each operation of a stream starts and ends.
 
     Args:
@@ -190,7 +191,7 @@ def timed(actions: Sequence[Action], works: Mapping[int, Work], memories: Memori
     return Timed(engines.end, spans)
 
 
-def run(engines: Engines, action: Action, work: Work, memories: Memories, family: str) -> None:
+def run(engines: Engines, action: Action, work: EngineWork, memories: Memories, family: str) -> None:
     """Run an operation on the engines."""
     if parts_of(action, family) and region_of(action, WEIGHT_REGION) == CONSTANTS:
         engines.kernel(*work.direct(memories))

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from micronpu.targets.ethosu.io import VelaIO
 from micronpu.targets.ethosu.schedule.accesses import accesses_of
-from micronpu.targets.ethosu.schedule.arrange import Arrangement, Piece, Slot, arranged
-from micronpu.targets.ethosu.schedule.engines import NOTHING, Memories, Work
+from micronpu.targets.ethosu.schedule.arrange import Arrangement, Slot, Transfer, arranged
+from micronpu.targets.ethosu.schedule.engines import NOTHING, EngineWork, Memories
 from micronpu.targets.ethosu.schedule.hazards import Order
 from micronpu.targets.ethosu.schedule.operations import (
     CONSTANTS,
@@ -27,7 +27,7 @@ from micronpu.targets.ethosu.schedule.operations import (
     SOURCE_REGION,
     TARGET,
     TARGET_REGION,
-    Access,
+    OperationAccess,
     Timed,
     part_of,
     shares,
@@ -85,7 +85,11 @@ def analysed(program: VelaProgram, family: str, memories: Memories) -> Analysed:
 
 
 def _slots(
-    program: VelaProgram, actions: Sequence[Action], accesses: Sequence[Access], works: Mapping[int, Work], family: str
+    program: VelaProgram,
+    actions: Sequence[Action],
+    accesses: Sequence[OperationAccess],
+    works: Mapping[int, EngineWork],
+    family: str,
 ) -> tuple[tuple[Slot, ...], tuple[Action, ...]]:
     found = weights_of(actions, family)
     slots: list[Slot] = []
@@ -208,7 +212,7 @@ class _Written:
         self._slots = found.slots
         self._order = Order(found.family)
         self.actions: list[Action] = []
-        self.works: dict[int, Work] = {}
+        self.works: dict[int, EngineWork] = {}
         self.places: list[int] = []
         self.sources: list[int] = []
         settled: list[int] = [0]  # total number of transfers by number of transfers of the slots
@@ -229,7 +233,7 @@ class _Written:
                 settled.append(self._order.transfers)
         self.actions += found.last
 
-    def _transfer(self, piece: Piece) -> None:
+    def _transfer(self, piece: Transfer) -> None:
         first = self._slots[piece.load.users[0]]
         registers = {
             small(SOURCE_REGION): (CONSTANTS, None),

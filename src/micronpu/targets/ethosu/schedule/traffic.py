@@ -51,7 +51,7 @@ _SCALARS = {"u55": 0x80, "u65": 0x80, "u85": 0x08}
 
 
 @dataclass(frozen=True)
-class Moved:
+class RegionTraffic:
     """Bus traffic between the NPU and one region.
 
     Attributes:
@@ -64,8 +64,8 @@ class Moved:
     read_beats: int = 0
     written_beats: int = 0
 
-    def __add__(self, other: Moved) -> Moved:
-        return Moved(
+    def __add__(self, other: RegionTraffic) -> RegionTraffic:
+        return RegionTraffic(
             self.read + other.read,
             self.written + other.written,
             self.read_beats + other.read_beats,
@@ -77,7 +77,7 @@ class Moved:
         return self.read + self.written
 
 
-NONE = Moved()
+NONE = RegionTraffic()
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,13 @@ class Traffic:
         work: products, or elements if it computes no products.
     """
 
-    regions: Mapping[int, Moved] = field(default_factory=dict)
+    regions: Mapping[int, RegionTraffic] = field(default_factory=dict)
     work: int = 0
 
 
-def total(traffic: Sequence[Traffic]) -> dict[int, Moved]:
+def total(traffic: Sequence[Traffic]) -> dict[int, RegionTraffic]:
     """Sum of several operations, by region."""
-    found: dict[int, Moved] = {}
+    found: dict[int, RegionTraffic] = {}
     for one in traffic:
         for region, moved in one.regions.items():
             found[region] = found.get(region, NONE) + moved
@@ -131,9 +131,9 @@ def _moved(action: Action, family: str, port: int) -> Traffic:
     return Traffic(_by_region(counts), result.work(action))
 
 
-def _by_region(counts: Mapping[tuple[int, str], int]) -> dict[int, Moved]:
+def _by_region(counts: Mapping[tuple[int, str], int]) -> dict[int, RegionTraffic]:
     regions = dict.fromkeys(region for region, _ in counts)
-    return {r: Moved(**{kind: n for (region, kind), n in counts.items() if region == r}) for r in regions}
+    return {r: RegionTraffic(**{kind: n for (region, kind), n in counts.items() if region == r}) for r in regions}
 
 
 def _transfer(action: Action, port: int) -> Traffic:

@@ -11,7 +11,7 @@ from micronpu.targets.ethosu.schedule.operations import (
     SCRATCH,
     SOURCE,
     TARGET,
-    Part,
+    ConstantStream,
     brings_constants,
     parts_of,
     region_of,
@@ -33,7 +33,7 @@ class Weights:
     """
 
     segments: tuple[tuple[int, int], ...]
-    origins: tuple[tuple[Part, int], ...]
+    origins: tuple[tuple[ConstantStream, int], ...]
 
     @property
     def size(self) -> int:
@@ -51,7 +51,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Found:
+class StreamWeights:
     """The weights of a stream's operations.
 
     Attributes:
@@ -63,7 +63,7 @@ class Found:
     bringing: frozenset[int]
 
 
-def weights_of(actions: Sequence[Action], family: str) -> Found:
+def weights_of(actions: Sequence[Action], family: str) -> StreamWeights:
     """Find the origin of the weights of every operation.
 
     Excludes operations whose weights do not come from contiguous constants, and the transfers that they need.
@@ -89,13 +89,15 @@ def weights_of(actions: Sequence[Action], family: str) -> Found:
             users.setdefault(transfer, []).append(number)
     users.pop(-1, None)
     fixed = {number for numbers in users.values() if -1 in numbers for number in numbers}
-    return Found(
+    return StreamWeights(
         {number: weights for number, weights in found.items() if number not in fixed},
         frozenset(t for t, numbers in users.items() if not fixed.intersection(numbers)),
     )
 
 
-def _origin(action: Action, part: Part, brought: Sequence[tuple[int, int, int, int]]) -> tuple[int, int] | None:
+def _origin(
+    action: Action, part: ConstantStream, brought: Sequence[tuple[int, int, int, int]]
+) -> tuple[int, int] | None:
     """Offset of a part among the constants, and the transfer that copies it, -1 for none."""
     region = region_of(action, part.region)
     if region == CONSTANTS:

@@ -12,7 +12,7 @@ from micronpu.targets.ethosu.accelerators import clock_hz
 from micronpu.targets.ethosu.io import VelaIO
 from micronpu.targets.ethosu.kept import entry_of
 from micronpu.targets.ethosu.options import EthosUOptions
-from micronpu.targets.ethosu.schedule.engines import NOTHING, Work
+from micronpu.targets.ethosu.schedule.engines import NOTHING, EngineWork
 from micronpu.targets.ethosu.stream.commands import operation_offsets
 from micronpu.targets.ethosu.vela.process import VELA, WorkerEndedError
 
@@ -51,7 +51,7 @@ class LayerEstimate:
     npu_cycles: int = 0
     memory_cycles: Mapping[str, int] = field(default_factory=dict)
     staging_bytes: int = 0
-    work: Work = NOTHING
+    work: EngineWork = NOTHING
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def unpack_program(data: memoryview) -> VelaProgram:
     own, end = record["program"], record["commands"]
     for name in ("inputs", "outputs"):
         own[name] = tuple(VelaIO(tuple(shape), *rest) for shape, *rest in own[name])
-    own["layers"] = tuple(replace(LayerEstimate(*record), work=Work(*work)) for *record, work in own["layers"])
+    own["layers"] = tuple(replace(LayerEstimate(*record), work=EngineWork(*work)) for *record, work in own["layers"])
     own["sources"], own["places"] = tuple(own["sources"]), tuple(own["places"])
     return VelaProgram(commands=bytes(rest[:end]), constants=rest[end:], **own)
 
@@ -289,7 +289,7 @@ def _layers(tables: Mapping[str, Sequence[Sequence[str]]]) -> tuple[LayerEstimat
     )
 
 
-def _works(table: Sequence[Sequence[str]]) -> dict[str, Work]:
+def _works(table: Sequence[Sequence[str]]) -> dict[str, EngineWork]:
     """Cost of Vela's operations without the transfers of their weights, by identifier.
 
     An empty cell in the columns of a memory means zero.
@@ -307,5 +307,5 @@ def _works(table: Sequence[Sequence[str]]) -> dict[str, Work]:
             max((int(cell or 0) for name, cell in zip(header, row, strict=True) if name.endswith(end)), default=0)
             for end in ("Weights_read", "Scales_read")
         )
-        found[row[header.index("id")]] = Work(arithmetic, total(row, ("FeatureMap_ac",)), weights + scales)
+        found[row[header.index("id")]] = EngineWork(arithmetic, total(row, ("FeatureMap_ac",)), weights + scales)
     return found
