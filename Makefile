@@ -88,7 +88,7 @@ format: $(STAMP) ## sort imports, repair what can be repaired, format
 tables: $(STAMP) ## write the support tables in docs/ and the schema of reports anew
 	$(PY) -m tests.support_tables $(ARGS)
 	$(PY) -m tests.report_schema
-	$(PY) -m tests.rooms
+	$(PY) -m tests.layers
 	$(PY) -m tests.memory_tables
 
 docs: $(STAMP) ## check the prose and build the documentation site in build/site, strictly

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rooms import ROOT, SOURCE
+from tests.layers import ROOT, SOURCE
 
 SECONDS = 50.0
 """Of imports and tests; a test that has begun is finished."""
@@ -32,7 +32,7 @@ TESTS = ROOT / "tests"
 
 
 def module_of(path: Path) -> str:
-    """``micronpu.ops.distances`` of `src/micronpu/ops/distances.py`, ``tests.rooms`` of `tests/rooms.py`."""
+    """``micronpu.ops.distances`` of `src/micronpu/ops/distances.py`, ``tests.layers`` of `tests/layers.py`."""
     parts = path.relative_to(SOURCE.parent if path.is_relative_to(SOURCE) else ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import torch
-from tests.rooms import SOURCE, nodes
+from tests.layers import SOURCE, nodes
 
 MOST = {
     "advice": 37,

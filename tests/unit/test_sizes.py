@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.rooms import SOURCE, nodes
+from tests.layers import SOURCE, nodes
 
 MOST_LINES, MOST_LINES_OF_FUNCTION, MOST_PARAMETERS = 600, 60, 10
 

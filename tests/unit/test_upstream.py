@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.rooms import SOURCE, nodes
+from tests.layers import SOURCE, nodes
 
 PACKAGES = ("torch", "torchao", "executorch")
 
@@ -134,7 +134,7 @@ def secrets(text: str | Path) -> Iterator[tuple[int, str]]:
                     yield node.lineno, f"{ast.unparse(node.func)}({keyword.arg}=)"
 
 
-def test_no_room_but_one_uses_what_is_private() -> None:
+def test_no_other_package_uses_private_names() -> None:
     found = [f"{path.relative_to(SOURCE)}:{line}: {name}" for path in files() for line, name in secrets(path)]
     assert not found, found
 

@@ -197,7 +197,7 @@ class Writer(AtenArguments, Protocol):
         """Multiply a value by a number that is 0 or 1; the product keeps the value's qparams."""
 
     def with_qparams(self, x: Float, quantization: Any) -> Float:
-        """Give x the fixed qparams of an annotation rule (`micronpu.ir.op.Quantization`) regardless of calibration."""
+        """Give x the fixed qparams of a rule (`micronpu.ir.op.QuantizationRule`) regardless of calibration."""
 
     def number(self, x: Float) -> Float | None:
         """Return the number that `decided` converted to a decision; None for other values."""

@@ -96,7 +96,8 @@ class Border:
         tensor: type, shape, and order of axes in memory.
         scale, zero_point: ``real = scale * (integer - zero_point)``; None if the elements are not quantized or the file
             does not record it.
-        qparams: scale, zero point and limits with which the program quantizes a float input or dequantizes a float output.
+        qparams: scale, zero point and limits with which the program quantizes a float input or dequantizes a float
+            output.
     """
 
     name: str

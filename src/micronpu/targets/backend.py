@@ -67,7 +67,7 @@ class Backend(ABC):
         name: in chip files and the registry, such as "ethos-u".
         title: for people, with its article where a sentence needs one: "Ethos-U".
         usual: default silicon, as in recipes.
-        backend: name of the delegate in the runtime's registry; "" for a backend that delegates nothing.
+        backend_id: name of the delegate in the runtime's registry; "" for a backend that delegates nothing.
         packages: optional packages that affect a program's bytes if they are installed.
         tools: distributions that make its payloads; their versions are recorded in a deployed folder.
         sparse: its NPUs that compute sparse layers in half the cycles, for people; "" for none.

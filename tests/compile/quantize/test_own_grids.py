@@ -104,7 +104,7 @@ def test_what_is_joined_with_a_clamp_is_not_clipped():
     assert nearness(compiled(function), function) > 35
 
 
-def test_a_finer_grid_leaves_room_for_other_averages():
+def test_smaller_qparams_leave_range_for_other_averages():
     observer = FinerObserver(torch.int8, -128, 127, torch.per_tensor_affine, times=3.0, room=1.25)
     operand = FinerObserver(torch.int8, -128, 127, torch.per_tensor_affine, times=3.0, room=1.0)
     operand(torch.linspace(-10, 10, 1000))

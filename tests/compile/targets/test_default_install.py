@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.default_install import EXTRA
-from tests.rooms import SOURCE, tree
+from tests.layers import SOURCE, tree
 
 from micronpu.base.installed import requirements
 from micronpu.cli.doctor import examine

@@ -10,7 +10,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.rooms import SOURCE, nodes
+from tests.layers import SOURCE, nodes
 
 from micronpu.base import callers
 from micronpu.upstream.shim import SEEN

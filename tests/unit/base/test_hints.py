@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.rooms import SOURCE, nodes
+from tests.layers import SOURCE, nodes
 
 from micronpu.base import errors
 from micronpu.base.errors import MicroNpuError

@@ -170,7 +170,7 @@ def test_panels_name_options_that_there_are():
     assert len(named) == len(set(named)) and set(named) <= there and set(USUAL) <= there
 
 
-def test_help_of_many_options_leaves_room_for_words():
+def test_help_of_many_options_leaves_columns_for_words():
     """At 80 columns the text of each panel has 24 letters to a line."""
     panels = started("compile", "--help-all", COLUMNS="80").stdout.split("╭─ ")[1:]
     for panel in panels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from types import SimpleNamespace
 
-from tests.rooms import SOURCE, nodes
+from tests.layers import SOURCE, nodes
 
 from micronpu.frontend import facts
 from micronpu.frontend.facts import Fact

@@ -17,7 +17,7 @@ import pytest
 import torch
 from executorch.exir.dialects._ops import ops as _edge_ops  # noqa: F401  (registers dim_order_ops)
 from tests.cases import Case, all_cases, case, i8, q, w8
-from tests.rooms import SOURCE, tree
+from tests.layers import SOURCE, tree
 
 from micronpu.ir.lowering import LOWERINGS, add_lowering
 from micronpu.ir.op import Op, OutputQuantization, QuantizationRule, own_qparams, weighted

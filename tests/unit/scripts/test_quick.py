@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests import quick
-from tests.rooms import SOURCE
+from tests.layers import SOURCE
 
 KNOWN = quick.files()
 

@@ -65,7 +65,7 @@ class EthosUPartition(CompiledPartition):
         rewrites: number of operators by name of a cost-saving rewrite, see `micronpu.targets.ethosu.rewrites`.
         waiting: number of operations that Vela starts too early, and that were made to wait.
         trace: operators that the operations of the stream implement.
-        ahead: result of prefetching weights, or None if nothing was prefetched.
+        prefetch: result of prefetching weights, or None if nothing was prefetched.
         searched: result of the search for a faster program, or None if it was not requested.
         shares: True if several methods share its constants.
         beside: bytes of constants in the program outside of the payload, as far as they count for this partition.

@@ -225,7 +225,7 @@ def test_where_constants_and_tensors_share_a_memory_nothing_is_done(target: str)
 
 @pytest.mark.parametrize("room", [0, 1 << 15, 1 << 20])
 @pytest.mark.parametrize("target", ["ethos-u65-512", "alif-e8", "alif-e7"])
-def test_any_room_gives_the_same_integers(target: str, room: int) -> None:
+def test_any_memory_gives_the_same_integers(target: str, room: int) -> None:
     """Whether it pays or not; the two cores of a U65 read streams of their own."""
     modes = {"memory_mode": "Shared_Sram", "system_config": "Ethos_U65_Embedded"} if "u65" in target else {}
     part = part_of(compiled(target, prefetch=False, **modes))

@@ -118,7 +118,7 @@ def test_weights_go_where_it_pays() -> None:
         ({"max_sram_bytes": 0}, "nobody says how much SRAM there is"),
     ],
 )
-def test_weights_stay_where_there_is_no_room(options: dict[str, Any], why: str) -> None:
+def test_weights_stay_where_there_is_no_memory(options: dict[str, Any], why: str) -> None:
     auto, usual = found(weights="auto", **options), found(**options)
     assert auto.buffer == usual.buffer
     (note,) = (n for n in auto.report.notes if "they are in flash" in n)

@@ -1,6 +1,6 @@
-"""The rooms of `src/micronpu` in their order, and their table in docs/architecture.md.
+"""The packages of `src/micronpu` in the order of their layers, and their table in docs/architecture.md.
 
-python -m tests.rooms      # writes the table anew
+python -m tests.layers      # writes the table anew
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "micronpu"
 PAGE = ROOT / "docs" / "architecture.md"
-BEGIN, END = "<!-- rooms: made by `python -m tests.rooms` -->", "<!-- end of rooms -->"
+BEGIN, END = "<!-- packages: made by `python -m tests.layers` -->", "<!-- end of packages -->"
 
-ROOMS = (
+LAYERS = (
     ("base",),
     ("upstream",),
     ("ir",),
@@ -42,7 +42,7 @@ ROOMS = (
     ("testing",),
     ("cli",),
 )
-"""From the ground up; those on one floor import nothing of each other."""
+"""From the bottom up; packages of one layer do not import each other."""
 
 
 @functools.cache
@@ -57,17 +57,19 @@ def nodes(path: Path) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(tree(path)))
 
 
-def sentence(room: str) -> str:
-    """What a room says of itself, in its first sentence."""
-    path = SOURCE / room / "__init__.py" if (SOURCE / room).is_dir() else SOURCE / f"{room}.py"
+def sentence(package: str) -> str:
+    """Return the first sentence of a package's docstring."""
+    path = SOURCE / package / "__init__.py" if (SOURCE / package).is_dir() else SOURCE / f"{package}.py"
     text = ast.get_docstring(tree(path)) or ""
     return " ".join(text.split("\n\n")[0].split()).replace("``", "`")
 
 
 def table() -> str:
     """The table of the page."""
-    named = [(room, sentence(room)) for floor in ROOMS for room in floor if room != "__init__"]
-    return "\n".join([BEGIN, "| room | |", "|---|---|", *(f"| `{room}` | {text} |" for room, text in named), END])
+    named = [(package, sentence(package)) for layer in LAYERS for package in layer if package != "__init__"]
+    return "\n".join(
+        [BEGIN, "| package | |", "|---|---|", *(f"| `{package}` | {text} |" for package, text in named), END]
+    )
 
 
 def page_with_table(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Imports go down only, and never in a circle: the order of the rooms of `src/micronpu`, stated once."""
+"""Imports go down only, and never in a circle: the order of the packages of `src/micronpu`, stated once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.rooms import PAGE, ROOMS, SOURCE, nodes, page_with_table, tree
+from tests.layers import LAYERS, PAGE, SOURCE, nodes, page_with_table, tree
 
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Upward imports that stay, (module, module) with the reason; at most three."""
@@ -24,7 +24,8 @@ def imports(path: Path) -> list[tuple[str, int]]:
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module == "micronpu":
             found += [
-                (f"micronpu.{alias.name}" if is_room(alias.name) else "micronpu", node.lineno) for alias in node.names
+                (f"micronpu.{alias.name}" if is_package(alias.name) else "micronpu", node.lineno)
+                for alias in node.names
             ]
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.append((node.module, node.lineno))
@@ -32,13 +33,13 @@ def imports(path: Path) -> list[tuple[str, int]]:
     return [(name.removeprefix("micronpu."), line) for name, line in ours if name.startswith("micronpu.")]
 
 
-def is_room(name: str) -> bool:
-    return any(name in rooms for rooms in ROOMS)
+def is_package(name: str) -> bool:
+    return any(name in packages for packages in LAYERS)
 
 
-def floor(module: str) -> int:
-    room = module.split(".")[0]
-    return next((i for i, rooms in enumerate(ROOMS) if room in rooms), -1)
+def layer_of(module: str) -> int:
+    package = module.split(".")[0]
+    return next((i for i, packages in enumerate(LAYERS) if package in packages), -1)
 
 
 def upward() -> list[str]:
@@ -46,16 +47,16 @@ def upward() -> list[str]:
     for path in sorted(p for p in SOURCE.rglob("*.py*") if p.suffix in (".py", ".pyi")):
         module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
         for name, line in imports(path):
-            here, there = floor(module), floor(name)
-            same_room = module.split(".")[0] == name.split(".")[0]
-            if (there > here or (there == here and not same_room)) and (module, name) not in EXCEPTIONS:
+            here, there = layer_of(module), layer_of(name)
+            same_package = module.split(".")[0] == name.split(".")[0]
+            if (there > here or (there == here and not same_package)) and (module, name) not in EXCEPTIONS:
                 wrong.append(f"{module}:{line} imports {name}")
     return wrong
 
 
-def test_every_module_is_in_a_room() -> None:
-    rooms = {p.stem if p.is_file() else p.name for p in SOURCE.iterdir() if not p.name.startswith("__py")}
-    assert rooms - {"py"} == {room for rooms in ROOMS for room in rooms}
+def test_every_module_is_in_a_package() -> None:
+    packages = {p.stem if p.is_file() else p.name for p in SOURCE.iterdir() if not p.name.startswith("__py")}
+    assert packages - {"py"} == {package for packages in LAYERS for package in packages}
 
 
 def test_imports_go_down_only() -> None:
@@ -69,13 +70,13 @@ def test_no_exception_is_left_over() -> None:
         assert reason and name in {found for found, _ in imports(modules[module])}
 
 
-def test_the_page_names_every_room_in_order() -> None:
+def test_the_page_names_every_package_in_order() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert page_with_table(text) == text, "python -m tests.rooms"
+    assert page_with_table(text) == text, "python -m tests.layers"
 
 
 FACES = {"__init__", "neutron", "ethosu", "cortexm", "compat", "recipes.__init__", "recipes.core_passes"}
-"""What users import a family by."""
+"""What users import a backend by."""
 
 KNOW_BACKENDS = {
     "targets": "each family's own folder",
@@ -83,7 +84,7 @@ KNOW_BACKENDS = {
     "upstream": "what others call theirs",
     "board": "docs/adr/0022: the parts of one vendor's boards",
 }
-"""Rooms that may name a family, with the reason."""
+"""Packages that may name a backend, with the reason."""
 
 BACKEND_WORDS = re.compile(r"ethos|neutron|cortex", re.IGNORECASE)
 
@@ -228,7 +229,7 @@ TEXTS = [*SOURCE.rglob("*.py"), *PAGES, *(ROOT / "docs").rglob("*.md"), *(ROOT /
 
 
 def is_there(dotted: str) -> bool:
-    """Whether there is a module or room of that name, or one that has the rest of it."""
+    """Whether there is a module or package of that name, or one that has the rest of it."""
     place = SOURCE
     for part in dotted.split(".")[1:]:
         if (place / part).is_dir():
