@@ -203,6 +203,9 @@ def test_semaphores_of_an_rtos(installation: Path, tmp_path: Path, monkeypatch: 
     assert re.fullmatch(r"[3-5] semaphores\nPASS: 4 vectors, 0 elements differ\n", done.output), done.output
     done = runner.run(folder, fault="hang")
     assert "FAIL: model: the NPU was not done within the time limit" in done.output and done.status == 1
+    assert "ethos-u55-128: still running" in done.line()
+    done = runner.run(folder, fault="bus")
+    assert done.status == 1 and "ethos-u55-128: bus abort" in done.line(), done.output
 
 
 @pytest.mark.slow
@@ -229,8 +232,12 @@ def test_runs_outputs_and_values(installation: Path, tmp_path: Path) -> None:
     assert all(len(rows) == 12 for rows in values) and len(floats) >= 4
     wanted = [np.arctan2(floats[i].astype(np.float64), floats[1 - i].astype(np.float64)) for i in (0, 1)]
     assert any(np.allclose(floats[2], rows, atol=1e-6) for rows in wanted)
-    (rows,) = read_log(done.output.encode(), "log").of(NPU)
-    assert (rows.times, rows.ticks) == (12, twice[0] + twice[1])
+    log = read_log(done.output.encode(), "log")
+    (rows,) = log.of(NPU)
+    assert (rows.times, rows.ticks) == (12, twice[0] + twice[1]) and log.chip == "corstone300"
+    # Weights are whole beats; of feature maps the board counts the least, and the report partial beats as well.
+    assert log.beats["AXI1_RD_DATA_BEAT_RECEIVED"] == program.report.bus["AXI1"].read_beats > 0
+    assert 0 < log.beats["AXI0_WR_DATA_BEAT_WRITTEN"] <= program.report.bus["AXI0"].written_beats
 
 
 @pytest.mark.slow

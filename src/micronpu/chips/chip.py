@@ -13,6 +13,7 @@ from micronpu.base.files import check_name, read_file
 from micronpu.base.parsing import parse_toml
 from micronpu.chips.core import find_core, runs_cmsis_nn
 from micronpu.chips.section import ChipSection
+from micronpu.report.texts import plural
 
 CMSIS_NN = "cmsis-nn"
 MEASURED = "measured"
@@ -164,6 +165,12 @@ class Chip:
         """Its name, and those of its targets."""
         return {self.name, *(name for entry in self.targets for name in (entry.name, *entry.aliases))}
 
+    @property
+    def measured(self) -> str:
+        """``measured on your board, 3 networks``, or ""."""
+        networks = self.npu.own.optional_integer(MEASURED) if self.npu is not None else None
+        return f"measured on your board, {plural(networks, 'network')}" if networks else ""
+
     def memory_for(self, role: str) -> Memory | None:
         """Return the memory that declares a role, or else the one with the default name; None without either."""
         claims = next((m for m in self.memories if m.role == role), None)
@@ -302,7 +309,7 @@ def load_measured(path: str | PathLike[str]) -> Chip:
         OptionError: it is none.
     """
     chip = load_chip(path)
-    if chip.npu is None or MEASURED not in chip.npu.own:
+    if not chip.measured:
         raise OptionError(
             f"The chip file {path} has no measurements: `{MEASURED}` in [npu] is missing.",
             hint=f"micronpu calibrate CHIP measurement.toml --report report.json -o {path}",

@@ -85,7 +85,7 @@ class Worker:
             if self._data is not None:
                 found = micronpu.evaluate(self._model.module, self._data, program, self._labels, metric=self._metric)
                 score = found.program.score.value if found.program.score is not None else None
-            return Candidate.of(target, activations, program.report, score, _what(target))
+            return Candidate.of(target, activations, program.report, score, _what(target, measured))
         except MicroNpuError as error:
             return failed(job, str(error))
 
@@ -225,9 +225,9 @@ def _late(seconds: float) -> str:
     return f"It was not compiled within {seconds:g} s. Try: --timeout {2 * seconds:g}"
 
 
-def _what(name: str) -> str:
+def _what(name: str, measurements: str | None) -> str:
     """Return core, NPU, clocks, memory and boards of a target, from its chip file, and the number of assumed values."""
-    from micronpu.chips import ACTIVATIONS
+    from micronpu.chips import ACTIVATIONS, load_chip
     from micronpu.targets.registry import find_target
 
     chip = find_target(name).chip
@@ -241,6 +241,7 @@ def _what(name: str) -> str:
     assumed = len(chip.npu.assumed) if chip.npu is not None else 0
     found = [", ".join(parts), f"{plural(assumed, 'figure')} assumed" if assumed else "all published"]
     found += [f"on {', '.join(chip.boards)}"] if chip.boards else []
+    found += filter(None, [(load_chip(measurements) if measurements else chip).measured])
     return "; ".join(found)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from micronpu.chips import MEASURED, Chip
-from micronpu.report.texts import plural
+from micronpu.chips import Chip
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,4 @@ def timing_of(chip: Chip | None) -> Timing:
         return usual
     low, high = (usual.low, usual.high) if band is None else band
     least, middle, most = usual.call_us if call is None else call
-    networks = chip.npu.own.optional_integer(MEASURED)
-    measured = f"measured on your board, {plural(networks, 'network')}" if networks else ""
-    return Timing(low, high, (least, middle, most), measured or "the band is the chip file's", measured)
+    return Timing(low, high, (least, middle, most), chip.measured or "the band is the chip file's", chip.measured)

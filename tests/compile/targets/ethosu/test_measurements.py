@@ -85,7 +85,7 @@ def test_compare_and_advise_say_it(measured: Path, tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     rows = [Worker(task).run((target, "int8")) for target in (TARGET, "ra8p1")]
     torch.set_num_threads(threads)
-    assert ["measured on your board, 3 networks" in row.basis for row in rows] == [True, False], rows
+    assert ["measured on your board, 3 networks" in row.what for row in rows] == [True, False], rows
     done = call(
         app, ["advise", f"{model}:net", "-t", TARGET, "--measurements", str(measured), "--quantization", "int8"]
     )
