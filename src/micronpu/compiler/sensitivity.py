@@ -19,7 +19,7 @@ from micronpu.frontend.program import is_compute
 from micronpu.frontend.states import states_of
 from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.running import Row
-from micronpu.quantize.unrounded import Layer, Unrounded, float_leaves, grid_limits
+from micronpu.quantize.unrounded import Layer, Unrounded, float_leaves, grid_limits, rounded
 
 _SATURATED = 6.5
 """Value from which its sigmoid is 0 or 1 to within half an LSB of int8."""
@@ -27,6 +27,8 @@ _SEVERAL = 4
 """Number of samples from which on a single one does not decide; of fewer, one often makes nearly all of the noise."""
 MOST_ORDERED = 64
 """Maximum number of values that are measured alone: those with the largest rounding noise."""
+_AT_ONCE = 16
+"""Values that are measured in one run of the samples: more of them would keep more outputs in memory."""
 _DOWN, _UP = 3.2, 1.03
 """NPU cycles per element for the conversion from int16 to int8, and from int8 to int16 (Vela's figures)."""
 
@@ -99,7 +101,11 @@ class Fidelity:
 
 
 def _peak(x: torch.Tensor) -> float:
-    return float(x.abs().nan_to_num(posinf=0.0).max()) if x.numel() else 0.0
+    if not x.numel():
+        return 0.0
+    low, high = map(float, x.aminmax())
+    is_finite = math.isfinite(low) and math.isfinite(high)
+    return max(-low, high) if is_finite else float(x.abs().nan_to_num(posinf=0.0).max())
 
 
 def _powers(exact: torch.Tensor, found: torch.Tensor) -> tuple[float, float]:
@@ -170,8 +176,26 @@ class Sensitivity:
     def alone(self, value: Value) -> float:
         """Return the noise that rounding one value adds, as a share of the signal."""
         if value.quantize not in self._alone:
-            self._alone[value.quantize] = self._noise({value.quantize: 0.0})
+            self._measure([value.quantize])
         return self._alone[value.quantize]
+
+    def _measure(self, nodes: Sequence[Node]) -> None:
+        """Measure the noise that the rounding of each node adds alone.
+
+        A network with states runs once for each; of any other, only what depends on the node is computed again.
+        """
+        if self._states.values:
+            self._alone |= {node: self._noise({node: 0.0}) for node in nodes}
+            return
+        for start in range(0, len(nodes), _AT_ONCE):
+            some = nodes[start : start + _AT_ONCE]
+            found: dict[Node, list[list[torch.Tensor]]] = {node: [] for node in some}
+            for row in itertools.chain.from_iterable(self._sequences):
+                exact = self._unrounded.exact(row)
+                for node in some:
+                    change = {node: rounded(node, exact[node])} if exact[node].is_floating_point() else {}
+                    found[node].append(self._unrounded.alone(exact, change))
+            self._alone |= {node: sum(Fidelity.of(self._exact, own).shares) for node, own in found.items()}
 
     def ordered(self) -> list[Value]:
         """Return the values with most noise alone, largest first; of many, only those with coarse rounding."""
@@ -179,6 +203,7 @@ class Sensitivity:
         if len(values) > MOST_ORDERED:
             own = self._coarseness()
             values = sorted(values, key=lambda v: -own.get(v.quantize, 0.0))[:MOST_ORDERED]
+        self._measure(list(dict.fromkeys(v.quantize for v in values if v.quantize not in self._alone)))
         return sorted(values, key=lambda v: -self.alone(v))
 
     def without(self, parts: Collection[str]) -> float:

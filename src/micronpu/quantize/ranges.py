@@ -175,12 +175,11 @@ class Place:
             if slope is None or not torch.isfinite(slope).all():
                 continue
             x, g = values[node.name].detach().flatten().double(), slope.flatten().double()
-            x, g = x[x != 0], g[x != 0]
             clipped, outside = _beyond(x, g, self._highs)
             high, self._outside_high = high + clipped, self._outside_high + outside
             clipped, outside = _beyond(-x, -g, -self._lows)
             low, self._outside_low = low + clipped, self._outside_low + outside
-            self._squares += float(g.square().sum())
+            self._squares += float(g[x != 0].square().sum())
         self._clipped_low.append(low)
         self._clipped_high.append(high)
 
@@ -223,6 +222,8 @@ def _towards_zero(end: float) -> torch.Tensor:
 def _beyond(x: torch.Tensor, g: torch.Tensor, bounds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return for each bound [S], falling: the sum of g (bound - x) over x above it, and that of g^2."""
     rising = bounds.flip(0)
+    counted = (x > rising[0]).nonzero().flatten()  # the others, usually half, are beyond no bound
+    x, g = x[counted], g[counted]
     place = torch.bucketize(x, rising)  # number of bounds below x
 
     def above(weights: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,11 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import OptionError
-from micronpu.compiler.sensitivity import Fidelity
+from micronpu.compiler.sensitivity import Fidelity, Sensitivity
+from micronpu.frontend.work import work_of
+from micronpu.neutron import NeutronQuantizer
+from micronpu.quantize.calibrate import calibrate_and_quantize
+from micronpu.quantize.unrounded import Unrounded
 
 
 def rows(*shape: int, count: int = 24) -> list[torch.Tensor]:
@@ -122,6 +126,23 @@ class Even(nn.Module):
         for layer in self.layers:
             x = nn.functional.leaky_relu(layer(x), 0.3) * 3 - x
         return x
+
+
+def test_noise_of_a_value_is_that_of_a_run_that_rounds_it_alone():
+    """Only what depends on a value is computed again."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.SiLU(), nn.Conv2d(8, 8, 3, groups=8), nn.Flatten(), nn.Linear(128, 4))
+    given = [(x,) for x in rows(1, 3, 8, 8, count=3)]
+    program = torch.export.export(net.eval(), given[0])
+    module = calibrate_and_quantize(program, given, NeutronQuantizer())
+    samples = [[row] for row in given]
+    sensitivity = Sensitivity(module, work_of(program.module()), samples, wide=True)
+    unrounded, exact = Unrounded(module), []
+    for row in given:
+        exact.append(unrounded.outputs(unrounded.exact(row)))
+    for value in sensitivity.ordered():
+        found = [unrounded.outputs(unrounded.exact(row, {value.quantize: 0.0})) for row in given]
+        assert sensitivity.alone(value) == sum(Fidelity.of(exact, found).shares) > 0
 
 
 def test_what_int8_cannot_do_in_the_time_is_said_with_what_can():
