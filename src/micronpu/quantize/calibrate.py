@@ -24,7 +24,7 @@ from micronpu.quantize import post_training
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.double import runnable
-from micronpu.quantize.far_values import clamp_far_values
+from micronpu.quantize.far_values import FarValues
 from micronpu.quantize.features import mark_standardisation
 from micronpu.quantize.joints import settle_joints
 from micronpu.quantize.kept import calibration_entry, pack_observers, unpack_observers
@@ -127,21 +127,35 @@ def calibrated(
             progress(sum(map(len, sequences)))
         return prepared
     with quiet(), torch.no_grad(), one_thread():
-        number = 0
+        number, far = 0, FarValues()
         with finite_values(prepared, lambda: number):
             runs = runnable(prepared, _first(states, sequences))
             for sequence in sequences:
                 calls = run_sequence(runs, states, sequence)
                 for _ in sequence:
-                    run_call(number, lambda: next(calls))  # noqa: B023
+                    with far.noted(runs) if number == 0 else contextlib.nullcontext():
+                        run_call(number, lambda: next(calls))  # noqa: B023
                     number += 1
                     if progress is not None:
                         progress(number)
-        clamp_far_values(runs, states, sequences)
+        with unobserved(runs):
+            far.clamp(lambda run: _repeated(functools.partial(run, runs), states, sequences))
     if entry is not None:
         entry.write(pack_observers(prepared))
     _end(prepared)
     return prepared
+
+
+def _repeated(
+    run: Callable[..., Any], states: States, sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]]
+) -> Iterator[Any]:
+    """Run all calls of a lifted module; yield the results of each, with its states."""
+    for sequence in sequences:
+        values = states.initial
+        for row in sequence:
+            found = run(*row, *values)
+            values = tuple(found[len(found) - len(values) :]) if values else ()
+            yield found
 
 
 def _end(prepared: GraphModule) -> None:

@@ -7,18 +7,18 @@ end; if all results stay the same, they may saturate there in the quantized prog
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.frontend.constants import constant_nodes
-from micronpu.frontend.states import States
 from micronpu.quantize.floats import called
 from micronpu.quantize.joints import PartObserver
-from micronpu.quantize.loops import unobserved
 from micronpu.quantize.observing import FARTHEST_BEYOND, RangeObserver
 from micronpu.upstream.torch import tree_leaves
 
@@ -49,13 +49,12 @@ class _Range:
         self.ends: tuple[float, float] | None = None
         self._is_computed = self._is_given = False
 
-    def find_gap(self, place: Node, x: torch.Tensor) -> torch.Tensor:
+    def find_gap(self, x: torch.Tensor) -> None:
         """Set the limit where the magnitudes of values have a gap below the largest."""
         sizes = x.abs()
         most = float(sizes.max()) if x.numel() else 0.0
         if 0 < most < math.inf and not ((sizes >= most / 2 / _GAP) & (sizes < most / 2)).any():
             self.limit = max(self.limit, most / 2)
-        return x
 
     def note(self, place: Node, x: torch.Tensor) -> torch.Tensor:
         """Widen the range of the other values, and note where far ones come from."""
@@ -111,27 +110,60 @@ class _Run(Interpreter):
         return called(n, args, kwargs) if n.op == "call_function" else super().run_node(n)
 
 
-def clamp_far_values(module: GraphModule, states: States, sequences: Sequence[Sequence[tuple[Any, ...]]]) -> None:
-    """Narrow the ranges of a calibrated module, in place.
+class FarValues:
+    """Ranges with far values in calibrated modules: of one, or of the methods of a program, which share observers."""
 
-    Args:
-        module: with observers, as it was run for calibration.
-        sequences: the calibration data.
-    """
+    def __init__(self) -> None:
+        self._ranges: dict[Node, _Range] = {}
+        self._by_observer: dict[RangeObserver, _Range] = {}
+        self._parts: dict[PartObserver, _Range] = {}
 
-    def results(show: Callable[..., torch.Tensor]) -> Iterator[list[Any]]:
-        run = _Run(module, ranges, show)
-        for sequence in sequences:
-            values = states.initial
-            for row in sequence:
-                found = run.run(*row, *values)
-                values = tuple(found[len(found) - len(values) :]) if values else ()
+    @contextlib.contextmanager
+    def noted(self, module: GraphModule) -> Iterator[None]:
+        """Note where values have a gap in the first call of a module."""
+        observers = self._add(module)
+        handles = [o.register_forward_pre_hook(functools.partial(_find_gap, r)) for o, r in observers.items()]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _add(self, module: GraphModule) -> dict[RangeObserver, _Range]:
+        """Add the observed activations of a module; return their observers."""
+        constants = constant_nodes(module)
+        ranges: dict[Node, _Range] = {}
+        observers: dict[RangeObserver, _Range] = {}
+        for node in module.graph.find_nodes(op="call_module"):
+            observer = module.get_submodule(str(node.target))
+            if isinstance(observer, RangeObserver):
+                is_part = isinstance(observer, PartObserver)
+                whole = observer.whole if is_part else observer
+                observers[observer] = ranges[node] = self._by_observer.setdefault(whole, _Range(whole))
+                ranges[node].observed.add(node)
+                if is_part:
+                    self._parts[observer] = ranges[node]
+        read = {found for place, found in ranges.items() if place.args[0] not in constants}
+        self._ranges |= {place: found for place, found in ranges.items() if found in read}
+        return observers
+
+    def clamp(self, calls: Callable[[Callable[..., Any]], Iterator[Any]]) -> None:
+        """Narrow the ranges, in place.
+
+        Args:
+            calls: repeats the calibration with a function that runs a module, and yields the results of each call.
+        """
+        ranges = {place: found for place, found in self._ranges.items() if found.limit}
+
+        def results(show: Callable[..., torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+            runs: dict[GraphModule, _Run] = {}
+
+            def run(module: GraphModule, *given: Any) -> Any:
+                return runs.setdefault(module, _Run(module, ranges, show)).run(*given)
+
+            for found in calls(run):
                 yield [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
 
-    ranges = _ranges(module)
-    with torch.no_grad(), unobserved(module):
-        next(results(_Range.find_gap), None)
-        ranges = {place: found for place, found in ranges.items() if found.limit}
         if not ranges:
             return
         wanted = []
@@ -139,34 +171,22 @@ def clamp_far_values(module: GraphModule, states: States, sequences: Sequence[Se
             wanted.append(found)
             if not any(r.has_gap(max(-r.low, r.high)) for r in ranges.values()):
                 return
-        for candidate in list(dict.fromkeys(ranges.values()))[:_MOST]:
+        every = list(dict.fromkeys(ranges.values()))
+        for candidate in every[:_MOST]:
             for ends in candidate.trials():
                 candidate.ends = ends
                 if all(map(_are_same, results(_Range.clamp), wanted)):
                     break
             else:
                 candidate.ends = None
-    for place, one in ranges.items():
-        observer = module.get_submodule(str(place.target))
-        if isinstance(observer, PartObserver):
-            one.settle(observer.own)
-    for one in dict.fromkeys(ranges.values()):
-        one.settle(one.observer)
+        for part, whole in self._parts.items():
+            whole.settle(part.own)
+        for one in every:
+            one.settle(one.observer)
 
 
-def _ranges(module: GraphModule) -> dict[Node, _Range]:
-    """Return the range of each observed activation."""
-    constants = constant_nodes(module)
-    found: dict[RangeObserver, _Range] = {}
-    ranges: dict[Node, _Range] = {}
-    for node in module.graph.find_nodes(op="call_module"):
-        observer = module.get_submodule(str(node.target))
-        if isinstance(observer, RangeObserver):
-            whole = observer.whole if isinstance(observer, PartObserver) else observer
-            ranges[node] = found.setdefault(whole, _Range(whole))
-            ranges[node].observed.add(node)
-    read = {found_range for place, found_range in ranges.items() if place.args[0] not in constants}
-    return {place: found_range for place, found_range in ranges.items() if found_range in read}
+def _find_gap(found: _Range, observer: torch.nn.Module, values: tuple[Any, ...]) -> None:
+    found.find_gap(values[0])
 
 
 def _are_same(found: list[Any], wanted: list[Any]) -> bool:

@@ -7,10 +7,11 @@ tokens give the same numbers in each method.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,7 +26,9 @@ from micronpu.frontend.states import States, states_of
 from micronpu.quantize.calibrate import converted, finite_values, forget, observed, run_call
 from micronpu.quantize.data import Row
 from micronpu.quantize.double import runnable
+from micronpu.quantize.far_values import FarValues
 from micronpu.quantize.joints import settle_joints
+from micronpu.quantize.loops import unobserved
 from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_fixed, is_observer
 from micronpu.quantize.observing import RangeObserver
@@ -133,27 +136,61 @@ def _calibrate(
     sequences: Sequence[Sequence[Call]],
     progress: Callable[[int], None] | None,
 ) -> None:
-    """Run all calls; states persist between the calls of all methods."""
+    """Run all calls."""
+    number, runs, far = 0, dict[str, GraphModule](), FarValues()
+
+    def observed_call(member: Member, *given: torch.Tensor) -> Any:
+        nonlocal number
+        name = member.name
+        first: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if name not in runs:
+            rows = given[: len(given) - len(member.states.values)]
+            runs[name] = runnable(prepared[name], [(*rows, *member.states.initial)])
+            first = far.noted(runs[name])
+        with first:
+            results = run_call(number, lambda: runs[name](*given))
+        number += 1
+        if progress is not None:
+            progress(number)
+        return results
+
+    def watched(name: str) -> contextlib.AbstractContextManager[None]:
+        return finite_values(prepared[name], lambda: number)
+
+    with quiet(), torch.no_grad(), one_thread():
+        for _ in _results(members, sequences, observed_call, watched):
+            pass
+        with contextlib.ExitStack() as stack:
+            for module in runs.values():
+                stack.enter_context(unobserved(module))
+            far.clamp(lambda run: _results(members, sequences, lambda m, *given: run(runs[m.name], *given)))
+
+
+def _results(
+    members: Sequence[Member],
+    sequences: Sequence[Sequence[Call]],
+    run: Callable[..., Any],
+    around: Callable[[str], contextlib.AbstractContextManager[None]] = lambda name: contextlib.nullcontext(),
+) -> Iterator[Any]:
+    """Yield the results of all calls; states persist between the calls of all methods.
+
+    Args:
+        run: called with the method and its inputs and states.
+        around: returns a context for successive calls of one method.
+    """
     by_name = {member.name: member for member in members}
     first = {state.name: state.initial for member in members for state in member.states.values}
-    number, runs = 0, dict[str, Any]()
-    with quiet(), torch.no_grad(), one_thread():
-        for sequence in sequences:
-            values = {name: initial.clone() for name, initial in first.items()}
-            # Calls of one method at a time: methods share observers, which see a method's values in its own order.
-            for name, calls in itertools.groupby(sequence, key=lambda call: call[0]):
-                own = by_name[name].states.values
-                with finite_values(prepared[name], lambda: number):  # noqa: B023
-                    for _, row in calls:
-                        given = (*row, *(values[state.name] for state in own))
-                        if name not in runs:
-                            runs[name] = runnable(prepared[name], [(*row, *by_name[name].states.initial)])
-                        results: Any = run_call(number, lambda: runs[name](*given))  # noqa: B023
-                        for state, value in zip(own, results[len(results) - len(own) :], strict=True):
-                            values[state.name] = value.detach().clone()
-                        number += 1
-                        if progress is not None:
-                            progress(number)
+    for sequence in sequences:
+        values = {name: initial.clone() for name, initial in first.items()}
+        # Calls of one method at a time: methods share observers, which see a method's values in its own order.
+        for name, calls in itertools.groupby(sequence, key=lambda call: call[0]):
+            own = by_name[name].states.values
+            with around(name):
+                for _, row in calls:
+                    results = run(by_name[name], *row, *(values[state.name] for state in own))
+                    for state, value in zip(own, results[len(results) - len(own) :], strict=True):
+                        values[state.name] = value.detach().clone()
+                    yield results
 
 
 # ---------------------------------------------------------------- which observers are one

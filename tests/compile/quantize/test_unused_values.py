@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import micronpu
+from micronpu.quantize import far_values
 
 
 class Net(nn.Module):
@@ -39,6 +40,23 @@ def pooled(value: float, kernel: int = 3) -> Callable[[torch.Tensor], torch.Tens
 @pytest.mark.parametrize("value", [-30.0, -1e9, -math.inf])
 def test_pads_of_a_max_pool(value: float, target: str) -> None:
     assert accuracy(pooled(value), target) > 36
+
+
+def test_pads_of_methods_that_share_a_range() -> None:
+    model = Net(pooled(-1e9)).eval()
+    data = {
+        name: [torch.randn(1, 4, size, 12, generator=torch.Generator().manual_seed(i)) for i in range(20)]
+        for name, size in (("low", 8), ("high", 12))
+    }
+    methods = {name: (model, rows[0]) for name, rows in data.items()}
+    program = micronpu.compile(methods, "ethos-u55-128", calibration=data)
+    for name in methods:
+        assert program.methods[name].report.accuracy.sqnr > 36
+
+
+def test_values_without_gaps_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(far_values._Run, "run", lambda *_: pytest.fail("calibration data run again"))
+    assert accuracy(torch.relu, "ethos-u55-128") > 30
 
 
 def test_infinite_bounds() -> None:
