@@ -176,11 +176,16 @@ class Port:
 
 
 def test_the_console_on_a_serial_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A verdict in parts ends the run; another baud rate and silence are named."""
+    """A verdict in parts ends the run; another baud rate and silence are named, with the state of the NPU."""
     path = written(tmp_path / "f.elf")
+    monkeypatch.setattr(probe, "npus_of", lambda remote, elf: "ethos-u55: still running")
     for parts, seconds, said in (
         ((b"FAIL: 1 vectors, ", b"2 elements differ\n"), 20, ""),
-        ((b"\xf8\x00\x80" * 9,), 1, "has 27 bytes that are no text within 1 seconds; the core is at 0x00000000"),
+        (
+            (b"\xf8\x00\x80" * 9,),
+            1,
+            "has 27 bytes that are no text within 1 seconds; the core is at 0x00000000; ethos-u55: still running",
+        ),
         ((), 1, "has printed nothing within 1 seconds"),
         ((b"boot\nvector 0\n",), 1, "its last line is 'vector 0'"),
     ):

@@ -307,7 +307,7 @@ def calibrate(
         tuple(rows),
         tuple(_constant(chip, place, value) for place, value in changes.items() if place[2] != MEASURED),
         _beats(logs, runs),
-        _holds(totals, runs, slower, band),
+        _holds(totals, runs, slower, band) + _emulated(logs),
     )
     return found, changes
 
@@ -431,6 +431,15 @@ def _constant(chip: Chip, place: Place, value: float | Sequence[float]) -> Const
     own = chip.npu.own.optional_numbers(field, len(value))
     before = "" if own is None else ", ".join(f"{n:g}" for n in own)
     return Constant(field, before, ", ".join(f"{n:g}" for n in value))
+
+
+def _emulated(logs: Sequence[BoardLog]) -> tuple[str, ...]:
+    cores = {log.name: [row.ticks for row in (*log.of(RUN), *log.of(CALL))] for log in logs}
+    return tuple(
+        f"The core's counter stands still in {name}, as on an emulated board, whose NPU cycles are estimates."
+        for name, ticks in cores.items()
+        if ticks and not any(ticks)
+    )
 
 
 def _holds(

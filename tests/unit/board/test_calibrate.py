@@ -286,6 +286,17 @@ def test_a_damaged_measurement_is_a_sentence(old: str, new: str, said: str, tmp_
         measurement.read(text.replace(old, new).encode(), "m.toml")
 
 
+def test_a_console_of_an_emulated_board_is_named() -> None:
+    """QEMU's cores have no counter; without a measurement, nothing else shows it."""
+    log = read_log(
+        b"micronpu-run kws 0 0 0\nmicronpu-npu-run kws 0 0 100000\nPASS: 1 vectors, 0 elements differ\n", "a"
+    )
+    found, _ = calibrate(CHIP, [log], [observed(CHIP, log, report())])
+    assert "The core's counter stands still in a, as on an emulated board" in " ".join(found.holds)
+    log = read_log(own().encode(), "a")
+    assert "stands still" not in " ".join(calibrate(CHIP, [log], [observed(CHIP, log, report())])[0].holds)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
