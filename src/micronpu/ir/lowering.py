@@ -43,7 +43,6 @@ class Capabilities:
         resizes_by_axis: image resize by 1, 2, 4 or 8 along each axis, with or without aligned corners, and by different
             factors along the two axes.
         zero_points: products of two computed matrices with any zero points.
-        rectifiers: a leaky ReLU with a slope for each channel as one operator; otherwise its parts take less time.
     """
 
     tables: bool = False
@@ -54,7 +53,6 @@ class Capabilities:
     resizes: bool = False
     resizes_by_axis: bool = False
     zero_points: bool = False
-    rectifiers: bool = True
 
     @property
     def has_int16(self) -> bool:

@@ -19,23 +19,20 @@ from micronpu.ir.arithmetic import (
     wide_lookup,
     wide_lookup_table,
 )
-from micronpu.ir.lowering import decomposes
 from micronpu.ir.op import Op, Steps, Value, fixed_qparams, own_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ir.window import Activation
-from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.constants import constant_like
-from micronpu.ops.elementwise import Add, Mul, emit_binary
+from micronpu.ops.elementwise import Maximum, Minimum, Mul, emit_binary
 from micronpu.ops.movement import inverse, transposed
 from micronpu.ops.pointwise import Elementwise, tabulated
+from micronpu.ops.quantization import Requantize
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
-    from micronpu.ir.lowering import Float, Writer
 
 
 @operator("leaky_relu")
@@ -79,15 +76,17 @@ class LeakyRelu(Elementwise):
 def _wide_rectifier(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tensor:
     """A leaky ReLU of int16 numbers, with slopes that broadcast: LiteRT has PRELU for int8 only.
 
-    x -> clamp(0, ..) -> requantize ──┐
-      -> clamp(.., 0) -> mul(slope) ──┴ add -> y
-
-    Exact: one of the addends is zero everywhere.
+    x -> requantize ┬ maximum -> y        the minimum of y and slope * y for slopes above 1
+      -> mul(slope) ┘
     """
-    above = node.emit(Relu(Activation.RELU), x, qparams=node.output)
-    below = node.emit(Clamp(None, 0.0), x)
-    scaled = emit_binary(node, Mul(), below, constant_like(node, slope, x.type), node.output)
-    return emit_binary(node, Add(), above, scaled, node.output)
+    y = node.emit(Requantize(DType.INT16), x, qparams=node.output)
+    if (slope < 1).any():
+        product = emit_binary(node, Mul(), x, constant_like(node, np.minimum(slope, 1.0), x.type), node.output)
+        y = node.emit(Maximum(), y, product, qparams=node.output)
+    if (slope > 1).any():
+        product = emit_binary(node, Mul(), y, constant_like(node, np.maximum(slope, 1.0), x.type), node.output)
+        y = node.emit(Minimum(), y, product, qparams=node.output)
+    return y
 
 
 def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any], integers: Tensor | None = None) -> Tensor:
@@ -110,19 +109,6 @@ def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any], integers: Tensor
     slopes = integers or constant_like(node, slope, x.type)
     y = node.emit(Prelu(), transposed(node, x, order), slopes, qparams=node.output)
     return transposed(node, y, inverse(order))
-
-
-@decomposes("prelu.default", "_prelu_kernel.default")
-def _prelu_decomposed(write: Writer) -> Float:
-    """prelu(x, a) -> the larger one of x and a x; the smaller one for slopes above 1"""
-    x, slopes = write.given["self"], write.known(write.given["weight"])
-    if write.capabilities.rectifiers or slopes is None or (slopes.min() >= 0 and slopes.min() == slopes.max()):
-        return None
-    slopes = slopes.reshape(-1, *(1,) * max(len(write.shape()) - 2, 0)) if slopes.size > 1 else slopes.reshape(1)
-    for extremum, limited in (("maximum.default", np.minimum(slopes, 1)), ("minimum.default", np.maximum(slopes, 1))):
-        if (limited != 1).any():
-            x = write(extremum, x, write("mul.Tensor", x, write.constant(limited.astype(np.float32))))
-    return x
 
 
 @operator("prelu")

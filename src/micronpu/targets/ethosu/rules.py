@@ -54,7 +54,6 @@ def capabilities_of(spec: EthosUOptions) -> Capabilities:
         positions=True,
         resizes=is_u85,
         zero_points=True,
-        rectifiers=False,
     )
 
 

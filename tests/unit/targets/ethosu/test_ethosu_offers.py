@@ -11,6 +11,7 @@ from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation, Padding2d
+from micronpu.ops.activation import Prelu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
@@ -70,6 +71,13 @@ def transpose(permutation: tuple[int, ...], *shape: int) -> Graph:
     return builder.finish(builder.emit(Transpose(permutation), picture(builder, *shape)))
 
 
+def prelu(depth: int, wide: int = 9) -> Graph:
+    builder = GraphBuilder()
+    slopes = np.random.default_rng(depth).integers(-127, 128, depth)
+    slope = builder.constant(slopes, TensorType((depth,), DType.INT8, QParams.per_tensor(0.01, 0)))
+    return builder.finish(builder.emit(Prelu(), picture(builder, 1, 5, wide, depth), slope, qparams=OTHER))
+
+
 def pool(high: int, wide: int) -> Graph:
     builder = GraphBuilder()
     return builder.finish(builder.emit(AvgPool2d((high, wide)), picture(builder, 1, high, wide, 24)))
@@ -125,6 +133,9 @@ CASES: list[tuple[Rewrite, Callable[[], Graph], int]] = [
     (less.DiagonalConvolution(), lambda: depthwise(8, "channel", 1), 1),
     (less.DiagonalConvolution(), lambda: depthwise(5, "tensor", 2), 1),
     (less.DiagonalConvolution(), lambda: depthwise(24, "channel", 1), 0),
+    (less.RowsIntoChannels(), lambda: prelu(10), 1),
+    (less.RowsIntoChannels(), lambda: prelu(32), 0),
+    (less.RowsIntoChannels(), lambda: prelu(10, 1000), 0),
     (less.PoolAsColumn(), lambda: pool(4, 4), 2),
     (less.PoolAsColumn(), lambda: pool(24, 5), 2),
     (less.PoolAsColumn(), lambda: pool(17, 17), 0),

@@ -17,6 +17,7 @@ import numpy as np
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d
+from micronpu.ops.activation import Prelu
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
 from micronpu.ops.pooling import AvgPool2d
@@ -28,6 +29,7 @@ _LANES = 8
 _MOST_PLANES = 16
 _MOST_DEPTH = 64
 _TALLEST_POOL = 256
+_MOST_CHANNELS = 4096
 
 
 class _Offers(Rewrite):
@@ -214,6 +216,33 @@ class DiagonalConvolution(_Offers):
         yield chain.result(chain.add(made, x, kernel, bias, qparams=y.type.qparams), y)
 
 
+class RowsIntoChannels(_Offers):
+    """A PReLU of few channels with the pixels of a row as further channels, whose slopes are repeated. Exact.
+
+    x [1, H, W, C] -> prelu(slope [C]) -> y
+    x -> reshape [1, H, 1, W * C] -> prelu(slope [W * C]) -> reshape -> y
+    """
+
+    name = "rows_into_channels"
+
+    def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
+        if not isinstance(node.op, Prelu) or node.inputs[0].type.rank != 4:
+            return
+        (x, slope), y = node.inputs, node.output
+        count, height, width, depth = x.shape
+        if (
+            slope.data is None
+            or slope.type.size != depth
+            or depth % (2 * _LANES) == 0
+            or width * depth > _MOST_CHANNELS
+        ):
+            return
+        chain = Chain(self.name, node)
+        slopes = chain.constant(np.tile(slope.data, width), slope.type.with_shape((width * depth,)))
+        rows = chain.reshape(x, count, height, 1, width * depth)
+        yield chain.result(chain.add(Prelu(), rows, slopes, qparams=y.type.qparams), y)
+
+
 class PoolAsColumn(_Offers):
     """Puts all pixels into one column, or one row, for a global average.
 
@@ -325,6 +354,7 @@ TO_COST_LESS: tuple[Rewrite, ...] = (
     ChannelsIntoKernel(),
     FlatPixels(),
     DiagonalConvolution(),
+    RowsIntoChannels(),
     PoolAsColumn(),
 )
 """Applied to operators that Vela accepts, if its estimate is lower."""
