@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import micronpu
 from micronpu.base.errors import OptionError
@@ -24,6 +25,7 @@ from micronpu.board.logs import NPU
 from micronpu.board.reach import REGIONS
 from micronpu.board.remote import Remote
 from micronpu.chips.chip import parse_chip
+from micronpu.cli.main import app
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.image import make_image
 from micronpu.targets.ethosu.firmware import EthosUFirmware
@@ -211,6 +213,12 @@ def test_beats_that_the_npu_counts_are_printed(elf: Path, tmp_path: Path) -> Non
         "AXI1_WR_DATA_BEAT_WRITTEN": 0,
     }
     assert reads > 100 and writes > 100
+    data = [part for i, at in enumerate((*SLOTS, INPUT)) for part in ("--data", f"{tmp_path}/{i}.bin@{at:#x}")]
+    told = CliRunner().invoke(app, ["board", "run", str(image), *data, "--measurement", str(tmp_path / "m.toml")])
+    assert told.exit_code == 0, told.output
+    kept = measurement.read((tmp_path / "m.toml").read_bytes(), "m.toml")
+    assert kept.is_emulated and kept.beats == found.beats and kept.rows == found.rows
+    assert kept.board == "corstone300" and kept.tools["compiler"].startswith("GCC: ")
 
 
 RANGES = """
