@@ -67,7 +67,7 @@ def lowered(methods: Sequence[MethodPart], allow_missing_kernels: bool) -> Lower
     """
     named: dict[str, bytes] = {}
     for method in methods:
-        named |= told(method)
+        named |= named_data_of(method)
         if method.states:
             named[key_of(STATES_KEY, method.name)] = pack_states(method.states)
     made = written({m.name or "forward": MethodInput(m.host.module, m.examples, m.names) for m in methods}, named)
@@ -75,7 +75,7 @@ def lowered(methods: Sequence[MethodPart], allow_missing_kernels: bool) -> Lower
     return Lowered(made.buffer, tuple(dict.fromkeys(notes)), made.data_files, made.handles)
 
 
-def told(method: MethodPart) -> dict[str, bytes]:
+def named_data_of(method: MethodPart) -> dict[str, bytes]:
     """Return the facts about inputs and outputs that the program stores as named data."""
     found = {}
     if method.borders is not None:

@@ -250,7 +250,7 @@ class Decomposition(Lowering):
     Attributes:
         name: of the rewrite of the float program, by which it can be disabled.
         sentence: its description for users.
-        compose: writes it.
+        decompose: writes it.
         early: applied before constant folding, for any element type.
         decides: the result is not a float but a decision: a truth value, a position, or a count of such.
     """

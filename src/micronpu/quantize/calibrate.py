@@ -178,7 +178,7 @@ def observed(
         sequences: calibration data, which decide where norms need int16; without any, none do.
         states: of the module, if it has lifted ones.
     """
-    from micronpu.quantize.compose import fold_batch_norms
+    from micronpu.quantize.decompose import fold_batch_norms
 
     settings = getattr(quantizer, "settings", None)  # torchao's own quantizers have none
     for node in module.graph.find_nodes(op="call_module"):

@@ -1,4 +1,4 @@
-"""A rewrite of the float program about concatenations, which `micronpu.quantize.compose` applies."""
+"""A rewrite of the float program about concatenations, which `micronpu.quantize.decompose` applies."""
 
 from __future__ import annotations
 

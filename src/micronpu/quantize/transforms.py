@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 from micronpu.frontend.constants import add_constant
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.lowering import Capabilities
-from micronpu.quantize.compose import compose
+from micronpu.quantize.decompose import decompose
 from micronpu.quantize.positions import Shared, blend_at_positions, tables_by_position
 from micronpu.quantize.rows import scale_rows
 from micronpu.quantize.switches import apply, switchable
@@ -31,7 +31,7 @@ def prepare_for_annotation(
     apply(tables_by_position, disabled, model, known, shared)
     apply(blend_at_positions, disabled, model, known, shared)
     apply(scale_rows, disabled, model, known)
-    compose(model, known, disabled)
+    decompose(model, known, disabled)
     apply(scalars_to_constants, disabled, model)
     return model
 

@@ -13,8 +13,8 @@ from micronpu.base.errors import ModelError
 from micronpu.frontend.exported import finished
 from micronpu.frontend.program import overload_name, static_shape
 from micronpu.frontend.training import Train, is_in_training
-from micronpu.quantize.compose import fold_batch_norms
 from micronpu.quantize.data import calibration_batches
+from micronpu.quantize.decompose import fold_batch_norms
 from micronpu.quantize.qat import train_prepared
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.recipes.lowering import layout_of

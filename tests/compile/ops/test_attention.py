@@ -15,7 +15,7 @@ from torch import nn
 import micronpu
 from micronpu.frontend.program import overload_name
 from micronpu.ir.lowering import Capabilities
-from micronpu.quantize.compose import compose
+from micronpu.quantize.decompose import decompose
 
 TOKENS, WIDTH = 16, 32
 SHAPE = (2, TOKENS, WIDTH)
@@ -102,7 +102,7 @@ def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 def rewritten(model: nn.Module, *inputs: torch.Tensor) -> Any:
     module = torch.export.export(model.eval(), inputs).module(check_guards=False)
     before = str(module.graph)
-    compose(module, Capabilities())
+    decompose(module, Capabilities())
     assert str(module.graph) != before
     return module
 

@@ -23,7 +23,7 @@ from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.signs import never_negative
 from micronpu.ops.tables.functions import GELU_SLOPE
 from micronpu.ops.tables.table import LookupTable
-from micronpu.quantize.compose import compose
+from micronpu.quantize.decompose import decompose
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.writer import GraphWriter
 from micronpu.targets.neutron.rules import check_node
@@ -210,7 +210,7 @@ def test_rewrites_keep_the_float_result(rows: list[Row]):
     y = torch.linspace(-3, 5, 64).reshape(2, 4, 8).flip(1)
     module: Any = torch.export.export(Many(rows).eval(), (x, y)).module(check_guards=False)
     before = str(module.graph)
-    compose(module, Capabilities())
+    decompose(module, Capabilities())
     assert str(module.graph) != before
     problems = []
     for row, new, old in zip(rows, module(x, y), Many(rows)(x, y), strict=True):

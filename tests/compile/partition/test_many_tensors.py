@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import micronpu
 from micronpu.container.payload import MOST_TENSORS
-from micronpu.partition.policy import BORDER
+from micronpu.partition.policy import BOUNDARY
 
 COUNT = MOST_TENSORS + 5
 
@@ -39,7 +39,7 @@ def test_it_is_divided_or_stays_on_the_host(kind):
     program = micronpu.compile(Net(kind), inputs, "imxrt700-neutron", calibration=[inputs])
     report = program.report
     if kind == "join":
-        assert [r.rule for v in report.host for r in v.reasons if "cat" in v.operator] == [BORDER]
+        assert [r.rule for v in report.host for r in v.reasons if "cat" in v.operator] == [BOUNDARY]
     else:
         assert report.partitions == 2 and not report.host
     for part in program.partitions:

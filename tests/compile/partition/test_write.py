@@ -14,7 +14,7 @@ from torch import nn
 import micronpu
 from micronpu.base.errors import MicroNpuError, UnsupportedError
 from micronpu.compiler.host import host_part
-from micronpu.compiler.lowering import MethodPart, lowered, reported
+from micronpu.compiler.lowering import MethodPart, lowered, named_data_of
 from micronpu.compiler.quantized import quantized_module
 from micronpu.frontend.exported import exported
 from micronpu.partition.write import MethodInput, without_kernel, written
@@ -48,7 +48,7 @@ def host_of(model: nn.Module, examples: Rows, target: str, io: Any = None) -> Me
 def both(part: MethodPart) -> tuple[bytes, bytes]:
     """The program by our writer, and by ExecuTorch."""
     ours = lowered([part], False).buffer
-    return ours, by_executorch({"forward": (part.host.module, part.examples)}, reported(part))
+    return ours, by_executorch({"forward": (part.host.module, part.examples)}, named_data_of(part))
 
 
 class Branches(nn.Module):

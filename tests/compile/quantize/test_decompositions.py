@@ -18,7 +18,7 @@ from tests.support_rows import CUBES, Inputs, Rows, overloads
 from micronpu.frontend.export import export
 from micronpu.ir.lowering import LOWERINGS, Capabilities, Decomposition
 from micronpu.ir.types import DType
-from micronpu.quantize.decompose import compose
+from micronpu.quantize.decompose import decompose
 from micronpu.quantize.writer import GraphWriter
 
 PLAIN = Capabilities()
@@ -143,7 +143,7 @@ def differences() -> dict[tuple[str, str], float]:
         wanted = {reach: plain(*given) for reach, given in inputs.items()}
         for capabilities in (PLAIN, RICH):
             decomposed = program.module(check_guards=False)
-            compose(decomposed, capabilities)
+            decompose(decomposed, capabilities)
             for reach, given in inputs.items():
                 pairs = zip(names, wanted[reach], decomposed(*given), strict=True)
                 far = {(name, reach): far_from(one, other) for name, one, other in pairs}
@@ -192,6 +192,6 @@ class Drawn(torch.nn.Module):
 
 def test_what_is_drawn_is_computed_in_each_call() -> None:
     module = export(Drawn().eval(), (torch.zeros(4),)).module(check_guards=False)
-    compose(module, PLAIN)
+    decompose(module, PLAIN)
     assert not torch.equal(module(torch.zeros(4)), module(torch.zeros(4)))
     assert "dropout" not in module.code

@@ -9,7 +9,7 @@ from tests.compile.small import Small, conv, linear
 from torch import nn
 
 from micronpu.frontend.exported import exported_for_any_batch
-from micronpu.transforms.sparsity.distill import relative_error, telling
+from micronpu.transforms.sparsity.distill import relative_error, with_intermediates
 from micronpu.transforms.sparsity.layers import find_layers, tensor_of
 from micronpu.transforms.sparsity.refit import can_be_fitted, refit
 
@@ -41,9 +41,9 @@ def test_layers_behind_make_up_for_what_is_lost_and_zeros_stay() -> None:
     assert torch.equal(tensor_of(alone, first.matrices[0].attribute), tensor_of(student, first.matrices[0].attribute))
     between = {node for layer in layers for node in layer.nodes}
     with torch.no_grad():
-        result, wanted = telling(teacher, between)(x[48:])
+        result, wanted = with_intermediates(teacher, between)(x[48:])
         assert torch.equal(result[0], teacher(x[48:])) and len(wanted) == 3
-        lost = [[float(relative_error(*p)) for p in zip(telling(m, between)(x[48:])[1], wanted, strict=True)]
+        lost = [[float(relative_error(*p)) for p in zip(with_intermediates(m, between)(x[48:])[1], wanted, strict=True)]
                 for m in (alone, student)]  # fmt: skip
     assert lost[0][0] == lost[1][0] > 0.01, "the sparse layer"
     assert lost[1][1] < 0.9 * lost[0][1], "the layer behind it, on rows that it was not fitted to"

@@ -16,7 +16,7 @@ from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.states import KEY, States, states_of
 from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.recurrent import RECURRENT
-from micronpu.quantize.compose import norms_into_parameters
+from micronpu.quantize.decompose import norms_into_parameters
 from micronpu.quantize.running import seen_calls
 from micronpu.transforms.sparsity.layers import PrunableLayer
 from micronpu.upstream.torch import tree_leaves

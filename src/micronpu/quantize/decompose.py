@@ -35,7 +35,7 @@ def _is_empty(node: Node) -> bool:
     return any(isinstance(size, int) and size == 0 for size in shape)  # and not one that is known at run time only
 
 
-def compose(model: GraphModule, capabilities: Capabilities, disabled: Collection[str] = ()) -> None:
+def decompose(model: GraphModule, capabilities: Capabilities, disabled: Collection[str] = ()) -> None:
     """Writes every decomposition that a device needs, also for what decompositions write, in place.
 
     Args:
@@ -107,9 +107,9 @@ def _walk(
         ]
         if name in clamps and is_float32(node):
             tries.append(activation_before_concat)
-        for compose in tries:
+        for attempt in tries:
             write = GraphWriter(model, node, capabilities, shared)
-            made: Any = compose(write)
+            made: Any = attempt(write)
             if made is not None and made is not node:
                 _replace(model, node, made, write.made)
                 shared.update({key: made for key, value in shared.items() if value is node})
