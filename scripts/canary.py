@@ -117,9 +117,11 @@ def _test(python: Path, report: Path, tests: Iterable[str]) -> dict[str, list[st
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--beyond", action="store_true", help="the newest versions, whatever the pins say")
-    parser.add_argument("--environment", type=Path, default=ROOT / ".venv-canary", help="where it is made, and stays")
-    parser.add_argument("tests", nargs="*", help="for pytest; everything unless given")
+    parser.add_argument("--beyond", action="store_true", help="the newest versions, regardless of the pins")
+    parser.add_argument(
+        "--environment", type=Path, default=ROOT / ".venv-canary", help="folder of the environment, which is kept"
+    )
+    parser.add_argument("tests", nargs="*", help="arguments for pytest; default: all tests")
     asked = parser.parse_args()
     python = asked.environment / "bin" / "python"
     if not python.exists():

@@ -47,7 +47,7 @@ def faults(folder: Path) -> list[str]:
         if not lines or not lines[0].strip():
             found.append(f"{path.name}: it says nothing")
         elif len(lines) > _MOST_LINES:
-            found.append(f"{path.name}: {len(lines)} lines; a change is told in {_MOST_LINES}")
+            found.append(f"{path.name}: {len(lines)} lines; at most {_MOST_LINES} describe a change")
         elif lines[0].startswith("#"):
             found.append(f"{path.name}: the text begins without a heading")
     return found

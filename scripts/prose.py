@@ -24,7 +24,7 @@ STUMBLES = {
     r"figures that there are none of": "figures that are not known",
     r"hangs on a step": "depends on a step",
     r"whatever the chip": "on any chip",
-    r"\bparts apart\b": "parts with settings of their own",
+    r"\bparts apart\b": "parts with separate settings",
     r"\bhas to do with\b": "is about",
     r"\bon the way to\b": "before",
     r"\butili[sz]e[sd]?\b": "use",

@@ -48,14 +48,14 @@ PIECES = (
         "wake_word/demo",
         "A wake word in a stream",
         "MLPerf Tiny's trained network hears a frame every 20 ms and computes only what is new; states keep the past. "
-        'These recordings did not calibrate it. Green: how sure the program is of "marvin". Grey: where it was said.',
+        'These recordings did not calibrate it. Green: how sure the program is of "marvin". Grey: the word is spoken.',
     ),
     Piece(
         "sound_to_word",
         "sound_to_word",
         "From raw sound to a word",
         "16,000 samples in, twelve scores out, all on the NPU: `micronpu.audio.LogMel` and the cosine transform "
-        "are layers in front of the trained DS-CNN of MLPerf Tiny. It hears "
+        "are layers before the trained DS-CNN of MLPerf Tiny. It hears "
         "[words.wav](../examples/keyword_spotting/words.wav).",
         picture=False,
     ),
@@ -70,8 +70,9 @@ PIECES = (
         "object_detection",
         "object_detection/demo",
         "Boxes in a picture",
-        "A detector of trousers, bags and boots from FashionMNIST, on noise. The NPU computes the grid, the "
-        "application decodes it.",
+        "A detector of trousers, bags and boots from FashionMNIST, on noise. The NPU computes scores and boxes for "
+        "each cell, "
+        "the application decodes them.",
         arguments=("--target", "corstone300"),
     ),
     Piece(

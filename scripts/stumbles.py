@@ -1,4 +1,4 @@
-"""Find sentences in docstrings and comments that a native engineer has to read twice.
+"""Find sentences in docstrings, comments and messages that a native engineer has to read twice.
 
 python scripts/stumbles.py                  # the folders in `CLEAN`; `make lint` runs this
 python scripts/stumbles.py src/micronpu     # any folders or files
@@ -43,10 +43,17 @@ Text = tuple[int, str]
 
 
 def python_texts(source: str) -> Iterator[Text]:
-    """Docstrings, strings after assignments, and blocks of comments."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.lineno, node.value.value
+    """Strings of more than three words, with `x` for each value in an f-string, and blocks of comments."""
+    tree = ast.parse(source)
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        words = ""
+        if isinstance(node, ast.JoinedStr):
+            words = "".join(part.value if isinstance(part, ast.Constant) else "`x`" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            words = node.value
+        if words.count(" ") >= 3:
+            yield node.lineno, words
     block: list[tuple[int, str]] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:

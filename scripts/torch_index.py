@@ -29,9 +29,9 @@ def choose(asked: str, system: str, has_gpu: bool, answers: bool) -> tuple[str, 
         answers: whether `INDEX` can be reached.
     """
     if asked == "none":
-        return "", "torch as pip is set up, which was asked for"
+        return "", "torch as pip is set up, as requested"
     if asked:
-        return f"--extra-index-url {asked}", f"torch from {asked}, which was asked for, where it is there"
+        return f"--extra-index-url {asked}", f"torch from {asked}, as requested, if it has a build"
     if system != "Linux":
         return "", "torch from PyPI, which has builds for the processor alone here"
     if has_gpu:

@@ -171,7 +171,9 @@ class Tester:
 
     def _compiled(self) -> micronpu.CompiledProgram:
         if self.program is None:
-            raise OptionError("Nothing is compiled yet.", hint="Tester(module, inputs).quantize().compile(target)")
+            raise OptionError(
+                "The model is not compiled yet.", hint="Tester(module, inputs).quantize().compile(target)"
+            )
         return self.program
 
     def _check_place(self, operators: Sequence[str], wanted: bool) -> Tester:

@@ -103,7 +103,7 @@ def test_in_python() -> None:
     with program.board(seconds=60) as board:
         for row in program.rows[:2]:
             assert np.array_equal(board.run(row[0].numpy())[0], program.run(*row).numpy())
-    with pytest.raises(OptionError, match="knows nothing of `fast`"):
+    with pytest.raises(OptionError, match="`fast`, `check` and `profile` are not available"):
         program.run(x, on="corstone300", fast=True)
     with pytest.raises(UnsupportedError, match="calls the delegate NeutronBackend"):
         programs.program("neutron_int8").run(x, on="corstone300")

@@ -352,7 +352,7 @@ def test_commands(tmp_path: Path) -> None:
         (["--serial", "x@1"], "--gdb HOST:PORT"),
         (["--gdb", "localhost:1", "--measurement", str(tmp_path / "no" / "m.toml")], "cannot be written"),
         (["--gdb", "localhost:1", "--trace"], "are for emulated boards"),
-        (["--gdb", "localhost:1", "--vectors", "x.npz"], "--reference and --vectors go together"),
+        (["--gdb", "localhost:1", "--vectors", "x.npz"], "needs both --reference and --vectors"),
     ):
         done = call(app, ["board", "run", str(path), *more])
         assert done.exit_code == 1 and said in " ".join(done.output.split()), done.output

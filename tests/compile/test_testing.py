@@ -69,7 +69,7 @@ def test_bad_calls() -> None:
     with pytest.raises(ModelError, match="is nested"):
         Tester(torch.nn.ReLU(), nested)
     tester = Tester(torch.nn.ReLU(), torch.zeros(1, 4))
-    with pytest.raises(OptionError, match="Nothing is compiled yet"):
+    with pytest.raises(OptionError, match="The model is not compiled yet"):
         tester.run_and_compare()
     with pytest.raises(OptionError, match="quantization"):
         tester.quantize("int8")

@@ -123,7 +123,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     one = [Source(programs.program("two").buffer, "two")]
     for hot, words in (
         ("psram", "has no memory `psram`"),
-        ("sram", "is where planned memories stand"),
+        ("sram", "has the planned memories"),
         ("dtcm=many", "is no size"),
         ("dtcm=100000", "has 65,536 bytes"),
         ("mram", "`mram` of c-npu keeps programs, and nothing is written to it at run time"),

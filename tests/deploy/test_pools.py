@@ -142,7 +142,9 @@ OURS: dict[str, Callable[[], Made]] = {
     "two partitions": lambda: _ours("corstone300", _parts, **TWO_PARTS),
     "two partitions in float": lambda: _ours("corstone300-ethosu", _parts, io=None, **TWO_PARTS),
     "two of a Neutron": lambda: _ours("mcxn947", _parts, **TWO_PARTS),
-    "weights in a file": lambda: _ours("corstone300", options=EthosUOptions("ethos-u55-128", external_weights="w")),
+    "weights in a separate file": lambda: _ours(
+        "corstone300", options=EthosUOptions("ethos-u55-128", external_weights="w")
+    ),
     "weights and commands in files": lambda: _ours(
         "corstone300", options=EthosUOptions("ethos-u55-128", external_weights="w", external_commands="c")
     ),

@@ -60,7 +60,7 @@ class Sequences:
                 )
             given = [label for sequence in given for label in sequence]
         count, calls = len(self.lengths), len(self.rows)
-        text = f"{calls:,} calls of {count:,} sequences, each begun anew"
+        text = f"{calls:,} calls of {count:,} sequences, each from the initial state"
         if hasattr(given, "__len__") and len(given) == count != calls:
             return given, np.cumsum(self.lengths) - 1, f"{text}; judged is the last call of each."
         return given, None, f"{text}; intervals and p take every call for itself, though those of a sequence are alike."

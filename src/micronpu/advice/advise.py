@@ -86,9 +86,7 @@ def advise(
     else:
         given = in_floats(module, examples)
         if given is None:
-            raise ModelError(
-                "The model is quantized already, and computes with integers in ways of its own.", hint="the float model"
-            )
+            raise ModelError("The model is quantized already; `advise` needs the float model.", hint="the float model")
         if how.io is None and not any(x.is_floating_point() for x in examples):
             how = replace(how, io="int16" if torch.int16 in {x.dtype for x in examples} else "int8")
         module, examples = given

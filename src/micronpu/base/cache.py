@@ -210,7 +210,7 @@ class Cache:
             os.replace(unfinished, folder / f"{name}{_SUFFIX}")
         except OSError as error:
             self._full = True
-            self._say("full", f"Nothing can be kept in {folder}: {error.strerror or error}")
+            self._say("full", f"The cache cannot write to {folder}: {error.strerror or error}")
         finally:
             with contextlib.suppress(OSError):
                 unfinished.unlink()
@@ -252,7 +252,7 @@ class Cache:
                     self._say("folder", f"The folder {folder} {why}, so that nothing is kept in it")
                 self._checked[folder] = not why
             except OSError as error:
-                self._say("folder", f"Nothing can be kept in {folder}: {error.strerror or error}")
+                self._say("folder", f"The cache cannot write to {folder}: {error.strerror or error}")
                 self._checked[folder] = False
         return self._checked[folder]
 

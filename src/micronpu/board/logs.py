@@ -165,7 +165,7 @@ def _check_own(found: _Collected, name: str, *, ended: bool) -> None:
     every = {key[1] for key in found.times()}
     if len(every) > 1:
         raise FileError(
-            f"The log {name} is of the programs {', '.join(sorted(every))}.", hint="a log of each by itself"
+            f"The log {name} is of the programs {', '.join(sorted(every))}.", hint="a separate log of each program"
         )
     times = {key: count for key, count in found.times().items() if key[0] == CALL}
     if not times and not ended:
@@ -189,7 +189,7 @@ def _own(lines: Sequence[str], name: str) -> BoardLog | None:
             found.add(NPU, match[1], int(match[2]), int(match[3]))
         elif match := _OWN_PROGRAM.search(line):
             if program and match[2].lower() != program:
-                raise FileError(f"The log {name} is of several programs.", hint="a log of each by itself")
+                raise FileError(f"The log {name} is of several programs.", hint="a separate log of each program")
             program = match[2].lower()
         elif match := _OWN_CHIP.search(line):
             chip = match[1]

@@ -392,7 +392,7 @@ def _compared(run: ProbeRun, text: str, reference: Reference) -> ProbeRun:
     if not printed.outputs:
         raise BoardError(
             "The firmware prints no outputs to compare with the reference.",
-            hint="a build with -DMICRONPU_PRINT_OUTPUTS=ON, or no --reference: the firmware compares by itself",
+            hint="a build with -DMICRONPU_PRINT_OUTPUTS=ON, or no --reference: the firmware itself compares",
         )
     differing = elements = 0
     first: Difference | None = None

@@ -189,7 +189,7 @@ class Chips(Mapping[str, Chip]):
             if known.file:
                 what = f"The chip files {known.file} and {chip.file} both describe a chip called `{chip.name}`."
             else:
-                what = f"The chip file {chip.file} is called `{chip.name}`, as a chip that micronpu brings along."
+                what = f"The chip file {chip.file} is called `{chip.name}`, as a chip of micronpu."
             raise OptionError(what, hint="another `name` in one of the files" if known.file else "another name")
 
     def with_files(self, *paths: str | PathLike[str]) -> Chips:

@@ -24,7 +24,9 @@ def advise(
     calibration: Annotated[
         str | None,
         console.option(
-            "DATA", "As for `micronpu compile`; eight inputs are enough.", default="`calibration` of the file"
+            "DATA",
+            "Calibration data, see `micronpu compile`; eight inputs are enough.",
+            default="`calibration` of the file",
         ),
     ] = None,
     target: Target = "",

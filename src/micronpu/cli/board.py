@@ -35,7 +35,7 @@ BoardName = Annotated[
     str, console.option("NAME", "The board; see `micronpu board list`.", "--board", "-b", default=USUAL)
 ]
 TimeLimit = Annotated[
-    float, console.option("SECONDS", "For the start, and for each vector.", "--time-limit", default="120")
+    float, console.option("SECONDS", "Time limit of the start, and of each vector.", "--time-limit", default="120")
 ]
 Fault = Annotated[
     str | None,
@@ -65,18 +65,18 @@ class Probe:
         str | None,
         console.option(
             "HOST:PORT",
-            "Of a firmware: write it to the board of this GDB server (OpenOCD, pyOCD, J-Link), and run it there.",
+            "Run firmware on the board behind this GDB server (OpenOCD, pyOCD, J-Link).",
             default="an emulated board",
         ),
     ] = None
     serial: Annotated[
         str | None,
-        console.option("PORT@BAUD", "With --gdb: the console is this serial port.", default="semihosting"),
+        console.option("PORT@BAUD", "Serial port of the console, with --gdb.", default="semihosting"),
     ] = None
     reset: Annotated[str | None, _RESET] = None
     log: Annotated[
         Path | None,
-        console.option("FILE", "With --gdb: write there what the firmware prints, for `micronpu calibrate`."),
+        console.option("FILE", "Write the console to this file, with --gdb; for `micronpu calibrate`."),
     ] = None
 
     def options(self, seconds: float) -> ProbeOptions:
@@ -108,8 +108,9 @@ def run(
         str | None,
         console.option(
             "FILE",
-            "Of a model: FILE.npz with an array per input in order, a row per vector; output_0 and so on may follow, "
-            "otherwise this machine computes them.",
+            "Inputs of a program: FILE.npz with an array per input, a row per vector. Arrays output_0, output_1 ... "
+            "are the "
+            "expected outputs; without them this machine computes them.",
             default="numbers over the range of each input",
         ),
     ] = None,
@@ -119,24 +120,25 @@ def run(
         console.option("NAME", "The board's NPU; see `micronpu targets`.", default="the one that the model is for"),
     ] = None,
     data: Annotated[
-        list[str] | None, console.option("FILE@ADDRESS", "Of a firmware: a file that is in memory from the start.")
+        list[str] | None, console.option("FILE@ADDRESS", "Load a file into memory before the firmware starts.")
     ] = None,
     dump: Annotated[
         list[str] | None,
-        console.option("FILE@ADDRESS,SIZE", "Of a firmware: memory that is written to a file at the end."),
+        console.option("FILE@ADDRESS,SIZE", "Write memory to a file when the firmware has ended."),
     ] = None,
     reference: Annotated[
         Path | None,
         console.option(
             "FILE.pte",
-            "Of a program for NXP's simulator: the same model compiled with `--converter reference`, which this "
-            "machine runs, to compare with. With --gdb: the program of the firmware, whose vectors are --vectors.",
+            "Program to compare with: for NXP's simulator the same model compiled with `--converter reference`, with "
+            "--gdb "
+            "the program of the firmware. This machine runs it on --vectors.",
             default="output_0 and so on of --vectors",
         ),
     ] = None,
     method: Annotated[
         str | None,
-        console.option("NAME", "Of a .pte with several: the one to run.", default="each, from its first states on"),
+        console.option("NAME", "The method to run.", default="each, from its first states on"),
     ] = None,
     runner: Annotated[
         Path | None,
@@ -161,9 +163,9 @@ def run(
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
-    """Run a model in Arm's own runner on an emulated board, or any firmware.
+    """Run a program in Arm's own firmware on an emulated board, or any firmware on it or on your board.
 
-    A model's outputs are compared with those of this machine, element for element: exit code 1 where one differs. A
+    Outputs of a program are compared with those of this machine: exit code 1 if an element differs. A
     firmware's exit status becomes the command's; with --gdb it runs on your own board. With --board imxrt700 a Neutron
     program for silicon runs in NXP's simulator, where that is installed.
     """
@@ -195,7 +197,7 @@ def run(
     if board in chips():
         if npu or data or dump or trace or fault or slow is not None:
             raise OptionError(
-                "NXP's simulator knows nothing of --npu, --data, --dump, --trace, --fault and --slow.",
+                "NXP's simulator has no --npu, --data, --dump, --trace, --fault and --slow.",
                 hint="leave them out",
             )
         from micronpu.board.nsys import NsysBoard, read_silicon
@@ -270,7 +272,7 @@ def _run_in_nsys(board: NsysBoard, vectors: str | None, reference: Path | None, 
     arrays = None if vectors is None else load_arrays(vectors)
     if run is None and (arrays is None or not any(name.startswith("output_") for name in arrays)):
         raise OptionError(
-            "Nothing here says what the outputs are to be: a program for silicon does not run on this machine itself.",
+            "The expected outputs are unknown: this machine cannot run a program for silicon.",
             hint="--reference FILE.pte, the same model compiled with --converter reference; or --vectors with output_0",
         )
 
@@ -381,9 +383,9 @@ def debug(
         console.option("NAME", "The board's NPU; see `micronpu targets`.", default="the smallest of its family"),
     ] = None,
     data: Annotated[
-        list[str] | None, console.option("FILE@ADDRESS", "A file that is in memory from the start.")
+        list[str] | None, console.option("FILE@ADDRESS", "Load a file into memory before the firmware starts.")
     ] = None,
-    port: Annotated[int, console.option("PORT", "Where gdb finds the board; 0 for any that is free.")] = 1234,
+    port: Annotated[int, console.option("PORT", "Port for gdb; 0 for a free one.")] = 1234,
     trace: Trace = False,
     fault: Fault = None,
     debug: console.Debug = False,
@@ -440,7 +442,7 @@ def install(
 @app.command(cls=Command)
 @console.guarded
 def log(
-    file: Annotated[Path, console.argument("FILE", "What the firmware printed, from its start to PASS or FAIL.")],
+    file: Annotated[Path, console.argument("FILE", "Console log, from the start to PASS or FAIL.")],
     output: Annotated[
         Path | None,
         console.option("FOLDER", "Write there what was printed as bytes.", "--output", "-o", default="only list it"),
@@ -448,7 +450,7 @@ def log(
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
-    """Take outputs, values and an ETDump out of what a deployed folder printed, and list cycles.
+    """Extract outputs, values and an ETDump from the console log of a deployed folder, and list cycles.
 
     NAME.npz has the outputs of each vector, as `micronpu deploy --vectors` takes them; NAME_values.npz what each
     instruction computed; run.etdump is for `micronpu run --recorded`, and for ExecuTorch's Inspector.
@@ -470,7 +472,9 @@ def flash(
     file: Annotated[Path, console.argument("FIRMWARE.elf", "The firmware.")],
     gdb: Annotated[str, console.option("HOST:PORT", "The GDB server.", "--gdb")],
     reset: Annotated[str | None, _RESET] = None,
-    time_limit: Annotated[float, console.option("SECONDS", "For each answer of the server.", default="120")] = 120.0,
+    time_limit: Annotated[
+        float, console.option("SECONDS", "Time limit of each response of the server.", default="120")
+    ] = 120.0,
     debug: console.Debug = False,
 ) -> None:
     """Write firmware to a board behind a GDB server, read it back, and leave the core halted.

@@ -19,13 +19,13 @@ def calibrate(
     ],
     log: Annotated[
         list[Path],
-        console.argument("LOG", "measurement.toml of `board run`, what a firmware printed, or an ETDump; several."),
+        console.argument("LOG", "Measurements: measurement.toml of `board run`, console logs or ETDumps."),
     ],
     report: Annotated[
         list[Path],
         console.option(
             "REPORT.json",
-            "Of the program that ran, from `micronpu compile --report-json`; one for each log, or one for all.",
+            "Report of the program that ran, from `micronpu compile --report-json`; one for each log, or one for all.",
         ),
     ],
     program: Annotated[

@@ -50,11 +50,11 @@ def compare(
     ] = None,
     calibration: Annotated[
         str | None,
-        console.option("DATA", "As for `micronpu compile`.", default="`calibration` of the file"),
+        console.option("DATA", "Calibration data, see `micronpu compile`.", default="`calibration` of the file"),
     ] = None,
     data: Annotated[str | None, console.option("DATA", "Inputs to judge the programs on.")] = None,
     labels: Annotated[str | None, console.option("FILE", "Their labels.")] = None,
-    metric: Annotated[str | None, console.option("NAME", "As for `micronpu evaluate`.", default="top1")] = None,
+    metric: Annotated[str | None, console.option("NAME", "Metric, see `micronpu evaluate`.", default="top1")] = None,
     measurements: Annotated[
         list[Path] | None,
         console.option("CHIP.toml", "Chip files of `micronpu calibrate`, for the times of these chips."),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def deploy(
     programs: Annotated[
         list[Path],
-        console.argument("PROGRAM.pte...", "What `micronpu compile` wrote: one program, or several for one firmware."),
+        console.argument("PROGRAM.pte...", "Programs of `micronpu compile`, one or several for one firmware."),
     ],
     output: Annotated[Path, console.option("DIR", "The folder, new or empty.", "--output", "-o")],
     target: Annotated[
@@ -83,7 +83,7 @@ def deploy(
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
-    """Write a folder with what the firmware needs beside ExecuTorch: sources, sizes, golden vectors, build files."""
+    """Write the firmware folder: sources, sizes, golden vectors, build files; all but ExecuTorch itself."""
     from micronpu.cli.files import load_arrays
     from micronpu.deploy.deployment import Source, deploy_together
 

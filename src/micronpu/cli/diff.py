@@ -35,7 +35,7 @@ def diff(
     report_html: Annotated[Path | None, console.option("PATH", "Write the differences as a web page.")] = None,
     debug: console.Debug = False,
 ) -> None:
-    """Show what changed between two reports, or two programs: exit code 0 for nothing, 1 for anything.
+    """Show what changed between two reports or two programs; exit code 1 if anything did.
 
     For reports (`micronpu compile --report-json`): delegation, time, memory, accuracy, bytes, moved operators and
     changed NPU operations. For programs: what the file shows.

@@ -32,7 +32,7 @@ def disassemble(
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
-    """Show the command streams of a program: what each operation reads and writes, and for which line.
+    """List an Ethos-U command stream: each operation, what it reads and writes, and its source line.
 
     With --memory: what lies where in memory while it runs.
     """

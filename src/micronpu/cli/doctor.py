@@ -147,7 +147,8 @@ def _examine_cache() -> Dependency:
 def _print(findings: Sequence[Dependency], here: str) -> None:
     out = console.output()
     out.print(
-        f"Tested on {_TESTED}; here: {here}.{f' Of it: {tested_here()}.' if tested_here() else ''}", soft_wrap=True
+        f"Tested on {_TESTED}; here: {here}.{f' Tested here: {tested_here()}.' if tested_here() else ''}",
+        soft_wrap=True,
     )
     width = max(len(f.name) for f in findings if ":" not in f.name)  # not private names, which are long
     for finding in findings:

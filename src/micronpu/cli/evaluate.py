@@ -21,7 +21,7 @@ def evaluate(
         str,
         console.argument("MODEL", "The float model: path/to/file.py:function or file.pt2."),
     ],
-    program: Annotated[Path, console.argument("PROGRAM.pte", "What `micronpu compile` made of it.")],
+    program: Annotated[Path, console.argument("PROGRAM.pte", "The program that `micronpu compile` made from it.")],
     data: Annotated[
         str | None,
         console.option(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[np.generic]
 
 _NOTES = {
-    "missing": "Note: {} carries no digest, so that it ran in a process of its own.",
+    "missing": "Note: {} has no digest and ran in a separate process.",
     "wrong": "Note: {} is damaged: its contents do not have the digest that it carries. It ran all the same.",
 }
 """Notes by the value of a `Digest`."""
@@ -217,7 +217,7 @@ def _traced(path: Path, options: RunOptions, arrays: Sequence[Array], trace: Pat
 def _recorded(path: Path, etdump: Path, trace: Path | None) -> RunResult:
     """Make a trace of a board's ETDump."""
     if trace is None:
-        raise OptionError("--recorded is about a trace, and none is asked for.", hint="--trace out.json as well")
+        raise OptionError("--recorded needs --trace.", hint="--trace out.json as well")
     from micronpu.report.views.chrome import recorded_trace
 
     check_writable(trace)
@@ -279,7 +279,7 @@ def _run_rows(program: ArrayProgram, arrays: Sequence[Array], listener: Listener
     counts = {a.shape[0] if a.ndim else 0 for a in arrays}
     if len(counts) != 1 or 0 in counts:
         raise ModelError(
-            f"With --rows all inputs have the same number of rows, at least one; found {sorted(counts)}.",
+            f"All inputs have the same number of rows with --rows, at least one; found {sorted(counts)}.",
             hint="inputs of shape [N, ...]",
         )
     (count,) = counts

@@ -35,14 +35,16 @@ def explore(
     ] = None,
     blame: Annotated[
         Path | None,
-        console.option("PATH", "With --report: the errors of layers (`micronpu blame --report-json`)."),
+        console.option("PATH", "Errors of layers (`micronpu blame --report-json`), with --report."),
     ] = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Of the page; 8080 takes the next free one.")] = _ANY_FREE,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port of the page; 8080 takes the next free one.")
+    ] = _ANY_FREE,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print graphs and colours as JSON, and open no page.")] = False,
     debug: console.Debug = False,
 ) -> None:
-    """Open a program in Google's Model Explorer, the inside of its NPU partitions, too; ends with Ctrl+C.
+    """Open a program in Google's Model Explorer, including its NPU partitions; Ctrl+C ends it.
 
     Nodes can be coloured by where they run, and with --report by cycles, bytes and SQNR.
     """

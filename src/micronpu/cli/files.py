@@ -517,7 +517,7 @@ def _check_header(file: IO[bytes], size: int, what: str) -> None:
     expected = file.tell() + math.prod(shape) * dtype.itemsize
     if size != expected and not dtype.hasobject:
         raise FileError(
-            f"{what} has {size:,} bytes, but its header tells of {dtype}{list(shape)}, which takes {expected:,}.",
+            f"{what} has {size:,} bytes, but its header describes {dtype}{list(shape)}, which takes {expected:,}.",
             hint="save it again with numpy.save or numpy.savez",
         )
 

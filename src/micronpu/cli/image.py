@@ -16,7 +16,7 @@ from micronpu.cli.completion import complete_target
 
 @console.guarded
 def image(
-    program: Annotated[Path, console.argument("PROGRAM.pte", "What `micronpu compile` wrote.")],
+    program: Annotated[Path, console.argument("PROGRAM.pte", "The program of `micronpu compile`.")],
     output: Annotated[Path, console.option("FILE", "The image.", "--output", "-o")],
     version: Annotated[str, console.option("X.Y.Z", "Image version; of two slots the newer is used.", "--version")],
     target: Annotated[

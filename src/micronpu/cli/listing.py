@@ -30,7 +30,7 @@ def targets(
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
-    """List what can be compiled for."""
+    """List the targets."""
     from micronpu.chips import shipped_chips
     from micronpu.targets.registry import all_targets
 
@@ -107,9 +107,9 @@ def _clock(mhz: float | None) -> str:
 
 @console.guarded
 def passes(json: console.Json = False, debug: console.Debug = False) -> None:
-    """List what changes a program on its way.
+    """List the passes that change a program.
 
-    --disabled-passes leaves out any of them, but those that say otherwise."""
+    --disabled-passes disables any of them, unless its line says otherwise."""
     from micronpu.targets.catalogue import catalogue
 
     found = catalogue()

@@ -63,8 +63,8 @@ ModelArgument = Annotated[
     str,
     console.argument(
         "MODEL",
-        "path/to/file.py:function, which returns (torch.nn.Module, example inputs), a saved program, file.pt2, or a "
-        "model of an installed library, torchvision:NAME or timm:NAME, with its weights (NAME:untrained: without).",
+        "file.py:function, which returns (torch.nn.Module, example inputs); a file .pt2, .tflite or .onnx; or a model "
+        "of an installed library with its weights, torchvision:NAME or timm:NAME (NAME:untrained without weights).",
     ),
 ]
 InOut = Annotated[
@@ -388,7 +388,7 @@ def check(
 ) -> None:
     """Show what would run on the NPU, and why the rest would not, without compiling.
 
-    Needs no calibration data. Exit code 0 in any case, except 3 if a non-delegated operator has no kernel either.
+    Needs no calibration data. Exit code 3 if an operator outside of the NPU has no ExecuTorch kernel, otherwise 0.
     """
     from micronpu.cli.files import load_model, register
     from micronpu.targets.registry import find_target
@@ -422,7 +422,7 @@ def check(
 @app.command(cls=Command)
 @console.guarded
 def run(
-    program: Annotated[Path, console.argument("PROGRAM.pte", "What `micronpu compile` wrote.")],
+    program: Annotated[Path, console.argument("PROGRAM.pte", "The program of `micronpu compile`.")],
     inputs: Annotated[
         list[str] | None,
         console.option(
@@ -525,7 +525,7 @@ def inspect(
     json: console.Json = False,
     debug: console.Debug = False,
 ) -> None:
-    """Show what a .pte program holds: inputs, outputs, host operators, and the blocks of each NPU payload."""
+    """Show the contents of a .pte program: inputs, outputs, host operators, and the blocks of each NPU payload."""
     from micronpu.cli.inspection import inspect_pte
 
     with console.at_work("read"):

@@ -41,8 +41,8 @@ def run_firmware(
 
     if (reference is None) != (vectors is None):
         raise OptionError(
-            "With --gdb, --reference and --vectors go together: the program and the vectors of the firmware.",
-            hint="--reference model.pte --vectors inputs.npz; neither of them, and the firmware compares by itself",
+            "--gdb needs both --reference and --vectors, the program and the vectors of the firmware, or neither.",
+            hint="--reference model.pte --vectors inputs.npz; or neither of them: the firmware itself compares",
         )
     wanted = _reference(reference, vectors) if reference is not None and vectors is not None else None
     done = run_on_probe(file, options, reference=wanted, console=None if json else print_bytes)

@@ -18,7 +18,7 @@ How = Annotated[
         "Type of activations (weights are always int8), or a settings file as `micronpu fix` writes it. auto: int8 if "
         "near float, otherwise the most accurate program in 1.1 times its time. Single settings may follow: "
         "int16,equalize,activation_observer=mse; see docs/quantization.md.",
-        default="auto to compile without settings, otherwise int8",
+        default="auto; int8 with other settings",
     ),
 ]
 

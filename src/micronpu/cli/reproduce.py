@@ -22,15 +22,13 @@ if TYPE_CHECKING:
 
 @console.guarded
 def reproduce(
-    manifest: Annotated[
-        Path, console.argument("NAME.manifest.json", "What `micronpu compile --manifest` wrote beside a program.")
-    ],
+    manifest: Annotated[Path, console.argument("NAME.manifest.json", "The manifest of `micronpu compile --manifest`.")],
     model: Annotated[
         str | None,
         console.argument(
             "[MODEL]",
-            "Where the model is, as for `micronpu compile`: a Python file is only run where it is named here. "
-            "Otherwise what the manifest names.",
+            "The model, as for `micronpu compile`. Default: the one in the manifest, unless it is a Python file, "
+            "which is only run if you name it here.",
         ),
     ] = None,
     calibration: Annotated[

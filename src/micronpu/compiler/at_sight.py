@@ -161,14 +161,14 @@ def _uninformative(rows: Sequence[Row], names: Sequence[str], distinct: int | No
     different = len(rows)
     if distinct is not None and (distinct == 1 or _REPEATS * distinct <= len(rows)):
         different = len({of_recording([row]) for row in rows})
-    level, fit = WARNING, "the ranges fit no other input, and the accuracy says nothing of one"
+    level, fit = WARNING, "the ranges fit no other input, and the accuracy is not meaningful"
     constant = [(name, low) for name, low, high in floats if low == high]
     if constant and len(constant) == sum(v.numel() > 1 for v in rows[0]) and len({low for _, low in constant}) == 1:
         what = f"All values of the calibration data are {constant[0][1]:g}"
     elif different == 1 and len(rows) > 1:
         what = f"The {len(rows)} calibration samples are one sample, {len(rows)} times"
     elif _REPEATS * different <= len(rows):
-        level, what = NOTE, f"Of the {len(rows)} calibration samples only {different} differ"
+        level, what = NOTE, f"Only {different} of the {len(rows)} calibration samples are different"
         fit = "what is larger in other inputs is clipped"
     elif constant:
         level, fit = NOTE, "its range fits no other value"
@@ -205,8 +205,8 @@ def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> R
                 NOTE,
                 "unlike-features",
                 f"Feature {small} of the input `{name}` (axis {axis}) varies by {float(deviations[small]):.3g} around "
-                f"{float(means[small]):.3g}, in steps of {step:.3g}: next to nothing of it is left.",
-                "features standardised in front of the model or first in it, (x - mean) / deviation",
+                f"{float(means[small]):.3g}, less than the scale {step:.3g} can represent.",
+                "features standardised before the model or first in it, (x - mean) / deviation",
                 node=name,
                 operator="input",
             )
@@ -297,13 +297,13 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
     if written in _DIVISIONS:
         hint = "divisors that stay away from zero, as with clamp(min=...)"
     else:
-        hint = "magnitudes in the place of powers (half the range in decibels)"
+        hint = "magnitudes instead of powers (half the range in decibels)"
     return ReportWarning(
         NOTE,
         "int8-power",
         f"{what} reads int8 in steps of {step:.3g}, and values down to {least:.3g} count: the first step is "
         f"{min(jump, 1.0):.0%} of the range of its result.",
-        (f"{proposal}, or " if proposal else "") + f"{hint}, or that part in front of the model",
+        (f"{proposal}, or " if proposal else "") + f"{hint}, or that part before the model",
         node=node.name,
         operator=written,
         module=where.module,
@@ -359,7 +359,7 @@ def _unequal_parts(
         "unequal-parts",
         f"Output {number} joins values of unequal size: {parts[-1].what} of size {parts[-1].rms:.3g} beside "
         f"{parts[0].what} of size {parts[0].rms:.3g}, in steps of {step:.3g}.",
-        "return them apart, each on a grid of its own",
+        "return them separately, each with its own qparams",
         output=number,
     )
 
@@ -380,9 +380,10 @@ def _small_part(view: ProgramView, number: int, node: Node, values: Sequence[tor
     return ReportWarning(
         NOTE,
         "small-part",
-        f"Output {number} is a part of a larger value ({_shown(taken)}) and on its grid: it reaches from {low:.3g} to "
-        f"{high:.3g}, in steps of {step:.3g} that are for a range of {whole:.3g}.",
-        "a layer of its own for each part, or the parts scaled to like sizes",
+        f"Output {number} is a part of a larger value ({_shown(taken)}) and shares its qparams: its range is "
+        f"{low:.3g} to "
+        f"{high:.3g}, its scale {step:.3g} is for a range of {whole:.3g}.",
+        "a separate layer for each part, or the parts scaled to similar sizes",
         output=number,
         node=taken.name,
         operator=overload_name(taken).split(".")[0],

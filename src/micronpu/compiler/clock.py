@@ -58,7 +58,7 @@ class Clock:
                 raise
             raise InternalError(
                 f"The step `{name}` of the compilation failed: {type(error).__name__}: "
-                f"{first_line(error) or 'nothing more is said'}.",
+                f"{first_line(error) or 'no message'}.",
                 hint="parts of the model alone, to find the operator that does it, and a report of this defect",
             ) from error
 

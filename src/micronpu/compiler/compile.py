@@ -137,7 +137,7 @@ def compile_model(
             )
         if example_inputs is not None and not isinstance(example_inputs, str):
             raise ModelError(
-                "`example_inputs` stand beside each method, and not behind all of them.",
+                "Each of several methods has its own `example_inputs`.",
                 hint='compile({"prefill": (model, example), "decode": (model, example)}, target)',
             )
         return compile_methods(

@@ -61,7 +61,11 @@ def missing_figures(
     if parts and (why := device.no_latency()):
         missing["time of the NPU"] = why
     if graphs and device.core is not None and device.core.clock_mhz is None:
-        known = "a core by itself has no clock" if device.chip is None else "the chip's file has no clock_mhz in [core]"
+        known = (
+            "a core without a chip has no clock"
+            if device.chip is None
+            else "the chip's file has no clock_mhz in [core]"
+        )
         missing["time of the core"] = known
     if report.in_float:
         missing["time of the host"] = (

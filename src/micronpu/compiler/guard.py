@@ -156,8 +156,9 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
     peak = max(float(_finite(row[number]).abs().max()) for row in search.ran.exact)
     if peak < _FRESH * ACTIVATION_EPS["int8"]:
         what = (
-            f"{told} In float it is {peak:.3g} at most, where the finest steps of int8 are "
-            f"{ACTIVATION_EPS['int8']:.3g}, as with fresh weights: this says nothing of a trained network."
+            f"{told} In float it is {peak:.3g} at most, and the smallest scale of int8 is "
+            f"{ACTIVATION_EPS['int8']:.3g}: the weights "
+            "look untrained, so that the accuracy is not meaningful."
         )
         hint = "the trained weights, or larger units where values of that size are meant"
         return ReportWarning(NOTE, "fresh-weights", what, hint, **known)
@@ -175,9 +176,10 @@ def _far_part(output: OutputAccuracy, accuracy: ProgramAccuracy) -> ReportWarnin
     return ReportWarning(
         WARNING if worst.sqnr < FAR else NOTE,
         "unequal-parts",
-        f"Of output {output.output}, {worst} against float, {accuracy.measured_on}, beside values of size "
-        f"{max(part.rms for part in output.parts):.3g} on the same grid.",
-        "parts that are returned apart, each on a grid of its own, or scaled to like sizes",
+        f"In output {output.output}, {worst} against float, {accuracy.measured_on}; it shares its qparams with "
+        "values of size "
+        f"{max(part.rms for part in output.parts):.3g}.",
+        "parts that are returned separately, each with its own qparams, or scaled to similar sizes",
         output=output.output,
         sqnr=worst.sqnr,
     )
@@ -192,10 +194,10 @@ def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) 
     return ReportWarning(
         WARNING if 1 - share >= WRONG else NOTE,
         "other-answers",
-        f"The largest score of output {number} is another one than in float in {wrong} of {against.rows} rows, "
+        f"The top-1 class of output {number} differs from float in {wrong} of {against.rows} samples, "
         f"{accuracy.measured_on}, at {decibel_text(against.sqnr)}.",
-        "micronpu.evaluate on labelled rows, which tells whether answers get worse or only change; "
-        + ("scores that differ by more, as in front of a softmax" if against.sqnr >= _SURE else "micronpu.fix"),
+        "micronpu.evaluate on labelled samples, which shows whether the accuracy drops; "
+        + ("scores that differ by more, as before a softmax" if against.sqnr >= _SURE else "micronpu.fix"),
         output=number,
         sqnr=against.sqnr,
         agreement=share,
@@ -213,8 +215,9 @@ def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarni
     return ReportWarning(
         NOTE,
         "avoidable-noise",
-        f"Output {number} is {decibel_text(beside.sqnr)} against float on {beside.rows} calibration rows, and would be "
-        f"{decibel_text(beside.possible)} with the result of every operator on an int8 grid of its own range. {what}",
+        f"Output {number} is {decibel_text(beside.sqnr)} against float on {beside.rows} calibration samples, and "
+        "would be "
+        f"{decibel_text(beside.possible)} with separate qparams for the result of every operator. {what}",
         hint,
         output=number,
         sqnr=beside.sqnr,
@@ -230,8 +233,8 @@ def _other_integers(accuracy: ProgramAccuracy) -> ReportWarning | None:
     return ReportWarning(
         WARNING if 1 - share >= WRONG else NOTE,
         "other-answers",
-        f"Of the integers that it gives, {1 - share:.0%} are others than in float, {accuracy.measured_on}.",
-        "the scores behind them as an output, whose noise tells more; micronpu.blame(model, data)",
+        f"{1 - share:.0%} of the integers in the outputs differ from float, {accuracy.measured_on}.",
+        "the scores that they are computed from as an output; micronpu.blame(model, data)",
         agreement=share,
     )
 
@@ -504,20 +507,20 @@ def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
     look = ["micronpu.blame(model, data)", "micronpu.fix(model, data)"]
     if cause.written is not None:
         what = (
-            f"With nothing rounded but weights it is at {decibel_text(cause.written)} already: these are the cause, or "
-            "what operators are written as."
+            f"Rounding only the weights already gives {decibel_text(cause.written)}: the weights are the cause, or "
+            "rewrites of operators."
         )
         tries = 'one scale per channel, weights of 8 bits, weight_observer="mse", quantization-aware training'
         chosen = f"{ran.proposal}, " if ran.proposal else ""
-        return what, f"{chosen}{tries}; `micronpu passes` lists what may be left out"
+        return what, f"{chosen}{tries}; `micronpu passes` lists rewrites that can be disabled"
     if cause.layer is None:
-        return "No operator costs much of it by itself.", ", ".join(look)
+        return "No single operator costs much of it.", ", ".join(look)
     where = origin_of(cause.layer.first)
     name = f"`{cause.layer.first.name}`{f' ({where.source})' if where.source else ''}"
     dtype = str(arguments(cause.layer.quantize)["dtype"]).removeprefix("torch.")
     auto = [ran.proposal] if ran.proposal and dtype == "int8" else []
     if cause.share < _MOST:
-        what = f"No operator costs much of it by itself; most costs {name}, {decibel_text(cause.alone)} with all else"
+        what = f"No single operator costs much of it; most costs {name}, {decibel_text(cause.alone)} with all else"
         return f"{what} in float.", ", ".join([*auto, *look])
     what = (
         f"Most costs {name} in {dtype}: its own result is at {decibel_text(cause.own)} on exact operands, and with all "
@@ -525,12 +528,13 @@ def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
     )
     (low, high), (least, most) = grid_limits(cause.layer.quantize), cause.reach
     if max(low - least, most - high) > _BEYOND * (high - low):
-        what += f" It reaches from {least:.3g} to {most:.3g}, and its grid from {low:.3g} to {high:.3g}."
-        return what, ", ".join(["calibration rows that reach as far, or another observer", *look])
+        what += f" Its values reach from {least:.3g} to {most:.3g}, its int8 range from {low:.3g} to {high:.3g}."
+        return what, ", ".join(["calibration samples with such values, or another observer", *look])
     if high - low > _WIDE * (most - least) > 0:
         what += (
-            f" It reaches from {least:.3g} to {most:.3g}, and its grid from {low:.3g} to {high:.3g}: a constant or "
-            "another value on the same grid takes its steps."
+            f" Its values reach from {least:.3g} to {most:.3g}, its int8 range from {low:.3g} to {high:.3g}: a "
+            "constant or "
+            "another value with the same qparams widens the range."
         )
         return what, ", ".join(["padding and masks no larger than the values beside them", *look])
     return what, ", ".join([*auto, *look])

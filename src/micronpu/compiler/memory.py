@@ -20,8 +20,8 @@ from micronpu.report.texts import file_name
 
 ALIGNMENT = 16
 _HIDDEN = (
-    "What the NPU takes of the SRAM for itself is decided by the vendor's converter; the tensors inside of a partition "
-    "take at least what its arena says."
+    "The vendor's converter decides how much SRAM the NPU uses; the tensors inside of a partition take at least the "
+    "size of its arena."
 )
 
 

@@ -373,7 +373,7 @@ class CompiledProgram(Shown):
         inputs = tuple(self._names.in_order(inputs, [tensor.name for tensor in self.report.inputs]))
         if on is not None:
             if fast or check or profile is not False:
-                raise OptionError("A board knows nothing of `fast`, `check` and `profile`.", hint="leave them out")
+                raise OptionError("`fast`, `check` and `profile` are not available on a board.", hint="leave them out")
             with self.board(on) as board:
                 results = tuple(torch.from_numpy(a.copy()) for a in board.run(*(_array(x) for x in inputs)))
         elif profile is not False:

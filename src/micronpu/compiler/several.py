@@ -76,7 +76,7 @@ def compile_methods(
         device = device.unverified()
     if checks.data is not None or checks.metric is not None:
         raise OptionError(
-            "`data` and `metric` judge one model, and several methods have outputs of their own.",
+            "`data` and `metric` judge one model, and each of several methods has its own outputs.",
             hint="micronpu.evaluate of each method, or micronpu.compile of one",
         )
     how = Quantization.of(quantization)

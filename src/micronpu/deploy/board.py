@@ -254,7 +254,7 @@ def with_hot(board: Board, given: str) -> Board:
             hint=f"another memory of the chip: {others}",
         )
     if name == board.sram:
-        raise OptionError(f"`{name}` is where planned memories stand in any case.", hint="a faster memory of the chip")
+        raise OptionError(f"`{name}` has the planned memories in any case.", hint="a faster memory of the chip")
     if is_sized and not re.fullmatch(r"[1-9]\d{0,9}", size, re.ASCII):
         raise OptionError(f"`{size}` is no size of a memory.", hint=f"{name}=65536")
     if is_sized and int(size) > memories[name]:

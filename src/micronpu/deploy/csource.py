@@ -160,7 +160,7 @@ def data_header(facts: Facts) -> str:
     """Return the program as an array, for toolchains without `.incbin`; to be included in one file."""
     lines = [
         f"/* {facts.header}",
-        f" * The program as a C array, in the place of {facts.name}.S: include it in one file of the firmware.",
+        f" * The program as a C array, instead of {facts.name}.S: include it in one file of the firmware.",
         " */",
         f"#ifndef {facts.upper}_DATA_H",
         f"#define {facts.upper}_DATA_H",
@@ -381,7 +381,7 @@ def _border_constants(border: Border) -> list[_Define]:
     shape = " x ".join(map(str, tensor.shape)) or "one element"
     words = f"{border.name.replace('_', ' ').capitalize()}: {tensor.dtype}, {shape}, {border.layout}."
     if border.is_integer and border.scale is None:
-        words += " What its integers mean is not recorded in the program."
+        words += " The program does not record its qparams."
     found: list[_Define] = [
         words,
         (f"{name}_TYPE", c_type(border)),
@@ -427,7 +427,7 @@ def _conversion(facts: Facts, border: Border, *, quantizes: bool) -> list[str]:
     if not quantizes:
         return [
             "",
-            f"/* The number that an integer of {border.name.replace('_', ' ')} stands for. */",
+            f"/* Dequantizes an element of {border.name.replace('_', ' ')}. */",
             f"static inline float {facts.name}_dequantize_{border.name}({kind} value) {{",
             f"  return (float)((int32_t)value - {zero}) * {scale};",
             "}",

@@ -407,7 +407,7 @@ def _check_names(source: str, plan: Plan, states: Sequence[str]) -> None:
         for name in names:
             if not re.fullmatch(rule, name, re.ASCII):
                 raise PayloadError(
-                    f"{source} has a {what} called {name!r}, which cannot stand in the sources of a firmware.",
+                    f"{source} has a {what} called {name!r}, which cannot be in the sources of a firmware.",
                     hint="compile the model again, with another name",
                 )
 

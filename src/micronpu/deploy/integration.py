@@ -243,20 +243,20 @@ def sections(together: Together) -> str:
     board = together.board
     model, far = board.flash.upper(), board.sram.upper()
     explain = [
-        f" * The programs stand in {board.flash}, from which the NPU reads its weights too; the pools in {board.sram},",
+        f" * The programs are in {board.flash}, from which the NPU reads its weights too; the pools in {board.sram},",
         " * which it shares with the core.",
     ]
     if board.is_resident:
         model = f"{model} AT > {board.stored.upper()}"
         explain = [
-            f" * Programs and pools stand in {board.sram}, where the NPU reads its weights fastest. The programs are",
+            f" * Programs and pools are in {board.sram}, where the NPU reads its weights fastest. The programs are",
             f" * stored in {board.stored}: the start-up copies the words from micronpu_programs_load to",
             " * micronpu_programs_start up to micronpu_programs_end, as board/startup.c does.",
         ]
     elif board.memory_mode.startswith(DEDICATED_SRAM):
         far = board.far.upper()
         explain = [
-            f" * Programs and the NPU's scratch memory stand in {board.far}; the SRAM that the NPU has for itself is",
+            f" * Programs and the NPU's scratch memory are in {board.far}; the SRAM that the NPU has for itself is",
             *(line for firmware in together.firmware for line in firmware.fast_scratch),
         ]
     explain += [line for firmware in together.firmware for line in firmware.sections]

@@ -157,13 +157,13 @@ def _readme(together: Together, files: Sequence[str], missing: Sequence[str]) ->
         parts += [
             "## Check on the board",
             f"Copy this folder and `executor_runner` to the board:\n\n```sh\nsh {CHECK} ./executor_runner\n```\n\n"
-            "Each vector runs in a process of its own, and every byte of its outputs is compared with those of this "
-            "machine. Of a program with states that is the first vector of its sequence"
-            + (", and of one with several methods the first method." if len(programs) > len(together.groups) else "."),
+            "Each vector runs in a separate process, and every byte of its outputs is compared with those of this "
+            "machine. A program with states runs the first vector of its sequence"
+            + (", a program with several methods the first method." if len(programs) > len(together.groups) else "."),
         ]
     parts += ["## Files", "\n".join(f"- `{name}`" for name in sorted(files) if not name.startswith("vectors/"))]
     if CHECK in files:
-        parts.append("`vectors/NAME/NUMBER/` has the inputs and outputs of each vector, as they lie in memory.")
+        parts.append("`vectors/NAME/NUMBER/` has the inputs and outputs of each vector, as they are in memory.")
     if missing:
         parts.append(f"The program looks up data in files that are not here: {', '.join(dict.fromkeys(missing))}.")
     return "\n\n".join(parts) + "\n"

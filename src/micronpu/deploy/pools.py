@@ -114,7 +114,7 @@ def pools_of(plan: Plan, sizes: Sizes = ON_CORE) -> Pools:
     for delegate in plan.delegates:
         firmware = firmware_of(delegate.backend)
         if firmware is None:
-            unknown.append(f"What the delegate {delegate.backend} allocates is not known to micronpu.")
+            unknown.append(f"micronpu does not know what the delegate {delegate.backend} allocates.")
             continue
         need, sentence = firmware.temporary(delegate.payload)
         scratch.append(need)

@@ -52,7 +52,7 @@ def readme(together: Together, files: list[str], data_files: list[str]) -> str:
     if commands and programs[0].vectors is not None:
         parts += [
             "## On Arm's virtual platform",
-            "Upstream's runner checks the bundled program by itself. In a checkout of ExecuTorch "
+            "Upstream's runner checks the bundled program. In a checkout of ExecuTorch "
             "whose Arm tools are set up, "
             "with `DEPLOYED` the path of this folder:\n\n" + "\n".join(["```sh", *commands, "```"]),
         ]
@@ -242,7 +242,7 @@ def _files(together: Together, files: list[str], data_files: list[str]) -> str:
         words |= {
             f"{name}.pte": "the program",
             f"{name}.S": f"the program in the section `{facts.section}`, through `.incbin`",
-            f"{name}_data.h": f"the program as a C array, for toolchains without `.incbin`; in the place of `{name}.S`",
+            f"{name}_data.h": f"the program as a C array, for toolchains without `.incbin`; instead of `{name}.S`",
             f"{name}.cpp": "the calls",
             f"{name}_image.c": "what the firmware gives to an image that replaces the program",
         }
@@ -344,7 +344,7 @@ def _emulated(together: Together) -> list[str]:
     if board is None:
         return [f"{about}. No emulated board has an NPU beside it.", ""]
     if len(started) > 1:
-        return [f"{about}. An emulated board has one NPU: deploy a program by itself to run it there.", ""]
+        return [f"{about}. An emulated board has one NPU: deploy a single program to run it there.", ""]
     driver = "".join(firmware.driver for firmware in together.firmware) if started else ""
     lines = [
         f"{about}; `micronpu board run` adds the NPU. In this folder:" if npu else f"{about}. In this folder:",

@@ -201,7 +201,7 @@ def _without_transforms(program: ExportedProgram) -> ExportedProgram:
         made: ExportedProgram = program.run_decompositions({})
     except Exception as error:
         raise ModelError(
-            f"torch cannot take apart what torch.vmap or torch.func does in the model: {first_line(error)}.",
+            f"torch cannot decompose torch.vmap or torch.func in the model: {first_line(error)}.",
             hint="the batch as an axis of the tensors instead",
         ) from error
     return made

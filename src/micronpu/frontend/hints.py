@@ -27,7 +27,8 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("atan2", "angle"), "return both operands and compute the angle in the application"),
     (
         ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "grid_sample"),
-        "x.flatten(2) @ matrix if the grid is constant, or F.interpolate; otherwise resample in the application",
+        "x.flatten(2) @ matrix if the sampling points are constant, or F.interpolate; otherwise resample in the "
+        "application",
     ),
     (
         ("embedding_bag", "_embedding_bag_forward_only"),

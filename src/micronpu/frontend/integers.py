@@ -126,8 +126,8 @@ def _check_bytes(borders: Sequence[IntegerBorder | None]) -> None:
     for border in borders:
         if border is not None and border.dtype != DType.INT8.value:
             raise ModelError(
-                f"`{border.name}` is {border.dtype} with zero point {border.zero_point}, numbers of both signs, and "
-                'cannot be bytes: `io="uint8"` is for borders on int8 grids.',
+                f"`{border.name}` is {border.dtype} with zero point {border.zero_point}, which "
+                'cannot be uint8: `io="uint8"` is for int8 inputs and outputs.',
                 hint='int8 activations where the value is read or made, or io="int16"',
             )
 
@@ -200,10 +200,10 @@ def _input_edge(view: ProgramView, node: Node) -> Edge:
     if dtype is not torch.float32:
         hint = "leave out the integer inputs of the program, or compute what depends on this input elsewhere"
         if dtype is torch.uint8:
-            hint = 'a model that takes floats, and `io="uint8"`: the program then takes the bytes that stand for them'
+            hint = 'a model that takes floats, and `io="uint8"`: the program then takes bytes with qparams'
         raise ModelError(
-            f"The input `{node.name}` is {str(dtype).removeprefix('torch.')}; a program with integer inputs takes int8 "
-            "or int16 numbers that stand for floats, and nothing else.",
+            f"The input `{node.name}` is {str(dtype).removeprefix('torch.')}; integer inputs are quantized "
+            "floats, int8 or int16.",
             hint=hint,
         )
     edges = {view.edge(user) if is_quantize(user) else None for user in node.users}
@@ -246,8 +246,8 @@ def _with_qparams(state: State, edge: Edge, value: Node) -> State:
     steps_of = torch.round(state.initial.double() / scale) + zero
     if bool(((steps_of < low - 1) | (steps_of > high + 1)).any()):
         raise ModelError(
-            f"The state `{state.name}` begins with {float(state.initial.abs().max()):.4g}, which is not on the "
-            f"grid from {scale * (low - zero):.4g} to {scale * (high - zero):.4g} that its new values have"
+            f"The state `{state.name}` begins with {float(state.initial.abs().max()):.4g}, which is outside of the "
+            f"int8 range from {scale * (low - zero):.4g} to {scale * (high - zero):.4g} of its new values"
             f"{_at(value)}.",
             hint="an initial value within that range",
         )
@@ -313,7 +313,7 @@ def _with_qparams_of(view: ProgramView, state: State, value: Node) -> State:
 
 def _no_qparams(module: GraphModule, state: State, value: Node, found: str) -> ModelError:
     return ModelError(
-        f"The state `{state.name}` cannot have one grid: it is {found}{_at(value)}.",
+        f"The state `{state.name}` cannot have one pair of qparams: it is {found}{_at(value)}.",
         hint="the same setting of the quantizer for the operators that read the state and for the one that makes its "
         "new value",
     )

@@ -259,9 +259,9 @@ def _is_kept_channels_last(node: Node) -> bool:
     if order in (CHANNELS_LAST, tuple(range(value.dim()))):
         return order == CHANNELS_LAST
     raise UnsupportedError(
-        f"`{node.name}`, at the border of a partition, lies in memory with its axes in the order {value.dim_order()}; "
+        f"`{node.name}`, at the boundary of a partition, has its axes in the order {value.dim_order()} in memory; "
         "contiguous and channels-last are possible.",
-        hint="micronpu.compile, which orders it anew, or contiguous example inputs",
+        hint="micronpu.compile, which reorders it, or contiguous example inputs",
     )
 
 

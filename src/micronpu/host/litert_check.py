@@ -175,7 +175,7 @@ def _check_qparams(quantization: Table, shape: tuple[int, ...], kind: int, where
     scales, zeros = quantization.vector(2).integers("<f"), quantization.vector(3).integers("<q")
     axis = quantization.integer(6)
     low, high = _RANGES.get(kind, _INT32)
-    _need(not quantization.integer(4, "<B"), f"{where} has a grid of another kind")
+    _need(not quantization.integer(4, "<B"), f"{where} has qparams of another kind")
     for scale in scales:
         if not 0 < scale < math.inf:
             raise _BadGraphError(f"{where} has the scale {scale}")

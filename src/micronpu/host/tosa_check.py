@@ -169,7 +169,7 @@ class _BlockCheck:
         inputs, outputs = (_names(self._block, field) for field in (schema.Block.INPUTS, schema.Block.OUTPUTS))
         for name in (*inputs, *outputs):
             need(name in known and known[name].dtype != SIZES, f"it has no tensor {name!r}")
-        need(len(set(inputs)) == len(inputs), "an input stands for two")
+        need(len(set(inputs)) == len(inputs), "an input is listed twice")
         need(not any(known[name].data for name in inputs), "an input is a constant")
         ready = set(inputs)
         operators = list(self._block.vector(schema.Block.OPERATORS).tables())

@@ -266,7 +266,7 @@ def _rescaled(call: TosaCall) -> Shape:
     need(not all(unsigned), "neither side is signed")
     for index, is_unsigned in zip((3, 4), unsigned, strict=True):
         dtype = call.operands[index].dtype
-        need(not is_unsigned or dtype in ("INT8", "INT16"), f"{dtype} is said to be unsigned")
+        need(not is_unsigned or dtype in ("INT8", "INT16"), f"{dtype} is marked as unsigned")
         call.zero(index, word=is_unsigned and dtype == "INT16")
     return x.shape
 

@@ -61,7 +61,7 @@ def _verify_types(node: Node) -> None:
     if rule.output is OutputQuantization.SHARED and rule.activations == ("tensors",):
         different = [t.type for t in node.inputs if t.type.qparams != result.qparams]
         if different:
-            raise InternalError(f"`{node}` joins {different[0]} into {result}, which has another grid.")
+            raise InternalError(f"`{node}` joins {different[0]} into {result}, which has other qparams.")
 
 
 def _verify_litert(graph: Graph) -> None:
@@ -75,7 +75,7 @@ def _verify_litert(graph: Graph) -> None:
         own.remove(tensor)
     for node in graph.nodes:
         if not any(t in read for t in node.outputs):
-            raise InternalError(f"Nobody reads the result of `{node}`.")
+            raise InternalError(f"No operator reads the result of `{node}`.")
         padding = getattr(node.op, "padding", None)
         if padding is None:
             continue

@@ -309,8 +309,8 @@ class Selection(Binary):
         x, z = node.tensor("x"), node.tensor("z")
         if x.type.qparams != z.type.qparams:
             raise UnsupportedError(
-                f"The operands of `{node.overload}` are on different grids, {x.type.qparams} and {z.type.qparams}.",
-                hint="quantize with the quantizer of the target, which lets them share one",
+                f"The operands of `{node.overload}` have different qparams, {x.type.qparams} and {z.type.qparams}.",
+                hint="quantize with the quantizer of the target, which lets them share qparams",
             )
         return emit_binary(node, cls(), x, z, None)
 

@@ -44,7 +44,7 @@ def staircase(node: AtenNode, x: Tensor, function: RealFunction, y: QParams) -> 
         else:
             flights.append((number, number, height))
     if not 1 <= len(flights) <= MOST_FLIGHTS:
-        raise refusal(node, f"has {len(flights)} steps on the grid of its operand")
+        raise refusal(node, f"has {len(flights)} steps in the int8 range of its operand")
     base = float(values[0])
     result: Tensor | None = None
     for first, last, height in flights:

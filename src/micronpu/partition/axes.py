@@ -14,8 +14,8 @@ from micronpu.partition.policy import reason_at
 from micronpu.report.verdict import Reason
 
 RULE = "border_has_an_order"
-SENTENCE = "What the NPU and the host hand each other lies in memory contiguously or channels-last."
-_HINT = "micronpu.compile, which orders it anew, or contiguous example inputs"
+SENTENCE = "Tensors between NPU and host are contiguous or channels-last in memory."
+_HINT = "micronpu.compile, which reorders it, or contiguous example inputs"
 _QUANTIZE = "quantize_per_tensor.default"
 
 

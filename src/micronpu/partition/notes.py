@@ -76,8 +76,8 @@ def _long_rows(graphs: Iterable[Graph]) -> tuple[str, ...]:
         and node.output.shape[-1] > _STEPS_OF_SOFTMAX
     ]
     return tuple(
-        f"The softmax `{name}` has rows of {size:,} values on the grid of int8, with steps of 1/256: an average value "
-        'is less than a step. Use the scores in front of it, or activations="int16" for it where the NPU has them.'
+        f"The softmax `{name}` has rows of {size:,} values in int8, with a scale of 1/256: an average value is less "
+        'than an LSB. Use the scores before it, or activations="int16" for it if the NPU has int16.'
         for name, size in long
     )
 

@@ -51,7 +51,7 @@ def _on_integers(node: FxNode) -> str:
         return ""
     return (
         f"it computes {str(types[0]).removeprefix('torch.')} from integers, as positions and indices are: the host "
-        "does that in no time, and an int8 grid does not hold them"
+        "does that in no time, and int8 cannot represent them"
     )
 
 

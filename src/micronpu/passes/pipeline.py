@@ -279,7 +279,7 @@ class Pipeline:
             raise PassError(what, hint="return True or False")
         if [t.type for t in (*graph.inputs, *graph.outputs)] != boundary:
             what = f"The pass `{step.name}` changes the types of the graph's inputs or outputs."
-            raise PassError(what, hint="keep shape, type and grid of what the graph takes and returns")
+            raise PassError(what, hint="keep shape, type and qparams of inputs and outputs of the graph")
         if before is not None and changed:
             _check_same(step.name, before, graph)
         return changed

@@ -44,7 +44,7 @@ def ranges_of(named_data: Mapping[str, bytes], method: str) -> dict[int, int]:
         return {int(number): int(size) for number, size in parse_json(data)}
     except (ValueError, TypeError, OverflowError) as error:
         raise PayloadError(
-            "What the program says of its positions is damaged.", hint="compile the model again"
+            "The program's description of its positions is damaged.", hint="compile the model again"
         ) from error
 
 
@@ -72,7 +72,7 @@ def counts_of(named_data: Mapping[str, bytes], method: str) -> tuple[tuple[int, 
         return tuple((int(n), size, counts, step) for n, size, counts, step in rows)
     except (ValueError, TypeError, OverflowError) as error:
         raise PayloadError(
-            "What the program says of its positions is damaged.", hint="compile the model again"
+            "The program's description of its positions is damaged.", hint="compile the model again"
         ) from error
 
 
@@ -238,7 +238,7 @@ def _recorded(
 
 def _damaged() -> PayloadError:
     return PayloadError(
-        "What the program says of its integer inputs and outputs is damaged.", hint="compile the model again"
+        "The program's description of its integer inputs and outputs is damaged.", hint="compile the model again"
     )
 
 

@@ -333,7 +333,7 @@ class _Plan:
             placed.add(body.integer(MoveCall.MOVE_TO))
         elif kind == InstructionArguments.JUMP_FALSE_CALL:
             condition = self._at(body.integer(JumpFalseCall.COND_VALUE_INDEX), where).kind
-            _need(condition in (Kind.BOOL, Kind.TENSOR), f"{where} decides by a {condition}")
+            _need(condition in (Kind.BOOL, Kind.TENSOR), f"{where} branches on a {condition}")
             destination = body.integer(JumpFalseCall.DESTINATION_INSTRUCTION)
             loop = self._loops.get(number)
             back = loop is not None and loop.first == destination

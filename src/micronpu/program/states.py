@@ -82,7 +82,9 @@ def states_of(plan: Plan, named_data: dict[str, bytes]) -> tuple[StoredState, ..
         own = named_data.get(key_of(STATES_KEY, plan.name), named_data.get(STATES_KEY, b"[]"))
         rows = [_state_row(*row) for row in parse_json(own)]
     except (ValueError, TypeError, OverflowError) as error:
-        raise PayloadError("What the program says of its states is damaged.", hint="compile the model again") from error
+        raise PayloadError(
+            "The description of its states in the program is damaged.", hint="compile the model again"
+        ) from error
     if len(rows) != len(variables):
         rows = [(f"state_{i}", None, None) for i in range(len(variables))]
     return tuple(

@@ -62,8 +62,8 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
             return
         source = origin_of(node).source
         raise ModelError(
-            f"With calibration item {number()}, `{node.name}`{f' ({source})' if source else ''} computes NaN or "
-            "infinity, from which no range can be learnt.",
+            f"`{node.name}`{f' ({source})' if source else ''} computes NaN or infinity with calibration item "
+            f"{number()}, so that it has no range.",
             hint="a finite number such as -30 in a mask instead of infinity; otherwise look for a division by zero or "
             "the logarithm of what is not positive",
         )

@@ -374,11 +374,11 @@ def get_symmetric_quantization_config(
     for name, given in ranges.items():
         check_type(name, given, int)
     if is_dynamic:
-        raise OptionError("`is_dynamic` is True; an NPU computes on grids that are known beforehand.", hint="False")
+        raise OptionError("`is_dynamic` is True; an NPU needs qparams that are known beforehand.", hint="False")
     bits = {(-127, 127): 8, (-7, 7): 4}.get((weight_qmin, weight_qmax))
     if bits is None or (act_qmin, act_qmax) != (-128, 127):
         raise OptionError(
-            f"Activations in [{act_qmin}, {act_qmax}] and weights in [{weight_qmin}, {weight_qmax}] have no grid here.",
+            f"Activations in [{act_qmin}, {act_qmax}] and weights in [{weight_qmin}, {weight_qmax}] are not supported.",
             hint="activations in [-128, 127], weights in [-127, 127] or [-7, 7]",
         )
     return QuantizationConfig(per_channel=is_per_channel, is_qat=is_qat, weight_bits=bits)

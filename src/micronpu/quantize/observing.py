@@ -237,7 +237,7 @@ class RangeObserver(nn.Module):
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return scale and zero point, of shape [1] or [channels]."""
         if self.is_empty:
-            warn("An observer has seen no values; its grid has scale 1, zero point 0. Run the prepared module first.")
+            warn("An observer has seen no values and returns scale 1, zero point 0. Run the prepared module first.")
             return torch.tensor([1.0]), torch.tensor([0])
         low, high = self._ends()
         if self.pole is not None and low.numel() == 1:

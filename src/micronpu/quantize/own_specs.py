@@ -83,6 +83,6 @@ def _check_grid(
     fits = spec.dtype is dtype and (low, high) == limits and spec.qscheme in schemes
     if not fits or getattr(spec, "is_dynamic", False):
         raise OptionError(
-            f"`{name}` is {spec.dtype} in [{low}, {high}], {spec.qscheme}, which is no grid of an NPU with {how}.",
+            f"`{name}` is {spec.dtype} in [{low}, {high}], {spec.qscheme}, which an NPU with {how} does not support.",
             hint=f"{dtype} in [{limits[0]}, {limits[1]}], {' or '.join(map(str, schemes))}, not dynamic",
         )

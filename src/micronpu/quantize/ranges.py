@@ -90,7 +90,7 @@ def _told() -> Iterator[None]:
     except (RuntimeError, NotImplementedError) as error:
         raise ModelError(
             f"Errors of activations cannot be followed to the results: {first_line(error)}.",
-            hint="another `activation_observer` in the place of `fit_ranges`",
+            hint="another `activation_observer` instead of `fit_ranges`",
         ) from error
 
 

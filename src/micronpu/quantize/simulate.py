@@ -132,7 +132,7 @@ class Settle(ObserverBase):
         return x
 
     def calculate_qparams(self, **options: Any) -> Any:
-        raise InternalError("A bias has no quantization parameters of its own.")
+        raise InternalError("A bias has no separate quantization parameters.")
 
     def convert(self, model: GraphModule, node: Node) -> None:
         """Make a constant of the bias, and of the weights if they stay float."""

@@ -160,12 +160,14 @@ def common_observer(state: State, value: Node, old: Any, new: Any) -> Any:
     fixed = [o for o in (old, new) if is_fixed(o)]
     if len(fixed) == 2 and (float(old.scale), int(old.zero_point)) != (float(new.scale), int(new.zero_point)):
         found = (
-            f"on a grid of {float(old.scale):.4g} in and {float(new.scale):.4g} out, both of which operators dictate"
+            f"read with scale {float(old.scale):.4g} and written with scale {float(new.scale):.4g}, both prescribed by "
+            "operators"
         )
     if found:
         source = origin_of(value).source
         raise ModelError(
-            f"The state `{state.name}` cannot have one grid: it is {found}{f' ({source})' if source else ''}.",
+            f"The state `{state.name}` cannot have one pair of qparams: it is "
+            f"{found}{f' ({source})' if source else ''}.",
             hint="the same setting of the quantizer for the operators that read the state and for the one that makes "
             "its new value",
         )

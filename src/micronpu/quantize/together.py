@@ -255,7 +255,7 @@ def _disagreement(one: Any, other: Any, of_state: bool) -> str:
         return f"from {one.quant_min} to {one.quant_max} in the one and to {other.quant_max} in the other"
     if is_fixed(one) and is_fixed(other):
         if (float(one.scale), int(one.zero_point)) != (float(other.scale), int(other.zero_point)):
-            return f"on a grid of {float(one.scale):.4g} in the one and {float(other.scale):.4g} in the other"
+            return f"of scale {float(one.scale):.4g} in the one and {float(other.scale):.4g} in the other"
         return ""
     if not is_fixed(one) and not is_fixed(other) and type(one) is not type(other):
         return "learnt by different observers"
@@ -266,7 +266,8 @@ def _disagreement(one: Any, other: Any, of_state: bool) -> str:
 
 def _no_grid(state: str, one: _Place, other: _Place, why: str) -> ModelError:
     return ModelError(
-        f"The methods `{one.method}` and `{other.method}` cannot have one grid for the state `{state}`: it is {why}.",
+        f"The methods `{one.method}` and `{other.method}` cannot share the qparams of the state `{state}`: it is "
+        f"{why}.",
         hint="the same setting of the quantizer for what reads and writes the state in both",
     )
 
@@ -330,7 +331,7 @@ def check_grids(made: Mapping[str, GraphModule]) -> None:
             first, known = seen.setdefault(state.name, (name, grid))
             if known != grid:
                 raise ModelError(
-                    f"The methods `{first}` and `{name}` cannot have one grid for the state `{state.name}`: it "
+                    f"The methods `{first}` and `{name}` cannot share the qparams of the state `{state.name}`: it "
                     f"is {_told(known)} in the one and {_told(grid)} in the other.",
                     hint="the same setting of the quantizer for what reads and writes the state in both",
                 )

@@ -214,7 +214,7 @@ class CalibrationData:
             chosen = tuple(i for i, recording in enumerate(judging) if of_recording(recording) not in alike)
             if not chosen:
                 raise ModelError(
-                    "Every held-out sample is one of the calibration data, too, so that none tells of other inputs.",
+                    "Every sample of `data` is also a calibration sample, so that none judges.",
                     hint="data= with samples that do not calibrate, or no data=, which holds out some that are given",
                 )
         else:

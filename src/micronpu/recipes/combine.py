@@ -73,7 +73,7 @@ def _check_one_chip(recipes: Sequence[ExportRecipe]) -> None:
         if len(found) > 1:
             (first, one), (second, other) = found[:2]
             raise OptionError(
-                f"The recipes {first} and {second} disagree: each brings {what} of its own, {one} and {other}, and a "
+                f"The recipes {first} and {second} disagree: they set {what} to {one} and {other}, and a "
                 "program is for one chip.",
                 hint="leave out one of them",
             )

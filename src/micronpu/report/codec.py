@@ -86,7 +86,7 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
     if origin is tuple:
         values = _of(list, data, where, "a list")
         if arguments[-1] is not Ellipsis and len(values) != len(arguments):
-            raise DecodeError(f"{where or 'it'} has {len(values)} entries in the place of {len(arguments)}")
+            raise DecodeError(f"{where or 'it'} has {len(values)} entries instead of {len(arguments)}")
         kinds = arguments if arguments[-1] is not Ellipsis else (arguments[0],) * len(values)
         return tuple(_decode(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, values, strict=True)))
     if origin is Mapping:

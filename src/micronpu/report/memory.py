@@ -224,7 +224,7 @@ PROGRAM = (CODE, WEIGHTS, TABLES, REST)
 _REMEDIES = {
     "dram": "smaller pictures, a chip with more of it",
     "sram": "smaller pictures or fewer channels where the peak is, a chip with more of it",
-    "flash": "fewer channels, a chip with more of it, weights in a file of their own (`external_weights`)",
+    "flash": "fewer channels, a chip with more of it, weights in a separate file (`external_weights`)",
 }
 
 

@@ -200,7 +200,7 @@ def metric_of(given: str | Function) -> Metric:
         except MicroNpuError:
             raise
         except Exception as error:
-            lines = str(error).strip().splitlines() or ["nothing more is said"]
+            lines = str(error).strip().splitlines() or ["no message"]
             raise ModelError(
                 f"The metric `{name}` raised {type(error).__name__}: {lines[0].rstrip('.')}.",
                 hint="outputs and labels are NumPy arrays with a row for each input, and a number is returned",

@@ -104,7 +104,7 @@ class SparsityReport(JsonReport):
         return (
             f"{count} of {len(self.layers)} layers are {self.pattern} sparse: {dense.cycles:,} -> {point.cycles:,} "
             f"cycles ({point.cycles / dense.cycles:.2f}), {dense.bytes:,} -> {point.bytes:,} bytes of weights; "
-            f"agreement with float {dense.agreement:.1%} -> {point.agreement:.1%} on {self.rows} inputs kept back"
+            f"agreement with float {dense.agreement:.1%} -> {point.agreement:.1%} on {self.rows} held-out inputs"
             f"{quantized}."
         )
 

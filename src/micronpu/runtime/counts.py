@@ -75,9 +75,9 @@ class Counts:
             now = self._now[rule.place]
             if rule.size is not None and now is not None and now >= rule.size:
                 raise ModelError(
-                    f"The sequence is longer than {name} has room for: `{rule.name}` stands at {now}, and the method "
+                    f"The sequence is longer than {name} has room for: `{rule.name}` is at {now}, and the method "
                     f"{method} begins at {rule.size - 1} at most.",
-                    hint="reset() and begin anew, or a model with a longer cache",
+                    hint="reset() and a new sequence, or a model with a longer cache",
                 )
 
     def called(self, method: str) -> None:

@@ -203,7 +203,7 @@ class IsolatedProgram:
                 self._end = weakref.finalize(self, stack.pop_all().close)
         except OSError as error:
             raise RuntimeUnavailableError(
-                f"{name} is to run in a process of its own, which cannot be started: {error.strerror or error}.",
+                f"{name} runs in a separate process, which cannot be started: {error.strerror or error}.",
                 hint="RunOptions(isolated=False), for a program that you trust",
             ) from error
         self._log = log

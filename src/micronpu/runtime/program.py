@@ -136,8 +136,8 @@ class HostProgram:
         if self.digest is Digest.WRONG and not self.options.isolated:
             raise PayloadError(
                 f"{self._name} is damaged: its contents do not have the digest that it carries.",
-                hint="copy the file again; RunOptions(isolated=True), or `micronpu run --isolated`, runs it all the "
-                "same, in a process of its own",
+                hint="copy the file again; RunOptions(isolated=True), or `micronpu run --isolated`, runs it "
+                "in a separate process",
             )
         if self.options.isolated is None:
             return is_file and self.digest is Digest.MISSING
@@ -394,7 +394,7 @@ class HostProgram:
         """Raise `OptionError`: a program cannot be pickled or copied, since the runtime owns its states."""
         raise OptionError(
             f"A {type(self).__name__} is a program that is open, which cannot be pickled or copied.",
-            hint=f"its file or its bytes, and {type(self).__name__}(...) of them where it shall run",
+            hint=f"pickle its file or bytes, and construct a {type(self).__name__} from them there",
         )
 
     def __enter__(self) -> HostProgram:
@@ -532,7 +532,7 @@ class HostProgram:
                     raise ModelError(
                         f"Input {number} of {self._name_inside} has {low if low < 0 else high}, and is a number from 0 "
                         f"to {size - 1}.",
-                        hint="tokens of the vocabulary, a text no longer than the cache, or reset() and begin anew",
+                        hint="tokens of the vocabulary, a text no longer than the cache, or reset() and a new sequence",
                     )
 
 

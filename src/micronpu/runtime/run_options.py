@@ -60,7 +60,7 @@ class RunOptions:
             )
         if self.check and self.graph:
             raise OptionError(
-                "The run options check and graph are both on, but the graph runs in the place of the stream then.",
+                "The run options check and graph are both on, but then the graph runs instead of the stream.",
                 hint="RunOptions(check=True)",
             )
         size = self.debug_buffer_size

@@ -169,7 +169,7 @@ class Backend(ABC):
         Raises:
             PayloadError: the payload cannot be read or run.
         """
-        raise NotImplementedError(f"{self.title} has no simulator of its own.")
+        raise NotImplementedError(f"{self.title} has no simulator.")
 
     def whole(self, payload: bytes, named_data: Mapping[str, bytes]) -> bytes:
         """Return a payload for its executor, including blocks stored elsewhere in the program."""

@@ -161,9 +161,9 @@ class StepGraph:
         if padded and flow.lag:
             raise self._refuse(
                 node,
-                "pads the beginning of time behind an operator that does not, so that its padding stands where frames "
-                "from before are in the stream",
-                "padding in front of every operator over time, or of none",
+                "pads the beginning of time after an operator that does not, so that its padding is where the stream "
+                "has earlier frames",
+                "padding before every operator over time, or before none",
             )
         # Keep the smallest number of past frames that aligns the windows with the model's.
         length = reach - (reach - padded + flow.lag) % stride
@@ -186,8 +186,8 @@ class StepGraph:
         source = origin_of(node).source
         self.windows.append(
             f"`{overload_name(node)}`{f' ({source})' if source else ''} looks at frames of different times, or is not "
-            f"known frame by frame: in each call it gets the last {self._frames} frames, and all behind it is computed "
-            "anew."
+            f"known frame by frame: in each call it gets the last {self._frames} frames, and all operators after it "
+            "compute them again."
         )
         return self._graph.node_copy(node, lambda n: windows[n] if n in windows else self._nodes[n])
 

@@ -326,8 +326,8 @@ class _Rewriter(OtherAxes):
         if flow.lag:
             raise self._refuse(
                 node,
-                "would hear what comes before the first frame, since an operator over time in front of it pads nothing",
-                "F.pad(x, (p, 0)) in front of that operator",
+                "would read frames before the first one, because an operator over time before it pads nothing",
+                "F.pad(x, (p, 0)) before that operator",
             )
         states = given["hx"] if overload_name(node) == "lstm.input" else [given["hx"]]
         past = []
@@ -396,8 +396,7 @@ class _Rewriter(OtherAxes):
         if is_dequantize(source):
             raise self._refuse(
                 node,
-                "takes out one frame of a quantized model, in which a recurrent layer is written step by step, each "
-                "step on grids of its own",
+                "takes one frame out of a quantized model, in which each step of a recurrent layer has its own qparams",
                 "the float model, and sequences of frames as calibration data",
             )
         return self._whole(node)

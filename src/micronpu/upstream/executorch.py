@@ -20,11 +20,12 @@ from micronpu.upstream.shim import declared, through
 # ---------------------------------------------------------------- the compiler
 
 _STORE = declared(
-    "executorch.exir._serialize._named_data_store:NamedDataStore", "a partition hands on no data beside its payload"
+    "executorch.exir._serialize._named_data_store:NamedDataStore",
+    "a partition returns no data in addition to its payload",
 )
 _TABLE = declared(
     "executorch.exir.tracer:_default_decomposition_table",
-    "`to_edge_transform_and_lower` takes apart what an NPU computes whole",
+    "`to_edge_transform_and_lower` decomposes operators that an NPU runs whole",
     parameters=("_use_old_decomp_table",),
 )
 _EDGE_OPERATOR = declared(
@@ -129,12 +130,12 @@ _PLACED = declared(
 )
 _INITIALIZED = declared(
     "executorch.exir.passes.init_mutable_pass:InitializedMutableBufferPass",
-    "states begin with whatever the memory holds",
+    "states begin with undefined values",
     parameters=("patterns",),
 )
 _PLACEHOLDER = declared(
     "executorch.backends.transforms.utils:create_constant_placeholder",
-    "what a core computes of leftovers has no constants",
+    "parts for the core have no constants",
     parameters=("exp_program", "graph", "name", "kind", "data", "persistent_buffer"),
 )
 _CONTROL_FLOW = declared(

@@ -54,7 +54,7 @@ def _program() -> ExportedProgram:
 _SCHEMA = declared("torch._ops:OpOverload._schema", "no argument of an operator is read", probe=lambda: _add()._schema)
 _OVERLOAD = declared(
     "torch._ops:OpOverload._overloadname",
-    "no operator is told from its other forms",
+    "overloads of an operator cannot be distinguished",
     probe=lambda: _add()._overloadname,
 )
 _PACKET = declared(
@@ -76,9 +76,7 @@ _DECOMPOSED = declared(
     "torch.ao.quantization.fx._decomposed",
     "the operators `quantized_decomposed::*` of quantized programs are not there",
 )
-_FUNCTIONS = declared(
-    "torch._functorch.predispatch", "the operators by which torch.vmap stands in a graph are not told from others"
-)
+_FUNCTIONS = declared("torch._functorch.predispatch", "operators of torch.vmap in a graph cannot be recognized")
 
 
 @through(_FUNCTIONS)
@@ -138,9 +136,7 @@ def scan_operator() -> Any:
     return scan_op
 
 
-_COMPOSITE = declared(
-    "torch._C:_dispatch_has_kernel_for_dispatch_key", "operators of the host are not taken apart into others"
-)
+_COMPOSITE = declared("torch._C:_dispatch_has_kernel_for_dispatch_key", "operators of the host are not decomposed")
 _NORM = declared("torch._decomp:get_decompositions", "norms on the host have no kernel")
 
 
@@ -176,7 +172,7 @@ def register_quantized_operators() -> None:
 
 # ---------------------------------------------------------------- tensors, graphs, programs
 
-_VERSION = declared("torch:Tensor._version", "weights that training changes keep their first grid")
+_VERSION = declared("torch:Tensor._version", "weights that training changes keep their first qparams")
 _VIEW = declared("torch:Tensor._is_view", "torch.export takes the sizes of what an example is part of for symbols")
 _BUFFERS = declared(
     "torch.nn:Module._buffers",

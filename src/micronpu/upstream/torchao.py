@@ -57,7 +57,7 @@ REPAIRS = {
         "quantize_pt2e",
         "prepare",
         ("model", "node_name_to_scope", "is_qat", "obs_or_fq_callback"),
-        "a quantizer is not told whether it prepares for post-training quantization or for QAT",
+        "a quantizer cannot distinguish post-training quantization from QAT",
     ),
 }
 """Functions of torchao that are replaced, by the place where torchao looks them up; each text states torchao's defect.

@@ -150,7 +150,7 @@ def test_sequences_begin_anew(tmp_path):
     got = micronpu.evaluate(model, data, program, (labels[last] + 1) % 4)
     assert got.labels == 4 and got.of("float").score.value == 0 and "the last call of each" in got.notes[0]
     got = micronpu.evaluate(model, data, program)
-    assert got.rows == 18 and "18 calls of 4 sequences, each begun anew" in got.notes[0]
+    assert got.rows == 18 and "18 calls of 4 sequences, each from the initial state" in got.notes[0]
     program.save(tmp_path / "m.pte")
     np.save(tmp_path / "y.npy", labels[last].numpy())
     (tmp_path / "m.py").write_text(

@@ -113,7 +113,7 @@ def test_a_program_on_pictures_and_when_what_of_it_ran(folder: Path, monkeypatch
         assert min(e["ts"] for e in spans.values()) == 0 and "convolution" in {e["name"] for e in inside}
         for event in inside:  # on one clock with what called them
             assert whole["ts"] <= event["ts"] and event["ts"] + event["dur"] <= whole["ts"] + whole["dur"]
-    assert "--recorded is about a trace" in fails("run", "out.pte", "--recorded", "board.etdump")
+    assert "--recorded needs --trace" in fails("run", "out.pte", "--recorded", "board.etdump")
     assert "x.npy is no ETDump" in fails("run", "out.pte", "--recorded", "x.npy", "--trace", "no.json")
     (folder / "half.etdump").write_bytes((folder / "board.etdump").read_bytes()[:64])
     assert "half.etdump is no ETDump" in fails("run", "out.pte", "--recorded", "half.etdump", "--trace", "no.json")

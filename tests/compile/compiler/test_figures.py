@@ -103,8 +103,8 @@ def test_times_are_the_sums_of_the_operations(target):
 def test_a_core_by_itself_has_no_clock():
     report = compiled("cortex-m55").report
     assert report.latency == () and report.core_operations[0].cost.cycles > 0
-    assert report.missing["time of the core"] == "a core by itself has no clock"
-    assert "Time of the core: a core by itself has no clock." in str(report)
+    assert report.missing["time of the core"] == "a core without a chip has no clock"
+    assert "Time of the core: a core without a chip has no clock." in str(report)
 
 
 CHIP = """

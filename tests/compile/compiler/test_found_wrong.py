@@ -250,7 +250,7 @@ def test_a_softmax_over_very_long_rows_is_said_to_be_coarse():
     for size in (256, 1152):
         x = torch.randn(1, size, generator=torch.Generator().manual_seed(0))
         notes = " ".join(micronpu.compile(nn.Softmax(-1).eval(), x, "imxrt700-neutron", calibration=[x]).report.notes)
-        assert ("rows of 1,152 values on the grid of int8, with steps of 1/256" in notes) == (size == 1152)
+        assert ("rows of 1,152 values in int8, with a scale of 1/256" in notes) == (size == 1152)
 
 
 @pytest.mark.parametrize("io", [None, "int8"])

@@ -217,7 +217,7 @@ def unsteady(outputs: np.ndarray, labels: np.ndarray) -> float:
         ({"metric": near, "run": False}, "`metric` is computed by running the model"),
         ({"data": [torch.zeros(1, 9)]}, "Held-out item 0, input 0 has shape [1, 9], the model takes [1, 8]."),
         ({"data": []}, "The held-out data is empty."),
-        ({"data": samples(0, 2)}, "Every held-out sample is one of the calibration data, too"),
+        ({"data": samples(0, 2)}, "Every sample of `data` is also a calibration sample"),
         ({"data": samples(100, 3), "held_out": 2}, "`held_out` is 2, and `data` is given"),
         ({"data": samples(100, 3), "labels": [0, 1], "metric": "top1"}, "There are 2 labels and 3 held-out samples."),
         ({"data": samples(100, 3), "labels": [0, 1, 7], "metric": "top1"}, "The labels go from 0 to 7, but the output"),

@@ -275,7 +275,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "training mode": (lambda: micronpu.compile({"a": (Cached(), call(0, 1))}, "ethos-u85-256"), "Method `a`: "),
     "examples behind": (
         lambda: micronpu.compile({"a": (model(), call(0, 1))}, call(0, 1)),  # type: ignore[call-overload]
-        "`example_inputs` stand beside each method",
+        "Each of several methods has its own `example_inputs`",
     ),
 }
 

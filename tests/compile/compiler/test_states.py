@@ -310,7 +310,8 @@ def test_two_dictated_grids() -> None:
     value = torch.fx.Graph().placeholder("value")
     grids = [FixedQParamsObserver.with_args(scale=s, zero_point=0)() for s in (1 / 128, 1 / 256)]
     with pytest.raises(
-        ModelError, match=r"The state `h` cannot have one grid: it is on a grid of 0.0078.. in and 0.00"
+        ModelError,
+        match=r"one pair of qparams: it is read with scale 0.0078.. and written with scale 0.00",
     ):
         common_observer(state, value, *grids)
 

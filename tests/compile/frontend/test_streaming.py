@@ -224,7 +224,7 @@ def test_a_quantized_recurrent_layer() -> None:
     """It is written step by step, and no step is that of the stream."""
     model, x, dim, step, _ = network("crnn")
     offline = micronpu.compile(model, (x,), "imxrt700", calibration=[x])
-    with pytest.raises(ModelError, match="in which a recurrent layer is written step by step"):
+    with pytest.raises(ModelError, match="in which each step of a recurrent layer"):
         micronpu.streaming(offline.quantized, (x,), dim=dim, step=step)
 
 
@@ -259,7 +259,7 @@ REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
         lambda self, x: functional.conv1d(
             functional.pad(functional.conv1d(x, torch.ones(4, 4, 3)), (2, 0)), torch.ones(4, 4, 3)
         ),
-        "pads the beginning of time behind an operator that does not",
+        "pads the beginning of time after an operator that does not",
     ),
 }
 

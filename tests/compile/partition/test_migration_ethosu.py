@@ -198,7 +198,7 @@ def test_arguments_of_the_compile_spec(tmp_path):
         (lambda: EthosUCompileSpec("ethos-u55-128", extra_flags=["--output-format=tflite"]), "is 'tflite'"),
         (lambda: EthosUCompileSpec("ethos-u99"), "ethos-u99"),
         (lambda: get_symmetric_quantization_config(is_dynamic=True), "`is_dynamic` is True"),
-        (lambda: get_symmetric_quantization_config(weight_qmin=-63, weight_qmax=63), "have no grid here"),
+        (lambda: get_symmetric_quantization_config(weight_qmin=-63, weight_qmax=63), "are not supported"),
         (lambda: SPEC.dump_debug_info("json"), "`debug_mode` is 'json'"),
         (lambda: SPEC.set_pass_pipeline_config("stable"), "`config` is a str"),
         (lambda: ArmPassPipelineConfig(softmax="stable"), "no SoftmaxDecompositionConfig"),

@@ -30,5 +30,7 @@ def method(dtype: torch.dtype, scale: float | None, zero_point: int | None = 0) 
 def test_grids_that_differ(other: GraphModule, words: str) -> None:
     one = method(torch.int16, 0.5)
     check_grids({"prefill": one, "again": method(torch.int16, 0.5)})
-    with pytest.raises(ModelError, match=rf"`prefill` and `decode` cannot have one grid for the state `keys`.*{words}"):
+    with pytest.raises(
+        ModelError, match=rf"`prefill` and `decode` cannot share the qparams of the state `keys`.*{words}"
+    ):
         check_grids({"prefill": one, "decode": other})

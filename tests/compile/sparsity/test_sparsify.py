@@ -364,5 +364,5 @@ def test_no_sparser_than_the_cycles_ask_for() -> None:
     (name,) = found.report.point.layers
     (other,) = {"first", "second"} - {name}
     assert next(layer.why for layer in found.report.layers if layer.name == other) == (
-        "not needed for the cycles that were asked for"
+        "not needed for the requested cycles"
     )

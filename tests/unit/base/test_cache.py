@@ -189,7 +189,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
 def test_a_file_in_the_place_of_the_folder_is_no_cache(tmp_path: Path) -> None:
     (tmp_path / "answers").write_text("")
     cache = Cache(tmp_path / "answers")
-    with pytest.warns(CacheWarning, match="Nothing can be kept"):
+    with pytest.warns(CacheWarning, match="The cache cannot write to"):
         assert cache.entry("kind", (), 1).read() is None
 
 

@@ -308,7 +308,7 @@ def test_a_target_from_a_users_file(tmp_path):
     with pytest.raises(OptionError, match=r"has no target 'tay'\. Try: one of toy-neutron"):
         find_target(f"{path}:tay")
     path.write_text(broken('name = "toy"\n', 'name = "imxrt700"\n'))
-    with pytest.raises(OptionError, match="is called `imxrt700`, as a chip that micronpu brings along"):
+    with pytest.raises(OptionError, match="is called `imxrt700`, as a chip of micronpu"):
         find_target(str(path))
 
 

@@ -149,7 +149,7 @@ def test_nodes_that_nobody_reads():
     graph = legal()
     GraphBuilder(graph).emit(Reshape((6,)), graph.inputs[0])
     verify(graph)
-    refused(graph, "Nobody reads the result of", Stage.LITERT)
+    refused(graph, "No operator reads the result of", Stage.LITERT)
 
 
 @pytest.mark.parametrize("which", ["input", "constant", "twice"])

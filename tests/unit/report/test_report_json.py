@@ -132,7 +132,7 @@ def test_floats_that_json_does_not_know():
     jsonschema.validate(data, schema_of(Numbers))
     assert decode(Numbers, data) == made
     assert math.isnan(decode(Numbers, encode(Numbers((math.nan,)))).values[0])
-    with pytest.raises(DecodeError, match=r"pair has 1 entries in the place of 2"):
+    with pytest.raises(DecodeError, match=r"pair has 1 entries instead of 2"):
         decode(Numbers, {"values": [], "pair": [1]})
     with pytest.raises(DecodeError, match=r"values\[0\] must be a number, but is 'x'"):
         decode(Numbers, {"values": ["x"]})

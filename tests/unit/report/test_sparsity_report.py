@@ -50,7 +50,7 @@ def test_figures_are_the_same_in_text_json_and_table() -> None:
         assert "1,000 -> 800 cycles (0.80)" in text and " 155 " in text
         assert "a depthwise convolution has no sum over channels" in text and "A <note>." in text
     assert "1 of 2 layers are 2:4 sparse" in REPORT.summary()
-    assert REPORT.summary().endswith("inputs kept back, quantized with fit_ranges, bias_correction.")
+    assert REPORT.summary().endswith("held-out inputs, quantized with fit_ranges, bias_correction.")
 
 
 def test_a_target_without_estimates_has_no_cycles() -> None:

@@ -15,8 +15,8 @@ torch_index = script("torch_index")
         ("", "Linux", False, False, "", "may be a build for CUDA"),
         ("", "Linux", True, True, "", "for CUDA: this machine has a GPU"),
         ("", "Darwin", False, False, "", "for the processor alone here"),
-        ("https://mine", "Linux", True, False, "--extra-index-url https://mine", "asked for"),
-        ("none", "Linux", False, True, "", "asked for"),
+        ("https://mine", "Linux", True, False, "--extra-index-url https://mine", "as requested"),
+        ("none", "Linux", False, True, "", "as requested"),
     ],
 )
 def test_a_choice_and_a_sentence(

@@ -196,7 +196,7 @@ class _Parser:
             raise ModelError(
                 f"The LiteRT file has {len(graphs)} subgraphs and {len(signatures)} signatures ({names}); one of each "
                 "is read.",
-                hint="convert one signature of the model to a file of its own",
+                hint="convert one signature of the model to a separate file",
             )
         main, *others = (self._graph(i, graph) for i, graph in enumerate(graphs))
         if not main.inputs or not main.outputs:

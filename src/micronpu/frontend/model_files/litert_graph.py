@@ -38,7 +38,7 @@ def network_of(file: LiteRtFile) -> Network:
     if build.graphs:
         raise UnsupportedError(
             f"The LiteRT file has {1 + len(file.others)} subgraphs, and no operator calls number {min(build.graphs)}.",
-            hint="convert one signature of the model to a file of its own",
+            hint="convert one signature of the model to a separate file",
         )
     outputs = [build.number(given) for given in file.outputs]
     if None in outputs:

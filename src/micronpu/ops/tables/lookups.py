@@ -77,8 +77,8 @@ class ScatterRows(Op):
             )
         if table.type.qparams != rows.type.qparams:
             raise UnsupportedError(
-                f"`index_put` writes values on the grid {rows.type.qparams} among others on {table.type.qparams}.",
-                hint="quantize with the quantizer of the target, which lets them share one",
+                f"`index_put` writes values with {rows.type.qparams} among others with {table.type.qparams}.",
+                hint="quantize with the quantizer of the target, which lets them share qparams",
             )
         return node.emit(cls(), table, node.integers("x"), rows)
 

@@ -20,9 +20,9 @@ def advice_view(advice: Advice) -> RenderableType:
     """Return hotspots, and the changes that were tried, the most useful first."""
     parts: list[RenderableType] = [Text(advice.summary, style="bold")]
     if advice.hotspots:
-        parts += ["", Text("Where the time goes", style="bold"), _spots(advice.hotspots[:_SPOTS])]
+        parts += ["", Text("Time by operation", style="bold"), _spots(advice.hotspots[:_SPOTS])]
     if advice.ideas:
-        parts += ["", Text("What could be written instead", style="bold"), _ideas(advice)]
+        parts += ["", Text("Alternatives", style="bold"), _ideas(advice)]
         shown = (*advice.worth, *(() if advice.together is None else (advice.together,)))
         parts += [Text.assemble("\n", (f"{idea.name}: ", "bold"), idea.how, _where(idea)) for idea in shown if idea.how]
     parts += ["", Text(_LEGEND + (f" Time by {advice.price.basis}." if advice.price.basis else ""), style="dim")]

@@ -68,7 +68,7 @@ def chrome_trace(report: DelegationReport) -> str:
                     }
                 )
         begin += cost.cycles * unit
-    return _file(events, "cycles" if in_cycles else "microseconds", "estimates, nobody has measured them")
+    return _file(events, "cycles" if in_cycles else "microseconds", "estimates, not measured")
 
 
 def recorded_trace(etdump: Path, title: str) -> str:

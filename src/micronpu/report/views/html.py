@@ -262,7 +262,7 @@ def _partition(number: int, rows: list[TableRow], lines: list[TableRow], kind: s
             share, lines = cost_share(chosen, lines), chosen
             apart = f'<p class="about">The most costly of {of} lines{f", {share}" if share else ""}.</p>'
         apart += f"""
-<details class="every"><summary>Every {escape(kind)} by itself, {len(rows):,} lines</summary>
+<details class="every"><summary>Every {escape(kind)}, {len(rows):,} lines</summary>
 {_table(rows, kind, largest, costs)}
 </details>"""
     words = f'<p class="about">{escape(explained(rows))}.</p>' if explained(rows) else ""

@@ -230,7 +230,7 @@ def explained(rows: Sequence[TableRow], columns: Collection[str] = ("bound by", 
         found += ["bound by: the bottleneck"] * ("bound by" in columns)
         found += ["use: MAC utilisation"] * ("use" in columns)
     if any(row.title.split(" ")[0] == "table" for row in rows):
-        found.append("table: a function of each element by itself, looked up")
+        found.append("table: an elementwise function, looked up")
     return "; ".join(found)
 
 

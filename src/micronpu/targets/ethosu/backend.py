@@ -171,7 +171,7 @@ class EthosU(Backend):
         return {
             "Rewrites of an operator that Vela refuses for an Ethos-U": sentences(TO_FIT),
             "Rewrites of an operator that Vela has trouble with for an Ethos-U": sentences(TO_SPARE),
-            "Rewrites of an operator that cost less on an Ethos-U, where Vela's estimate says so": sentences(
+            "Rewrites of an operator, used if Vela estimates that they cost less on an Ethos-U": sentences(
                 TO_COST_LESS
             ),
             "Rewrites of an operator whose weights come too late in one piece on an Ethos-U (`prefetch`)": sentences(

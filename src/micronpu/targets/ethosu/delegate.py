@@ -90,7 +90,7 @@ class EthosUPartitioner(DevicePartitioner):
         notes = list(self._notes)
         if self.custom_partition_ops:
             names = ", ".join(str(op) for op in self.custom_partition_ops)
-            notes.append(f"Operators of the user's own, which stay on the host unless micronpu knows them: {names}.")
+            notes.append(f"User-defined operators, which stay on the host unless micronpu knows them: {names}.")
         if self.report is not None and notes:
             self.report = replace(self.report, notes=(*self.report.notes, *notes))
         return result

@@ -140,8 +140,8 @@ class EthosUDevice(Device):
         notes = ["There is no simulator on this machine: the command stream is not proved."]
         notes = [] if simulator_hash() or not own else notes
         notes += [
-            f"In partition `{p.name}` Vela lets {plural(p.waiting, 'operation')} begin before what it reads is "
-            "written; micronpu makes it wait."
+            f"Vela starts {plural(p.waiting, 'operation')} of partition `{p.name}` before the inputs are "
+            "written; micronpu adds a wait."
             for p in own
             if p.waiting
         ]

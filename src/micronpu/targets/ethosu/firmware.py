@@ -77,11 +77,11 @@ class EthosUFirmware(Firmware):
         "with the driver library of Arm's `ethos-u-linux-driver-stack`, which CMake fetches. ExecuTorch's main of "
         "August 2026 has it, release 1.5.1 does not. The board needs the kernel module of the same driver stack, "
         "which makes `/dev/ethosu0`, and the firmware of the NPU's microcontroller that it talks to. The program's "
-        "inputs and outputs lie in regions of their own, as this delegate hands them over (`separate_io`); LiteRT "
-        "and firmware on a microcontroller want them inside the scratch memory: compile for them with "
+        "inputs and outputs are in separate regions, as this delegate passes them (`separate_io`); LiteRT "
+        "and firmware on a microcontroller have them inside the scratch memory: compile for them with "
         "`separate_io=False`, or for a target of the microcontroller. Where there are several inputs or outputs, "
-        "Vela has them in one region each, at the places that `micronpu inspect` shows; how the driver lays "
-        "several buffers out was not to be had, and nothing of this was run on a board."
+        "Vela has them in one region each, at the places that `micronpu inspect` shows; the driver's layout "
+        "of several buffers is not documented, and this was not run on a board."
     )
 
     def temporary(self, payload: bytes) -> tuple[int, str]:
@@ -180,7 +180,7 @@ def _aliases(started: Sequence[Started]) -> str:
     seen = {(m.address, m.bytes, m.npu_address, m.name) for chip in chips for m in chip.memories if m.npu_address}
     if not seen:
         return ""
-    lines = ["", "/* Memories that the core has at addresses of its own. */"]
+    lines = ["", "/* Memories with other addresses on the core's bus than on the NPU's. */"]
     lines += ["uint64_t ethosu_address_remap(uint64_t address, int index) {", "  (void)index;"]
     for address, size, other, name in sorted(seen):
         end = (address or 0) + size

@@ -290,7 +290,7 @@ class EthosUOptions(Switches, Options):
         regions, actions = apart
         if regions in options and options.setdefault(actions, "COP2") != "COP2":
             raise OptionError(
-                "Inputs and outputs in regions of their own need the driver actions COP2.", hint="--cop-format=COP2"
+                "Inputs and outputs in separate regions need the driver actions COP2.", hint="--cop-format=COP2"
             )
         return options
 

@@ -80,6 +80,6 @@ class ArmPassPipelineConfig:
         if not chosen:
             return ()
         return (
-            f"Options of ExecuTorch's passes without effect here: {', '.join(chosen)}; operators that they put "
-            "together are whole, and `disabled_passes` switches what there is.",
+            f"Options of ExecuTorch's passes without effect here: {', '.join(chosen)}; the operators that "
+            "they combine are whole; use `disabled_passes`.",
         )

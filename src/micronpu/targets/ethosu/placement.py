@@ -45,7 +45,7 @@ class Placed:
             both = f"{part:.2f} of the time for {more:,} bytes of SRAM more: {both}, {self.sram:,} and "
             both += f"{self.sram_bytes:,} with the weights in SRAM from the start"
         place = "in flash" if self.options is _FLASH else "in SRAM"
-        return f'With `weights="auto"` they are {place}{f", since {self.why}" if self.why else ""}; {both}.'
+        return f'`weights="auto"` puts them {place}{f", since {self.why}" if self.why else ""}; {both}.'
 
 
 def placed(
@@ -65,7 +65,7 @@ def placed(
     if spec.memories is None:
         return replace(found, why=f"the memory mode {spec.memory_mode} has one memory for them and the tensors")
     if not spec.max_sram_bytes:
-        return replace(found, why="nobody says how much SRAM there is (`max_sram_bytes`)")
+        return replace(found, why="the size of the SRAM is unknown (`max_sram_bytes`)")
     scratches = [p.prefetch.scratch if p.prefetch is not None else 0 for p in plans]
     prices = [resident(p.program, spec, scratch) for p, scratch in zip(plans, scratches, strict=True)]
     if None in prices:

@@ -383,7 +383,7 @@ class _Tries:
         self._graph, self._spec, self._limit, self._emitters, self._check = graph, spec, memory_limit, emitters, check
         self.formats = [f for f in emitters if spec.via in ("auto", f)]
         if not self.formats:
-            raise InternalError(f"Nothing writes the format {spec.via!r}.")
+            raise InternalError(f"No emitter writes the format {spec.via!r}.")
         self._bench = Bench(spec, emitters[self.formats[0]])
         cheapest = graph.clone()
         self.rewritten = use_cheapest(cheapest, self._bench)

@@ -62,7 +62,7 @@ class Neutron(Backend):
 
     def vendor(self) -> Mapping[str, str]:
         return {
-            "eiq_neutron_sdk": "NXP's eIQ Neutron SDK, to compile for the chip's Neutron; the simulator does without"
+            "eiq_neutron_sdk": "NXP's eIQ Neutron SDK, to compile for the chip's Neutron; not needed on this machine"
         }
 
     def try_vendor(self, package: str) -> str:

@@ -58,7 +58,7 @@ class RemoveIOQuantOpsPass(ExportPass):
                 if len(readers) > 1:
                     raise ModelError(
                         f"The input `{name}` has {len(readers)} readers, and one of them quantizes it.",
-                        hint='micronpu.compile(..., io="int8"), which gives them one grid',
+                        hint='micronpu.compile(..., io="int8"), which gives them the same qparams',
                     )
                 inputs.append(index)
         (results,) = program.graph.output_node().args

@@ -15,7 +15,7 @@ _MCUXPRESSO = """
 
 ### A project of the MCUXpresso SDK, for the MIMXRT700-EVK
 
-The steps of ExecuTorch's page on its MCUXpresso example, with this folder in the place of its model; not run here.
+The steps of ExecuTorch's page on its MCUXpresso example, with this folder instead of its model; not run here.
 
 ```sh
 pip install west
@@ -94,12 +94,12 @@ class NeutronFirmware(Firmware):
         return parse(payload).kind != "reference"
 
     def section(self, on_device: bool) -> str:
-        version = "The converter's version stands in the payload: `micronpu inspect model.pte`. " if on_device else ""
+        version = "The converter's version is in the payload: `micronpu inspect model.pte`. " if on_device else ""
         return (
             "## Neutron\n\nThe firmware needs, of NXP's MCUXpresso SDK (`middleware/eiq`): the delegate "
             "`NeutronBackend` of ExecuTorch (`backends/nxp/runtime/NeutronBackend.cpp`), NXP's Neutron driver and the "
-            "Neutron firmware, **of the very version of the converter that made the program**: neither says so when "
-            f"they do not match, and results are wrong. {version}Call `neutronInit()` before the first run. On i.MX "
+            "Neutron firmware, **of the version of the converter that made the program**: with another version "
+            f"results are wrong, without an error. {version}Call `neutronInit()` before the first run. On i.MX "
             "RT700 the NPU does not read flash: compile with `fetch_constants_to_sram`, or copy the program to SRAM. "
             "`dump_kernel_selection_code` writes the source that keeps only the NPU kernels in use."
             f"{_MCUXPRESSO if on_device else ''}"

@@ -47,7 +47,7 @@ def selection_of_model(litert_model: bytes) -> str:
         operators = read_model(litert_model).operators
     except CorruptFlatbufferError as error:
         raise ModelError(
-            f"The kernel selection was asked of bytes that are not a LiteRT model: {error}.",
+            f"The kernel selection needs a LiteRT model, and the bytes are none: {error}.",
             hint="pass the contents of a .tflite file",
         ) from error
     return render_selection(o.name for o in operators)

@@ -63,7 +63,7 @@ def read_program(converted: bytes, original: bytes) -> NeutronProgram:
         source = read_model(original)
     except CorruptFlatbufferError as error:
         raise ModelError(
-            f"The Neutron converter was asked to convert bytes that are not a LiteRT model: {error}.",
+            f"The Neutron converter needs a LiteRT model, and the bytes are none: {error}.",
             hint="pass the contents of a .tflite file",
         ) from error
     operator = _only_operator(model)
@@ -100,7 +100,7 @@ def _only_operator(model: ModelView) -> OperatorView:
         )
     if not ours:
         raise NothingLeftError(
-            f"The Neutron converter left nothing of the partition to compute: its model has no {CUSTOM_CODE} operator.",
+            f"The Neutron converter returned an empty partition: its model has no {CUSTOM_CODE} operator.",
             hint="leave the operators of the partition to the host with operators_not_to_delegate",
         )
     if len(ours) > 1:
@@ -166,9 +166,7 @@ def _sized(microcode: bytes, weights: bytes) -> tuple[bytes, bytes]:
             )
         sections.append(section[:size])
     if len(sections[0]) < 60:
-        raise ConverterError(
-            f"The microcode announces only {sizes[0]} bytes of itself, fewer than its head.", hint=_REPORT
-        )
+        raise ConverterError(f"The microcode announces {sizes[0]} bytes, fewer than its header has.", hint=_REPORT)
     return sections[0], sections[1]
 
 

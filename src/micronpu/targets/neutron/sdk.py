@@ -344,7 +344,7 @@ def _kernel_selection(done: _Outcome) -> str:
     files = sorted(done.folder.glob("*kernel_selection*.c"))
     if len(files) != 1:
         raise ConverterError(
-            f"The Neutron converter {PACKAGE} was asked for a kernel selection and wrote {len(files)} files.",
+            f"The Neutron converter {PACKAGE} wrote {len(files)} kernel selections instead of one.",
             hint="compile without dump_kernel_selection_code",
         )
     return files[0].read_text(encoding="utf-8", errors="replace")

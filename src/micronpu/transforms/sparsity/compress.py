@@ -85,7 +85,7 @@ def check_compress(given: Any) -> float | None:
     """
     if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1):
         raise OptionError(
-            f"`compress` is {given!r}; it is the share of the inputs kept back that may get another answer, 0 to 1.",
+            f"`compress` is {given!r}; it is the share of the held-out inputs that may get another answer, 0 to 1.",
             hint="compress=0.01",
         )
     return given
@@ -171,5 +171,5 @@ def _note(grids: Sequence[WidthResult], chosen: WidthResult, rows: int) -> str:
         return f"Weights keep their eight bits; fewer cost more than `compress` allows, on {rows} inputs: {tried}."
     return (
         f"Weights of {chosen.bits} bits take {chosen.bytes:,} bytes instead of {first.bytes:,} "
-        f"({1 - chosen.bytes / first.bytes:.0%} less). On {rows} inputs kept back: {tried}."
+        f"({1 - chosen.bytes / first.bytes:.0%} less). On {rows} held-out inputs: {tried}."
     )

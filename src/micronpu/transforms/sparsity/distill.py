@@ -87,7 +87,7 @@ def distill(
                 loss = loss + _BETWEEN * relative_error(y, target)
             if not torch.isfinite(loss):
                 raise ModelError(
-                    f"In step {step + 1} of the training without labels the network computes NaN or infinity.",
+                    f"The network computes NaN or infinity in step {step + 1} of the training without labels.",
                     hint="a smaller `rate`, or steps=0 for none",
                 )
             (loss / len(inputs)).backward()

@@ -157,7 +157,7 @@ def _check_count(rows: int, columns: int) -> None:
 def _check_share(max_loss: float | None) -> None:
     if max_loss is not None and max_loss > 1:
         raise OptionError(
-            f"`max_loss` is {max_loss:g}; without `score` it is the share of the inputs kept back that may get another "
+            f"`max_loss` is {max_loss:g}; without `score` it is the share of the held-out inputs that may get another "
             "answer, 0 to 1.",
             hint="max_loss=0.01 for one in a hundred",
         )
@@ -193,12 +193,12 @@ class _SparsitySearch:
         self.why: dict[str, str] = {}
         if states:
             self.notes.append(
-                "The model keeps a state from call to call: every call was compared by itself, with the state that the "
-                "float network has then."
+                "The model keeps a state from call to call: each call was compared alone, with the state of the "
+                "float network."
             )
         if len(self.kept) < _FEW_KEPT and not device.dense_only:
             self.notes.append(
-                f"Points were judged with only {len(self.kept)} inputs kept back, each of which is "
+                f"Points were judged with only {len(self.kept)} held-out inputs, each of which is "
                 f"{1 / len(self.kept):.0%} of the agreement."
             )
         self._check_names()
@@ -461,7 +461,7 @@ class _SparsitySearch:
             missing += above
         for layer in layers:
             if layer not in chosen:
-                self.why[layer.name] = "not needed for the cycles that were asked for"
+                self.why[layer.name] = "not needed for the requested cycles"
         return chosen
 
     def _stages(

@@ -115,7 +115,7 @@ def test_weights_go_where_it_pays() -> None:
     ("options", "why"),
     [
         ({"max_sram_bytes": 130_000}, "they do not fit 90% of 130,000 bytes"),
-        ({"max_sram_bytes": 0}, "nobody says how much SRAM there is"),
+        ({"max_sram_bytes": 0}, "the size of the SRAM is unknown"),
     ],
 )
 def test_weights_stay_where_there_is_no_memory(options: dict[str, Any], why: str) -> None:

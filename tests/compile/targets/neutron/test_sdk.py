@@ -307,7 +307,7 @@ def test_any_damage_is_a_sentence():
 
 
 def test_original_must_be_a_model():
-    with pytest.raises(ModelError, match="asked to convert bytes that are not a LiteRT model"):
+    with pytest.raises(ModelError, match="needs a LiteRT model, and the bytes are none"):
         read_program(wrap(add_model()), b"something else")
 
 

@@ -121,7 +121,7 @@ class StreamProgram:
                 f"The Ethos-U program cannot run here: {error.what}",
                 hint="compile the model with carry_graph=True, so that its integer graph can run in its place",
             ) from error
-        warn(f"The integer graph runs in the place of the command stream: {error.what}")
+        warn(f"The integer graph runs instead of the command stream: {error.what}")
         self._graph = self._make_graph()
         return self._graph
 

@@ -333,7 +333,7 @@ class EthosUSimulator:
             hole = self._library.ethosu_sim_unwritten(self._sim, tensor.region, tensor.address, size)
             if hole != _NOWHERE:
                 raise SimulationError(
-                    f"The stream ends, but it has not computed output {i}: nobody has written byte "
+                    f"The stream ends, but it has not computed output {i}: it has not written byte "
                     f"{hole - tensor.address} of its {size}."
                 )
         return [

@@ -119,7 +119,7 @@ class _Worker:
     def __init__(self) -> None:
         if sys.platform == "win32":
             raise RuntimeUnavailableError(
-                "Vela runs in a process of its own, which is started on Linux and macOS only: no Ethos-U on Windows.",
+                "Vela runs in a separate process, which is started on Linux and macOS only: no Ethos-U on Windows.",
                 hint="micronpu in WSL, the Linux inside of Windows; Neutron and Cortex-M compile here as well",
             )
         package = vela_package()
