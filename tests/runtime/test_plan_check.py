@@ -191,7 +191,7 @@ CASES: dict[str, tuple[Callable[[Plan], Any], str]] = {
         "writes into a constant",
     ),
     "move to another kind": (lambda p: p.instruction(MoveCall(p.add(Int(1)), 0)), "moves a int into a"),
-    "jump back": (lambda p: p.instruction(JumpFalseCall(p.add(Int(1)), 0)), "decides by a int"),
+    "jump back": (lambda p: p.instruction(JumpFalseCall(p.add(Int(1)), 0)), "branches on a int"),
     "endless loop": (lambda p: p.instruction(JumpFalseCall(_bool(p), 0)), "instruction 0, which is neither forward"),
     "scale of zero": (lambda p: setattr(p.value("quantize_per_tensor", 1).val, "double_val", 0.0), "has the scale 0"),
     "scale that is none": (argument("dequantize_per_tensor", 1, "nan"), "has the scale nan"),

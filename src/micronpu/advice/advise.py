@@ -173,7 +173,7 @@ class _Trials:
         """Integer inputs and outputs; the application has to convert instead, unless it uses the same qparams."""
         io: Activations = self._quantization.base
         idea = Idea(
-            "integers at the border",
+            "integer inputs and outputs",
             f'Quantization(io="{io}"): the application gives and takes integers, which sensors often give anyway.',
             SAME,
             0,

@@ -32,7 +32,7 @@ def advice() -> object:
 
 def test_the_figures_are_those_of_the_network_written_that_way(advice) -> None:
     by_name = {idea.name: idea for idea in advice.ideas}
-    assert set(by_name) == {"ReLU for GELU", "stride 2 for a pool", "integers at the border"}
+    assert set(by_name) == {"ReLU for GELU", "stride 2 for a pool", "integer inputs and outputs"}
     for name, model in (("ReLU for GELU", net(nn.ReLU)), ("stride 2 for a pool", net(nn.GELU, 2))):
         report = micronpu.compile(model, DATA[0], TARGET, calibration=DATA, verify=False).report
         price = by_name[name].price

@@ -506,7 +506,7 @@ def test_what_takes_the_time_is_named_with_what_to_try() -> None:
         assert ("What to do next: 1. `resize` takes 82 % of the NPU's cycles, with 2 % of the" in text) is said
         assert ("micronpu advise" in text) is said
         shown = page(report, graph=True)
-        assert "Where the time goes" in shown and shown.index(">resize<") < shown.index(">add<")
+        assert "Time by operation" in shown and shown.index(">resize<") < shown.index(">add<")
 
 
 def test_equal_reasons_are_one_entry_and_next_steps_are_sorted() -> None:

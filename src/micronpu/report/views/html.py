@@ -241,7 +241,7 @@ def _hotspots(report: DelegationReport) -> str:
     )
     numbers = "".join(f'<th class="number">{name}</th>' for name in ("count", "cycles", "share", "use"))
     return f"""<details class="card" open>
-<summary><h2>Where the time goes</h2> <span class="about">by operation</span></summary>
+<summary><h2>Time by operation</h2></summary>
 <div class="scroll"><table>
 <thead><tr><th>operation</th><th>runs on</th>{numbers}<th>source</th></tr></thead>
 <tbody>

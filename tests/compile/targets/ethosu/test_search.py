@@ -100,7 +100,7 @@ def test_a_search_takes_seconds(seconds: Any) -> None:
 def test_weights_go_where_it_pays() -> None:
     auto, usual, there = found(weights="auto"), found(), found(weights="sram")
     assert auto.buffer == there.buffer != usual.buffer
-    (note,) = (n for n in auto.report.notes if "they are in SRAM" in n)
+    (note,) = (n for n in auto.report.notes if "puts them in SRAM" in n)
     assert f"{part_of(usual).cycles:,} cycles" in note and f"{part_of(there).cycles:,}" in note
     assert same_results(auto, usual)
     price = usual.report.resident
@@ -121,7 +121,7 @@ def test_weights_go_where_it_pays() -> None:
 def test_weights_stay_where_there_is_no_memory(options: dict[str, Any], why: str) -> None:
     auto, usual = found(weights="auto", **options), found(**options)
     assert auto.buffer == usual.buffer
-    (note,) = (n for n in auto.report.notes if "they are in flash" in n)
+    (note,) = (n for n in auto.report.notes if "puts them in flash" in n)
     assert why in note
 
 
