@@ -17,7 +17,7 @@ _KEPT = ("val", "stack_trace", "nn_module_stack")
 
 
 def in_floats(quantized: GraphModule, examples: Tensors) -> tuple[GraphModule, Tensors] | None:
-    """A quantized module without its rounding of activations, with the weights that its integers stand for.
+    """A quantized module without its rounding of activations, with dequantized weights.
 
         x8 -> dequantize -> conv(.., dequantize(w8)) -> quantize -> y8        x -> conv(.., w) -> y
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ENDLESS = re.compile(r"\S{301,}")
 _MOST_NAMES = 12
-"""In one message."""
+"""Maximum in one message."""
 
 
 def _one_line(text: str) -> str:

@@ -50,7 +50,7 @@ _STATUS = {
     "reset_status": "reset that has not ended",
     "cmd_parse_error": "command that it cannot parse: the program is damaged, or for another Ethos-U",
     "wd_fault": "weights that it cannot decode: they are damaged, or not in memory",
-    "ecc_fault": "ECC fault of its own memory",
+    "ecc_fault": "ECC fault of the NPU's memory",
 }
 _CHANNELS = {
     0: "command stream",

@@ -150,7 +150,8 @@ def run(
         Path | None,
         console.option(
             "FILE.toml",
-            "Of a firmware that prints cycles: write them with chip, program and tools, for `micronpu calibrate`.",
+            "Write the cycles that a firmware prints to this file, with chip, program and tools; for `micronpu "
+            "calibrate`.",
         ),
     ] = None,
     show: Annotated[

@@ -58,7 +58,7 @@ def built(folder: Path, options: BuildOptions) -> Built:
 @console.guarded
 @console.takes(how=Build)
 def build_command(
-    folder: Annotated[Path, console.argument("FOLDER", "What `micronpu deploy` wrote.")],
+    folder: Annotated[Path, console.argument("FOLDER", "The folder of `micronpu deploy`.")],
     how: Build,
     output: Annotated[
         Path | None, console.option("DIR", "The folder of the build.", "--output", "-o", default="FOLDER/build")

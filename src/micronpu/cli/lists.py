@@ -23,7 +23,7 @@ def entries(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def value_of(text: str) -> bool | int | float | str:
-    """Return the value that a text stands for: true, false, a number, or the text itself."""
+    """Return the value of a text: true, false, a number, or the text itself."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     kinds: tuple[Callable[[str], int | float], ...] = (int, float)

@@ -50,7 +50,7 @@ _UNREAD = 0.1
 _WIDE = 8.0
 """Ratio of a range to its values from which other values must have widened it."""
 _MARGIN = 3.0
-"""Additional dB by which samples other than the held-out ones may be farther from float."""
+"""Additional dB by which samples other than the held-out ones may be further from float."""
 _AVOIDABLE = 3.0
 """dB between a program and the limit of int8 from which the loss is called avoidable."""
 _LOOKS, _FEWEST = 3, 4
@@ -176,7 +176,7 @@ def _far_part(output: OutputAccuracy, accuracy: ProgramAccuracy) -> ReportWarnin
     return ReportWarning(
         WARNING if worst.sqnr < FAR else NOTE,
         "unequal-parts",
-        f"In output {output.output}, {worst} against float, {accuracy.measured_on}; it shares its qparams with "
+        f"Output {output.output}: {worst} against float, {accuracy.measured_on}; it shares its qparams with "
         "values of size "
         f"{max(part.rms for part in output.parts):.3g}.",
         "parts that are returned separately, each with its own qparams, or scaled to similar sizes",
@@ -205,7 +205,7 @@ def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) 
 
 
 def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarning | None:
-    """Return a note for an output that is farther from float than int8 requires."""
+    """Return a note for an output that is further from float than int8 requires."""
     if against.sqnr >= _SURE + _MARGIN or (beside := search.beside(number)) is None:
         return None
     if min(against.sqnr, beside.sqnr) >= _SURE or beside.lost < _AVOIDABLE:
@@ -286,7 +286,7 @@ class _Search:
 
     @cached_property
     def _totals(self) -> list[list[tuple[float, float]]]:
-        """For each call and float output, the power of the float result and of the quantized model's error."""
+        """The power, by call and float output, of the float result and of the quantized model's error."""
         ran = self.ran
         return [noise(float_leaves(y), float_leaves(x)) for y, x in zip(ran.found, ran.exact, strict=True)]
 

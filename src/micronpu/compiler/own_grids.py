@@ -1,7 +1,7 @@
 """Distance from float of a network in which every value has its own qparams, compared with its program.
 
 This is the limit of int8: one rounding per operator of the user's model, none inside decompositions, and no shared,
-prescribed or narrow range.  A program that is much farther from float has avoidable losses.
+prescribed or narrow range.  A program that is much further from float has avoidable losses.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Beside:
 
     @property
     def lost(self) -> float:
-        """dB by which the program is farther from float."""
+        """dB by which the program is further from float."""
         return self.possible - self.sqnr
 
 

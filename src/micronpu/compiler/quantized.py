@@ -1,4 +1,4 @@
-"""From the user's arguments to a quantized module: check, export, optionally make sparse, then train or calibrate."""
+"""Quantized module from the user's arguments: check, export, optionally make sparse, then train or calibrate."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
     check_evaluation_mode(model)
     check_weights(model)
     check_names(name for name, _ in (*model.named_modules(), *model.named_parameters(), *model.named_buffers()))
-    # On some errors torch prints the graph so far, on others it logs the traceback of the exception.
+    # torch prints the graph so far on some errors, and logs the traceback of the exception on others.
     with quiet(logging.ERROR), torch.no_grad(), unprinted():
         try:
             # A torch function mode slows down all accesses to tensor attributes, by a tenth of the export time.

@@ -31,7 +31,7 @@ def _table() -> Mapping[OpOverload, Any]:
 def is_decomposed(operator: OpOverload) -> bool:
     """Return True if torch decomposes an operator into others of its core set.
 
-    An operator of this set with a kernel is kept, and so is a copy of a view, without making the decomposition table.
+    An operator of this set with a kernel is kept, also a copy of a view, without making the decomposition table.
     """
     is_core = torch.Tag.core in operator.tags
     if is_core or schema_of(operator).name.endswith("_copy"):

@@ -241,7 +241,7 @@ class _Writer:
             method.inputs.append(self._place(tensor))
             self._now += 1
         held = {_root(t).state: _root(t) for step in block.steps for t in tensors_of(step) if _root(t).state}
-        # In the order of the module, by which the names and scales of the states are recorded.
+        # Order of the module, by which the names and scales of the states are recorded.
         held = {name: held[name] for name, _ in part.module.named_buffers(remove_duplicate=False) if name in held}
         for state in held.values():
             if self._shared.memory == _OWN:

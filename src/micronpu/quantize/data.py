@@ -110,7 +110,7 @@ def in_turn(data: Iterable[Any], kind: str) -> Iterator[Any]:
     """The items of a user's data.
 
     Raises:
-        ModelError: the user's code fails on the way.
+        ModelError: the user's code fails.
     """
     number = 0
     try:

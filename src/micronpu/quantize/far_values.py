@@ -1,6 +1,6 @@
 """Exclude values far beyond all others from a range, where calibration shows that they cannot change the results.
 
-A constant that stands for infinity (a pad before a maximum, a masked element, a sentinel in a concat) takes all the
+A constant used as infinity (a pad before a maximum, a masked element, a sentinel in a concat) takes all the
 steps of a range.  Whether it matters is measured: the float program runs with such values clamped to where the others
 end; if all results stay the same, they may saturate there in the quantized program, too.
 """

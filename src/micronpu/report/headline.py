@@ -104,7 +104,7 @@ def _accuracy(accuracy: ProgramAccuracy) -> str:
         within = "" if interval is None else f" ({interval[0]:.1f} to {interval[1]:.1f})"
         said.append(f"{decibel_text(accuracy.sqnr)}{within} against float")
     if accuracy.agreement is not None:
-        # For integers that are no scores it is a share of elements, not of samples.
+        # It is a share of elements, not of samples, for integers that are no scores.
         count = accuracy.calls or max(len(accuracy.rows), 1)
         agreeing = f"{accuracy.agreement:.1%}"
         if accuracy.integers is None:

@@ -104,7 +104,7 @@ def _put(set_: NodeData, graph: ProgramGraph, values: Mapping[str, Any], gradien
 
 
 def _of_model(graph: ProgramGraph, report: DelegationReport) -> dict[str, Operation]:
-    """Return the operation of each operator of the model, by the last operator that the operation stands for."""
+    """Return the operation of each operator of the model, by the last operator of the operation."""
     order = {node.id: number for number, node in enumerate(graph.nodes)}
     found: dict[str, Operation] = {}
     for operation in (*report.operations, *report.core_operations):

@@ -32,7 +32,7 @@ def _limit(check: Limit) -> Limit:
 
 @_limit
 def core_activations_are_int8(node: Node, disabled: Collection[str] = ()) -> Finding | None:
-    """On the core, activations are int8 with one scale and zero point per tensor."""
+    """Activations on the core are int8 with one scale and zero point per tensor."""
 
     def is_int8(type: TensorType) -> bool:
         return type.dtype is DType.INT8 and type.qparams is not None and type.qparams.is_per_tensor
@@ -53,7 +53,7 @@ def core_has_kernel(node: Node, disabled: Collection[str] = ()) -> Finding | Non
 
 @_limit
 def core_softmax_sum_fits(node: Node, disabled: Collection[str] = ()) -> Finding | None:
-    """On the core, softmax is over fewer than 512 elements; the sum of more has no room in CMSIS-NN's fixed point."""
+    """Softmax on the core is over fewer than 512 elements; the sum of more overflows CMSIS-NN's fixed point."""
     if not isinstance(node.op, Softmax) or node.output.type.channels < SOFTMAX_ELEMENTS:
         return None
     return found(f"{node.output.type.channels} elements", "leave softmax to the application")

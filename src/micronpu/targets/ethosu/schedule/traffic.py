@@ -338,7 +338,7 @@ def _reads_all_channels(action: Action) -> bool:
 
 
 def _axes(action: Action) -> Iterator[tuple[int, int, int, int, int]]:
-    """For rows and columns: stride, size of the dilated window, padding before and after, upscaling."""
+    """Stride, size of the dilated window, padding before and after, and upscaling of rows, then of columns."""
     number, stride = action.number, action.number(0x122)
     upscaled = 2 if number(0x107) & 3 else 1
     for low, high, reach, before, after in ((1, 9, 0x121, 0x100, 0x103), (0, 6, 0x120, 0x101, 0x102)):
