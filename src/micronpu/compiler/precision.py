@@ -364,17 +364,7 @@ class Search:
             lost = (metric.float_model - metric.quantized) * (1 if metric.larger_is_better else -1)
         alike = between and accuracy is not None and accuracy.agreement in (None, 1.0)
         differs = accuracy is not None and accuracy.decides_otherwise
-        return Tried(
-            activations,
-            module,
-            settings,
-            fidelity,
-            names,
-            more,
-            lost=lost,
-            decides_alike=alike,
-            decides_otherwise=differs,
-        )
+        return Tried(activations, module, settings, fidelity, names, more, None, None, lost, alike, differs)
 
     @staticmethod
     def fidelity_of(trial: Trial, results: Sequence[Sequence[Row]]) -> Fidelity:

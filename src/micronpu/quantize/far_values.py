@@ -137,14 +137,14 @@ class FarValues:
         for node in module.graph.find_nodes(op="call_module"):
             observer = module.get_submodule(str(node.target))
             if isinstance(observer, RangeObserver):
-                is_part = isinstance(observer, PartObserver)
-                whole = observer.whole if is_part else observer
-                observers[observer] = ranges[node] = self._by_observer.setdefault(whole, _Range(whole))
-                ranges[node].observed.add(node)
-                if is_part:
-                    self._parts[observer] = ranges[node]
-        read = {found for place, found in ranges.items() if place.args[0] not in constants}
-        self._ranges |= {place: found for place, found in ranges.items() if found in read}
+                whole = observer.whole if isinstance(observer, PartObserver) else observer
+                found = self._by_observer.setdefault(whole, _Range(whole))
+                found.observed.add(node)
+                observers[observer] = ranges[node] = found
+                if isinstance(observer, PartObserver):
+                    self._parts[observer] = found
+        read = {own for place, own in ranges.items() if place.args[0] not in constants}
+        self._ranges |= {place: own for place, own in ranges.items() if own in read}
         return observers
 
     def clamp(self, calls: Callable[[Callable[..., Any]], Iterator[Any]]) -> None:
