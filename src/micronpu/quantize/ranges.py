@@ -34,8 +34,9 @@ from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.states import only_kept, state_ends
 from micronpu.upstream.torch import tree_leaves
 
-_ROWS = 100
-"""Maximum number of calibration samples."""
+_ROWS, _FEWEST_ROWS, _ELEMENTS = 100, 16, 150_000_000
+"""Maximum number of calibration samples, and its least value where all values of so many samples together have more
+than so many elements, about ten seconds of work."""
 _DIRECTIONS = 2
 """Random directions at the results, for each sample."""
 _CANDIDATES = 64
@@ -58,9 +59,11 @@ def fit_ranges(prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]
     if not places:
         return
     generator = torch.Generator().manual_seed(0)
-    step = max(1, len(batches) // _ROWS)
+    sizes = [n.meta["val"].numel() for n in prepared.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    count = max(_FEWEST_ROWS, min(_ROWS, _ELEMENTS // max(1, sum(sizes))))
+    step = max(1, -(-len(batches) // count))
     wide = runnable(prepared, batches)
-    for row in batches[::step][:_ROWS]:
+    for row in batches[::step]:
         run = FloatRun(wide, gradients=True)
         with torch.enable_grad(), unobserved(wide), _told():
             run.run(*row)
