@@ -111,7 +111,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("conv_INT8_1x1", set_value(WEIGHT_LENGTH, 48), "weight"),
     ("conv_INT8_1x1", set_value(IFM_BASE0, 1 << 20), "the IFM needs bytes 0x100000"),
     ("conv_INT16_1x1", set_value(OFM_BASE0, 1), "NPU_SET_OFM_BASE0 is 0x1, not a multiple of 2"),
-    ("conv_INT8_1x1", set_all(IFM_REGION, 2), "it has not written|which has"),
+    ("conv_INT8_1x1", set_all(IFM_REGION, 2), "nobody has written|which has"),
     ("table", drop(DMA_WAIT), "a wait is missing between them"),
     ("table", set_all(ACTIVATION, 4 | 3 << 5), "the table reads .* of the table memory"),
     ("gather_INT8", set_all(DMA0_SIZE0, 40), "the list of indices"),

@@ -23,7 +23,6 @@ from micronpu.base.files import check_new_folder
 from micronpu.base.installed import python_versions, requirements
 from micronpu.cli import console
 from micronpu.cli.named_models import OTHER_TORCH
-from micronpu.deploy.toolchain import PACKAGES, missing_tools
 from micronpu.report.texts import plural
 from micronpu.targets.registry import BACKENDS, BROKEN
 from micronpu.upstream.shim import NOT_THERE, SEEN, all_shims, installed, is_seen
@@ -236,6 +235,8 @@ def _examine_boards() -> Iterator[Dependency]:
 
 def examine_build() -> Iterator[Dependency]:
     """Yield the programs that `micronpu board build` runs."""
+    from micronpu.deploy.toolchain import PACKAGES, missing_tools
+
     missing = missing_tools()
     for name in PACKAGES:
         remedy = f"{missing.get(name, '')}, for `micronpu board build`"
