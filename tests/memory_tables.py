@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from micronpu.chips import Chip, Memory, shipped_chips
-from micronpu.deploy.board import Board
+from micronpu.targets.board import Board
 from micronpu.targets.registry import find_target, options_for
 
 PAGE = Path(__file__).parents[1] / "docs" / "memories.md"

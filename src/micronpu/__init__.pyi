@@ -26,7 +26,6 @@ from micronpu.base.errors import WrongResultError as WrongResultError
 from micronpu.compiler.compile import check_model, compile_model
 from micronpu.compiler.methods import CompiledMethods as CompiledMethods
 from micronpu.compiler.program import CompiledProgram as CompiledProgram
-from micronpu.compiler.verification import Verification as Verification
 from micronpu.deploy.deployment import Deployment as Deployment
 from micronpu.frontend.model_files import FileModel as FileModel
 from micronpu.frontend.model_files import read_model as read_model
@@ -57,6 +56,7 @@ from micronpu.transforms.sparsity import sparsify as sparsify
 from micronpu.transforms.streaming import Streaming as Streaming
 from micronpu.transforms.streaming import streaming as streaming
 from micronpu.transforms.wanted import Transforms as Transforms
+from micronpu.verify.verification import Verification as Verification
 
 check = check_model
 compile = compile_model

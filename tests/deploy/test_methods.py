@@ -14,11 +14,11 @@ from torch import nn
 import micronpu
 from micronpu.base.errors import MicroNpuError
 from micronpu.compiler.methods import CompiledMethods
-from micronpu.deploy import pools
 from micronpu.deploy.deployment import Source, deploy_together
 from micronpu.deploy.image import make_image
 from micronpu.neutron import NeutronOptions
 from micronpu.program.plan import read_plan
+from micronpu.targets import pools
 from tests.deploy.host_build import built, host, host_sizes, sized
 from tests.deploy.test_together import source
 

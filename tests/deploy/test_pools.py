@@ -15,13 +15,13 @@ from executorch.exir import ExecutorchBackendConfig, to_edge
 from torch import nn
 
 import micronpu
-from micronpu.deploy import pools
-from micronpu.deploy.data import needs_data
 from micronpu.ethosu import EthosUOptions
 from micronpu.neutron import NeutronOptions
+from micronpu.program.data import needs_data
 from micronpu.program.plan import read_plan
 from micronpu.program.pte import read_pte
 from micronpu.program.strip import strip
+from micronpu.targets import pools
 from tests.compile.small import Small, batches, conv, image, linear
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import host, host_sizes, libraries

@@ -19,10 +19,10 @@ import micronpu
 from micronpu.base.errors import MicroNpuError
 from micronpu.board.logs import CALL, read_log
 from micronpu.compiler.program import CompiledProgram
-from micronpu.deploy import pools
 from micronpu.deploy.deployment import Deployment, Source, deploy_together
 from micronpu.neutron import NeutronOptions
 from micronpu.program.plan import read_plan
+from micronpu.targets import pools
 from tests.compile.small import linear
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import built, host, host_sizes, sized

@@ -24,8 +24,6 @@ from micronpu.base.arguments import QUANTIZATION_NOW, moved
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.compile import compile_model
 from micronpu.compiler.precision import Allowed, Cures, Price, Search, Settings, Tried
-from micronpu.compiler.sensitivity import Fidelity
-from micronpu.compiler.verification import Verification
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.states import NO_STATES
 from micronpu.quantize.data import in_turn
@@ -40,6 +38,8 @@ from micronpu.targets.options import Options
 from micronpu.targets.registry import target_required
 from micronpu.upstream.session import exclusive
 from micronpu.upstream.torch import tree_leaves
+from micronpu.verify.sensitivity import Fidelity
+from micronpu.verify.verification import Verification
 
 BUDGET = 60.0
 """Default limit of the search in seconds."""

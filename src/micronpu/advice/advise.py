@@ -19,7 +19,6 @@ from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Listener
 from micronpu.compiler.compile import compile_model
-from micronpu.compiler.verification import Verification
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.exported import exported, finished
 from micronpu.frontend.facts import EXPORTED
@@ -33,6 +32,7 @@ from micronpu.report.hotspots import hotspots
 from micronpu.targets.options import Options
 from micronpu.targets.registry import target_required
 from micronpu.upstream.session import exclusive
+from micronpu.verify.verification import Verification
 
 _ROWS = 8
 """Number of calibration samples; cycles hardly depend on them."""

@@ -11,7 +11,6 @@ from torch.fx import GraphModule
 from micronpu.base.callers import warn
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
-from micronpu.compiler.at_sight import of_graph, of_placement
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.facts import border_tensors, digests, tool_versions
 from micronpu.compiler.host import HostPart, host_part, within
@@ -19,8 +18,6 @@ from micronpu.compiler.lowering import Lowered, MethodPart, lowered
 from micronpu.compiler.memory import memory_of
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.quantized import Quantized
-from micronpu.compiler.verification import Verification
-from micronpu.compiler.verify import Expected, verified
 from micronpu.frontend.integers import IntegerBorders
 from micronpu.frontend.positions import counts_of, ranges_of
 from micronpu.frontend.states import State, held, hold, states_of
@@ -33,6 +30,9 @@ from micronpu.report.delegation import DelegationReport
 from micronpu.report.memory import MemoryReport
 from micronpu.report.operations import StateRow
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, AccuracyWarning, ReportWarning, check_strict
+from micronpu.verify.program import Expected, verified
+from micronpu.verify.static_accuracy import of_graph, of_placement
+from micronpu.verify.verification import Verification
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from micronpu.base.errors import OptionError
 from micronpu.base.files import read_file
 from micronpu.base.parsing import parse_json
 from micronpu.compiler.facts import tool_versions
-from micronpu.compiler.verification import Verification
 from micronpu.frontend.training import Train
 from micronpu.passes.pipeline import Pipeline
 from micronpu.quantize.digests import Digests
@@ -30,6 +29,7 @@ from micronpu.targets.options import Options
 from micronpu.targets.registry import BACKENDS, find_target, options_for
 from micronpu.transforms.sparsity.options import SparsityOptions, sparsity_options
 from micronpu.transforms.wanted import Transforms
+from micronpu.verify.verification import Verification
 
 _CODE = "code"
 """Key of values that a file cannot hold: Python objects, and other files."""

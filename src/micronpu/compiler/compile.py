@@ -14,7 +14,6 @@ from torch.export import ExportedProgram
 from micronpu.base.arguments import QUANTIZATION_NOW, moved
 from micronpu.base.errors import ModelError
 from micronpu.compiler.assemble import Staged, programs_of
-from micronpu.compiler.at_sight import of_graph, of_placement
 from micronpu.compiler.basis import Wanted, basis_of
 from micronpu.compiler.clock import Clock, Listener
 from micronpu.compiler.methods import CompiledMethods
@@ -22,7 +21,6 @@ from micronpu.compiler.precision import allowed_by
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.quantized import quantized_module
 from micronpu.compiler.several import Methods, compile_methods
-from micronpu.compiler.verification import Verification
 from micronpu.frontend.by_name import input_names
 from micronpu.frontend.checks import check_is_no_state_dict, check_listener
 from micronpu.frontend.export import as_inputs
@@ -38,6 +36,8 @@ from micronpu.targets.registry import device_for, target_required
 from micronpu.transforms.sparsity.options import SparsityOptions
 from micronpu.transforms.wanted import Transforms
 from micronpu.upstream.session import exclusive
+from micronpu.verify.static_accuracy import of_graph, of_placement
+from micronpu.verify.verification import Verification
 
 
 @overload
@@ -214,7 +214,7 @@ def check_model(
     known = quantized.warnings if calibration is not None else ()
     seen = (*known, *of_graph(quantized.module, quantized.trial.exact_rows, proposal=how.proposal))
     if made.report.in_float:
-        from micronpu.compiler.foresight import of_host
+        from micronpu.verify.static_kernels import of_host
 
         seen = (*of_host(quantized.module, made.report.in_float), *seen)
     return replace(made, report=replace(made.report, warnings=(*of_placement(made.report), *seen)))

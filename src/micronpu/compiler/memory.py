@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from micronpu.deploy.board import board_of
-from micronpu.deploy.pools import pools_of
 from micronpu.ir.graph import Graph, Tensor
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.memory import Lifetime, lower_bound, place
 from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanCall, PlanValue
 from micronpu.report.memory import PROGRAM, REST, Arena, Item, Life, MemoryReport, PartitionMemory
 from micronpu.report.texts import file_name
+from micronpu.targets.board import board_of
+from micronpu.targets.pools import pools_of
 
 ALIGNMENT = 16
 _HIDDEN = (

@@ -25,8 +25,6 @@ from micronpu.base.errors import MicroNpuError
 from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import host_part
-from micronpu.compiler.judge import compared
-from micronpu.compiler.sensitivity import MOST_ORDERED, Fidelity, Path, Sensitivity, exported_name
 from micronpu.frontend.states import States
 from micronpu.frontend.work import work_of
 from micronpu.partition.device import Device
@@ -45,6 +43,8 @@ from micronpu.report.delegation import DelegationReport
 from micronpu.report.precision import Frontier, Point
 from micronpu.report.texts import plural
 from micronpu.upstream.session import one_thread
+from micronpu.verify.judge import compared
+from micronpu.verify.sensitivity import MOST_ORDERED, Fidelity, Path, Sensitivity, exported_name
 
 NEAR, FAR = 26.0, 20.0
 """dB from which int8 suffices; dB from which it suffices if no decision changes.

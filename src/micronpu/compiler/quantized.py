@@ -14,16 +14,15 @@ from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
-from micronpu.compiler.at_sight import of_data
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.precision import Allowed, chosen
-from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.frontend.exported import export_for_training, exported, inputs_not_negative
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, LOOPS_ALLOWED, NOT_NEGATIVE, WRITTEN_OUT
 from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states
 from micronpu.frontend.program import is_quantize
 from micronpu.frontend.states import State, states_of
 from micronpu.frontend.training import Train
+from micronpu.program.data import VECTORS
 from micronpu.quantize.calibrate import forget, quantize
 from micronpu.quantize.digests import Digests, of_model
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -35,6 +34,7 @@ from micronpu.report.sparsity import SparsityReport
 from micronpu.report.warnings import ReportWarning
 from micronpu.transforms.sparsity.entry import Sparsity
 from micronpu.transforms.sparsity.keep import keep_what_is_sparse
+from micronpu.verify.static_accuracy import of_data
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def quantized_module(
     warnings: tuple[ReportWarning, ...] = ()
     if train is None or sparsity is not None:
         data = CalibrationData.of(given, calibration, held_out, float_too=float_too)
-        rows, trial, sequences = data.rows[:MOST_ROWS], data.trial, data.sequences
+        rows, trial, sequences = data.rows[:VECTORS], data.trial, data.sequences
         digests = replace(digests, data=data.digests)
         names = [n.name for n in given.module.graph.nodes if n.op == "placeholder"]
         count, steps = sum(map(len, sequences)), _steps(quantizer)

@@ -16,14 +16,11 @@ from torch.fx import GraphModule
 from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError
 from micronpu.compiler.assemble import Staged, programs_of
-from micronpu.compiler.at_sight import of_data
 from micronpu.compiler.basis import Wanted, basis_of
 from micronpu.compiler.clock import Clock, Listener
 from micronpu.compiler.host import with_one_copy
 from micronpu.compiler.methods import CompiledMethods
 from micronpu.compiler.quantized import Quantized
-from micronpu.compiler.verification import Verification
-from micronpu.deploy.vectors import MOST as MOST_ROWS
 from micronpu.frontend.by_name import called_by_name, input_names, rows_in_order, with_forward
 from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.exported import Exported, exported, graph_module, inputs_not_negative
@@ -32,6 +29,7 @@ from micronpu.frontend.integers import integer_borders, integer_states
 from micronpu.frontend.states import State, written
 from micronpu.frontend.work import multiply_accumulates
 from micronpu.passes.pipeline import Pipeline
+from micronpu.program.data import VECTORS
 from micronpu.quantize.calibrate import forget
 from micronpu.quantize.data import Row, calibration_batches, in_turn
 from micronpu.quantize.digests import Digests, of_model, of_rows
@@ -42,6 +40,8 @@ from micronpu.quantize.trial import INPUTS, CalibrationData, Trial, float_result
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 from micronpu.transforms.wanted import Transforms
+from micronpu.verify.static_accuracy import of_data
+from micronpu.verify.verification import Verification
 
 Method: TypeAlias = tuple[nn.Module | ExportedProgram | Callable[..., Any], Any]
 """A model, or a bound method of a module that computes something else than its forward, and its example inputs."""
@@ -272,7 +272,7 @@ def _quantized(
     made = {}
     for name, module in modules.items():
         own = given[name]
-        first, warnings = tuple(rows[name][:MOST_ROWS]), of_data(tuple(rows[name]), inputs[name], len(rows[name]))
+        first, warnings = tuple(rows[name][:VECTORS]), of_data(tuple(rows[name]), inputs[name], len(rows[name]))
         digests = Digests(data=of_rows([[r for called, r in s if called == name] for s in sequences]))
         one = Quantized(module, own.examples, first, trials[name], warnings=warnings, digests=digests)
         if (io := quantizers[name].settings.io) is not None:

@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from micronpu.deploy.board import Board
-from micronpu.deploy.pools import Pools
 from micronpu.deploy.vectors import Array, Vectors
 from micronpu.program.border import Border
 from micronpu.program.plan import Plan
 from micronpu.program.states import StoredState
+from micronpu.targets.board import Board
 from micronpu.targets.firmware import Firmware
+from micronpu.targets.pools import Pools
 from micronpu.targets.registry import firmware_of
 
 ALIGNMENT = 32

@@ -25,9 +25,8 @@ from micronpu.base.errors import (
 from micronpu.base.files import check_name
 from micronpu.base.installed import VERSION
 from micronpu.chips.core import ANY, runs_linux
-from micronpu.deploy import csource, data, integration, kernels
+from micronpu.deploy import csource, integration, kernels
 from micronpu.deploy.application import application, image_source, model_source, shared_sources
-from micronpu.deploy.board import Board, whole_board, with_hot
 from micronpu.deploy.bundled import bundle
 from micronpu.deploy.csource import Facts, Limit
 from micronpu.deploy.emulated import board_files
@@ -35,7 +34,6 @@ from micronpu.deploy.folder import check_target, write_folder
 from micronpu.deploy.image import border_crc
 from micronpu.deploy.linux import linux_files
 from micronpu.deploy.opened import opened
-from micronpu.deploy.pools import Pools, pools_of, pools_of_all
 from micronpu.deploy.readme import readme
 from micronpu.deploy.together import (
     SHARED,
@@ -49,12 +47,15 @@ from micronpu.deploy.together import (
 from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
 from micronpu.program.arenas import HOT, divided
 from micronpu.program.border import Border, Meaning, borders_of, counts_of, ranges_of
+from micronpu.program.data import files_of_delegates, taken
 from micronpu.program.digest import Digest, seal, state_of, unsealed
 from micronpu.program.plan import ELEMENT_BYTES, Plan, read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.program.states import states_of
 from micronpu.program.strip import strip
 from micronpu.report.memory import Item, Region
+from micronpu.targets.board import Board, whole_board, with_hot
+from micronpu.targets.pools import Pools, pools_of, pools_of_all
 from micronpu.targets.registry import BACKENDS
 
 SECTION = "network_model_sec"
@@ -200,7 +201,7 @@ def deploy_together(
         methods, own = _facts(source, target, section, notes)
         programs += [_divided(facts, source, hot) for facts in methods] if hot is not None else methods
         called.update({kernel.operator: kernel for kernel in own})
-        missing += [file for facts in methods for file in data.taken(facts.plan, source.data_files or {})[1]]
+        missing += [file for facts in methods for file in taken(facts.plan, source.data_files or {})[1]]
     check_together(programs, concurrent=concurrent)
     together = Together(tuple(programs), tuple(called.values()), concurrent, chosen)
     files = _files(together, missing)
@@ -279,7 +280,7 @@ def _facts(
         vectors=None,
         states=tuple(states.values()),
         border=border_crc(plans, summary.named_data),
-        data=tuple({k: v for plan in plans for k, v in data.taken(plan, source.data_files or {})[0].items()}.items()),
+        data=tuple({k: v for plan in plans for k, v in taken(plan, source.data_files or {})[0].items()}.items()),
     )
     methods, called = [], {}
     for plan in plans:
@@ -402,7 +403,7 @@ def _check_names(source: str, plan: Plan, states: Sequence[str]) -> None:
         ("method", r"[A-Za-z_]\w*", (plan.name,)),
         ("operator", r"[\w:.]+", plan.operators),
         ("state", r"[\w.\-+ :@]+", states),
-        ("file of data", r"[\w\-+][\w.\-+]*", data.files_of_delegates(plan)),
+        ("file of data", r"[\w\-+][\w.\-+]*", files_of_delegates(plan)),
     ):
         for name in names:
             if not re.fullmatch(rule, name, re.ASCII):

@@ -28,14 +28,14 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from micronpu.base.errors import OptionError, UnsupportedError
-from micronpu.deploy.board import Board, whole_board
 from micronpu.deploy.kernels import kernels_of
 from micronpu.deploy.opened import opened
-from micronpu.deploy.pools import Pools, pools_of_all
 from micronpu.program.border import borders_of
 from micronpu.program.digest import unsealed
 from micronpu.program.plan import Plan
 from micronpu.program.strip import strip
+from micronpu.targets.board import Board, whole_board
+from micronpu.targets.pools import Pools, pools_of_all
 
 MAGIC, LAYOUT = b"MNPI", 1
 ALIGNMENT = 32

@@ -11,10 +11,10 @@ from micronpu.board.boards import boards
 from micronpu.board.platforms import emulated_board
 from micronpu.chips.core import USUAL
 from micronpu.deploy.application import c_sources
-from micronpu.deploy.board import DEDICATED_SRAM
 from micronpu.deploy.csource import ALIGNMENT, Facts, filled
 from micronpu.deploy.kernels import Kernel, kernel_libraries
 from micronpu.deploy.together import SHARED, Together
+from micronpu.targets.board import DEDICATED_SRAM
 from micronpu.targets.firmware import TOOLCHAIN, KernelLibrary
 from micronpu.targets.registry import BACKENDS
 

@@ -9,13 +9,13 @@ from math import prod
 
 from micronpu.base.arguments import strings
 from micronpu.base.errors import OptionError, UnsupportedError
-from micronpu.deploy.board import Board
 from micronpu.deploy.csource import Facts
 from micronpu.deploy.kernels import Kernel, kernels_of
-from micronpu.deploy.pools import Pools
 from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue
 from micronpu.report.memory import Item
+from micronpu.targets.board import Board
 from micronpu.targets.firmware import Firmware, Started
+from micronpu.targets.pools import Pools
 
 SHARED = "micronpu"
 """Prefix of names that all programs of a folder share."""

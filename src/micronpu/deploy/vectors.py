@@ -12,12 +12,10 @@ import numpy.typing as npt
 from micronpu.base.arguments import check_text
 from micronpu.base.errors import ModelError
 from micronpu.program.border import Border
+from micronpu.program.data import VECTORS
 
 Array: TypeAlias = npt.NDArray[Any]
 Run: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
-
-MOST = 4
-"""Maximum number of calibration samples that become vectors."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ def _rows(array: Array, border: Border, what: str) -> list[Array]:
 def from_rows(rows: Sequence[Sequence[Array]], inputs: Sequence[Border], run: Run, source: str) -> Vectors:
     """Return vectors from the first few inputs of the program."""
     taken = tuple(
-        tuple(_rows(np.asarray(a), b, source)[0] for a, b in zip(row, inputs, strict=True)) for row in rows[:MOST]
+        tuple(_rows(np.asarray(a), b, source)[0] for a, b in zip(row, inputs, strict=True)) for row in rows[:VECTORS]
     )
     return Vectors(taken, tuple(tuple(run(row)) for row in taken), source)
 
@@ -118,7 +116,9 @@ def made_up(inputs: Sequence[Border], run: Run) -> Vectors:
 
     Indices and booleans are zeros, since other values may be out of range.
     """
-    rows = tuple(tuple(_made(border, vector, number) for number, border in enumerate(inputs)) for vector in range(MOST))
+    rows = tuple(
+        tuple(_made(border, vector, number) for number, border in enumerate(inputs)) for vector in range(VECTORS)
+    )
     return Vectors(rows, tuple(tuple(run(row)) for row in rows), "pseudo-random numbers over the range of each input")
 
 

@@ -16,13 +16,13 @@ from tests.report_schema import PLACE
 
 import micronpu
 from micronpu.compiler.facts import ENERGY
-from micronpu.deploy.pools import pools_of
 from micronpu.program.plan import read_plan
 from micronpu.program.strip import strip
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.memory import WEIGHTS
 from micronpu.report.views.html import page
 from micronpu.targets.ethosu.costs import CALLS
+from micronpu.targets.pools import pools_of
 
 TARGETS = ("imxrt700", "mcxn94x-neutron", "corstone300", "cortex-m55", "stm32f746")
 

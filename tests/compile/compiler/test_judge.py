@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 import micronpu
-from micronpu.compiler.at_sight import of_data
-from micronpu.compiler.judge import judge
-from micronpu.compiler.parts import Sources, unequal_parts
 from micronpu.frontend.exported import exported
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import decibels
 from micronpu.report.intervals import jackknife, student
+from micronpu.verify.judge import judge
+from micronpu.verify.parts import Sources, unequal_parts
+from micronpu.verify.static_accuracy import of_data
 
 
 def generator(seed: int) -> torch.Generator:

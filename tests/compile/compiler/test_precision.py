@@ -13,11 +13,11 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import OptionError
-from micronpu.compiler.sensitivity import Fidelity, Sensitivity
 from micronpu.frontend.work import work_of
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize.calibrate import calibrate_and_quantize
 from micronpu.quantize.unrounded import Unrounded
+from micronpu.verify.sensitivity import Fidelity, Sensitivity
 
 
 def rows(*shape: int, count: int = 24) -> list[torch.Tensor]:

@@ -322,7 +322,7 @@ def on(target: str, forms: list[Form]) -> Any:
 def test_on_neutron(group: str):
     """One partition, the reference's integers, the quantized model up to rounding, near the float model.
 
-    Compilation compares the program with the quantized model, see `micronpu.compiler.verify`.
+    Compilation compares the program with the quantized model, see `micronpu.verify.program`.
     """
     forms = [form for form in FORMS[group] if not form.tables]
     program = on("imxrt700-neutron", forms)

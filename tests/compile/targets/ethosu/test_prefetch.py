@@ -18,9 +18,9 @@ import micronpu
 from micronpu.base.cache import FOLDER
 from micronpu.base.errors import OptionError, RuntimeUnavailableError
 from micronpu.compiler.program import CompiledProgram
-from micronpu.deploy.board import board_of
 from micronpu.ethosu import EthosUOptions
 from micronpu.program.plan import read_plan
+from micronpu.targets.board import board_of
 from micronpu.targets.ethosu import faster, recall
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.host import simulator

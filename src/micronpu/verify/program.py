@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,16 +18,13 @@ from torch.fx import GraphModule, Interpreter, Node
 from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError, WrongResultError
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
-from micronpu.compiler.guard import Ran, warnings_of
-from micronpu.compiler.judge import Judgement, judge
-from micronpu.compiler.program import CompiledProgram
-from micronpu.compiler.shaken import TRIES, shaken
 from micronpu.frontend.integers import IntegerBorders
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
-from micronpu.frontend.states import PREFIX, held
+from micronpu.frontend.states import PREFIX, State, held
 from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import QParams
+from micronpu.partition.device import CompiledPartition
 from micronpu.quantize.eager import Eager
 from micronpu.quantize.loops import Loop
 from micronpu.quantize.recordings import tensors_of
@@ -37,12 +34,31 @@ from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.agreement import Agreement
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
+from micronpu.verify.guard import Ran, warnings_of
+from micronpu.verify.judge import Judgement, judge
+from micronpu.verify.perturbation import TRIES, shaken
 
 _STEPS, _GROWTH = 4, 2.0  # different rounding may cost as much as quantization, plus this
 _ALONE, _ALONE_INT16 = 4, 128  # LSBs for one operator with equal operands; int16 tables have lines of 128 numbers
 _UNKNOWN = 0.1  # of the largest value: allowed cost of quantization if the float model is unknown
 
 Tensors = tuple[torch.Tensor, ...]
+
+
+class Runnable(Protocol):
+    """A compiled program: what its verification reads of `CompiledProgram`."""
+
+    @property
+    def quantized(self) -> torch.nn.Module: ...
+    @property
+    def partitions(self) -> Sequence[CompiledPartition]: ...
+    @property
+    def borders(self) -> IntegerBorders | None: ...
+    @property
+    def states(self) -> Sequence[State]: ...
+    def reset_states(self) -> None: ...
+    def _loaded(self) -> object: ...
+    def _results(self, *inputs: torch.Tensor) -> tuple[Any, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -107,7 +123,7 @@ class Verified:
     warnings: tuple[ReportWarning, ...] = ()
 
 
-def verified(program: CompiledProgram, expected: Expected, reads: Sequence[Sequence[str]]) -> Verified:
+def verified(program: Runnable, expected: Expected, reads: Sequence[Sequence[str]]) -> Verified:
     """Run the program on a few samples and compare it with the quantized model, which is evaluated on all samples.
 
     Args:
@@ -198,7 +214,7 @@ def _difference(y: torch.Tensor, q: torch.Tensor, real: torch.Tensor | None, sca
 
 
 def _hangs_on_rounding(
-    program: CompiledProgram,
+    program: Runnable,
     rows: Sequence[Tensors],
     index: int,
     grid: QParams | None,
@@ -284,7 +300,7 @@ def _source_of(node: Node) -> str:
 
 
 def _wrong(
-    program: CompiledProgram,
+    program: Runnable,
     module: GraphModule,
     rows: Sequence[Tensors],
     reads: Sequence[Sequence[str]],
@@ -305,7 +321,7 @@ def _wrong(
 
 
 def _first_that_differs(
-    program: CompiledProgram, module: GraphModule, rows: Sequence[Tensors], reads: Sequence[Sequence[str]]
+    program: Runnable, module: GraphModule, rows: Sequence[Tensors], reads: Sequence[Sequence[str]]
 ) -> str | None:
     """Return the first NPU operation that differs from the quantized module by more than rounding, on the module's
     values.

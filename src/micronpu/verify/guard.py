@@ -17,7 +17,6 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.quiet import quiet
-from micronpu.compiler.own_grids import Beside, beside_own_grids
 from micronpu.frontend.program import arguments, is_compute, origin_of, overload_name
 from micronpu.frontend.states import states_of
 from micronpu.quantize.config import ACTIVATION_EPS
@@ -27,6 +26,7 @@ from micronpu.report.accuracy import WRONG, Comparison, OutputAccuracy, ProgramA
 from micronpu.report.warnings import NOTE, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 from micronpu.upstream.torch import tree_leaves
+from micronpu.verify.own_qparams import Beside, beside_own_grids
 
 FAR, NEAR = 10.0, 20.0
 """dB against float: below the first value a program is usually useless, below the second it deserves a look."""

@@ -1,4 +1,4 @@
-"""Data that a program reads by name from files beside it (`.ptd`)."""
+"""Data beside a program: files that it reads by name (`.ptd`), and golden vectors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from micronpu.base.parsing import parse_json
 from micronpu.program.plan import Plan
+
+VECTORS = 4
+"""Maximum number of calibration samples that become golden vectors of a deployed program."""
 
 
 def files_of_delegates(plan: Plan) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from micronpu.deploy.data import needs_data
+from micronpu.program.data import needs_data
 from micronpu.program.plan import Plan, PlanValue
 from micronpu.targets.registry import BACKENDS, firmware_of
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.compiler.parts import Sources, sources_of, unequal_parts
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
     Edge,
@@ -30,6 +29,7 @@ from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.warnings import NOTE, NOTHING_DELEGATED, WARNING, ReportWarning
 from micronpu.upstream.torch import tree_leaves
+from micronpu.verify.parts import Sources, sources_of, unequal_parts
 
 Row = tuple[torch.Tensor, ...]
 

@@ -2,7 +2,7 @@
 
 The report, its warnings, budgets and the choice of precisions all use this measurement.  The quantized module runs in
 torch on all samples, or on whole recordings of a model with states; a few of them verify that the program computes the
-same, see `micronpu.compiler.verify`.
+same, see `micronpu.verify.program`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import torch
 from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError
-from micronpu.compiler.parts import Sources, sources_of, unequal_parts
 from micronpu.frontend.integers import IntegerBorders
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.running import Row
@@ -32,6 +31,7 @@ from micronpu.report.accuracy import (
     decibels,
 )
 from micronpu.report.metrics import Metric
+from micronpu.verify.parts import Sources, sources_of, unequal_parts
 
 _QUARTERS = 4
 _RESAMPLES, _FEWEST = 100, 4

@@ -1,0 +1,1 @@
+"""Judgement of a program: against the quantized model, against the float model, and by static checks."""
