@@ -50,10 +50,11 @@ class _Range:
         self._is_computed = self._is_given = False
 
     def find_gap(self, x: torch.Tensor) -> None:
-        """Set the limit where the magnitudes of values have a gap below the largest."""
+        """Set the limit where the magnitudes of values have a gap between the largest and others except zeros."""
         sizes = x.abs()
         most = float(sizes.max()) if x.numel() else 0.0
-        if 0 < most < math.inf and not ((sizes >= most / 2 / _GAP) & (sizes < most / 2)).any():
+        others = sizes[(sizes > 0) & (sizes < most / 2)]
+        if most < math.inf and others.numel() and not (others >= most / 2 / _GAP).any():
             self.limit = max(self.limit, most / 2)
 
     def note(self, place: Node, x: torch.Tensor) -> torch.Tensor:
