@@ -21,7 +21,7 @@ import micronpu
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, NotOnHostError, OptionError, PayloadError
 from micronpu.cli.inspection import inspect_pte
 from micronpu.container.digest import PREFIX
-from micronpu.deploy import kernels, pools
+from micronpu.deploy import kernels
 from micronpu.deploy.deployment import _check_names, deploy
 from micronpu.program.border import BORDERS_KEY, borders_of
 from micronpu.program.digest import Digest, seal, state_of, unsealed, with_digest_of
@@ -29,6 +29,7 @@ from micronpu.program.plan import Delegate, Plan, read_plan
 from micronpu.program.pte import read_pte
 from micronpu.program.strip import strip
 from micronpu.runtime import ArrayProgram
+from micronpu.targets import pools
 from micronpu.targets.registry import core_library
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import built, host, sized

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 import micronpu
 from micronpu.base.errors import BudgetError, InternalError, OptionError
 from micronpu.cli.main import app
-from micronpu.compiler import guard
 from micronpu.quantize.unrounded import Unrounded, noise
 from micronpu.report.delegation import DelegationReport
+from micronpu.verify import guard
 
 TARGETS = ("imxrt700", "ethos-u55-128", "cortex-m55")
 

@@ -14,13 +14,13 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import OptionError, RuntimeUnavailableError, WrongResultError
-from micronpu.compiler import verify
 from micronpu.ir.graph import Graph
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize
 from micronpu.passes import run_passes
 from micronpu.quantize import trial
 from micronpu.targets.ethosu import recall
 from micronpu.targets.ethosu.host import simulator
+from micronpu.verify import program as verify
 from micronpu.verify.perturbation import TRIES, shaken
 
 TARGETS = ("imxrt700-neutron", "corstone300")
