@@ -134,7 +134,7 @@ CASES: list[tuple[Rewrite, Callable[[], Graph], int]] = [
     (less.DiagonalConvolution(), lambda: depthwise(5, "tensor", 2), 1),
     (less.DiagonalConvolution(), lambda: depthwise(24, "channel", 1), 0),
     (less.RowsIntoChannels(), lambda: prelu(10), 1),
-    (less.RowsIntoChannels(), lambda: prelu(32), 0),
+    (less.RowsIntoChannels(), lambda: prelu(32), 1),
     (less.RowsIntoChannels(), lambda: prelu(10, 1000), 0),
     (less.PoolAsColumn(), lambda: pool(4, 4), 2),
     (less.PoolAsColumn(), lambda: pool(24, 5), 2),

@@ -217,7 +217,7 @@ class DiagonalConvolution(_Offers):
 
 
 class RowsIntoChannels(_Offers):
-    """A PReLU of few channels with the pixels of a row as further channels, whose slopes are repeated. Exact.
+    """A PReLU with the pixels of a row as further channels, whose slopes are repeated. Exact.
 
     x [1, H, W, C] -> prelu(slope [C]) -> y
     x -> reshape [1, H, 1, W * C] -> prelu(slope [W * C]) -> reshape -> y
@@ -230,12 +230,7 @@ class RowsIntoChannels(_Offers):
             return
         (x, slope), y = node.inputs, node.output
         count, height, width, depth = x.shape
-        if (
-            slope.data is None
-            or slope.type.size != depth
-            or depth % (2 * _LANES) == 0
-            or width * depth > _MOST_CHANNELS
-        ):
+        if slope.data is None or slope.type.size != depth or width * depth > _MOST_CHANNELS:
             return
         chain = Chain(self.name, node)
         slopes = chain.constant(np.tile(slope.data, width), slope.type.with_shape((width * depth,)))
