@@ -75,7 +75,7 @@ mutation: $(STAMP) ## break passes, rewrites and rules one at a time, and list w
 fuzz: $(STAMP) ## an hour of mutated files against all that reads files, under sanitizers
 	$(PY) -m tests.fuzz $(ARGS)
 
-lint: $(STAMP) ## check style, formatting, types and the English of docstrings and comments
+lint: $(STAMP) ## check style, formatting, types and the English of docstrings, comments and messages
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) scripts/stumbles.py

@@ -36,6 +36,14 @@ STUMBLES = {
     r"\bmake use of\b": "use",
 }
 """Regular expressions, and what to write instead."""
+VOCABULARY = {
+    r"\bint8 grids?\b": "qparams, scale",
+    r"\b(?:kept|held) back\b": "held-out",
+    r"\bback ends?\b": "backend",
+    r"\bin the place of\b": "instead of",
+    r"\b(?:nobody|somebody|whoever|whatever)\b": "the subject, or 'any'",
+}
+"""The same for words of the vocabulary. Decisions keep their words, and CONTRIBUTING.md lists the old ones."""
 CHECKS = {"typography": False, "lexical_illusions": False, "weasel_words": False, "spelling": False}
 """Checks of proselint that are off: straight quotes and dots are right in texts about code, and tables repeat words."""
 
@@ -58,7 +66,8 @@ def stumbles(page: Path) -> Iterator[str]:
     """Yield phrases of the list, each with its place and a replacement."""
     text = prose(page.read_text(encoding="utf-8"))
     joined = text.replace("\n", " ")
-    for phrase, better in STUMBLES.items():
+    has_old_words = page.name == "CONTRIBUTING.md" or page.parent.name == "adr"
+    for phrase, better in (STUMBLES | ({} if has_old_words else VOCABULARY)).items():
         for match in re.finditer(phrase, joined, re.IGNORECASE):
             line = text.count("\n", 0, match.start()) + 1
             yield f"{page.relative_to(ROOT)}:{line}: {match.group()!r}. Write: {better}"

@@ -71,8 +71,7 @@ PIECES = (
         "object_detection/demo",
         "Boxes in a picture",
         "A detector of trousers, bags and boots from FashionMNIST, on noise. The NPU computes scores and boxes for "
-        "each cell, "
-        "the application decodes them.",
+        "each cell, the application decodes them.",
         arguments=("--target", "corstone300"),
     ),
     Piece(

@@ -30,7 +30,7 @@ Made by `{COMMAND}`; not edited by hand.
 One row per ATen operator that micronpu knows: what it becomes, and where a program of it, quantized for the target,
 ended when it was compiled. An operator has ways: it is an *operator* of the chip, a *table* of a function of one
 element on chips that look results up, or *written* as other operators, which happens before quantization so that every
-intermediate value gets a grid of its own. Other shapes and arguments than the row's may break a limit; the delegation
+intermediate value gets its own qparams. Other shapes and arguments than the row's may break a limit; the delegation
 report then gives the limit, what was found, and what to try.
 
 - **yes**: all of it is on the NPU, or in int8 on the core; **by** a rewrite that `micronpu passes` lists where the
