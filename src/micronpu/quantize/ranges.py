@@ -15,10 +15,12 @@ their effect.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
@@ -178,11 +180,10 @@ class Place:
             if slope is None or not torch.isfinite(slope).all():
                 continue
             x, g = values[node.name].detach().flatten().double(), slope.flatten().double()
-            clipped, outside = _beyond(x, g, self._highs)
-            high, self._outside_high = high + clipped, self._outside_high + outside
-            clipped, outside = _beyond(-x, -g, -self._lows)
-            low, self._outside_low = low + clipped, self._outside_low + outside
-            self._squares += float(g[x != 0].square().sum())
+            below, above, squares = _beyond(x, g, self._lows, self._highs)
+            low, self._outside_low = low + below[0], self._outside_low + below[1]
+            high, self._outside_high = high + above[0], self._outside_high + above[1]
+            self._squares += squares
         self._clipped_low.append(low)
         self._clipped_high.append(high)
 
@@ -222,16 +223,33 @@ def _towards_zero(end: float) -> torch.Tensor:
     return end * (1 - torch.arange(_CANDIDATES, dtype=torch.float64) / _CANDIDATES)
 
 
-def _beyond(x: torch.Tensor, g: torch.Tensor, bounds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return for each bound [S], falling: the sum of g (bound - x) over x above it, and that of g^2."""
-    rising = bounds.flip(0)
-    counted = (x > rising[0]).nonzero().flatten()  # the others, usually half, are beyond no bound
-    x, g = x[counted], g[counted]
-    place = torch.bucketize(x, rising)  # number of bounds below x
+Sums: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
-    def above(weights: torch.Tensor) -> torch.Tensor:
-        sums = torch.bincount(place, weights, minlength=len(rising) + 1)
-        return sums.flip(0).cumsum(0).flip(0)[1:]
 
-    clipped = above(g) * rising - above(g * x)
-    return clipped.flip(0), above(g * g).flip(0)
+def _beyond(x: torch.Tensor, g: torch.Tensor, lows: torch.Tensor, highs: torch.Tensor) -> tuple[Sums, Sums, float]:
+    """Return for each of the lows, and of the highs, the sum of g (end - x) over x beyond it, and that of g^2.
+
+    Args:
+        lows, highs: of `_towards_zero`.
+
+    Returns:
+        The sums of both sides, and that of g^2 over all x but zeros.
+    """
+    most, least = len(highs), len(lows)
+    # Ends are multiples of the one nearest to zero: their number between zero and x is a quotient.
+    place = (x / _nearest(highs)).ceil_().sub_(1).clamp_(0, most)
+    place += (x / _nearest(-lows)).floor_().add_(1).clamp_(-least, 0)
+    bins, squares = (place + least).long().numpy(), g * g
+    sums = [np.bincount(bins, weights.numpy(), least + 1 + most) for weights in (g, g * x, squares)]
+    below = [torch.from_numpy(own[:least].cumsum()) for own in sums]
+    above = [torch.from_numpy(own[:least:-1].cumsum()) for own in sums]
+    return (
+        (below[0] * lows - below[1], below[2]),
+        (above[0] * highs - above[1], above[2]),
+        float((squares * (x != 0)).sum()),
+    )
+
+
+def _nearest(ends: torch.Tensor) -> float:
+    """Return the distance of the end nearest to zero; a tiny one if that is zero itself."""
+    return max(float(ends[-1]), sys.float_info.min)

@@ -16,6 +16,7 @@ from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.states import held, lift, states_of
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
+from micronpu.quantize import ranges
 from micronpu.quantize.calibrate import calibrated, converted, quantize
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.equalize import equalize
@@ -344,3 +345,17 @@ def test_wrong_values():
     for share in (50, 101, "99", True):
         with pytest.raises(OptionError, match="`percentile` is"):
             QuantizationConfig(percentile=share)
+
+
+@pytest.mark.parametrize("side", [0, 1, -1])
+def test_errors_beyond_the_ends_of_ranges_are_sums_over_the_numbers_there(side: int):
+    generator = torch.Generator().manual_seed(side + 1)
+    x, g = (torch.randn(500, generator=generator, dtype=torch.float64) for _ in range(2))
+    x = 3 * x if not side else side * x.relu()
+    ends = [ranges._towards_zero(float(end)) for end in (x.min().clamp(max=0), x.max().clamp(min=0))]
+    *found, squares = ranges._beyond(x, g, *ends)
+    for (clipped, outside), own, sign in zip(found, ends, (-1, 1), strict=True):
+        is_beyond = sign * x > sign * own[:, None]
+        assert torch.allclose(clipped, (g * (own[:, None] - x) * is_beyond).sum(1))
+        assert torch.allclose(outside, (g.square() * is_beyond).sum(1))
+    assert squares == pytest.approx(float(g[x != 0].square().sum()))
