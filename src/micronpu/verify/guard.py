@@ -20,6 +20,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.program import arguments, is_compute, origin_of, overload_name
 from micronpu.frontend.states import states_of
 from micronpu.quantize.config import ACTIVATION_EPS
+from micronpu.quantize.loops import loops_of
 from micronpu.quantize.trial import SEEN, Trial
 from micronpu.quantize.unrounded import Layer, Row, Unrounded, Values, float_leaves, grid_limits, noise, rounded
 from micronpu.report.accuracy import WRONG, Comparison, OutputAccuracy, ProgramAccuracy, decibel_text, decibels
@@ -337,6 +338,8 @@ class _Search:
         seen, tried = ran.trial.seen, min(len(ran.rows), SEEN // 2)
         most = _WORK // max(1, _LOOKS * ran.trial.macs) - tried
         if ran.has_states or not ran.in_float or min(len(seen), most) < _FEWEST:
+            return None
+        if next(iter(loops_of(ran.module)), None) is not None:  # the steps of a loop are not rounded one by one
             return None
         with torch.no_grad(), quiet(), one_thread():
             return beside_own_grids(

@@ -1,7 +1,8 @@
 """Distance from float of a network in which every value has its own qparams, compared with its program.
 
-This is the limit of int8: one rounding per operator of the user's model, none inside decompositions, and no shared,
-prescribed or narrow range.  A program that is much further from float has avoidable losses.
+This is the limit of int8: one rounding per operator of the user's model, none inside decompositions except the steps of
+recurrent layers, and no shared, prescribed or narrow range.  A program that is much further from float has avoidable
+losses.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from torch.fx import Node
 
 from micronpu.frontend.states import held
+from micronpu.ops.recurrent import RECURRENT
 from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.eager import Eager
 from micronpu.quantize.recordings import tensors_of
@@ -79,14 +81,20 @@ def _grid(low: float, high: float) -> Grid:
 
 
 def _ends(unrounded: Unrounded) -> list[Node]:
-    """Return the quantize nodes of inputs, and of the last operator of each decomposition of the user's operators."""
-    last = {_name(layer.first): layer.quantize for layer in unrounded.layers}
+    """Return the quantize nodes of inputs, and of the last operator of each decomposition of the user's operators.
+
+    The steps of a recurrent layer are rounded one by one.
+    """
+    last: dict[Node | str, Node] = {}
+    for layer in unrounded.layers:
+        name, target = _source(layer.first)
+        last[layer.quantize if target.removeprefix("aten.") in RECURRENT else name] = layer.quantize
     return list(last.values())
 
 
-def _name(node: Node) -> str:
-    """Return the operator of the exported program that a node was made of."""
-    sources, name = list(node.meta.get("from_node") or ()), node.name
+def _source(node: Node) -> tuple[str, str]:
+    """Return name and target of the operator of the exported program that a node was made of."""
+    sources, found = list(node.meta.get("from_node") or ()), (node.name, "")
     while sources:
-        name, sources = str(sources[0].name), list(sources[0].from_node)
-    return name
+        found, sources = (str(sources[0].name), str(sources[0].target)), list(sources[0].from_node)
+    return found

@@ -381,6 +381,22 @@ def test_what_is_farther_from_float_than_int8_asks_for_is_said(target):
     assert "its own result is at" in note.what and "Try: " in str(note)
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_a_recurrent_layer_is_rounded_in_each_step(layer, monkeypatch):
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = layer(6, 12, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.layer(x)[0]
+            return y
+
+    monkeypatch.setattr(guard, "_SURE", 1000.0)
+    assert not compiled(Recurrent(), rows(1, 5, 6)).report.warnings
+
+
 def on_own_grid(model: nn.Module, data: list[torch.Tensor]) -> float:
     """dB of the results, rounded to 256 steps from 0 to the largest."""
     exact = torch.cat([model(x) for x in data])
