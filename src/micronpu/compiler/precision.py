@@ -159,7 +159,7 @@ class Tried:
         calibrated: the float model with its observers, if further corrections are possible; they consume it.
         lost: loss of the user's metric against the float model; 0 without a metric.
         decides_alike: True if all decisions are known to equal the float model's.
-        decides_otherwise: True if most decisions differ from the float model's, at any dB.
+        decides_otherwise: True if most decisions differ from the float model's, or any in an accurate program.
     """
 
     activations: str
@@ -363,7 +363,8 @@ class Search:
         if metric is not None:
             lost = (metric.float_model - metric.quantized) * (1 if metric.larger_is_better else -1)
         alike = between and accuracy is not None and accuracy.agreement in (None, 1.0)
-        differs = accuracy is not None and accuracy.decides_otherwise
+        changes = accuracy is not None and accuracy.agreement not in (None, 1.0)
+        differs = accuracy is not None and (accuracy.decides_otherwise or (self.allowed.is_accurate and changes))
         return Tried(activations, module, settings, fidelity, names, more, None, None, lost, alike, differs)
 
     @staticmethod

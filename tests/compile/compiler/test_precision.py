@@ -87,6 +87,17 @@ def test_int8_does_not_serve_where_most_answers_change(target):
     assert auto.accuracy.agreement == 1.0 and not auto.warnings and auto.accuracy.sqnr > 60
 
 
+def test_an_accurate_program_decides_like_float():
+    class Close(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([x[:, :1], x[:, :1] + 0.1 * x[:, 1:2]], 1)
+
+    data = rows(1, 8)
+    int8, accurate = (compiled(Close(), data, "ethos-u85-256", quantization=how).report for how in ("int8", "accurate"))
+    assert int8.accuracy.sqnr > 26 and 0.5 < int8.accuracy.agreement < 1.0
+    assert accurate.accuracy.agreement == 1.0
+
+
 def milliseconds(program: micronpu.CompiledProgram) -> float:
     return sum(t.milliseconds for t in program.report.latency)
 
