@@ -197,7 +197,7 @@ CHANGES: tuple[Change, ...] = (
     Change("channels down to multiples of 16", "Fewer channels, a multiple of 16 in each layer.", TRAIN, narrowed),
     Change(
         "channels up to multiples of 16",
-        "More channels, a multiple of 16 in each layer: what is left of the array's lanes.",
+        "More channels, a multiple of 16 in each layer, which fills the lanes of the multiplier array.",
         SAME,
         widened,
     ),

@@ -47,7 +47,7 @@ _MOST = 0.25
 _BEYOND = 0.1
 """Part of a range by which values exceed it, from which they count as clipped and not only rounded."""
 _UNREAD = 0.1
-"""Share of a layer's noise at an output below which its saturated values count as none that a reader distinguishes."""
+"""Minimum share of a layer's noise at an output for its saturated values to count as read."""
 _WIDE = 8.0
 """Ratio of a range to its values from which other values must have widened it."""
 _MARGIN = 3.0

@@ -88,7 +88,7 @@ class Fidelity:
 
     @property
     def worst(self) -> float:
-        """dB of the output that is farthest from float."""
+        """dB of the output that is furthest from float."""
         totals = [sum(column) for column in zip(*self.noise, strict=True)] or [0.0]
         pairs = list(zip(self.signal, totals, strict=False))[: self.outputs]
         return min((_decibels(s, n) for s, n in pairs if s > 0), default=math.inf)
