@@ -70,7 +70,7 @@ def lead(together: Together) -> str:
         lines.append(f"- `{whole.file}.pte`, {len(whole.program):,} bytes, SHA-256 `{whole.sha256}`{said}")
     lines += [
         "",
-        "Each file ends with a digest for `micronpu run`; it is not linked.",
+        "Each `.pte` ends with a digest for `micronpu run`, which is not linked.",
     ]
     text = "\n".join(lines)
     if not all(facts.board.on_device for facts in together.programs):

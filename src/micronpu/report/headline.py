@@ -123,7 +123,7 @@ def next_steps(report: Report) -> tuple[str, ...]:
     found: list[tuple[float, str]] = []
     if report.resident is not None and report.resident.time < 1:
         saved = (1 - report.resident.time) * of_npu
-        price = f"{100 * saved:.0f} % less time for {report.resident.sram_bytes:,} bytes more of SRAM"
+        price = f"{100 * saved:.0f} % less time for about {report.resident.sram_bytes:,} bytes more of SRAM"
         found.append((saved, f'Keep the weights in SRAM (--weights sram, `weights="sram"`): {price}.'))
     if (spot := idle_hotspot(report.operations)) is not None:
         # An upper bound, and the change needs training: weighted by one half.

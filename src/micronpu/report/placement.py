@@ -11,7 +11,7 @@ class ResidentPrice:
 
     Attributes:
         time: of the NPU, as a fraction of its current time; an estimate.
-        sram_bytes: maximum number of additional bytes of SRAM.
+        sram_bytes: additional bytes of SRAM for the blocks of the NPU; the host's part of the program moves there too.
     """
 
     time: float
