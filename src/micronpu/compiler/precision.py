@@ -466,12 +466,13 @@ class Search:
         if wide is None or has_loops(narrow.module) or narrow.price is None or wide.price is None:
             return []
         most = min(most, wide.cycles)
-        sensitivity = Sensitivity(narrow.module, self.work, self.for_order(narrow.module)[0], wide=True)
+        sensitivity = Sensitivity(narrow.module, self.work, self.for_order(narrow)[0], wide=True)
         path = Path(sensitivity, self._by_name(narrow), self._by_name(wide))
         sets = [path.within(part * (most - narrow.cycles)) for part in _STOPS]
+        sets += [value.parts for value in sensitivity.ordered()[:1]]  # should all of these take longer than predicted
         sets = sorted((s for s in {frozenset(s) for s in sets} if s), key=sensitivity.without)
         found: list[Tried] = []
-        for parts in sets if self.allowed.everything else sets[:2]:
+        for parts in sets if self.allowed.everything else sets[:3]:
             more = f"{narrow.more} with {plural(len(parts), 'operator')} in int16"
             settings = merged(narrow.settings, {"nodes": {name: {"activations": "int16"} for name in sorted(parts)}})
             made = self.quantized("int8", settings, narrow.names, more)
@@ -482,17 +483,16 @@ class Search:
                     break
         return found
 
-    def for_order(self, module: GraphModule) -> tuple[list[Sequence[Row]], list[list[torch.Tensor]]]:
-        """Return samples, or first calls of recordings, for ordering values, and the float model's results."""
-        nodes = len(module.graph.nodes)
+    def for_order(self, tried: Tried, noisiest: bool = True) -> tuple[list[Sequence[Row]], list[list[torch.Tensor]]]:
+        """Return samples, or first calls of recordings, with most noise or of any, and the float model's results."""
+        nodes = len(tried.module.graph.nodes)
         most = min(_ORDER_WORK // max(1, sum(self.work.values())), _ORDER_NODES // max(1, nodes))
         runs = max(1, most // max(1, min(nodes, MOST_ORDERED)))
-        recordings = self.trial.recordings
-        if not self.states:
-            count = min(_ORDER_SAMPLES, runs, len(recordings))
-            picked, calls = range(0, len(recordings), len(recordings) // count)[:count], 1
-        else:
-            picked, calls = range(min(2, len(recordings))), max(2, min(_CALLS, runs // 2))
+        recordings, shares = self.trial.recordings, tried.fidelity.shares
+        count = min(2 if self.states else min(_ORDER_SAMPLES, runs), len(recordings))
+        calls = max(2, min(_CALLS, runs // 2)) if self.states else 1
+        picked: Sequence[int] = range(0, len(recordings), len(recordings) // count)[:count]
+        picked = sorted(range(len(recordings)), key=lambda i: -shares[i])[:count] if noisiest else picked
         return [recordings[i][:calls] for i in picked], _floats([self.trial.exact[i][:calls] for i in picked])
 
     def _by_name(self, tried: Tried) -> dict[str, float]:
@@ -512,7 +512,7 @@ class Search:
         is_close = best.fidelity.score >= _CLOSE and not best.decides_otherwise
         if is_close or has_loops(best.module):
             return best
-        sensitivity = Sensitivity(best.module, self.work, self.for_order(best.module)[0], wide=False)
+        sensitivity = Sensitivity(best.module, self.work, self.for_order(best)[0], wide=False)
         parts = path = frozenset[str]()
         first = left = sensitivity.without(parts)
         for value in sensitivity.ordered():
@@ -571,7 +571,7 @@ class Search:
         """Return dB of the worst output with float activations, and with float weights."""
         if has_loops(best.module):
             return math.inf, math.inf
-        recordings, exact = self.for_order(best.module)
+        recordings, exact = self.for_order(best, noisiest=False)
         return Sensitivity(best.module, self.work, recordings, wide=False).limits(exact)
 
 
