@@ -1,1 +1,1 @@
-"""Accuracy of quantized models: evaluate programs, attribute the error to layers, and try cures."""
+"""Accuracy of quantized models: evaluate programs, attribute the error to layers, and try fixes."""

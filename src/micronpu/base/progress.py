@@ -16,7 +16,7 @@ STEPS = {
     "lower": "Lowering the host's part",
     "run": "Running",
     "blame": "Comparing layer by layer",
-    "fix": "Trying cures",
+    "fix": "Trying fixes",
     "advise": "Compiling with changes",
     "float": "Running the float model",
     "program": "Running the program",

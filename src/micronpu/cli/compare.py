@@ -39,7 +39,7 @@ def compare(
         typer.Option(
             "--target",
             "-t",
-            help="A target or chip; may be given several times.",
+            help="A target or chip, or several separated by commas; may be given several times.",
             show_default="every chip",
             autocompletion=complete_target,
         ),
@@ -101,7 +101,8 @@ def compare(
         if path is not None:
             check_writable(path)
     # A target keeps the name that was given; given under two names, it is compiled once.
-    targets = {find_target(name).name: name for name in reversed(target or every_chip())}
+    names = [name.strip() for text in target or every_chip() for name in text.split(",")]
+    targets = {find_target(name).name: name for name in reversed(names)}
     wanted = [(t, a) for t in reversed(targets.values()) for a in dict.fromkeys(quantization or ["int8"])]
     measured = tuple(_measured(path, list(targets)) for path in measurements or ())
     task = Task(model, calibration, data, labels, metric, tuple(library or ()), measured)

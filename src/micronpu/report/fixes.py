@@ -117,7 +117,7 @@ class Fixes(JsonReport):
         """Return one sentence: the number of fixes, and the samples they were tried on."""
         kept = sum(attempt.kept for attempt in self.attempts)
         text = (
-            f"{len(self.attempts)} cures tried in {self.seconds:.0f} s, {kept} kept: {self.calibration_rows} rows "
+            f"{len(self.attempts)} fixes tried in {self.seconds:.0f} s, {kept} kept: {self.calibration_rows} rows "
             f"calibrated, {self.choosing_rows} chose, {self.judging_rows} others judged."
         )
         if self.untried:

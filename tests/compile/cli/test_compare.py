@@ -60,13 +60,19 @@ def test_rows_are_kept_and_a_failure_is_one(tmp_path: Path, monkeypatch: pytest.
     assert refused.exit_code == 1 and "holds no rows of a comparison" in " ".join(refused.output.split())
 
 
-def test_without_targets_it_is_one_of_every_chip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_targets_are_separated_by_commas_and_without_any_one_of_every_chip(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     asked: list[str] = []
     monkeypatch.setattr(
         "micronpu.cli.workers.in_processes", lambda task, jobs, count, seconds: asked.extend(t for t, _ in jobs) or ()
     )
     (tmp_path / "net.py").write_text(MODEL)
-    CliRunner().invoke(app, ["compare", f"{tmp_path / 'net.py'}:net"])
+    command = ["compare", f"{tmp_path / 'net.py'}:net"]
+    CliRunner().invoke(app, [*command, "-t", "cortex-m33,ethos-u55-128", "-t", "cortex-m4"])
+    assert asked == ["cortex-m33", "ethos-u55-128", "cortex-m4"]
+    asked.clear()
+    CliRunner().invoke(app, command)
     assert sorted(find_target(name).chip.name for name in asked) == list(shipped_chips())
 
 

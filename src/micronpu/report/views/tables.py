@@ -248,7 +248,7 @@ def fixes_view(fixes: Fixes) -> RenderableType:
         cells = (mark, choice.name, _ratio(choice.sqnr), gain, cycles, f"{choice.bytes:,}")
         table.add_row(*(Text(cell, style="bold" if choice.best else "") for cell in cells))
     note = Text("* nothing else is as near to float for as few cycles and bytes", style="dim")
-    return Group(Text(fixes.summary, style="bold"), "", tried, "", table, note)
+    return Group(Text(fixes.summary, style="bold"), "", *((tried, "") if fixes.attempts else ()), table, note)
 
 
 _FIX_NUMBERS = ("SQNR", "cycles", ".pte bytes")
