@@ -67,7 +67,7 @@ def test_each_error_is_what_it_says():
     assert layer.signal == pytest.approx(float(exact.square().sum()), rel=1e-5)
     assert layer.own == pytest.approx(float((result - exact).square().sum()), rel=0.01)
     assert layer.weights == pytest.approx(float(weights.square().sum()), rel=1e-3)
-    assert layer.grid == pytest.approx(float((result - own).square().sum()), rel=0.01)
+    assert layer.rounding == pytest.approx(float((result - own).square().sum()), rel=0.01)
     assert layer.inherited == 0.0 and layers["linear_1"].inherited > 0.0
     assert layers["x"].own == pytest.approx(float((operand - X).square().sum()), rel=0.01)
     # At the end there is only what was inherited and the own part, which is what the program's output has lost.

@@ -93,19 +93,19 @@ def test_settings_travel_by_what_they_say_and_not_by_their_file(tmp_path: Path) 
     made = compiled(quantization=file)
     again = Wanted.read(made.basis.options)
     assert again.quantization.settings == {"default": {"activation_observer": "minmax"}}
-    assert again.reported() == made.basis.options and str(tmp_path) not in json.dumps(made.basis.options)
+    assert again.told() == made.basis.options and str(tmp_path) not in json.dumps(made.basis.options)
 
 
 def test_what_a_file_cannot_hold_is_reported_and_refused(program: micronpu.CompiledProgram) -> None:
     passes = micronpu.Pipeline().without("merge_reshapes")
-    reported = replace(Wanted("cortex-m55"), transforms=micronpu.Transforms(passes=passes)).reported()
-    plain = replace(Wanted("cortex-m55"), transforms=micronpu.Transforms(passes=micronpu.Pipeline())).reported()
+    reported = replace(Wanted("cortex-m55"), transforms=micronpu.Transforms(passes=passes)).told()
+    plain = replace(Wanted("cortex-m55"), transforms=micronpu.Transforms(passes=micronpu.Pipeline())).told()
     assert reported != plain
     with pytest.raises(OptionError, match=r"transforms\.passes = micronpu\..*Pipeline, which a manifest cannot hold"):
         Wanted.read(reported)
     flags = replace(Wanted("imxrt700"), options=micronpu.NeutronOptions("imxrt700", extra_flags=("--verbose",)))
     with pytest.raises(OptionError, match="hands --verbose to another tool's command"):
-        Wanted.read(flags.reported())
+        Wanted.read(flags.told())
     for damaged in ({"target": "{"}, {"target": '"cortex-m55"', "options.nothing": "1"}, {"nothing": "1"}):
         with pytest.raises(OptionError):
             Wanted.read(damaged)
