@@ -45,27 +45,27 @@ def measure(name: str) -> dict[str, Any]:
         wanted = outputs_of(model, judged)[0]
         before = {key: tensor.detach().clone() for key, tensor in model.state_dict().items()}
         moments = Moments(model, layers, len(rows)).collect(batches(model, rows))
-        grids = []
+        entries = []
         for bits in (8, 7, 6, 5):
             model.load_state_dict(before)
             if bits < 8:
                 round_weights(model, layers, moments, bits)
-            grid: dict[str, Any] = {"bits": bits}
+            entry: dict[str, Any] = {"bits": bits}
             for variant, corrections in VARIANTS.items():
                 quantizer = with_bits(device.quantizer().set_corrections(corrections), bits)
                 quantized = integers(model, rows, quantizer)
                 answers = outputs_of(quantized, judged)[0]
                 cost = price(quantized, network.examples, layers, device)
                 same = 100 * float((answers.argmax(1) == wanted.argmax(1)).double().mean())
-                grid |= {
+                entry |= {
                     f"{variant}bytes": cost.bytes,
                     f"{variant}cycles": cost.cycles,
                     f"{variant}same": round(same, 1),
                 }
-                grid[f"{variant}accuracy"] = round(networks.accuracy(answers, given.labels), 1)
-            grids.append(grid)
+                entry[f"{variant}accuracy"] = round(networks.accuracy(answers, given.labels), 1)
+            entries.append(entry)
     in_float = round(networks.accuracy(torch.as_tensor(wanted), given.labels), 1)
-    return {"network": name, "rows": len(given.inputs), "float_accuracy": in_float, "grids": grids}
+    return {"network": name, "rows": len(given.inputs), "float_accuracy": in_float, "grids": entries}
 
 
 def main(arguments: list[str] | None = None) -> int:

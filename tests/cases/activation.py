@@ -6,7 +6,17 @@ from micronpu.ops.clamps import Clamp, Relu
 from tests.cases import case, i8, q
 
 SHAPES = [(), (1,), (17,), (2, 9), (1, 3, 7), (1, 4, 1, 8), (2, 1, 3, 1, 5)]
-GRIDS = [(1e-6, 0), (1e-6, 127), (0.004, -128), (0.02, -3), (0.05, 127), (0.3, -128), (1.0, 0), (30.0, -128), (30.0, 9)]
+ALL_QPARAMS = [
+    (1e-6, 0),
+    (1e-6, 127),
+    (0.004, -128),
+    (0.02, -3),
+    (0.05, 127),
+    (0.3, -128),
+    (1.0, 0),
+    (30.0, -128),
+    (30.0, 9),
+]
 CLAMPS = [a for a in Activation if a is not Activation.NONE]
 
 CASES = [
@@ -32,6 +42,6 @@ CASES = [
     ),
     *(case(Clamp(-0.3, 0.9), x=i8(*shape, zero=4)) for shape in SHAPES),
     case(Clamp(), x=i8(64, 4), name="no bounds"),
-    *(case(op(), x=i8(64, 4, scale=scale, zero=zero)) for op in (Sigmoid, Tanh) for scale, zero in GRIDS),
+    *(case(op(), x=i8(64, 4, scale=scale, zero=zero)) for op in (Sigmoid, Tanh) for scale, zero in ALL_QPARAMS),
     *(case(op(), x=i8(*shape, zero=-4)) for op in (Sigmoid, Tanh) for shape in SHAPES),
 ]

@@ -194,7 +194,7 @@ MOVEMENTS = [
     *(case(ResizeBilinear(s, *c), x=i16(1, 3, 4, 5)) for s in [(6, 8), (9, 12), (2, 3)] for c in RESIZES),
 ]
 
-GRIDS = [
+ALL_QPARAMS = [
     *(
         case(Requantize(DType.INT16), x=i16(64, 4, scale=a), out=q(b), name=f"{a} {b}")
         for a, b in [(0.0003, 0.0001), (0.0003, 0.0003), (1e-6, 1e-2), (2**-15, 2**-12)]
@@ -219,5 +219,5 @@ CASES = [
     *CURVES,
     *POOLS,
     *MOVEMENTS,
-    *GRIDS,
+    *ALL_QPARAMS,
 ]

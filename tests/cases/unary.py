@@ -6,7 +6,7 @@ from tests.cases import c8, case, i8, q
 
 SHAPES = [(1,), (17,), (2, 9), (1, 3, 7), (1, 4, 1, 8), (2, 1, 3, 1, 5), (2, 1, 3, 2, 1, 5)]
 # Scale and zero point of the operand, scale and zero point of the result.
-GRIDS = [
+ALL_QPARAMS = [
     (0.05, 0, 0.05, 0),
     (0.05, -3, 0.025, -128),
     (0.1, 127, 0.15, 5),
@@ -25,7 +25,7 @@ CASES = [
     *(
         case(op, x=i8(256, scale=sx, zero=zx), out=q(sy, zy))
         for op in (Abs(), Neg(), LeakyRelu(), LeakyRelu(0.3), LeakyRelu(0.0), LeakyRelu(1.5))
-        for sx, zx, sy, zy in GRIDS
+        for sx, zx, sy, zy in ALL_QPARAMS
     ),
     *(
         case(op, x=i8(*shape, zero=-4), out=q(0.06, 3))

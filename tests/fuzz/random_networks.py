@@ -226,9 +226,11 @@ def _against_interpreter(program: micronpu.CompiledProgram, counted: Counter[str
             return ""  # the partition hands its results on in another order
         edge = view.edge(node)
         assert edge is not None
-        grid = edge.qparams
-        real = torch.from_numpy(integer.reshape(y.shape).copy()).float().sub(grid.zero_point[0]).mul(grid.scale[0])
-        steps = (y - real).abs() / grid.scale[0]
+        qparams = edge.qparams
+        real = (
+            torch.from_numpy(integer.reshape(y.shape).copy()).float().sub(qparams.zero_point[0]).mul(qparams.scale[0])
+        )
+        steps = (y - real).abs() / qparams.scale[0]
         if may_round_otherwise:
             largest = float(steps.max())
             if largest > _OTHERWISE[tensor.type.dtype]:

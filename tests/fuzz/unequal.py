@@ -109,8 +109,8 @@ class _Ranges(fx.Interpreter):
         low, high = self.ends[n.name]
         scale = max((high - low) / 255, 1e-12)
         zero = round(-128 - low / scale)
-        on_grid = torch.fake_quantize_per_tensor_affine(value, scale, max(-128, min(127, zero)), -128, 127)
-        return torch.where(value.isfinite(), on_grid, value) if n.name in self.endless else on_grid
+        quantized = torch.fake_quantize_per_tensor_affine(value, scale, max(-128, min(127, zero)), -128, 127)
+        return torch.where(value.isfinite(), quantized, value) if n.name in self.endless else quantized
 
     @staticmethod
     def _weight(value: Tensor) -> Tensor:
@@ -125,11 +125,11 @@ def _exported(model: Unequal) -> fx.GraphModule:
     return module
 
 
-def _on_grids(model: Unequal, data: Sequence[Any], held_out: Sequence[Any]) -> list[list[Tensor]]:
-    return on_grids(_exported(model), data, held_out)
+def _with_all_qparams(model: Unequal, data: Sequence[Any], held_out: Sequence[Any]) -> list[list[Tensor]]:
+    return with_qparams(_exported(model), data, held_out)
 
 
-def on_grids(module: fx.GraphModule, data: Sequence[Any], held_out: Sequence[Any]) -> list[list[Tensor]]:
+def with_qparams(module: fx.GraphModule, data: Sequence[Any], held_out: Sequence[Any]) -> list[list[Tensor]]:
     """What a float program gives for some inputs with every value on a grid of its own, which others have chosen."""
     ranges = _Ranges(module)
     for inputs in data:
@@ -196,7 +196,7 @@ def look(seed: int, target: str) -> Row:
     row["micronpu"] = _nearness(wanted, given)
     row["warnings"] = [str(w).replace(f"{_ROOT}/", "") for w in program.report.warnings]
     others: dict[str, Callable[..., list[list[Tensor]]]] = {
-        "grids": _on_grids,
+        "grids": _with_all_qparams,
         "torchao": _by_torchao,
         "plain": partial(_plain, target=target),
     }

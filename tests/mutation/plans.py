@@ -42,7 +42,7 @@ PLANS: dict[str, tuple[str, ...]] = {
     ),
     "targets/neutron/rules/elementwise.py": (
         f"{_PARTITION}::test_both_sides_of_a_limit",
-        f"{_PARTITION}::test_parts_of_a_concatenation_share_their_grid",
+        f"{_PARTITION}::test_parts_of_a_concatenation_share_their_qparams",
         f"{_ELEMENTWISE}::test_rule_broadcast_goes_one_way",
         f"{_ELEMENTWISE}::test_rule_matrices_are_symmetric",
         *_PUBLISHED,

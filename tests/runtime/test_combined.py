@@ -139,7 +139,7 @@ def test_images_between_npu_and_core_are_not_transposed(layout: torch.memory_for
     assert kernels(pooled)[1:-1] == ["npu", "cortex_m::quantized_avg_pool2d_nhwc", "npu"]
 
 
-def test_a_change_of_grid_is_one_table() -> None:
+def test_a_change_of_qparams_is_one_table() -> None:
     program = compiled(
         Between(lambda x: F.hardswish(F.leaky_relu(x))), options("hardswish.default", "leaky_relu.default")
     )

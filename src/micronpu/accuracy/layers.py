@@ -29,7 +29,7 @@ from micronpu.frontend.program import (
 )
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.ranges import places_of
-from micronpu.quantize.unrounded import computed, grid_limits
+from micronpu.quantize.unrounded import computed, representable_range
 from micronpu.upstream.torch import tree_leaves
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
@@ -79,7 +79,7 @@ class LayerErrors:
 
     def count_clipped(self, before: torch.Tensor) -> None:
         """Count values outside of the range of the result's qparams."""
-        low, high = grid_limits(self.quantize)
+        low, high = representable_range(self.quantize)
         self.clipped += int(((before < low) | (before > high)).sum())
         self.clipping += _power(before - before.clamp(low, high))
 
@@ -184,7 +184,7 @@ class SideBySide:
         for layer in self.layers:
             place = places.get(_origin(layer.result).name)
             if place is not None and layer.followed:
-                layer.range_left = place.left(*grid_limits(layer.quantize))
+                layer.range_left = place.left(*representable_range(layer.quantize))
 
     def _with_weights(self, layer: LayerErrors, exact: dict[str, Any]) -> torch.Tensor:
         """The layer's result with its quantized weights and float operands."""

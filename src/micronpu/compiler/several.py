@@ -35,7 +35,7 @@ from micronpu.quantize.data import Row, calibration_batches, in_turn
 from micronpu.quantize.digests import Digests, of_model, of_rows
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.together import Call, Member, check_grids, quantize_together
+from micronpu.quantize.together import Call, Member, check_qparams, quantize_together
 from micronpu.quantize.trial import INPUTS, CalibrationData, Trial, float_results, rows_run
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
@@ -234,7 +234,7 @@ def _check_corrections(quantizer: StaticQuantizer) -> None:
 def _ready(given: Mapping[str, Exported]) -> dict[str, Quantized]:
     """Return methods that were quantized before."""
     made = {name: integer_states(own.module) for name, own in given.items()}
-    check_grids(made)
+    check_qparams(made)
     return {
         name: Quantized(module, given[name].examples, (given[name].examples,), Trial(((given[name].examples,),)))
         for name, module in made.items()

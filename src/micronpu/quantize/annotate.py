@@ -20,9 +20,16 @@ from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import NewValues, OutputQuantization, QuantizationRule
 from micronpu.ir.registry import AtenImport
 from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
-from micronpu.quantize.grids import common_grid_of, dictated, dictated_grid, kept_grid, rule_of, whole_grid_of
 from micronpu.quantize.hidden import batch_norm_behind
-from micronpu.quantize.masks import give_grids_to_sums, given_grid_of
+from micronpu.quantize.known_qparams import (
+    common_qparams_of,
+    dictated,
+    dictated_qparams,
+    kept_qparams,
+    rule_of,
+    whole_qparams_of,
+)
+from micronpu.quantize.masks import give_qparams_to_sums, given_qparams_of
 from micronpu.quantize.specs import (
     KEY,
     QuantizationAnnotation,
@@ -53,7 +60,7 @@ def annotate(
         io: configuration of the program's inputs and outputs; None leaves them to their readers and producers.
     """
     constants, able = constant_nodes(model), capabilities or Capabilities()
-    give_grids_to_sums(model)
+    give_qparams_to_sums(model)
     annotate_states(model, config_of)
     if io is not None:
         _annotate_border(model, io, able)
@@ -85,7 +92,7 @@ def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilit
             torch.fx.map_arg(given, returned.append)
             for result in filter(is_float32, dict.fromkeys(returned)):
                 source = dictated(result, able)
-                results[result] = io.border_activation if source is None else dictated_grid(*source, io, able)
+                results[result] = io.border_activation if source is None else dictated_qparams(*source, io, able)
             node.meta[KEY] = QuantizationAnnotation(input_qspec_map=results)
 
 
@@ -103,7 +110,7 @@ def _operands(node: Node, entry: AtenImport, rule: QuantizationRule) -> list[Nod
 def _symmetric(operand: Node, config: QuantizationConfig, able: Capabilities) -> Spec:
     """Return the spec of an operand that needs zero point 0."""
     _make_symmetric(operand, config)
-    return kept_grid(operand, config.symmetric_activation, config, able)
+    return kept_qparams(operand, config.symmetric_activation, config, able)
 
 
 def _annotate_node(
@@ -129,14 +136,16 @@ def _annotate_node(
     if rule.symmetric and not able.zero_points:
         inputs |= {operand: _symmetric(operand, config, able) for operand in operands}
     if KEPT_OR_ZERO.of(node) == node.name and operands[-1] not in constants:
-        output = _grid_of(operands[-1], node, activation, inputs)
+        output = _qparams_of(operands[-1], node, activation, inputs)
         inputs.setdefault(operands[0], activation)
     else:
         output = _inputs_and_output(node, operands, rule, config, activation, inputs, constants, able)
-    given_grids = {x: given_grid_of(x) for x in operands} if rule.output is not OutputQuantization.SHARED else {}
-    inputs |= {x: config.fixed_activation(grid) for x, grid in given_grids.items() if grid is not None}
-    if (given_grid := given_grid_of(node, moved=False)) is not None:
-        output = config.fixed_activation(given_grid)
+    all_given_qparams = (
+        {x: given_qparams_of(x) for x in operands} if rule.output is not OutputQuantization.SHARED else {}
+    )
+    inputs |= {x: config.fixed_activation(qparams) for x, qparams in all_given_qparams.items() if qparams is not None}
+    if (given_qparams := given_qparams_of(node, moved=False)) is not None:
+        output = config.fixed_activation(given_qparams)
     last = _last_of(node, number, entry, config_of)
     if output is activation and _is_output(last):
         output = config.border_activation
@@ -171,9 +180,9 @@ def _inputs_and_output(
         first = min(operands)
         if len(operands) == 1:
             return _shared(first, node, rule, config, inputs, able)
-        if (given_grid := common_grid_of(operands)) is not None:
-            inputs.update(dict.fromkeys(operands, config.fixed_activation(given_grid)))
-            return config.fixed_activation(given_grid)
+        if (given_qparams := common_qparams_of(operands)) is not None:
+            inputs.update(dict.fromkeys(operands, config.fixed_activation(given_qparams)))
+            return config.fixed_activation(given_qparams)
         # Operands of a concatenation share qparams that cover all of them, so fixed ones cannot be used. They refer to
         # the
         # operand that is computed first: torchao follows such references, and two concatenations of the same values in
@@ -186,10 +195,10 @@ def _inputs_and_output(
                 inputs[operand] = shared
         return shared
     for operand in operands:
-        wanted = config.constant if operand in constants else kept_grid(operand, activation, config, able)
+        wanted = config.constant if operand in constants else kept_qparams(operand, activation, config, able)
         inputs.setdefault(operand, wanted)
     if rule.output is OutputQuantization.FIXED:
-        return dictated_grid(node, rule, config, able)
+        return dictated_qparams(node, rule, config, able)
     return activation
 
 
@@ -203,21 +212,21 @@ def _shared(
 ) -> Spec:
     """Return the spec of a result that shares its operand's qparams unless they are too coarse; add that of the
     operand."""
-    whole, may_be_finer = whole_grid_of(operand, able), rule.finer is not None and not config.is_qat
+    whole, may_be_finer = whole_qparams_of(operand, able), rule.finer is not None and not config.is_qat
     if rule.new_values is not NewValues.NONE and _is_coarser(operand, config):
         inputs[operand] = config.activation
         return SharedQuantizationSpec((operand, node))
     if whole is None or rule.new_values is NewValues.NONE:
-        output = _grid_of(operand, node, config.activation, inputs)
-        if (given_grid := given_grid_of(operand)) is not None:
-            inputs[operand] = config.fixed_activation(given_grid)
+        output = _qparams_of(operand, node, config.activation, inputs)
+        if (given_qparams := given_qparams_of(operand)) is not None:
+            inputs[operand] = config.fixed_activation(given_qparams)
         return _finer(operand, rule, config) if may_be_finer and config.activations == "int8" else output
     finer = config.between(whole) if rule.new_values is not NewValues.ANY else None
     if may_be_finer and rule.new_values is NewValues.BETWEEN:
         inputs[operand] = config.fixed_activation(whole)
-        grid = None if finer is None else (finer.scale, finer.zero_point)
+        qparams = None if finer is None else (finer.scale, finer.zero_point)
         own = _finer(operand, rule, config)
-        return replace(own, options=(*own.options, ("operand_grid", grid)))
+        return replace(own, options=(*own.options, ("operand_qparams", qparams)))
     inputs[operand] = config.activation if finer is None else finer
     return SharedQuantizationSpec((operand, node))
 
@@ -239,7 +248,7 @@ def _is_coarser(operand: Node, config: QuantizationConfig) -> bool:
     return config.dtype is torch.int16 and spec is not None and spec.dtype is torch.int8
 
 
-def _grid_of(operand: Node, node: Node, activation: QuantizationSpec, inputs: dict[Node, Spec]) -> Spec:
+def _qparams_of(operand: Node, node: Node, activation: QuantizationSpec, inputs: dict[Node, Spec]) -> Spec:
     """Return the spec of a result that shares its operand's qparams, fixed or not; add that of the operand."""
     before = operand.meta.get(KEY)
     if before is not None and before.output_qspec is not None:

@@ -29,7 +29,7 @@ _QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
 _DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
 
 Observer = Any
-Grid = tuple[Any, ...]
+LoopQParams = tuple[Any, ...]
 
 
 class Loop(nn.Module):
@@ -47,7 +47,7 @@ class Loop(nn.Module):
         self.prepared: GraphModule | None = None
 
     @property
-    def grids(self) -> tuple[Grid, ...]:
+    def all_qparams(self) -> tuple[LoopQParams, ...]:
         """Qparams of x and of each state, after the step is quantized: the arguments of quantize and dequantize."""
         return LOOP_QPARAMS.of(self.body)
 
@@ -166,27 +166,27 @@ def convert_loops(prepared: GraphModule, convert: Callable[[GraphModule], GraphM
         borders = integer_borders(body)
         known: list[tuple[Any, ...]] = [(b.scale, b.zero_point, b.dtype) for b in borders.inputs]
         known += [(s.scale, s.zero_point, s.dtype) for s in states_of(body).values]
-        grids = []
+        all_qparams = []
         for scale, zero_point, name in known:
             dtype = getattr(torch, name)
             limits = torch.iinfo(dtype)
-            grids.append((scale, zero_point, limits.min, limits.max, dtype))
-        LOOP_QPARAMS.say(body, tuple(grids))
+            all_qparams.append((scale, zero_point, limits.min, limits.max, dtype))
+        LOOP_QPARAMS.say(body, tuple(all_qparams))
         loop.body, loop.prepared = body, None
 
 
-def _as_integers(module: GraphModule, view: ProgramView, loop: Node, source: Any, grid: tuple[Any, ...]) -> Any:
+def _as_integers(module: GraphModule, view: ProgramView, loop: Node, source: Any, qparams: tuple[Any, ...]) -> Any:
     """Return an operand of a loop as integers with these qparams."""
     assert isinstance(source, Node)
-    if is_dequantize(source) and tuple(source.args[1:]) == grid:
+    if is_dequantize(source) and tuple(source.args[1:]) == qparams:
         return source.args[0]
     known = view.constant(source)
     if known is not None:
-        return add_constant(module, loop, _QUANTIZE(known.detach(), *grid), "first_state")
+        return add_constant(module, loop, _QUANTIZE(known.detach(), *qparams), "first_state")
     with loop.graph.inserting_before(loop):
-        made = loop.graph.call_function(_QUANTIZE, (source, *grid))
+        made = loop.graph.call_function(_QUANTIZE, (source, *qparams))
     made.meta = {k: v for k, v in source.meta.items() if k != "val"}
-    made.meta["val"] = source.meta["val"].to(grid[-1])
+    made.meta["val"] = source.meta["val"].to(qparams[-1])
     return made
 
 
@@ -200,18 +200,20 @@ def integer_loops(module: GraphModule) -> None:
         if not LOOP_QPARAMS.is_said(loop.body):
             continue
         changed = True
-        graph, grids, view = module.graph, loop.grids, ProgramView(module)
-        node.args = tuple(_as_integers(module, view, node, x, grid) for x, grid in zip(node.args, grids, strict=True))
+        graph, all_qparams, view = module.graph, loop.all_qparams, ProgramView(module)
+        node.args = tuple(
+            _as_integers(module, view, node, x, qparams) for x, qparams in zip(node.args, all_qparams, strict=True)
+        )
         for reader in [user for user in node.users if _index(user) is not None]:
-            grid = grids[max(_index(reader) or 0, 1)]
+            qparams = all_qparams[max(_index(reader) or 0, 1)]
             value = reader.meta["val"]
-            reader.meta["val"] = value.to(grid[-1])
+            reader.meta["val"] = value.to(qparams[-1])
             with graph.inserting_after(reader):
-                floats = graph.call_function(_DEQUANTIZE, (reader, *grid))
+                floats = graph.call_function(_DEQUANTIZE, (reader, *qparams))
             floats.meta = {**reader.meta, "val": value}
             for user in [u for u in reader.users if u is not floats]:
                 user.replace_input_with(reader, floats)
-            for user in [u for u in floats.users if is_quantize(u) and tuple(u.args[1:]) == grid]:
+            for user in [u for u in floats.users if is_quantize(u) and tuple(u.args[1:]) == qparams]:
                 user.replace_all_uses_with(reader)
                 graph.erase_node(user)
     if module.graph.eliminate_dead_code() or changed:

@@ -62,7 +62,7 @@ def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
         lifted.add(observer)
 
 
-def give_grids_to_sums(model: GraphModule) -> None:
+def give_qparams_to_sums(model: GraphModule) -> None:
     """Give sums of masks the qparams of the masks, in place: their range is known before calibration."""
     for node in model.graph.nodes:
         if overload_name(node) != "add.Tensor" or len(node.all_input_nodes) != 2:
@@ -73,7 +73,7 @@ def give_grids_to_sums(model: GraphModule) -> None:
                 QPARAMS.say(node, (node.name, HIDDEN))
 
 
-def given_grid_of(value: Node, *, moved: bool = True) -> QuantizationRule | None:
+def given_qparams_of(value: Node, *, moved: bool = True) -> QuantizationRule | None:
     """Return the rule with the qparams that were given to a value when it was written, see
     `micronpu.frontend.facts.QPARAMS`.
 
@@ -88,12 +88,12 @@ def given_grid_of(value: Node, *, moved: bool = True) -> QuantizationRule | None
         return None
     if callable(entry.quantization) and entry.quantization(NodeArguments(value)).new_values is not NewValues.NONE:
         return None  # it has its own qparams
-    rules = [given_grid_of(operand) for operand in value.all_input_nodes]
+    rules = [given_qparams_of(operand) for operand in value.all_input_nodes]
     return rules[0] if all(rule == rules[0] for rule in rules) else None
 
 
 def _is_mask(value: Node) -> bool:
-    return given_grid_of(value) == HIDDEN
+    return given_qparams_of(value) == HIDDEN
 
 
 def _lifted(

@@ -243,18 +243,18 @@ class RangeObserver(nn.Module):
         if self.pole is not None and low.numel() == 1:
             least, most = self.pole.ends()
             low, high = low.clamp(min=least), high.clamp(max=most)
-        grid = self.quant_min, self.quant_max
+        limits = self.quant_min, self.quant_max
         symmetric = self.qscheme in _SYMMETRIC
         something = symmetric | (low < 0.0) | (high > 0.0)
         eps = torch.where(something, self.eps, self.eps.clamp(min=_NOTHING))
-        scale, zero_point = grid_of(low, high, *grid, eps, symmetric=symmetric)
-        if self.is_whole and grid[1] - grid[0] < 256:
-            return grid_of(low, high, *grid, _with_whole_numbers(scale), symmetric=symmetric)
-        if low.numel() == 1 and grid[1] - grid[0] < 256:
+        scale, zero_point = qparams_of(low, high, *limits, eps, symmetric=symmetric)
+        if self.is_whole and limits[1] - limits[0] < 256:
+            return qparams_of(low, high, *limits, _with_whole_numbers(scale), symmetric=symmetric)
+        if low.numel() == 1 and limits[1] - limits[0] < 256:
             between = self.borders.within(float(low), float(high))
             if between:
                 wider = torch.full_like(scale, _between_steps(float(scale), between))
-                return grid_of(low, high, *grid, wider, symmetric=symmetric)
+                return qparams_of(low, high, *limits, wider, symmetric=symmetric)
         return scale, zero_point
 
     def get_extra_state(self) -> torch.Tensor:
@@ -278,7 +278,7 @@ def _make_room(observer: nn.Module, state_dict: Mapping[str, Any], prefix: str, 
             buffer.resize_(saved.shape)
 
 
-def grid_of(
+def qparams_of(
     low: torch.Tensor, high: torch.Tensor, quant_min: int, quant_max: int, eps: torch.Tensor, *, symmetric: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return scale and zero point of ranges; the only function that converts ranges to qparams.
@@ -369,12 +369,12 @@ class WeightObserver(RangeObserver):
 
     def __init__(
         self,
-        *grid: Any,
+        *limits: Any,
         search: Callable[[torch.Tensor, int], torch.Tensor],
         ch_axis: int | None = None,
         **more: Any,
     ) -> None:
-        super().__init__(*grid, **more)
+        super().__init__(*limits, **more)
         self._search = search
         self._seen: torch.Tensor | None = None
         self._version = -1
@@ -415,8 +415,8 @@ class HistogramObserver(RangeObserver):
     _PARTS: ClassVar[int] = 16  # a power of two: parts of counts, and their sums, are exact
     histogram: torch.Tensor
 
-    def __init__(self, *grid: Any, **more: Any) -> None:
-        super().__init__(*grid, **more)
+    def __init__(self, *limits: Any, **more: Any) -> None:
+        super().__init__(*limits, **more)
         self.register_buffer("histogram", torch.zeros(self.bins, dtype=torch.float64))
         self.chosen_low, self.chosen_high = 0.0, -1.0
 

@@ -56,14 +56,16 @@ def check_specs(config: HasSpecs) -> None:
             continue
         _check_kind(name, spec)
         limits = torch.iinfo(dtype)
-        _check_grid(name, spec, dtype, (limits.min, limits.max), _SCHEMES[dtype], f'activations="{config.activations}"')
+        _check_qparams(
+            name, spec, dtype, (limits.min, limits.max), _SCHEMES[dtype], f'activations="{config.activations}"'
+        )
     spec = config.weight_spec
     if spec is not None:
         _check_kind("weight_spec", spec)
         limit = 2 ** (config.weight_bits - 1) - 1
         scheme = _OF_WEIGHTS[config.per_channel]
         how = f"per_channel={config.per_channel}, weight_bits={config.weight_bits}"
-        _check_grid("weight_spec", spec, torch.int8, (-limit, limit), (scheme,), how)
+        _check_qparams("weight_spec", spec, torch.int8, (-limit, limit), (scheme,), how)
 
 
 def _check_kind(name: str, spec: Any) -> None:
@@ -75,7 +77,7 @@ def _check_kind(name: str, spec: Any) -> None:
         raise OptionError(f"`{name}` has no observer.", hint="observer_or_fake_quant_ctr=MinMaxObserver")
 
 
-def _check_grid(
+def _check_qparams(
     name: str, spec: Any, dtype: torch.dtype, limits: tuple[int, int], schemes: tuple[torch.qscheme, ...], how: str
 ) -> None:
     low = limits[0] if spec.quant_min is None else spec.quant_min

@@ -243,8 +243,8 @@ def _convert(model: GraphModule, node: Node, observer: Any, names: Mapping[str, 
         numbers: list[Any]
         if per_channel:
             prefix = names.get(source.name, "")
-            grid = [_buffer(model, f"{prefix}_scale_", scale), _buffer(model, f"{prefix}_zero_point_", zero_point)]
-            numbers = [*grid, int(observer.ch_axis)]
+            buffers = [_buffer(model, f"{prefix}_scale_", scale), _buffer(model, f"{prefix}_zero_point_", zero_point)]
+            numbers = [*buffers, int(observer.ch_axis)]
         else:
             numbers = [float(scale), int(zero_point)]
         numbers += [observer.quant_min, observer.quant_max, observer.dtype]

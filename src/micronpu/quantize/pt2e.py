@@ -71,11 +71,11 @@ def _spec(spec: Any) -> Any:
         return quantizer.SharedQuantizationSpec(spec.edge_or_node)
     if not isinstance(spec, FixedQParamsQuantizationSpec | QuantizationSpec):
         return spec
-    grid = {name: getattr(spec, name) for name in ("dtype", "quant_min", "quant_max", "qscheme")}
+    given = {name: getattr(spec, name) for name in ("dtype", "quant_min", "quant_max", "qscheme")}
     if isinstance(spec, FixedQParamsQuantizationSpec):
-        return quantizer.FixedQParamsQuantizationSpec(**grid, scale=spec.scale, zero_point=spec.zero_point)
+        return quantizer.FixedQParamsQuantizationSpec(**given, scale=spec.scale, zero_point=spec.zero_point)
     made = FakeQuantize.with_args(observer=_Maker(spec)) if spec.is_fake else _Maker(spec)
     made = made if spec.maker is None else spec.maker
     return quantizer.QuantizationSpec(
-        **grid, ch_axis=spec.ch_axis, is_dynamic=spec.is_dynamic, observer_or_fake_quant_ctr=made
+        **given, ch_axis=spec.ch_axis, is_dynamic=spec.is_dynamic, observer_or_fake_quant_ctr=made
     )

@@ -35,14 +35,14 @@ from micronpu.quantize.config import (
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.equalize import equalize
 from micronpu.quantize.features import leave_in_float
-from micronpu.quantize.grids import observe_operands
 from micronpu.quantize.hidden import reveal
+from micronpu.quantize.known_qparams import observe_operands
 from micronpu.quantize.magnitudes import project_magnitudes
 from micronpu.quantize.masks import observe_what_counts
 from micronpu.quantize.norms import widen
 from micronpu.quantize.readers import observe_for_readers
 from micronpu.quantize.recorder import keep_float_program, record_calls, recorders
-from micronpu.quantize.states import check_lifted, join_grids
+from micronpu.quantize.states import check_lifted, share_qparams
 from micronpu.quantize.switches import check_rewrites
 from micronpu.quantize.transforms import prepare_for_annotation
 from micronpu.upstream.torchao import accept_as_quantizer
@@ -370,7 +370,7 @@ class StaticQuantizer:
             from micronpu.quantize.qat import share_ranges
 
             share_ranges(edge_or_node_to_obs_or_fq)
-        join_grids(model, edge_or_node_to_obs_or_fq)
+        share_qparams(model, edge_or_node_to_obs_or_fq)
         for recorder in recorders(model):
             recorder.watch(edge_or_node_to_obs_or_fq.values())
 

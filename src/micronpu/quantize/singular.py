@@ -27,7 +27,7 @@ def bounded(model: GraphModule) -> Iterator[None]:
     """
     exact = {node: node.target for node in model.graph.nodes if is_singular(node)}
     for node, function in exact.items():
-        node.target = _away_from_zero(function, _grid_of(model, node.args[0]), _is_of_positive(node))
+        node.target = _away_from_zero(function, _observer_of(model, node.args[0]), _is_of_positive(node))
     if exact:
         model.recompile()
     try:
@@ -45,7 +45,7 @@ def _is_of_positive(node: Node) -> bool:
     return power is None or not power.is_integer()
 
 
-def _grid_of(model: GraphModule, operand: Any) -> nn.Module | None:
+def _observer_of(model: GraphModule, operand: Any) -> nn.Module | None:
     """Return the fake quantization of an operand, or None."""
     if not isinstance(operand, Node) or operand.op != "call_module":
         return None
@@ -53,11 +53,11 @@ def _grid_of(model: GraphModule, operand: Any) -> nn.Module | None:
     return module if isinstance(getattr(module, "scale", None), torch.Tensor) else None
 
 
-def _away_from_zero(function: Callable[..., Any], grid: nn.Module | None, positive: bool) -> Callable[..., Any]:
+def _away_from_zero(function: Callable[..., Any], observer: nn.Module | None, positive: bool) -> Callable[..., Any]:
     """Return the function with finite values and gradients; unchanged wherever it is finite."""
 
     def computed(x: torch.Tensor, *arguments: Any) -> torch.Tensor:
-        step: Any = _STEP if grid is None else grid.scale
+        step: Any = _STEP if observer is None else observer.scale
         half = (torch.as_tensor(step, dtype=x.dtype, device=x.device) / 2).max()
         near = torch.maximum(x, half) if positive else torch.where(x.abs() < half, half.copysign(x), x)
         result: torch.Tensor = function(near, *arguments)

@@ -128,7 +128,7 @@ def annotate_new_values(model: GraphModule, config_of: Callable[[Node], Quantiza
         edges.input_qspec_map.setdefault(value, config.border_activation)
 
 
-def join_grids(model: GraphModule, places: dict[Any, Any]) -> None:
+def share_qparams(model: GraphModule, places: dict[Any, Any]) -> None:
     """Merge the groups that share qparams with a state's old and new value, in place.
 
     Args:

@@ -98,7 +98,7 @@ def quantize_together(
         made[name] = converted(module, [], None)
     for name, module in prepared.items():  # not before: they share observers
         forget(module, made[name])
-    check_grids(made)
+    check_qparams(made)
     return made
 
 
@@ -212,7 +212,7 @@ def _join(members: Sequence[Member], prepared: Mapping[str, GraphModule]) -> Non
         why = _disagreement(_kept(first), _kept(second), bool(state))
         if why:
             if state:
-                raise _no_grid(state, one, other, why)
+                raise _no_qparams(state, one, other, why)
             return
         first += second
         for observer in second:
@@ -264,7 +264,7 @@ def _disagreement(one: Any, other: Any, of_state: bool) -> str:
     return ""
 
 
-def _no_grid(state: str, one: _Place, other: _Place, why: str) -> ModelError:
+def _no_qparams(state: str, one: _Place, other: _Place, why: str) -> ModelError:
     return ModelError(
         f"The methods `{one.method}` and `{other.method}` cannot share the qparams of the state `{state}`: it is "
         f"{why}.",
@@ -322,23 +322,23 @@ def _readers(node: Node) -> list[Node]:
     return found
 
 
-def check_grids(made: Mapping[str, GraphModule]) -> None:
+def check_qparams(made: Mapping[str, GraphModule]) -> None:
     """Raise `ModelError` if a state has different integers in several methods."""
     seen: dict[str, tuple[str, Any]] = {}
     for name, module in made.items():
         for state in states_of(module).values:
-            grid = (state.dtype, state.scale, state.zero_point)
-            first, known = seen.setdefault(state.name, (name, grid))
-            if known != grid:
+            qparams = (state.dtype, state.scale, state.zero_point)
+            first, known = seen.setdefault(state.name, (name, qparams))
+            if known != qparams:
                 raise ModelError(
                     f"The methods `{first}` and `{name}` cannot share the qparams of the state `{state.name}`: it "
-                    f"is {_told(known)} in the one and {_told(grid)} in the other.",
+                    f"is {_told(known)} in the one and {_told(qparams)} in the other.",
                     hint="the same setting of the quantizer for what reads and writes the state in both",
                 )
 
 
-def _told(grid: tuple[str, float | None, int | None]) -> str:
-    dtype, scale, zero_point = grid
+def _told(qparams: tuple[str, float | None, int | None]) -> str:
+    dtype, scale, zero_point = qparams
     return dtype if scale is None else f"{dtype} with steps of {scale:.4g} from {zero_point}"
 
 

@@ -28,7 +28,7 @@ from micronpu.upstream.torch import tree_leaves
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
 Values: TypeAlias = dict[Node, Any]
-Grid: TypeAlias = tuple[float, int]
+ScaleZero: TypeAlias = tuple[float, int]
 """Scale and zero point."""
 _NOTHING: Mapping[Node, float] = MappingProxyType({})
 _ROUNDING = ("quantized_decomposed::quantize_", "quantized_decomposed::dequantize_")
@@ -113,9 +113,11 @@ class Unrounded:
         output = self.module.graph.output_node()
         return float_leaves(changed.get(output, exact[output]))
 
-    def on_grids(self, row: Row, grids: Mapping[Node, Grid]) -> list[torch.Tensor]:
+    def with_qparams(self, row: Row, all_qparams: Mapping[Node, ScaleZero]) -> list[torch.Tensor]:
         """Return the float outputs for a sample if some quantize nodes round, each with other qparams."""
-        values = self.values(row, lambda node, value: _on_int8(value, *grids[node]) if node in grids else value)
+        values = self.values(
+            row, lambda node, value: _on_int8(value, *all_qparams[node]) if node in all_qparams else value
+        )
         return self.outputs(values)
 
     def outputs(self, exact: Values) -> list[torch.Tensor]:
@@ -190,7 +192,7 @@ def _ended(node: Node, value: torch.Tensor) -> torch.Tensor:
     """Replace infinite values, such as the logarithm of 0, by the end of their range."""
     if math.isfinite(float(value.detach().sum())):  # one fast pass: nearly all values are finite
         return value
-    return torch.where(value.isinf(), value.clamp(*grid_limits(node)), value)
+    return torch.where(value.isinf(), value.clamp(*representable_range(node)), value)
 
 
 def _on_int8(value: torch.Tensor, step: float, zero: int) -> torch.Tensor:
@@ -203,7 +205,7 @@ def _on_int16(value: torch.Tensor, step: float) -> torch.Tensor:
     return torch.round(value / step).clamp(limits.min, limits.max) * step
 
 
-def grid_limits(node: Node) -> tuple[float, float]:
+def representable_range(node: Node) -> tuple[float, float]:
     """Return the smallest and largest value of a quantize node's range."""
     given = arguments(node)
     scale, zero = float(given["scale"]), int(given["zero_point"])
@@ -232,8 +234,8 @@ def _looped(loop: Loop, args: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...
     if not x.is_floating_point():
         return loop(x, *states)  # type: ignore[no-any-return]
     states = tuple(
-        s if s.is_floating_point() else (s.float() - grid[1]) * grid[0]
-        for s, grid in zip(states, loop.grids[1:], strict=True)
+        s if s.is_floating_point() else (s.float() - qparams[1]) * qparams[0]
+        for s, qparams in zip(states, loop.all_qparams[1:], strict=True)
     )
     step = Unrounded(loop.body)
     output, results = loop.body.graph.output_node(), []

@@ -19,7 +19,7 @@ from micronpu.upstream.torch import tree_leaves
 TRIES = 128
 """Runs before a difference is called an error.  One of ten nearly equal values comes first in a few of a hundred runs.
 """
-_ON_THE_GRID = 1e-3  # in LSB; a value closer to an integer was not rounded
+_EXACT_LSB = 1e-3  # in LSB; a value closer to an integer was not rounded
 _STEPS = {torch.int8: 1, torch.int16: 4}
 """LSBs by which an operator may round differently; those of int16 interpolate in tables."""
 
@@ -51,7 +51,7 @@ class _Shaken(Interpreter):
         if edge is None or not isinstance(source, Node) or source.op == "placeholder" or result.dtype not in _STEPS:
             return result
         exact = self.env[source].double() / edge.qparams.scale[0]
-        rounded = (exact - exact.round()).abs() > _ON_THE_GRID
+        rounded = (exact - exact.round()).abs() > _EXACT_LSB
         most = _STEPS[result.dtype]
         moves = rounded & (torch.rand(result.shape, generator=self._random) < self._share)
         steps = torch.randint(-most, most + 1, result.shape, generator=self._random) * moves

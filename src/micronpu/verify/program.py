@@ -152,7 +152,7 @@ def verified(program: Runnable, expected: Expected, reads: Sequence[Sequence[str
         return Verified(Agreement(reason=reason.rstrip(".")), accuracy, (missing, *told))
     exact = trial.exact_rows
     program.reset_states()
-    grids = _grids(module)
+    all_qparams = _all_qparams(module)
     equal = elements = 0
     largest = bound = 0.0
     hanging: set[int] = set()
@@ -161,16 +161,16 @@ def verified(program: Runnable, expected: Expected, reads: Sequence[Sequence[str
         for index, (y, q) in enumerate(zip(ours, theirs, strict=True)):
             elements += q.numel()
             equal += int((y == q).sum()) + (int((y.isnan() & q.isnan()).sum()) if q.is_floating_point() else 0)
-            grid = grids[index] if index < len(grids) else None
-            y, q = _real(y, grid), _real(q, grid)
+            qparams = all_qparams[index] if index < len(all_qparams) else None
+            y, q = _real(y, qparams), _real(q, qparams)
             if not q.is_floating_point():
                 continue
             real = floats[index] if index < len(floats) and floats[index].shape == q.shape else None
-            step = grid.scale[0] if grid is not None else 0.0
+            step = qparams.scale[0] if qparams is not None else 0.0
             found, allowed = _difference(y, q, real, step)
             if found > allowed:
                 share = allowed / max(found, 1e-12)
-                if not _hangs_on_rounding(program, rows[: number + 1], index, grid, y, q, share):
+                if not _hangs_on_rounding(program, rows[: number + 1], index, qparams, y, q, share):
                     raise _wrong(program, module, rows[: number + 1], reads, index, found, allowed)
                 hanging.add(index)
                 continue
@@ -217,7 +217,7 @@ def _hangs_on_rounding(
     program: Runnable,
     rows: Sequence[Tensors],
     index: int,
-    grid: QParams | None,
+    qparams: QParams | None,
     y: torch.Tensor,
     q: torch.Tensor,
     share: float,
@@ -225,7 +225,7 @@ def _hangs_on_rounding(
     """Return True if every element of a result is near to one of the quantized model with perturbed rounding.
 
     Args:
-        index, grid: index and qparams of the result.
+        index, qparams: index and qparams of the result.
         y, q: the program's, and the quantized model's.
         share: fraction of their largest difference that counts as near.
     """
@@ -238,7 +238,7 @@ def _hangs_on_rounding(
         for seed in range(TRIES):
             program.reset_states()
             tried = _floats(program.borders, shaken(module, rows if program.states else rows[-1:], seed))[index]
-            tried = _real(tried, grid)
+            tried = _real(tried, qparams)
             nearest = torch.minimum(nearest, (y.double() - tried.double()).abs())
             if bool((nearest[known] <= near).all()):
                 break
@@ -252,14 +252,14 @@ def _floats(borders: IntegerBorders | None, results: Sequence[Any]) -> Tensors:
     return found if borders is None else borders.dequantize(found)
 
 
-def _real(value: torch.Tensor, grid: QParams | None) -> torch.Tensor:
+def _real(value: torch.Tensor, qparams: QParams | None) -> torch.Tensor:
     """Return an integer result dequantized; anything else unchanged."""
-    if value.is_floating_point() or grid is None:
+    if value.is_floating_point() or qparams is None:
         return value
-    return (value.to(torch.float32) - grid.zero_point[0]) * grid.scale[0]
+    return (value.to(torch.float32) - qparams.zero_point[0]) * qparams.scale[0]
 
 
-def _grids(module: GraphModule) -> list[QParams | None]:
+def _all_qparams(module: GraphModule) -> list[QParams | None]:
     """Return the qparams of each result, None for a float that the core computes."""
     view = ProgramView(module)
     output = module.graph.output_node()

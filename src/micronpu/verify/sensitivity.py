@@ -19,7 +19,7 @@ from micronpu.frontend.program import is_compute
 from micronpu.frontend.states import states_of
 from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.running import Row
-from micronpu.quantize.unrounded import Layer, Unrounded, float_leaves, grid_limits, rounded
+from micronpu.quantize.unrounded import Layer, Unrounded, float_leaves, representable_range, rounded
 
 _SATURATED = 6.5
 """Value from which its sigmoid is 0 or 1 to within half an LSB of int8."""
@@ -170,7 +170,7 @@ class Sensitivity:
         if wide:
             largest = torch.iinfo(torch.int16).max
             for node in self._own:
-                peak = max(peaks.get(node, 0.0), *map(abs, grid_limits(node)))
+                peak = max(peaks.get(node, 0.0), *map(abs, representable_range(node)))
                 self._steps[node] = max(peak / largest, ACTIVATION_EPS["int16"])
 
     def alone(self, value: Value) -> float:

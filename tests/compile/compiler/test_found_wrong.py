@@ -45,7 +45,7 @@ BORDERS = {
 
 @pytest.mark.parametrize("target", BACKENDS)
 @pytest.mark.parametrize("name", BORDERS)
-def test_integer_outputs_take_the_grid_that_an_operator_dictates(name, target):
+def test_integer_outputs_take_the_qparams_that_an_operator_dictates(name, target):
     """Calibration sees weak answers only; the program must be able to give strong ones, and does so in one rounding."""
     model, io, scale, zero_point = BORDERS[name]
     weak = [torch.linspace(-0.4, 0.4, 10).roll(i)[None] for i in range(4)]
@@ -298,7 +298,7 @@ def test_channels_that_one_scale_leaves_hardly_a_step_are_named(bits: int) -> No
 # --- casts on the host --------------------------------------------------------------------------------------------
 
 
-def test_a_cast_to_float_between_two_grids_moves_no_integers():
+def test_a_cast_to_float_between_two_qparams_moves_no_integers():
     """`to(float32)` only moves floats, but of the integers themselves it makes other numbers."""
     model = Net(lambda m, x: F.hardswish(F.one_hot(x.argmax(1), 8).float()).to(torch.float32))
     generator = torch.Generator().manual_seed(0)

@@ -116,11 +116,13 @@ def test_element_for_element(target: str) -> None:
     """The program against the reference interpreter, whose states go round by hand, over a sequence."""
     program, _ = made("lstm", target, quantization=micronpu.Quantization(io="int8"))
     (part,) = program.partitions
-    grids = {s.name: (s.scale, s.zero_point) for s in program.states}
+    all_qparams = {s.name: (s.scale, s.zero_point) for s in program.states}
     held_in = {
-        k: next(t for t in part.graph.inputs if (t.type.scale, t.type.zero_point) == g) for k, g in grids.items()
+        k: next(t for t in part.graph.inputs if (t.type.scale, t.type.zero_point) == g) for k, g in all_qparams.items()
     }
-    held_out = {k: next(t for t in part.graph.outputs if t.type.qparams == held_in[k].type.qparams) for k in grids}
+    held_out = {
+        k: next(t for t in part.graph.outputs if t.type.qparams == held_in[k].type.qparams) for k in all_qparams
+    }
     values = {s.name: s.initial.numpy() for s in program.states}
     for row in sequences()[2]:
         x = program.borders.quantize((row,))[0]
@@ -237,7 +239,7 @@ class Attribute(nn.Module):
         return x
 
 
-class TwoGrids(nn.Module):
+class TwoQParams(nn.Module):
     """Quantized by somebody else, with a state on one grid where it is read and on another where it is written."""
 
     def __init__(self) -> None:
@@ -252,9 +254,9 @@ class TwoGrids(nn.Module):
 
     @staticmethod
     def _on(x: torch.Tensor, scale: float) -> torch.Tensor:
-        grid = (scale, 0, -128, 127, torch.int8)
+        qparams = (scale, 0, -128, 127, torch.int8)
         quantized = torch.ops.quantized_decomposed
-        return quantized.dequantize_per_tensor(quantized.quantize_per_tensor(x, *grid), *grid)
+        return quantized.dequantize_per_tensor(quantized.quantize_per_tensor(x, *qparams), *qparams)
 
 
 def _bounded(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -277,7 +279,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         ("The state `h` begins with 7, which is not on the grid from -1 to 0.9922", "Try: an initial value within"),
     ),
     "two grids": (
-        lambda: torch.export.export(TwoGrids(), X).module(check_guards=False),
+        lambda: torch.export.export(TwoQParams(), X).module(check_guards=False),
         {"calibration": None},
         (
             "The state `h` cannot have one grid: it is int8 with steps of 0.1 in and int8 with steps of 0.2 out",
@@ -305,15 +307,15 @@ def test_refusals(case: str) -> None:
     assert all(word in str(caught.value) for word in words), caught.value
 
 
-def test_two_dictated_grids() -> None:
+def test_two_dictated_qparams() -> None:
     state = State("h", "state_h", zeros(1, 8))
     value = torch.fx.Graph().placeholder("value")
-    grids = [FixedQParamsObserver.with_args(scale=s, zero_point=0)() for s in (1 / 128, 1 / 256)]
+    all_qparams = [FixedQParamsObserver.with_args(scale=s, zero_point=0)() for s in (1 / 128, 1 / 256)]
     with pytest.raises(
         ModelError,
         match=r"one pair of qparams: it is read with scale 0.0078.. and written with scale 0.00",
     ):
-        common_observer(state, value, *grids)
+        common_observer(state, value, *all_qparams)
 
 
 def test_blame_and_prepare_know_no_sequences() -> None:

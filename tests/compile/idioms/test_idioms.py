@@ -11,7 +11,7 @@ from tests.compile.idioms import ALL
 from tests.compile.idioms.bounds import DECIBELS
 from tests.compile.idioms.networks import network
 from tests.compile.nearness import sqnr_of
-from tests.fuzz.unequal import on_grids
+from tests.fuzz.unequal import with_qparams
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
@@ -51,7 +51,7 @@ def test_near_float_or_a_word(name: str, target: str) -> None:
         return
     kept_back = rows_kept_back(len(data), None)
     seen = [row for number, row in enumerate(data) if number not in kept_back]
-    other = _nearness(wanted, on_grids(_exported(model, data[0]), seen, held_out))
+    other = _nearness(wanted, with_qparams(_exported(model, data[0]), seen, held_out))
     assert all(f >= min(_NEAR, o - _BEHIND) for f, o in zip(found, other, strict=True)), (found, other)
 
 

@@ -194,8 +194,8 @@ class PatchMerging(_Picture):
         self.stem, self.norm = nn.Conv2d(3, 16, 4, 4), nn.LayerNorm(16)
         self.qkv, self.proj = nn.Linear(16, 48), nn.Linear(16, 16)
         self.table = nn.Parameter(torch.randn(49, 2) * 0.5)
-        grid = torch.stack(torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")).flatten(1)
-        apart = (grid[:, :, None] - grid[:, None]).permute(1, 2, 0) + 3
+        qparams = torch.stack(torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")).flatten(1)
+        apart = (qparams[:, :, None] - qparams[:, None]).permute(1, 2, 0) + 3
         self.register_buffer("index", apart[..., 0] * 7 + apart[..., 1])
         self.merge, self.out = nn.Linear(64, 24, bias=False), nn.Linear(24, 5)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.compile.ops.test_operators import as_tuple, function, inputs_for, output_grids, quantized_inputs
+from tests.compile.ops.test_operators import as_tuple, function, inputs_for, output_qparams, quantized_inputs
 from torch import nn
 
 import micronpu
@@ -344,7 +344,7 @@ def near_float(program: Any, forms: list[Form]) -> None:
     problems = []
     with torch.no_grad():
         wanted = Side(forms)(*inputs)
-    results = zip(forms, program.run(*inputs), wanted, output_grids(program), strict=True)
+    results = zip(forms, program.run(*inputs), wanted, output_qparams(program), strict=True)
     for form, got, want, step in results:
         noise = float((got - want).square().mean().sqrt())
         signal = max(float(want.square().mean().sqrt()), 4 * step)

@@ -245,7 +245,7 @@ class Deep(nn.Module):
         return self.inner(tokens, pos)
 
 
-def test_methods_share_grids_of_the_same_operators_alone() -> None:
+def test_methods_share_qparams_of_the_same_operators_alone() -> None:
     """One token and several are written with other operators: which are alike is not told by the line."""
     torch.manual_seed(0)
     model = Deep().eval()

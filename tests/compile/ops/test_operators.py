@@ -250,7 +250,7 @@ def compiled(model: nn.Module, shapes: Sequence[Size], **options: Any) -> Compil
     )
 
 
-def output_grids(program: CompiledProgram) -> list[float]:
+def output_qparams(program: CompiledProgram) -> list[float]:
     """The step of every output."""
     (output,) = (n for n in program.quantized.graph.nodes if n.op == "output")
     results = output.args[0] if isinstance(output.args[0], (tuple, list)) else [output.args[0]]
@@ -283,7 +283,7 @@ def check(program: CompiledProgram, names: Sequence[str], inputs: tuple[torch.Te
     graph = program.partitions[0].graph
     reference = interpret(graph, quantized_inputs(program, inputs))
     problems = []
-    rows = zip(names, got, eager, reference, graph.outputs, output_grids(program), strict=True)
+    rows = zip(names, got, eager, reference, graph.outputs, output_qparams(program), strict=True)
     for position, (name, result, expected, integers, tensor, step) in enumerate(rows):
         if result.shape != expected.shape:
             problems.append(f"{name}: {list(result.shape)} instead of {list(expected.shape)}")
@@ -331,7 +331,7 @@ def test_the_steps_are_counted():
     """A result that is two steps off, or off the reference by one, must be found; else the rows could not fail."""
     program = compiled(Function(F.relu), [IMAGE])
     (x,) = inputs_for([IMAGE], 0)
-    step = output_grids(program)[0]
+    step = output_qparams(program)[0]
     result = program.run(x)
     program._host.clear()
 
@@ -382,13 +382,13 @@ def test_concatenation_clips_nothing(model: nn.Module, inputs: int):
     check(program, ["cat"], x)
     with torch.no_grad():
         expected = model(*x)
-    step = output_grids(program)[0]
+    step = output_qparams(program)[0]
     assert step * 255 >= float(expected.max() - expected.min()) * 0.98
     # The parts are rounded to grids of their own before, which are no coarser, and calibration clips outliers a little.
     assert float((program.run(*x) - expected).abs().max()) <= 4 * step
 
 
-def test_a_sigmoid_with_two_readers_keeps_its_own_grid():
+def test_a_sigmoid_with_two_readers_keeps_its_own_qparams():
     """Fixed parameters are LiteRT's condition for the operator, so that the join needs a requantization."""
 
     class Model(nn.Module):
@@ -420,13 +420,13 @@ def test_a_sigmoid_with_two_readers_keeps_its_own_grid():
     ],
     ids=lambda value: str(value) if isinstance(value, nn.Module) else "",
 )
-def test_clamps_are_fused_where_litert_has_a_code_or_the_grid_ends_there(clamp: nn.Module, operators: list[str]):
+def test_clamps_are_fused_where_litert_has_a_code_or_the_range_ends_there(clamp: nn.Module, operators: list[str]):
     torch.manual_seed(0)
     program = compiled(seq(nn.Conv2d(8, 4, 3), clamp), [IMAGE])
     nodes = program.partitions[0].graph.nodes
     assert [str(n.op) for n in nodes if n.op.name not in ("transpose", "reshape")] == operators
     x = inputs_for([IMAGE], 1)
-    result, expected, step = program.run(*x), program.quantized(*x), output_grids(program)[0]
+    result, expected, step = program.run(*x), program.quantized(*x), output_qparams(program)[0]
     # A step of the convolution's own grid may be worth several of the result's.
     coarsest = max(n.output.type.scale for n in nodes if n.op.name == "conv2d")
     assert float((result - expected).abs().max()) <= max(coarsest, step) * 1.01
@@ -459,7 +459,7 @@ def test_batch_norms_do_not_change_weights_that_others_read():
     x = inputs_for([IMAGE, IMAGE], 1)
     check(program, ["first", "second", "plain"], x)
     with torch.no_grad():
-        for result, expected, step in zip(program.run(*x), model(*x), output_grids(program), strict=True):
+        for result, expected, step in zip(program.run(*x), model(*x), output_qparams(program), strict=True):
             # What 8 bits of input and weights leave, over 72 products.
             assert float((result - expected).abs().max()) <= 8 * step
     for name, value in model.state_dict().items():
@@ -478,7 +478,7 @@ def test_channels_without_weights_keep_their_bias(per_channel: bool):
     program = compiled(model, [IMAGE], quantization=micronpu.Quantization(per_channel=per_channel))
     x = inputs_for([IMAGE], 1)
     check(program, ["conv2d"], x)
-    result, step = program.run(*x), output_grids(program)[0]
+    result, step = program.run(*x), output_qparams(program)[0]
     for channel, bias in ((1, 5.0), (2, -5.0), (3, 3.0)):
         assert float((result[:, channel] - bias).abs().max()) <= step
 

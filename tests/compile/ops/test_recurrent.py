@@ -157,7 +157,7 @@ def test_a_step_in_a_loop(kind: str, target: str) -> None:
             assert (ours - real).abs().max() < 0.1 * real.abs().max()
     # The grid of the state is the same before and after a step, and the one outside of the loop.
     states = states_of(loop.body).values
-    assert [(s.scale, s.zero_point) for s in states] == [grid[:2] for grid in loop.grids[1:]]
+    assert [(s.scale, s.zero_point) for s in states] == [qparams[:2] for qparams in loop.all_qparams[1:]]
     operators = [call.operator for call in read_plan(program.buffer)[0].calls if call.operator]
     calls = [name for name in operators if name.endswith("quantize_per_tensor.out")]
     assert len(calls) == len(program.report.inputs) + len(program.report.outputs)

@@ -450,7 +450,7 @@ def test_activations_have_to_be_int8():
     assert finding is not None and finding.detail.startswith("a result of type int")
 
 
-def test_parts_of_a_concatenation_share_their_grid():
+def test_parts_of_a_concatenation_share_their_qparams():
     """No quantizer makes this; a program that was quantized elsewhere may hold it."""
     (node,) = case(Concat(0), tensors=[i8(2, 3, zero=4), i8(1, 3, zero=4)]).graph().nodes
     node.inputs[1].type = i8(1, 3, zero=5)

@@ -66,7 +66,7 @@ def signed(x: torch.Tensor) -> torch.Tensor:
         ("cortex-m55", "contiguous"),
     ],
 )
-def test_bytes_mean_the_same_grid(target: str, order: str):
+def test_bytes_mean_the_same_qparams(target: str, order: str):
     plain, program = compiled(target, "int8", order), compiled(target, "uint8", order)
     x = picture(order)
     y = program.run(x)

@@ -189,7 +189,7 @@ def test_adaptive_rounding_leaves_zeros_where_they_are():
 
 
 @pytest.mark.parametrize("per_channel", [True, False])
-def test_adaptive_rounding_is_on_the_same_grid_and_nearer(per_channel):
+def test_adaptive_rounding_is_with_the_same_qparams_and_nearer(per_channel):
     config = QuantizationConfig(per_channel=per_channel)
 
     def made(corrections: Corrections) -> torch.fx.GraphModule:
@@ -307,11 +307,11 @@ def test_ranges_of_states_that_only_keep_are_fitted_and_of_those_computed_of_the
     module = lift(graph_module(torch.export.export(Keeps().eval(), sequences[0][0])))
     kept = only_kept(module)
     assert [holder.name for _, holder, value in state_ends(module) if value in kept] == ["state_past", "state_known"]
-    errors, grids = [], []
+    errors, all_qparams = [], []
     for fit in (False, True):
         quantizer = NeutronQuantizer().set_corrections(Corrections(fit_ranges=fit))
         quantized = quantize(copy.deepcopy(module), sequences[:6], quantizer, states=states_of(module))
-        grids.append({s.name: (s.scale, s.zero_point) for s in states_of(quantized).values})
+        all_qparams.append({s.name: (s.scale, s.zero_point) for s in states_of(quantized).values})
         first = held(quantized)
         with torch.no_grad():
             error = 0.0
@@ -319,7 +319,7 @@ def test_ranges_of_states_that_only_keep_are_fitted_and_of_those_computed_of_the
                 model, program = Keeps().eval(), copy.deepcopy(first)
                 error += sum(float((program(*x) - model(*x)).square().sum()) for x in sequence)
         errors.append(error)
-    plain, fitted = grids
+    plain, fitted = all_qparams
     changed = {name for name in plain if plain[name] != fitted[name]}
     assert changed == {"past"}, (plain, fitted)  # of the features all is needed
     assert errors[1] < errors[0] / 20, errors

@@ -114,7 +114,7 @@ def test_values_almost_twice_as_large_as_in_calibration_do_not_saturate():
         assert float((module(x) - exact).norm()) <= 0.01 * float(exact.norm())  # of int8 weights
 
 
-def test_the_softmax_has_the_grid_that_litert_demands():
+def test_the_softmax_has_the_qparams_that_litert_demands():
     module = quantized(nn.Softmax(-1), (torch.randn(2, 7),), EthosUQuantizer(SPEC, **WIDE))
     assert [n.args[1] for n in module.graph.nodes if is_quantize(n)][-1] == 2.0**-15
 
@@ -257,7 +257,7 @@ def test_neutron_does_not_take_int16():
 EVERY = torch.linspace(-4.0, 4.0, 65536)[None]
 
 
-def over_the_grid(function, x=EVERY):
+def over_all_integers(function, x=EVERY):
     """Graph and eager results of a function for 65536 numbers, as reals, and the step of the result."""
     module = quantized_with(function, x)
     _, group, graph = of_all(module, (x,))
@@ -290,14 +290,14 @@ def quantized_with(function, *inputs):
     ids=["sign", "where", "le", "eq", "ne", "masked_fill"],
 )
 def test_functions_with_steps_have_them_in_the_right_place(function):
-    got, expected, scale = over_the_grid(function)
+    got, expected, scale = over_all_integers(function)
     assert np.abs(got - expected).max() <= 2 * scale
 
 
 @pytest.mark.parametrize("function", [torch.floor, torch.ceil, torch.round])
-def test_rounding_differs_where_the_grid_misses_a_step_only(function):
+def test_rounding_differs_where_the_range_misses_a_step_only(function):
     """Half a step from where the function jumps, a number of the grid may stand for what lies on the other side."""
-    got, expected, scale = over_the_grid(function)
+    got, expected, scale = over_all_integers(function)
     off = np.abs(got - expected) > 2 * scale
     step = 8.0 / 32767  # of a range of twice the data's
     x = np.unique(np.rint(EVERY.numpy()[off] / step)) * step
@@ -315,14 +315,14 @@ def test_other_steps_are_refused_with_a_reason(function):
 
 @pytest.mark.parametrize("function", [F.gelu, F.silu, F.mish, F.softplus, F.hardswish, F.elu, torch.erf, torch.sin])
 def test_tables_with_straight_lines_are_near_the_function(function):
-    got, expected, scale = over_the_grid(function)
+    got, expected, scale = over_all_integers(function)
     assert np.abs(got - expected).max() <= 20 * scale  # of 65536 steps: the lines leave out what bends between
 
 
 @pytest.mark.parametrize(("lowest", "highest"), [(-4.0, 4.0), (-60.0, 0.0), (-1000.0, 0.0)])
 def test_an_exponential_is_near_the_function_however_far_below_zero_its_operand_goes(lowest, highest):
     """Of a symmetric grid for -60 to 0 the upper half is beyond the result, and beyond what LiteRT's operator holds."""
-    got, expected, scale = over_the_grid(torch.exp, torch.linspace(lowest, highest, 65536)[None])
+    got, expected, scale = over_all_integers(torch.exp, torch.linspace(lowest, highest, 65536)[None])
     assert np.abs(got - expected).max() <= 10 * scale
 
 
@@ -343,7 +343,7 @@ def test_a_gaussian_of_distances_is_for_the_npu_as_a_whole():
 @pytest.mark.parametrize("nearest", [0.0005, 0.02])
 @pytest.mark.parametrize("function", [torch.reciprocal, torch.log, torch.sqrt, torch.rsqrt, lambda x: x**-1.5])
 def test_what_is_steep_near_zero_is_near_the_function_there(function, nearest):
-    got, expected, scale = over_the_grid(function, torch.linspace(nearest, 4.0, 65536)[None])
+    got, expected, scale = over_all_integers(function, torch.linspace(nearest, 4.0, 65536)[None])
     assert np.abs(got - expected).max() <= 40 * scale
 
 
@@ -359,7 +359,7 @@ def test_what_is_steep_near_zero_is_near_the_function_there(function, nearest):
 )
 def test_what_is_steep_elsewhere_is_near_the_function_there(function, lowest, highest):
     """One table is off by 945 to 8,701 steps of 65,536."""
-    got, expected, scale = over_the_grid(function, torch.linspace(lowest, highest, 65536)[None])
+    got, expected, scale = over_all_integers(function, torch.linspace(lowest, highest, 65536)[None])
     assert np.abs(got - expected).max() <= 60 * scale
 
 
@@ -367,7 +367,7 @@ def test_what_is_steep_elsewhere_is_near_the_function_there(function, lowest, hi
 def test_a_softmax_of_long_rows_gives_nothing_to_what_is_far_from_the_largest(count):
     """LiteRT's operator gives them a step and a half each, 1 % of the sum for 200 of them."""
     x = 6 * torch.randn(1, 4, count, generator=torch.Generator().manual_seed(0))
-    got, expected, scale = over_the_grid(lambda v: v.softmax(-1), x)
+    got, expected, scale = over_all_integers(lambda v: v.softmax(-1), x)
     assert np.abs(got - expected).max() <= 40 * scale
     far = (x.amax(-1, keepdim=True) - x > 13).numpy()
     assert (got[far] == 0).all() and far.sum() > count
@@ -387,7 +387,7 @@ def test_finer_tables_at_both_ends_run_on_the_npu():
 
 def test_a_reciprocal_jumps_from_one_number_to_the_next():
     x = EVERY[EVERY.abs() > 0.002][None]
-    got, expected, scale = over_the_grid(torch.reciprocal, x)
+    got, expected, scale = over_all_integers(torch.reciprocal, x)
     assert np.abs(got - expected).max() <= 40 * scale
 
 

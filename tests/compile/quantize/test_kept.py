@@ -74,7 +74,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         {"default": {"activation_observer": "mse"}, "kind": Masked},
     ],
 )
-def test_the_second_time_runs_no_row_and_finds_the_same_grids(runs: list[int], how: dict[str, Any]) -> None:
+def test_the_second_time_runs_no_row_and_finds_the_same_qparams(runs: list[int], how: dict[str, Any]) -> None:
     with micronpu.no_cache():
         without = quantized(**how)
     assert len(runs) == 3

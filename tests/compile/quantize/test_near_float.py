@@ -225,7 +225,7 @@ def test_jumps_are_as_near_as_steps_of_int8_allow(function, target):
 _STEP = 0.03
 
 
-def _on_a_grid(random: torch.Generator) -> Tensors:
+def _with_qparams(random: torch.Generator) -> Tensors:
     """Numbers that int8 has, and the ends of its grid."""
     x = torch.randint(-128, 128, (1, 4, 64), generator=random)
     x[0, :, :2] = torch.tensor([-128, 127])
@@ -239,7 +239,7 @@ def test_numbers_that_differ_by_a_third_of_a_step_are_compared(target):
     def forward(_: Small, x: torch.Tensor) -> Tensors:
         return (x[..., None] < bounds).sum(-1).float(), (x[..., None] >= bounds).float().sum(-1)
 
-    assert min(decibels(Small(forward), _on_a_grid, target)) >= 45.0
+    assert min(decibels(Small(forward), _with_qparams, target)) >= 45.0
 
 
 # --- functions that are endless where rows are zero ----------------------------------------------------------------
@@ -276,7 +276,7 @@ def _equal(_: Small, x: torch.Tensor, y: torch.Tensor) -> Tensors:
 
 
 @pytest.mark.parametrize("target", BACKENDS)
-def test_equal_numbers_are_equal_on_grids_of_their_own(target):
+def test_equal_numbers_are_equal_with_their_own_qparams(target):
     def numbers(random: torch.Generator) -> Tensors:
         return tuple(torch.randint(-n, n + 1, (1, 4, 16, 16), generator=random) / 3 + 0.1 for n in (9, 14))
 
@@ -325,7 +325,7 @@ def _joined(_: Small, x: torch.Tensor) -> Tensors:
 
 
 @pytest.mark.parametrize("target", BACKENDS)
-def test_a_part_of_a_concatenation_keeps_its_own_grid(target):
+def test_a_part_of_a_concatenation_keeps_its_own_qparams(target):
     assert min(decibels(Small(_joined), _noise, target)) >= 30.0
 
 
@@ -338,7 +338,7 @@ def _joined_and_read(_: Small, x: torch.Tensor) -> Tensors:
 
 
 @pytest.mark.parametrize("target", BACKENDS)
-def test_what_is_joined_with_larger_values_keeps_its_own_grid_for_others(target):
+def test_what_is_joined_with_larger_values_keeps_its_own_qparams_for_others(target):
     assert min(decibels(Small(_joined_and_read), _noise, target)) >= 35.0
 
 
@@ -371,7 +371,7 @@ class JoinedTwice(Dense):
 
 
 @pytest.mark.parametrize("target", BACKENDS)
-def test_what_is_joined_again_and_again_is_on_the_grid_of_where_it_is_read(target):
+def test_what_is_joined_again_and_again_has_the_qparams_of_where_it_is_read(target):
     means, whole = decibels(Dense(), _noise, target)
     assert means >= 30.0 and whole >= 24.0
     assert min(decibels(JoinedTwice(), _noise, target)[:3]) >= 30.0
@@ -392,7 +392,7 @@ def _averages_joined(_: Small, x: torch.Tensor) -> Tensors:
 
 
 @pytest.mark.parametrize("target", BACKENDS)
-def test_what_is_joined_is_not_on_the_grid_of_an_average_or_a_softmax(target):
+def test_what_is_joined_has_not_the_qparams_of_an_average_or_a_softmax(target):
     assert min(decibels(Small(_averages_joined), _noise, target)) >= 28.0
 
 
@@ -412,11 +412,11 @@ def _extrema(_: Small, x: torch.Tensor) -> Tensors:
 
 
 @pytest.mark.parametrize("target", BACKENDS)
-def test_an_extremum_is_on_a_grid_of_its_results_where_its_operands_are_much_larger(target):
+def test_an_extremum_is_with_qparams_of_its_results_where_its_operands_are_much_larger(target):
     assert min(decibels(Small(_extrema), _noise, target)) >= 30.0
 
 
-def test_a_small_constant_has_a_grid_that_holds_it():
+def test_a_small_constant_has_qparams_that_hold_it():
     """1 / 7.68e6 is two of the smallest steps of a value that is computed, 2 ** -24."""
     model = Small(lambda _, x: (x * 3e4).sum(3) * (1.0 / 7.68e6))
     assert min(decibels(model, _noise, "imxrt700")) >= 35.0

@@ -104,11 +104,11 @@ def test_few_values_do_not_show_how_far_others_reach(name, search, monkeypatch):
             name, x**3
         )
         made = _of_rows(x[:14], _int8(search))
-        grids = [[float(v) for v in made.calculate_qparams()]]
+        all_qparams = [[float(v) for v in made.calculate_qparams()]]
         with monkeypatch.context() as context:
             context.setattr(search, "widens", False)
-            grids.append([float(v) for v in made.calculate_qparams()])
-        wide, narrow = (squared_error(x[14:].numpy(), *grid) for grid in grids)
+            all_qparams.append([float(v) for v in made.calculate_qparams()])
+        wide, narrow = (squared_error(x[14:].numpy(), *qparams) for qparams in all_qparams)
         gain += 10 * np.log10(narrow / wide) / 40
     assert gain > {"uniform": -2.0}.get(name, 2.0)  # nothing tells that a range ends where it was seen to end
 
@@ -196,7 +196,7 @@ def test_the_least_error_is_that_of_every_value_as_it_is_rounded(name):
     assert found < 1.05 * min(squared_error(x.numpy(), s, -128 - np.rint(lowest / s)) for s, lowest in steps)
 
 
-def test_values_that_every_grid_holds_cost_nothing():
+def test_values_that_all_qparams_represent_cost_nothing():
     """A tensor that is zero but for few values: the range is theirs, whatever the zeros would cost elsewhere."""
     few = random(6, 400).abs()
     x = torch.cat([torch.zeros(40_000), few])
@@ -238,11 +238,11 @@ def test_the_range_of_weights_with_the_least_error():
         assert error(float(limit)) <= 1.02 * min(error(peak * part) for part in np.linspace(0.21, 1.0, 60))
         assert error(float(limit)) <= error(peak)
     assert (found < weights.reshape(4, -1).abs().amax(1)).sum() >= 2  # clipping pays with so few steps
-    grid = {"dtype": torch.int8, "quant_min": -7, "quant_max": 7, "search": least_error_ranges}
-    made = WeightObserver(**grid, qscheme=torch.per_channel_symmetric, ch_axis=0)
+    qparams = {"dtype": torch.int8, "quant_min": -7, "quant_max": 7, "search": least_error_ranges}
+    made = WeightObserver(**qparams, qscheme=torch.per_channel_symmetric, ch_axis=0)
     made(weights)
     assert torch.allclose(made.calculate_qparams()[0][:2] * 7, found[:2], rtol=0.1)
-    single = WeightObserver(**grid, qscheme=torch.per_tensor_symmetric)
+    single = WeightObserver(**qparams, qscheme=torch.per_tensor_symmetric)
     single(weights)
     assert float(single.calculate_qparams()[0]) * 7.5 == pytest.approx(
         float(least_error_ranges(weights.reshape(1, -1), 7)[0]), rel=0.1
@@ -348,7 +348,7 @@ def test_weights_that_change_have_another_range():
         assert torch.allclose(made.calculate_qparams()[0], 2 * factor * before)
 
 
-def test_what_no_grid_is_learnt_of():
+def test_what_no_qparams_are_learnt_of():
     with pytest.warns(UserWarning, match="seen no values"):
         assert observer().calculate_qparams()[0].item() == 1.0
     with pytest.raises(ModelError, match="shown NaN"):
@@ -366,12 +366,12 @@ THEIRS = {
 
 
 @pytest.mark.parametrize(("torchaos", "own", "qscheme"), THEIRS.values(), ids=THEIRS)
-def test_grids_are_those_of_torchao(torchaos, own, qscheme):
+def test_qparams_are_those_of_torchao(torchaos, own, qscheme):
     """Bit for bit, where torchao has the same observer; in int8 and in int16."""
     for dtype, seed in itertools.product((torch.int8, torch.int16), range(40)):
         limits = torch.iinfo(dtype)
-        grid = {"dtype": dtype, "quant_min": limits.min, "quant_max": limits.max, "qscheme": qscheme, "eps": 2**-16}
-        both = [torchaos(**grid), own(**grid)]
+        qparams = {"dtype": dtype, "quant_min": limits.min, "quant_max": limits.max, "qscheme": qscheme, "eps": 2**-16}
+        both = [torchaos(**qparams), own(**qparams)]
         for batch in range(3):
             x = random(100 * seed + batch, 50) * 10.0 ** (seed % 9 - 5) + (seed % 5 - 2)
             for made in both:
@@ -380,12 +380,12 @@ def test_grids_are_those_of_torchao(torchaos, own, qscheme):
         assert torch.equal(wanted[0], found[0]) and int(wanted[1]) == int(found[1]), seed
 
 
-def test_grids_of_channels_are_those_of_torchao():
+def test_qparams_of_channels_are_those_of_torchao():
     for seed in range(20):
-        grid = {"dtype": torch.int8, "quant_min": -127, "quant_max": 127, "eps": 2**-24}
+        qparams = {"dtype": torch.int8, "quant_min": -127, "quant_max": 127, "eps": 2**-24}
         weights = random(seed, 6, 5, 4) * torch.logspace(-6, 2, 5)[:, None]
-        made = WeightObserver(**grid, qscheme=torch.per_channel_symmetric, search=largest, ch_axis=1)
-        wanted = theirs.PerChannelMinMaxObserver(**grid, qscheme=torch.per_channel_symmetric, ch_axis=1)
+        made = WeightObserver(**qparams, qscheme=torch.per_channel_symmetric, search=largest, ch_axis=1)
+        wanted = theirs.PerChannelMinMaxObserver(**qparams, qscheme=torch.per_channel_symmetric, ch_axis=1)
         made(weights), wanted(weights)
         assert torch.equal(made.calculate_qparams()[0], wanted.calculate_qparams()[0])
         assert not made.calculate_qparams()[1].any()

@@ -30,7 +30,7 @@ def spec(observer: object = Threefold, **more: object) -> QuantizationSpec:
     return QuantizationSpec(given.pop("dtype", torch.int8), observer, **given)
 
 
-def test_an_observer_of_ones_own_chooses_the_grid():
+def test_an_observer_of_ones_own_chooses_the_qparams():
     model = nn.Conv2d(3, 4, 1).eval()
     of_weights = spec(PerChannelMinMaxObserver, quant_min=-127, qscheme=torch.per_channel_symmetric, ch_axis=0)
     usual = micronpu.compile(model, X, "ethos-u55-128", calibration=[X], quantization=EthosUQuantizer(SPEC))
@@ -59,6 +59,6 @@ def test_an_observer_of_ones_own_chooses_the_grid():
         (lambda: EthosUQuantizer(SPEC).set_node_name([], None), "takes the name of a node"),
     ],
 )
-def test_a_grid_that_no_npu_has_is_refused(make, message):
+def test_qparams_that_no_npu_has_are_refused(make, message):
     with pytest.raises(OptionError, match=message):
         make()

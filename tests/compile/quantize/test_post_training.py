@@ -93,7 +93,7 @@ class Joined(nn.Module):
         return torch.softmax(self.last(y) + self.last(self.last(y)), 1), y.reshape(2, 4), x + x
 
 
-def test_values_that_share_a_grid_share_it_both_ways() -> None:
+def test_values_that_share_qparams_share_them_both_ways() -> None:
     assert_alike(Joined().eval(), [(torch.randn(1, 3, 5, 5),) for _ in range(3)], "imxrt700")
 
 

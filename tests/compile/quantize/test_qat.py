@@ -332,7 +332,7 @@ def test_a_weight_of_zero_trains():
         assert torch.allclose(convert_pt2e(prepared)(x), torch.ones(()), atol=0.02)
 
 
-def test_small_weights_keep_their_grid():
+def test_small_weights_keep_their_qparams():
     """torch's fused fake quantization has no scale below 6.1e-5; converted weights do."""
     model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False))
     with torch.no_grad():
@@ -382,7 +382,7 @@ def test_dropout_works_in_training_alone(example):
     assert torch.equal(program.run(*example), program.run(*example))
 
 
-def test_dropout_does_not_widen_the_grid():
+def test_dropout_does_not_widen_the_qparams():
     """It doubles what it lets through, which nothing on the chip does."""
     model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 4))
     x = torch.randn(64, 16)
@@ -399,7 +399,7 @@ def test_dropout_does_not_widen_the_grid():
     assert quantize.args[1] * 255 == pytest.approx(largest, rel=0.02)
 
 
-def test_a_shared_grid_covers_all_that_share_it():
+def test_shared_qparams_cover_all_that_share_it():
     """A moving average of the ranges of a concatenation's operands would clip the wider one."""
 
     class Net(nn.Module):

@@ -28,20 +28,20 @@ from micronpu.neutron import NeutronQuantizer, NeutronTargetSpec, calibrate_and_
 Grid = tuple[float, int]
 
 
-def grid(node: Node) -> Grid:
+def qparams(node: Node) -> Grid:
     """Scale and zero point of a quantize or dequantize node."""
     return float(node.args[1]), int(node.args[2])
 
 
 def before(node: Node) -> list[Grid]:
     """Grids of the operands of an operator, weights excluded."""
-    return [grid(n) for n in node.all_input_nodes if is_dequantize(n) and n.args[0].op != "get_attr"]
+    return [qparams(n) for n in node.all_input_nodes if is_dequantize(n) and n.args[0].op != "get_attr"]
 
 
 def after(node: Node) -> Grid:
     """Grid of the result of an operator, behind a fused clamp."""
     (reader,) = node.users
-    return grid(reader) if is_quantize(reader) else after(reader)
+    return qparams(reader) if is_quantize(reader) else after(reader)
 
 
 def steps(module: GraphModule) -> list[Node]:
@@ -65,7 +65,7 @@ SHARING = {
 
 @pytest.mark.parametrize("overload", SHARING)
 @pytest.mark.parametrize("source", ["input", "conv", "sigmoid"])
-def test_an_operator_that_moves_or_selects_shares_the_grid_of_its_operand(overload: str, source: str):
+def test_an_operator_that_moves_or_selects_shares_the_qparams_of_its_operand(overload: str, source: str):
     """Whatever made the operand, a fixed grid included."""
 
     def forward(s, x):
@@ -95,7 +95,7 @@ AVERAGING = {
 
 @pytest.mark.parametrize("overload", AVERAGING)
 @pytest.mark.parametrize("flow", [quantized, with_torchao])
-def test_an_average_has_a_grid_of_its_own_where_values_cancel_out(overload: str, flow: Callable[..., GraphModule]):
+def test_an_average_has_its_own_qparams_where_values_cancel_out(overload: str, flow: Callable[..., GraphModule]):
     """Few steps would be left to it on the grid of its operand."""
     model = Small(lambda s, x: AVERAGING[overload](s, s.c(x)), c=conv())
     module = flow(model, (image(1, 8, 12, 12),))
@@ -107,7 +107,7 @@ def test_an_average_has_a_grid_of_its_own_where_values_cancel_out(overload: str,
     assert [after(node)] == before(node)
 
 
-def test_parts_of_a_concatenation_share_one_grid_that_covers_them_all():
+def test_parts_of_a_concatenation_share_qparams_that_cover_them_all():
     module = quantized(Small(lambda s, x: torch.cat([x, 5 * s.c(x), s.c(x)], 1), c=conv()), (image(),))
     cat = find(module, "cat.default")
     assert len({*before(cat), after(cat)}) == 1
@@ -123,8 +123,8 @@ def test_concatenations_of_the_same_values_in_another_order():
         return torch.cat([y, x], 1), torch.cat([x, y], 1), torch.cat([F.max_pool2d(y, 3, 1, 1), y], 1)
 
     module = quantized(Small(forward), (image(),))
-    grids = {g for number in range(3) for g in before(find(module, "cat.default", number))}
-    assert len(grids) == 1
+    all_qparams = {g for number in range(3) for g in before(find(module, "cat.default", number))}
+    assert len(all_qparams) == 1
 
 
 def test_a_concatenation_of_a_concatenation():
@@ -135,11 +135,11 @@ def test_a_concatenation_of_a_concatenation():
     assert len({*before(inner), after(inner), *before(outer), after(outer)}) == 1
 
 
-def test_a_chain_of_sharing_operators_has_one_grid():
+def test_a_chain_of_sharing_operators_has_one_set_of_qparams():
     module = quantized(
         Small(lambda s, x: F.max_pool2d(F.pad(s.c(x).permute(0, 1, 3, 2), (1, 1)), 2).flatten(1), c=conv()), (image(),)
     )
-    assert len({grid(n) for n in steps(module)}) == 2  # the input's, and that of everything behind the convolution
+    assert len({qparams(n) for n in steps(module)}) == 2  # the input's, and that of everything behind the convolution
 
 
 def test_a_value_with_several_readers_is_quantized_once():
@@ -172,7 +172,7 @@ def quantized_again(module: GraphModule) -> list[Node]:
 
 
 @pytest.mark.parametrize("overload", FIXED)
-def test_readers_take_a_fixed_grid_as_it_is(overload: str):
+def test_readers_take_fixed_qparams_as_they_are(overload: str):
     """Gates, and the peaks of a heat map: two grids would have no value in common that the comparison could find."""
     function, _ = FIXED[overload]
 
@@ -265,7 +265,7 @@ def test_a_clamp_with_another_reader_before_it_has_a_step_of_its_own():
 
 
 @pytest.mark.parametrize("operand", [3.0, 2, -0.5])
-def test_a_number_becomes_a_constant_on_a_grid(operand: float):
+def test_a_number_becomes_a_constant_with_qparams(operand: float):
     model = Small(lambda s, x: s.c(x) + operand, c=conv())
     module = quantized(model, (image(),))
     add = find(module, "add.Tensor")
@@ -351,9 +351,9 @@ def test_by_hand_and_by_function_give_the_same_program():
         prepared(*batch)
     by_hand = convert_pt2e(prepared)
     by_function = quantized(model, inputs, NeutronQuantizer())
-    for mine, theirs in zip(map(grid, steps(by_hand)), map(grid, steps(by_function)), strict=True):
+    for mine, theirs in zip(map(qparams, steps(by_hand)), map(qparams, steps(by_function)), strict=True):
         assert mine[1:] == theirs[1:] and mine[0] == pytest.approx(theirs[0], rel=1e-6)
-    largest = max(grid(n)[0] for n in steps(by_function))
+    largest = max(qparams(n)[0] for n in steps(by_function))
     for batch in batches(inputs):
         assert (by_hand(*batch) - by_function(*batch)).abs().max() <= largest
 
@@ -364,7 +364,7 @@ def test_one_quantizer_for_two_models():
     used = [quantized(first, (image(),), quantizer), quantized(second, (image(2, 8),), quantizer)]
     fresh = [quantized(first, (image(),)), quantized(second, (image(2, 8),))]
     for a, b in zip(used, fresh, strict=True):
-        assert [grid(n) for n in steps(a)] == [grid(n) for n in steps(b)]
+        assert [qparams(n) for n in steps(a)] == [qparams(n) for n in steps(b)]
 
 
 def test_the_exported_program_is_not_changed():
@@ -378,11 +378,11 @@ def test_calibration_takes_tensors_tuples_and_arrays():
     model, x = Small(lambda s, x: s.c(x), c=conv()), image()
     data = [batch[0] for batch in batches((x,))]
     forms = [data, [(d,) for d in data], [d.numpy() for d in data], torch.cat(data)[:, None]]
-    grids = []
+    all_qparams = []
     for calibration in forms:
         module = calibrate_and_quantize(torch.export.export(model, (x,)), calibration, NeutronQuantizer())
-        grids.append([grid(n) for n in steps(module)])
-    assert all(g == grids[0] for g in grids)
+        all_qparams.append([qparams(n) for n in steps(module)])
+    assert all(g == all_qparams[0] for g in all_qparams)
 
 
 def test_no_warnings_reach_the_user():

@@ -9,7 +9,7 @@ from torch.fx import GraphModule, symbolic_trace
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.states import KEY, State, States
-from micronpu.quantize.together import check_grids
+from micronpu.quantize.together import check_qparams
 
 
 def method(dtype: torch.dtype, scale: float | None, zero_point: int | None = 0) -> GraphModule:
@@ -27,10 +27,10 @@ def method(dtype: torch.dtype, scale: float | None, zero_point: int | None = 0) 
         (method(torch.float32, None, None), "and float32 in the other"),
     ],
 )
-def test_grids_that_differ(other: GraphModule, words: str) -> None:
+def test_qparams_that_differ(other: GraphModule, words: str) -> None:
     one = method(torch.int16, 0.5)
-    check_grids({"prefill": one, "again": method(torch.int16, 0.5)})
+    check_qparams({"prefill": one, "again": method(torch.int16, 0.5)})
     with pytest.raises(
         ModelError, match=rf"`prefill` and `decode` cannot share the qparams of the state `keys`.*{words}"
     ):
-        check_grids({"prefill": one, "decode": other})
+        check_qparams({"prefill": one, "decode": other})

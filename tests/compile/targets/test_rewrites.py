@@ -54,7 +54,7 @@ def test_rewrite_keeps_every_rule_and_the_result(row: tuple[Op, ...]) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.001, 0.01, 0.03, 0.06])
-def test_softmax_of_a_narrow_grid_keeps_its_sum(scale: float) -> None:
+def test_softmax_of_a_small_scale_keeps_its_sum(scale: float) -> None:
     """Where every value of the grid weighs, the added lanes must not."""
     builder = GraphBuilder()
     x = builder.input(TensorType((64, 10), DType.INT8, QParams.per_tensor(scale, 7)))

@@ -290,7 +290,7 @@ def test_tables_are_the_rounded_function(function, scale, zero, x_scale, x_zero)
 
 
 @given(x_scale=scales, x_zero=zeros, y_scale=scales, y_zero=zeros)
-def test_a_table_of_the_identity_is_a_change_of_grid(x_scale, x_zero, y_scale, y_zero):
+def test_a_table_of_the_identity_is_a_change_of_qparams(x_scale, x_zero, y_scale, y_zero):
     table = lookup_table(lambda x: x, x_scale, x_zero, y_scale, y_zero).astype(int)
     real = x_scale * (np.arange(-128, 128) - x_zero) / y_scale
     inside = np.abs(real) < 1000

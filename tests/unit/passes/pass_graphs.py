@@ -113,9 +113,9 @@ class Net:
         return self.builder.emit(Add(), x, z, qparams=out or q(0.11, -4))
 
     def concat(self, axis: int, *tensors: Tensor) -> Tensor:
-        grid = tensors[0].type.qparams
-        assert grid is not None
-        return self.builder.emit(Concat(axis), *(self.requantize(t, grid) for t in tensors))
+        qparams = tensors[0].type.qparams
+        assert qparams is not None
+        return self.builder.emit(Concat(axis), *(self.requantize(t, qparams) for t in tensors))
 
     def mean(self, x: Tensor, *axes: int, keep: bool = False) -> Tensor:
         return self.builder.emit(Mean(axes, keep), x)

@@ -110,7 +110,7 @@ def test_a_pool_that_selects_stays(pool: str, change: dict):
         (0.05, 127, Activation.RELU, True),
     ],
 )
-def test_a_relu_whose_grid_lies_between_its_bounds_goes(scale: float, zero: int, kind: Activation, stays: bool):
+def test_a_relu_whose_range_lies_between_its_bounds_goes(scale: float, zero: int, kind: Activation, stays: bool):
     net = Net()
     x = net.input(2, 9, scale=scale, zero=zero)
     after = apply(RemoveNoOps(), net.finish(net.relu(x, kind=kind), net.sigmoid(x)))

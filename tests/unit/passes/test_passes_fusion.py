@@ -38,7 +38,7 @@ PRODUCERS = {
 
 @pytest.mark.parametrize("kind", [Activation.RELU, Activation.RELU6, Activation.RELU_N1_TO_1])
 @pytest.mark.parametrize("name", PRODUCERS)
-def test_a_clamp_on_the_grid_of_its_operand_is_fused(name: str, kind: Activation):
+def test_a_clamp_with_the_qparams_of_its_operand_is_fused(name: str, kind: Activation):
     net = Net()
     y = PRODUCERS[name](net)
     producer = net.builder.graph.producers()
@@ -115,7 +115,7 @@ def test_a_fused_operator_remembers_both_origins():
 
 # ---------------------------------------------------------------- ActivationBeforeConcat
 
-GRID = q(0.07, -5)
+QPARAMS = q(0.07, -5)
 
 
 def joined(net: Net, *parts: Tensor, kind: Activation = Activation.RELU) -> Tensor:
@@ -128,7 +128,7 @@ def without_transpose(net: Net, y: Tensor) -> Tensor:
 
 
 def part(net: Net, x: Tensor, kind: Activation = Activation.NONE) -> Tensor:
-    y = without_transpose(net, net.conv(x, C, out=GRID))
+    y = without_transpose(net, net.conv(x, C, out=QPARAMS))
     producer = net.builder.graph.producers()[y]
     producer.op = replace(producer.op, activation=kind)
     return y
@@ -159,7 +159,7 @@ def test_a_clamp_goes_into_the_operators_before_a_concatenation():
 def test_one_part_may_keep_a_clamp_of_its_own():
     net = Net()
     x = net.input(1, 3, 5, 5)
-    pooled = net.requantize(net.last(net.max_pool(net.conv(x, C), 1, 1)), GRID)
+    pooled = net.requantize(net.last(net.max_pool(net.conv(x, C), 1, 1)), QPARAMS)
     after = apply(ActivationBeforeConcat(), net.finish(joined(net, part(net, x), pooled)))
     assert count(after, "relu") == 2
     assert count(apply(FuseActivations(), after), "relu") == 1
@@ -185,7 +185,7 @@ def kept_clamps(case: str) -> Graph:
     net = Net()
     x = net.input(1, 3, 5, 5)
     a, b = part(net, x), part(net, x)
-    still = net.requantize(net.last(x), GRID)
+    still = net.requantize(net.last(x), QPARAMS)
     match case:
         case "two_parts_without_layers":
             return net.finish(joined(net, a, still, still))

@@ -139,7 +139,7 @@ def test_a_rewrite_fires_and_keeps_its_bound(backend: str, rewrite: Rewrite, kno
     assert rewrite.max_steps in (None, max(found)), f"no row of {rewrite.name} reaches its bound, which is too wide"
 
 
-def coarser_grid(graph: Graph) -> float:
+def larger_scale(graph: Graph) -> float:
     """Steps of a softmax on the coarser grid that `PadChannels` may need: half of what x is rounded by, and one more.
 
     Where x goes up by e and all others go down by it, p moves by 2 e p (1 - p), at most e / 2.
@@ -152,7 +152,7 @@ def coarser_grid(graph: Graph) -> float:
     return (step + 8 / 255) / 2 / 2 / y.qparams.scale[0] + 1
 
 
-MEASURED = {"pad_channels": coarser_grid}
+MEASURED = {"pad_channels": larger_scale}
 """Bounds in steps of rewrites that say they depend on the values, by the graph."""
 
 

@@ -39,14 +39,14 @@ def for_weights() -> tuple[str, ...]:
 
 def observer_for(spec: QuantizationSpec | FixedQParamsQuantizationSpec) -> RangeObserver | FixedObserver:
     """Return the observer for an annotation."""
-    grid = (spec.quant_min, spec.quant_max, spec.qscheme)
+    limits = (spec.quant_min, spec.quant_max, spec.qscheme)
     if isinstance(spec, FixedQParamsQuantizationSpec):
-        return FixedObserver(spec.dtype, spec.scale, spec.zero_point, *grid)
+        return FixedObserver(spec.dtype, spec.scale, spec.zero_point, *limits)
     known = observers()[spec.observer]
     if not spec.of_weights:
-        return known.search(spec.dtype, *grid, spec.eps, **dict(spec.options))
+        return known.search(spec.dtype, *limits, spec.eps, **dict(spec.options))
     assert known.for_weights is not None
-    return WeightObserver(spec.dtype, *grid, spec.eps, search=known.for_weights, ch_axis=spec.ch_axis)
+    return WeightObserver(spec.dtype, *limits, spec.eps, search=known.for_weights, ch_axis=spec.ch_axis)
 
 
 def is_observer(module: nn.Module) -> bool:

@@ -19,17 +19,22 @@ class FinerObserver(RangeObserver):
         times: required ratio of the operand's scale to the own scale.
         room: range of separate qparams as a multiple of the observed range: averages of other data may exceed it, and
             clipping costs more than some precision.
-        operand_grid: scale and zero point that the operand would have if its own were not only for whole numbers.
+        operand_qparams: scale and zero point that the operand would have if its own were not only for whole numbers.
     """
 
     operands: tuple[Any, ...]
 
     def __init__(
-        self, *arguments: Any, times: float, room: float, operand_grid: tuple[float, int] | None = None, **options: Any
+        self,
+        *arguments: Any,
+        times: float,
+        room: float,
+        operand_qparams: tuple[float, int] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
         self.times, self.room = times, room
-        self.operand_grid = operand_grid
+        self.operand_qparams = operand_qparams
         self.operands = ()  # in a tuple they are no submodules
 
     def observe_operand(self, observer: Any) -> None:
@@ -48,8 +53,8 @@ class FinerObserver(RangeObserver):
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         own = super().calculate_qparams()
-        if self.operand_grid is not None:
-            shared = torch.tensor([self.operand_grid[0]]), torch.tensor([self.operand_grid[1]])
+        if self.operand_qparams is not None:
+            shared = torch.tensor([self.operand_qparams[0]]), torch.tensor([self.operand_qparams[1]])
         elif len(self.operands) == 1:
             shared = self.operands[0].calculate_qparams()
         else:

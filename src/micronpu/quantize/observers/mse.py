@@ -25,8 +25,8 @@ class LeastErrorObserver(SpreadErrorObserver):
         zeros: number of values that were exactly zero.
     """
 
-    def __init__(self, *grid: Any, **more: Any) -> None:
-        super().__init__(*grid, **more)
+    def __init__(self, *limits: Any, **more: Any) -> None:
+        super().__init__(*limits, **more)
         self.zeros = 0
 
     def see(self, x: torch.Tensor) -> None:

@@ -18,8 +18,8 @@ class PercentileObserver(HistogramObserver):
 
     widens: ClassVar[bool] = False
 
-    def __init__(self, *grid: Any, percentile: float = 99.99, **more: Any) -> None:
-        super().__init__(*grid, **more)
+    def __init__(self, *limits: Any, percentile: float = 99.99, **more: Any) -> None:
+        super().__init__(*limits, **more)
         self.percentile = percentile
 
     def searched(self, low: float, high: float, count: torch.Tensor) -> tuple[float, float]:

@@ -46,7 +46,7 @@ class Small(nn.Module):
         return self.last(torch.nn.functional.gelu(self.depthwise(y)).mean((2, 3)))
 
 
-GRID = QParams.per_tensor(0.05, -128)
+QPARAMS = QParams.per_tensor(0.05, -128)
 X = torch.randn((1, 3, 32, 32), generator=torch.Generator().manual_seed(7))
 
 
@@ -114,7 +114,7 @@ def test_check_asks_nobody_twice(cached: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def pool() -> Node:
     builder = GraphBuilder()
-    builder.emit(AvgPool2d((300, 300)), builder.input(TensorType((1, 300, 300, 4), DType.INT8, GRID)))
+    builder.emit(AvgPool2d((300, 300)), builder.input(TensorType((1, 300, 300, 4), DType.INT8, QPARAMS)))
     return builder.graph.nodes[0]
 
 

@@ -167,9 +167,9 @@ def test_compile_spec_and_target_must_be_one_device():
 def chain():
     """y = relu(a + b)"""
     builder = GraphBuilder()
-    grid = QParams.per_tensor(0.05, -10)
+    qparams = QParams.per_tensor(0.05, -10)
     a, b = (builder.input(TensorType((1, 8), DType.INT8, QParams.per_tensor(0.05, 3))) for _ in range(2))
-    return builder.finish(builder.emit(Relu(), builder.emit(Add(), a, b, qparams=grid), qparams=grid))
+    return builder.finish(builder.emit(Relu(), builder.emit(Add(), a, b, qparams=qparams), qparams=qparams))
 
 
 def test_disabled_passes_stay_out():

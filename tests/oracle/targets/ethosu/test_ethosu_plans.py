@@ -29,7 +29,7 @@ from micronpu.targets.ethosu.plans import Bench, MemoryLimitError, best_plan, us
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, compile_flatbuffer
 
 TARGETS = ("ethos-u55-128", "ethos-u65-512", "ethos-u85-256")
-GRID = QParams.per_tensor(0.05, -128)
+QPARAMS = QParams.per_tensor(0.05, -128)
 
 
 def network(size: int = 32) -> Graph:
@@ -45,13 +45,13 @@ def network(size: int = 32) -> Graph:
             x,
             builder.constant(rng.integers(-127, 128, weight.shape), weight),
             builder.constant(rng.integers(-500, 500, outputs), bias),
-            qparams=GRID,
+            qparams=QPARAMS,
         )
 
     x = builder.input(TensorType((1, 3, size, size), DType.INT8, QParams.per_tensor(0.02, 3)))
     y = convolution(builder.emit(Transpose(TO_CHANNELS_LAST), x), 16, 3, 2)
     y = convolution(convolution(y, 32, 1), 32, 1)
-    y = builder.emit(Add(), convolution(y, 32, 3), y, qparams=GRID)
+    y = builder.emit(Add(), convolution(y, 32, 3), y, qparams=QPARAMS)
     return run_passes(builder.finish(builder.emit(AvgPool2d((size // 2, size // 2)), y)))
 
 
@@ -169,17 +169,17 @@ def returned_and_turned(first: str, second: str) -> Graph:
     builder = GraphBuilder()
 
     def given(*shape: int) -> Tensor:
-        return builder.input(TensorType(shape, DType.INT8, GRID))
+        return builder.input(TensorType(shape, DType.INT8, QPARAMS))
 
     if first == "add":
-        y = builder.emit(Add(), given(1, 2, 12, 16), given(1, 2, 12, 16), qparams=GRID)
+        y = builder.emit(Add(), given(1, 2, 12, 16), given(1, 2, 12, 16), qparams=QPARAMS)
     else:
-        product = builder.emit(BatchMatmul(), given(2, 12, 4), given(2, 4, 16), qparams=GRID)
+        product = builder.emit(BatchMatmul(), given(2, 12, 4), given(2, 4, 16), qparams=QPARAMS)
         y = builder.emit(Reshape((1, 2, 12, 16)), product)
     turned = builder.emit(Transpose((0, 1, 3, 2)), y)
     if second == "matmul":
         keys = builder.emit(Reshape((2, 16, 12)), turned)
-        return builder.finish(y, builder.emit(BatchMatmul(), given(2, 1, 16), keys, qparams=GRID))
+        return builder.finish(y, builder.emit(BatchMatmul(), given(2, 1, 16), keys, qparams=QPARAMS))
     return builder.finish(y, builder.emit(MaxPool2d((1, 2)), turned))
 
 

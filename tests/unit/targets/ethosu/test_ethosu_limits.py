@@ -170,7 +170,7 @@ def test_the_picture_of_a_mean(
     assert sound.pool_of_mean(node_of(case(Mean(axes), x=i8(*shape)))) == picture
 
 
-def test_a_mean_on_a_grid_of_its_own_is_no_pool() -> None:
+def test_a_mean_with_its_own_qparams_is_no_pool() -> None:
     node = node_of(case(Mean((1, 2)), x=i8(2, 7, 9, 8)))
     node.output.type = node.output.type.with_qparams(q(0.3))
     assert sound.pool_of_mean(node) is None

@@ -21,22 +21,22 @@ from micronpu.targets.ethosu.rewrites import REWRITES
 from micronpu.targets.ethosu.rewrites import cheaper as less
 from micronpu.targets.ethosu.rewrites.sound import MeanAsPool
 
-GRID, OTHER = QParams.per_tensor(0.02, -7), QParams.per_tensor(0.05, 11)
+QPARAMS, OTHER = QParams.per_tensor(0.02, -7), QParams.per_tensor(0.05, 11)
 
 
 def picture(builder: GraphBuilder, *shape: int) -> Tensor:
-    return builder.input(TensorType(shape, DType.INT8, GRID))
+    return builder.input(TensorType(shape, DType.INT8, QPARAMS))
 
 
-def weights(builder: GraphBuilder, shape: tuple[int, ...], axis: int, grid: str) -> tuple[Tensor, Tensor]:
+def weights(builder: GraphBuilder, shape: tuple[int, ...], axis: int, qparams: str) -> tuple[Tensor, Tensor]:
     """Random weights and biases, per channel or per tensor."""
     rng, count = np.random.default_rng(shape), shape[axis]
-    scales = [float(s) for s in rng.uniform(0.001, 0.02, count)] if grid == "channel" else [0.01]
+    scales = [float(s) for s in rng.uniform(0.001, 0.02, count)] if qparams == "channel" else [0.01]
     make = (
-        QParams.per_channel(scales, axis) if grid == "channel" else QParams.per_tensor(scales[0], 0),
-        QParams.per_channel([s * GRID.scale[0] for s in scales], 0)
-        if grid == "channel"
-        else QParams.per_tensor(scales[0] * GRID.scale[0], 0),
+        QParams.per_channel(scales, axis) if qparams == "channel" else QParams.per_tensor(scales[0], 0),
+        QParams.per_channel([s * QPARAMS.scale[0] for s in scales], 0)
+        if qparams == "channel"
+        else QParams.per_tensor(scales[0] * QPARAMS.scale[0], 0),
     )
     weight = builder.constant(rng.integers(-127, 128, shape), TensorType(shape, DType.INT8, make[0]))
     return weight, builder.constant(rng.integers(-900, 900, count), TensorType((count,), DType.INT32, make[1]))
@@ -47,21 +47,21 @@ def convolution(
     kernel: tuple[int, int, int],
     stride: tuple[int, int] = (1, 1),
     padding: Padding2d = Padding2d(),  # noqa: B008  (frozen)
-    grid: str = "channel",
+    qparams: str = "channel",
     planes: bool = False,
 ) -> Graph:
     builder = GraphBuilder()
     high, wide, depth = size
     x = picture(builder, 1, depth, high, wide) if planes else picture(builder, 1, high, wide, depth)
     x = builder.emit(Transpose(TO_CHANNELS_LAST), x) if planes else x
-    operands = weights(builder, (*kernel, depth), 0, grid)
+    operands = weights(builder, (*kernel, depth), 0, qparams)
     op = Conv2d(stride, padding, activation=Activation.RELU)
     return builder.finish(builder.emit(op, x, *operands, qparams=OTHER))
 
 
-def depthwise(depth: int, grid: str, stride: int) -> Graph:
+def depthwise(depth: int, qparams: str, stride: int) -> Graph:
     builder = GraphBuilder()
-    operands = weights(builder, (1, 3, 3, depth), 3, grid)
+    operands = weights(builder, (1, 3, 3, depth), 3, qparams)
     op = DepthwiseConv2d((stride, stride), Padding2d(1, 1, 1, 0))
     return builder.finish(builder.emit(op, picture(builder, 1, 9, 7, depth), *operands, qparams=OTHER))
 
@@ -123,7 +123,7 @@ CASES: list[tuple[Rewrite, Callable[[], Graph], int]] = [
     (less.PixelsIntoChannels(), lambda: convolution((9, 12, 2), (5, 1, 1), (2, 2)), 1),
     (less.PixelsIntoChannels(), lambda: convolution((9, 13, 3), (5, 3, 3), (2, 2), SYMMETRIC), 0),
     (less.ChannelsIntoKernel(), lambda: convolution((6, 5, 32), (7, 1, 1)), 1),
-    (less.ChannelsIntoKernel(), lambda: convolution((6, 5, 24), (7, 1, 1), grid="tensor"), 1),
+    (less.ChannelsIntoKernel(), lambda: convolution((6, 5, 24), (7, 1, 1), qparams="tensor"), 1),
     (less.ChannelsIntoKernel(), lambda: convolution((6, 5, 48), (7, 3, 3), padding=SYMMETRIC), 2),
     (less.ChannelsIntoKernel(), lambda: convolution((6, 5, 32), (7, 3, 3), (2, 2), SYMMETRIC), 0),
     (less.ChannelsIntoKernel(), lambda: convolution((6, 5, 20), (7, 1, 1)), 0),

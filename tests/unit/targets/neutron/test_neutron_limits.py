@@ -194,7 +194,7 @@ def test_what_is_made_at_a_limit(name: str, row: Case, operators: str | None) ->
     assert made(name, node) == operators
 
 
-def test_parts_on_other_grids_are_not_added() -> None:
+def test_parts_with_other_qparams_are_not_added() -> None:
     (node,) = parts(1, 2).graph().nodes
     node.inputs[1].type = i8(2, 2, zero=5)
     assert made("add_parts", node) is None

@@ -76,7 +76,7 @@ def test_clamped_values_have_steps(case, target):
     assert not program.report.host or target.startswith("cortex")
 
 
-def grids(program: micronpu.CompiledProgram, operator: str) -> list[tuple[float, int]]:
+def all_qparams(program: micronpu.CompiledProgram, operator: str) -> list[tuple[float, int]]:
     """Of the results of an operator."""
     nodes = [n for n in program.quantized.graph.nodes if is_quantize(n)]
     return [(float(n.args[1]), int(n.args[2])) for n in nodes if operator in n.args[0].name]
@@ -85,16 +85,16 @@ def grids(program: micronpu.CompiledProgram, operator: str) -> list[tuple[float,
 def test_what_only_clamps_read_ends_where_they_do():
     function = lambda x: (3 * x).exp().clamp(-0.2, 0.3) * 2  # noqa: E731
     program = compiled(function)
-    ((scale, _),) = grids(program, "exp")
+    ((scale, _),) = all_qparams(program, "exp")
     assert scale == pytest.approx(0.3 / 255, rel=0.01)
     assert nearness(program, function) > 35  # all was 0
-    ((scale, _),) = grids(compiled(lambda x: torch.cat([t := x.sin() * 9, t.clamp(-0.2, 0.3)], 1)), "mul")
+    ((scale, _),) = all_qparams(compiled(lambda x: torch.cat([t := x.sin() * 9, t.clamp(-0.2, 0.3)], 1)), "mul")
     assert scale > 18 / 255  # others read it, too
 
 
-def test_what_lies_very_far_beyond_a_clamp_keeps_its_grid():
+def test_what_lies_very_far_beyond_a_clamp_keeps_its_qparams():
     """Kernels count steps in int32: exp(80) in steps of 0.001 overflowed to the lowest one."""
-    ((scale, _),) = grids(compiled(lambda x: (30 * x).exp().clamp(-0.2, 0.3) * 2), "exp")
+    ((scale, _),) = all_qparams(compiled(lambda x: (30 * x).exp().clamp(-0.2, 0.3) * 2), "exp")
     assert scale > 1e20
 
 

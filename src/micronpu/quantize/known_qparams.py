@@ -16,7 +16,7 @@ from micronpu.ir.registry import AtenImport
 from micronpu.ops.softmax import LONG, SOFTMAX
 from micronpu.quantize.config import FINER, QuantizationConfig
 from micronpu.quantize.joints import PartObserver
-from micronpu.quantize.masks import given_grid_of
+from micronpu.quantize.masks import given_qparams_of
 from micronpu.quantize.observers.finer import FinerObserver
 from micronpu.quantize.specs import KEY, QuantizationSpec, Spec
 
@@ -37,7 +37,7 @@ def dictated(node: Node, able: Capabilities) -> tuple[Node, QuantizationRule] | 
         operands = [n for n in node.all_input_nodes if is_float32(n)]
         if rule.output is not OutputQuantization.SHARED or len(operands) != 1:
             return None
-        if rule.new_values is not NewValues.NONE and whole_grid_of(operands[0], able) is not None:
+        if rule.new_values is not NewValues.NONE and whole_qparams_of(operands[0], able) is not None:
             return None  # it was given different ones
         if (note := node.meta.get(KEY)) is not None and getattr(note.output_qspec, "observer", "") == FINER:
             return None  # it may have different ones
@@ -45,14 +45,14 @@ def dictated(node: Node, able: Capabilities) -> tuple[Node, QuantizationRule] | 
     return None
 
 
-def dictated_grid(node: Node, rule: QuantizationRule, config: QuantizationConfig, able: Capabilities) -> Spec:
+def dictated_qparams(node: Node, rule: QuantizationRule, config: QuantizationConfig, able: Capabilities) -> Spec:
     """Return an operator's fixed qparams; for an int8 softmax over long rows a smaller scale, if int16 is available."""
     shape = node.meta["val"].shape
     long = overload_name(node) in SOFTMAX and len(shape) > 0 and shape[int(arguments(node)["dim"])] >= LONG
     return config.shares if long and able.has_int16 and config.may_share else config.fixed_activation(rule)
 
 
-def kept_grid(operand: Node, wanted: QuantizationSpec, config: QuantizationConfig, able: Capabilities) -> Spec:
+def kept_qparams(operand: Node, wanted: QuantizationSpec, config: QuantizationConfig, able: Capabilities) -> Spec:
     """Return the spec with which an operator reads a value: the prescribed one, or else ``wanted``.
 
     Other qparams would only add a rounding, and two operands that are compared would have different ones.
@@ -60,25 +60,25 @@ def kept_grid(operand: Node, wanted: QuantizationSpec, config: QuantizationConfi
     source = dictated(operand, able)
     if source is None:
         return wanted
-    grid, annotation = dictated_grid(*source, config, able), source[0].meta.get(KEY)
-    if annotation is None or annotation.output_qspec != grid:  # in float, or another quantizer's
+    qparams, annotation = dictated_qparams(*source, config, able), source[0].meta.get(KEY)
+    if annotation is None or annotation.output_qspec != qparams:  # in float, or another quantizer's
         return wanted
-    moved = wanted.qscheme == torch.per_tensor_symmetric and getattr(grid, "zero_point", 1) != 0
-    return wanted if moved else grid
+    moved = wanted.qscheme == torch.per_tensor_symmetric and getattr(qparams, "zero_point", 1) != 0
+    return wanted if moved else qparams
 
 
-def whole_grid_of(operand: Node, able: Capabilities) -> QuantizationRule | None:
+def whole_qparams_of(operand: Node, able: Capabilities) -> QuantizationRule | None:
     """Return the rule of a value whose qparams represent only whole numbers, such as booleans; None for others."""
-    rule = given_grid_of(operand)
+    rule = given_qparams_of(operand)
     if rule is None:
         source = dictated(operand, able)
         rule = None if source is None else source[1]
     return rule if rule is not None and rule.is_whole else None
 
 
-def common_grid_of(operands: list[Node]) -> QuantizationRule | None:
+def common_qparams_of(operands: list[Node]) -> QuantizationRule | None:
     """Return the rule of qparams that were given to all values; None if there are none, or several."""
-    rules = [given_grid_of(operand) for operand in operands]
+    rules = [given_qparams_of(operand) for operand in operands]
     return rules[0] if rules and all(rule == rules[0] for rule in rules) else None
 
 
