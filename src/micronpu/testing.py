@@ -20,7 +20,7 @@ import micronpu
 from micronpu.base.arguments import check_type
 from micronpu.base.errors import MicroNpuError, OptionError
 from micronpu.frontend.export import as_inputs
-from micronpu.program.border import borders_of
+from micronpu.program.io import io_of
 from micronpu.program.plan import read_plan
 from micronpu.report.texts import plural
 from micronpu.targets.registry import target_required
@@ -136,8 +136,8 @@ class Tester:
         program = self._compiled()
         given = inputs or self.inputs
         plan, summary = read_plan(program.buffer)
-        known = program.borders
-        taken, results = borders_of(plan, summary.named_data, (known.inputs, known.outputs) if known else None)
+        known = program.integer_io
+        taken, results = io_of(plan, summary.named_data, (known.inputs, known.outputs) if known else None)
         numbers = [
             torch.from_numpy(b.quantize(x.detach().numpy())) if b.scale is not None and x.is_floating_point() else x
             for b, x in zip(taken, given, strict=True)
@@ -145,8 +145,8 @@ class Tester:
         found, wanted = program.run(*numbers, on=on), program.quantized(*numbers)
         program.reset_states()
         found, wanted = map(tree_leaves, (found, wanted))
-        for number, (border, mine, other) in enumerate(zip(results, found, wanted, strict=True)):
-            step = 1.0 if border.is_integer else border.qparams[0] if border.qparams is not None else 0.0
+        for number, (output, mine, other) in enumerate(zip(results, found, wanted, strict=True)):
+            step = 1.0 if output.is_integer else output.qparams[0] if output.qparams is not None else 0.0
             a, b = (np.asarray(v.detach(), np.float64) for v in (mine, other))
             if a.shape != b.shape:
                 raise ComparisonError(

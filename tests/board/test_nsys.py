@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import micronpu
 from micronpu.base.errors import ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.board.gdb import BoardError
-from micronpu.board.nsys import NsysBoard, read_program, read_silicon, same_border
+from micronpu.board.nsys import NsysBoard, check_same_io, read_program, read_silicon
 from micronpu.board.nsys_tools import chips, examine
 from micronpu.cli.main import app
 from micronpu.compiler.program import CompiledProgram
@@ -188,7 +188,7 @@ def test_what_is_missing_is_named(linear, monkeypatch) -> None:
     with pytest.raises(OptionError, match="no programs for 'himax-we2'"):
         NsysBoard(model, "himax-we2")
     with pytest.raises(PayloadError, match=r"inputs of The program are not those of The model"):
-        same_border(model, read_program(programs.program("neutron_int8").buffer))
+        check_same_io(model, read_program(programs.program("neutron_int8").buffer))
     with pytest.raises(UnsupportedError, match="has no part for a Neutron"):
         read_silicon(programs.program("ethosu_int8").buffer)
     monkeypatch.delenv("NSYS_FIRMWARE_PATH")

@@ -12,8 +12,8 @@ from micronpu.base.errors import MicroNpuError, OptionError, UnsupportedError
 from micronpu.deploy.deployment import Source, deploy_together
 from micronpu.deploy.vectors import made_up
 from micronpu.program.arenas import divided
-from micronpu.program.border import borders_of
 from micronpu.program.digest import unsealed
+from micronpu.program.io import io_of
 from micronpu.program.plan import ELEMENT_BYTES, Plan, read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.program.strip import strip
@@ -59,7 +59,7 @@ def test_the_same_results(name: str, share: int) -> None:
     assert len(plan.memories) == 2 and 0 < plan.memories[1] <= fast + 16
     assert sum(plan.memories) <= 2 * before.memories[0] + 64
     assert {v.planned for v in plan.values if v.tensor is not None} <= {0, 1, 2}
-    inputs, _ = borders_of(plan, summary.named_data, None)
+    inputs, _ = io_of(plan, summary.named_data, None)
     wanted = made_up(inputs, lambda row: ArrayProgram(buffer, RunOptions(isolated=False)).run_arrays(*row))
     again = made_up(inputs, lambda row: ArrayProgram(found, RunOptions(isolated=False)).run_arrays(*row))
     for one, other in zip(wanted.outputs, again.outputs, strict=True):

@@ -23,8 +23,8 @@ from micronpu.cli.inspection import inspect_pte
 from micronpu.container.digest import PREFIX
 from micronpu.deploy import kernels
 from micronpu.deploy.deployment import _check_names, deploy
-from micronpu.program.border import BORDERS_KEY, borders_of
 from micronpu.program.digest import Digest, seal, state_of, unsealed, with_digest_of
+from micronpu.program.io import IO_KEY, io_of
 from micronpu.program.plan import Delegate, Plan, read_plan
 from micronpu.program.pte import read_pte
 from micronpu.program.strip import strip
@@ -120,33 +120,33 @@ def test_a_damaged_program_of_a_folder_is_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", programs.KINDS)
-def test_borders_from_the_file_alone(kind: str) -> None:
+def test_io_from_the_file_alone(kind: str) -> None:
     """What the file says of its integers is what the compiler knew."""
     program = programs.program(kind)
     plan, summary = read_plan(program.buffer)
-    inputs, outputs = borders_of(plan, summary.named_data, None)
-    if program.borders is None:
+    inputs, outputs = io_of(plan, summary.named_data, None)
+    if program.integer_io is None:
         assert all(b.scale is None and b.tensor.dtype == "float32" for b in (*inputs, *outputs))
         return
-    for border, known in zip((*inputs, *outputs), (*program.borders.inputs, *program.borders.outputs), strict=True):
+    for io, known in zip((*inputs, *outputs), (*program.integer_io.inputs, *program.integer_io.outputs), strict=True):
         assert known is not None
-        assert (border.scale, border.zero_point, border.tensor.dtype) == (known.scale, known.zero_point, known.dtype)
+        assert (io.scale, io.zero_point, io.tensor.dtype) == (known.scale, known.zero_point, known.dtype)
         values = torch.linspace(-8, 8, 1001)
-        assert np.array_equal(border.quantize(values.numpy()), known.quantize(values).numpy())
+        assert np.array_equal(io.quantize(values.numpy()), known.quantize(values).numpy())
 
 
-def test_borders_from_the_carried_graph() -> None:
+def test_io_from_the_carried_graph() -> None:
     """A program of an older compiler says nothing of its integers; the graph that the host runs does."""
     program = programs.program("ethosu_int8")
     plan, summary = read_plan(program.buffer)
     carried = {k: v for k, v in summary.named_data.items() if k.startswith("micronpu_graph")}
-    assert borders_of(plan, carried, None) == borders_of(plan, summary.named_data, None)
+    assert io_of(plan, carried, None) == io_of(plan, summary.named_data, None)
 
 
 @pytest.mark.parametrize("reported", [b'{"inputs": [], "outputs": []}', b'{"inputs": [null], "outputs": [[]]}', b"[]"])
-def test_damaged_borders_are_a_sentence(reported: bytes) -> None:
+def test_damaged_io_is_one_message(reported: bytes) -> None:
     with pytest.raises(PayloadError, match="integer inputs and outputs is damaged"):
-        borders_of(plan_of("neutron"), {BORDERS_KEY: reported}, None)
+        io_of(plan_of("neutron"), {IO_KEY: reported}, None)
 
 
 @pytest.mark.parametrize("kind", programs.KINDS)
@@ -276,10 +276,10 @@ def test_sizes_against_the_chip(tmp_path: Path) -> None:
 
 def test_vectors_of_the_user(tmp_path: Path) -> None:
     program = programs.program("ethosu_int8")
-    assert program.borders is not None
+    assert program.integer_io is not None
     floats = np.linspace(-2, 2, 3 * 8 * 36, dtype=np.float32).reshape(3, 8, 6, 6)
     program.deploy(tmp_path / "floats", vectors={"x": floats})
-    integers = program.borders.inputs[0].quantize(torch.from_numpy(floats)).numpy()
+    integers = program.integer_io.inputs[0].quantize(torch.from_numpy(floats)).numpy()
     program.deploy(tmp_path / "integers", vectors={"x": integers})
     outputs = np.concatenate([program.run(torch.from_numpy(x[None])).numpy() for x in integers])
     program.deploy(tmp_path / "both", vectors={"x": integers, "output_0": outputs})

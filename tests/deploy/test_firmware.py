@@ -91,12 +91,12 @@ def test_the_folder_builds_with_its_toolchain_file(int8_folder: Path, tmp_path: 
 )
 def test_on_an_emulated_board(int8_folder: Path, board: str, resident: bool, tmp_path: Path) -> None:
     firmware.need("arm-none-eabi-gcc", "qemu-system-arm")
-    borders = programs.program("ethosu_int8").borders
-    assert borders is not None and borders.outputs[0] is not None
-    border, result = borders.inputs[0], borders.outputs[0]
-    edges = (np.arange(-200, 200) + 0.5).astype(np.float32) * np.float32(border.scale)
+    integer_io = programs.program("ethosu_int8").integer_io
+    assert integer_io is not None and integer_io.outputs[0] is not None
+    io, result = integer_io.inputs[0], integer_io.outputs[0]
+    edges = (np.arange(-200, 200) + 0.5).astype(np.float32) * np.float32(io.scale)
     numbers = np.concatenate([edges, np.linspace(-9, 9, 301, dtype=np.float32), np.float32([1e30, -1e30, 0.0])])
-    steps = np.rint(numbers / np.float32(border.scale)) + border.zero_point
+    steps = np.rint(numbers / np.float32(io.scale)) + io.zero_point
     integers = np.clip(steps, -128, 127).astype(int)
     reals = (np.arange(-128, 128) - result.zero_point).astype(np.float32) * np.float32(result.scale)
     adler = zlib.adler32(unsealed((int8_folder / "model.pte").read_bytes()))

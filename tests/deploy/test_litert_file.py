@@ -89,10 +89,10 @@ def test_names_and_order_of_several_inputs() -> None:
     )
     assert check_integers(program, list(program.rows)) == 4 * 3 * 288
     interpreter, run = litert(program.to_litert())
-    assert program.borders is not None
-    for border, name in zip(program.borders.inputs, sorted(run.get_input_details()), strict=True):
+    assert program.integer_io is not None
+    for io, name in zip(program.integer_io.inputs, sorted(run.get_input_details()), strict=True):
         scale, zero = run.get_input_details()[name]["quantization"]
-        assert (np.float32(border.scale), border.zero_point) == (np.float32(scale), zero)
+        assert (np.float32(io.scale), io.zero_point) == (np.float32(scale), zero)
     assert [d["name"] for d in interpreter.get_input_details()] == ["inputs_0", "inputs_1"]
     assert sorted(run.get_output_details()) == ["output_0", "output_1", "output_2"]
 
@@ -127,7 +127,7 @@ def shape_of(model: Any) -> Any:
     (operator,), graph = model.subgraphs[0].operators, model.subgraphs[0]
     (code,) = model.operatorCodes
     kinds = [(t.name, t.type, t.buffer > 0) for t in (graph.tensors[i] for i in operator.inputs)]
-    border = [
+    io = [
         (
             graph.tensors[i].name,
             graph.tensors[i].type,
@@ -141,7 +141,7 @@ def shape_of(model: Any) -> Any:
         bytes(operator.customOptions),
         operator.customOptionsFormat,
         kinds,
-        border,
+        io,
         list(operator.outputs) == list(graph.outputs),
     )
 

@@ -186,7 +186,7 @@ def _streams(program: micronpu.CompiledProgram) -> list[str]:
 
 def _against_interpreter(program: micronpu.CompiledProgram, counted: Counter[str]) -> str:
     """A program that is quantize, one partition, dequantize: every element as the reference interpreter has it."""
-    if len(program.partitions) != 1 or program.report.host or program.borders is not None:
+    if len(program.partitions) != 1 or program.report.host or program.integer_io is not None:
         return ""
     view = ProgramView(program.quantized)  # type: ignore[arg-type]
     (part,) = program.partitions

@@ -30,13 +30,13 @@ def test_the_same_integers(name: str) -> None:
         calibration=network.calibration[:CALIBRATION],
         quantization=micronpu.Quantization(io="int8"),
     )
-    assert program.borders is not None
+    assert program.integer_io is not None
     interpreter = Interpreter(
         model_content=program.to_litert(), experimental_op_resolver_type=OpResolverType.BUILTIN_REF
     )
     run = interpreter.get_signature_runner("serving_default")
     (argument,) = run.get_input_details()
     for row in network.inputs.split(1):
-        (integers,) = program.borders.quantize((row,))
+        (integers,) = program.integer_io.quantize((row,))
         found = run(**{argument: integers.contiguous().numpy()})["output_0"]
         assert np.array_equal(found, program.run(integers).numpy())

@@ -93,8 +93,8 @@ def test_a_report_as_a_page_speaks_of_a_core(program):
 def test_integers_in_and_out():
     program = compiled("cortex-m33", quantization=micronpu.Quantization(io="int8"))
     assert not [name for name in operators(program.buffer) if "quantize_per_tensor" in name]
-    result = program.run(*program.borders.quantize(INPUTS[1]))
-    (back,) = program.borders.dequantize([result])
+    result = program.run(*program.integer_io.quantize(INPUTS[1]))
+    (back,) = program.integer_io.dequantize([result])
     assert (back - MODEL(*INPUTS[1])).abs().max() < 0.01
 
 

@@ -268,7 +268,7 @@ _FILES = (".toml", "_", ".h", ".c", ".yml")
 
 def test_what_texts_refer_to_is_there() -> None:
     """Names such as `micronpu.ir.op.Op`, and paths, in doc-strings, comments and pages."""
-    assert is_there("micronpu.ir.op.Op") and not is_there("micronpu.quantize.integer_borders")
+    assert is_there("micronpu.ir.op.Op") and not is_there("micronpu.quantize.to_integer_io")
     wrong = []
     for path in TEXTS:
         text = path.read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ from micronpu.base.quiet import quiet
 from micronpu.compiler.program import CompiledProgram
 from micronpu.frontend.checks import check_evaluation_mode, check_listener, check_parameters
 from micronpu.frontend.taken import without_taken_names
-from micronpu.program.border import Border, borders_of
+from micronpu.program.io import ProgramIO, io_of
 from micronpu.program.plan import read_plan
 from micronpu.quantize.data import calibration_batches
 from micronpu.report.accuracy import Comparison
@@ -417,9 +417,9 @@ class _Finished:
             )
         plan, summary = read_plan(data, name=name)
         known = None
-        if isinstance(program, CompiledProgram) and program.borders is not None:
-            known = (program.borders.inputs, program.borders.outputs)
-        self._inputs, self._outputs = borders_of(plan, summary.named_data, known)
+        if isinstance(program, CompiledProgram) and program.integer_io is not None:
+            known = (program.integer_io.inputs, program.integer_io.outputs)
+        self._inputs, self._outputs = io_of(plan, summary.named_data, known)
         self._program = ArrayProgram(data, RunOptions(fast=fast), name=name)
         self.has_states = bool(self._program.states)
         self.examples = tuple(self._example(b, name) for b in self._inputs)
@@ -431,15 +431,15 @@ class _Finished:
         self._program.close()
 
     @staticmethod
-    def _example(border: Border, name: str) -> torch.Tensor:
-        if not border.is_integer:
-            return torch.zeros(border.tensor.shape, dtype=getattr(torch, border.tensor.dtype))
-        if border.scale is None:
+    def _example(io: ProgramIO, name: str) -> torch.Tensor:
+        if not io.is_integer:
+            return torch.zeros(io.tensor.shape, dtype=getattr(torch, io.tensor.dtype))
+        if io.scale is None:
             raise ModelError(
-                f"{name} takes {border.tensor.dtype} integers and does not say what they mean.",
+                f"{name} takes {io.tensor.dtype} integers and does not say what they mean.",
                 hint="a program that micronpu.compile made with io=",
             )
-        return torch.zeros(border.tensor.shape)
+        return torch.zeros(io.tensor.shape)
 
     def check_output(self, output: int) -> None:
         """Refuse an output index out of range."""
@@ -455,9 +455,9 @@ class _Finished:
 
     def as_float(self, result: Array, output: int) -> Array:
         """Convert an output of the program to the float model's output."""
-        border = self._outputs[output]
-        if border.is_integer and border.scale is not None and border.zero_point is not None:
-            return np.asarray((result.astype(np.float32) - border.zero_point) * np.float32(border.scale))
+        io = self._outputs[output]
+        if io.is_integer and io.scale is not None and io.zero_point is not None:
+            return np.asarray((result.astype(np.float32) - io.zero_point) * np.float32(io.scale))
         return result
 
     def reset(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence, Set
 from types import GenericAlias
 from typing import Any, ParamSpec, TypeGuard, TypeVar
@@ -119,6 +120,11 @@ def moved(**now: str) -> Callable[[Callable[Parameters, Result]], Callable[Param
         return called
 
     return wrap
+
+
+def warn_renamed(old: str, now: str) -> None:
+    """Warn the caller's caller that a public name of the previous minor version is used."""
+    warnings.warn(f"`{old}` is called `{now}` now.", DeprecationWarning, stacklevel=3)
 
 
 QUANTIZATION_NOW = {

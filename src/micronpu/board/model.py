@@ -16,8 +16,8 @@ import numpy.typing as npt
 from micronpu.base import flatbuffer
 from micronpu.base.arguments import check_bytes
 from micronpu.base.errors import ModelError, PayloadError, UnsupportedError
-from micronpu.program.border import Border, borders_of
 from micronpu.program.first_method import with_method_first
+from micronpu.program.io import ProgramIO, io_of
 from micronpu.program.payloads import with_payloads
 from micronpu.program.plan import ELEMENT_BYTES, read_plan
 from micronpu.program.plan_check import check_plan
@@ -61,8 +61,8 @@ class BoardModel:
     data: bytes
     format: str
     accelerator: str
-    inputs: tuple[Border, ...]
-    outputs: tuple[Border, ...]
+    inputs: tuple[ProgramIO, ...]
+    outputs: tuple[ProgramIO, ...]
     operators: tuple[str, ...] = ()
     planned: int = 0
     scratch: int = 0
@@ -86,8 +86,8 @@ class BoardModel:
                 hint="one array for each input, in order",
             )
         parts = []
-        for number, (array, border) in enumerate(zip(arrays, self.inputs, strict=True)):
-            tensor = border.tensor
+        for number, (array, io) in enumerate(zip(arrays, self.inputs, strict=True)):
+            tensor = io.tensor
             if (
                 not isinstance(array, np.ndarray)
                 or array.shape != tensor.shape
@@ -98,24 +98,24 @@ class BoardModel:
                     f"Input {number} of {self.name} is {tensor.dtype}{list(tensor.shape)}, but {found} was given.",
                     hint="an array of that type and shape",
                 )
-            parts.append(border.flat(array).tobytes())
+            parts.append(io.flat(array).tobytes())
         return b"".join(parts)
 
     def unpack(self, data: bytes) -> tuple[Array, ...]:
         """Return the outputs from bytes of the board's memory."""
         found, at = [], 0
-        for border in self.outputs:
-            order = border.tensor.dim_order
-            shape = [border.tensor.shape[axis] for axis in order]
-            flat = np.frombuffer(data, border.tensor.dtype, prod(shape), at)
+        for io in self.outputs:
+            order = io.tensor.dim_order
+            shape = [io.tensor.shape[axis] for axis in order]
+            flat = np.frombuffer(data, io.tensor.dtype, prod(shape), at)
             inverse = np.argsort(order) if order else ()
-            found.append(np.ascontiguousarray(flat.reshape(shape).transpose(inverse)).reshape(border.tensor.shape))
-            at += border.bytes
+            found.append(np.ascontiguousarray(flat.reshape(shape).transpose(inverse)).reshape(io.tensor.shape))
+            at += io.bytes
         return tuple(found)
 
     @property
     def output_bytes(self) -> int:
-        return sum(border.bytes for border in self.outputs)
+        return sum(io.bytes for io in self.outputs)
 
 
 def read_model(data: bytes, name: str = "The model", *, method: str = "") -> BoardModel:
@@ -165,14 +165,14 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
     accelerators = sorted({accelerator_of(p.commands) for p in payloads})
     if len(accelerators) > 1:
         raise UnsupportedError(f"{name} is for several NPUs: {', '.join(accelerators)}.")
-    if any(border.region in APART for p in payloads for border in (*p.inputs, *p.outputs)):
+    if any(io.region in APART for p in payloads for io in (*p.inputs, *p.outputs)):
         raise UnsupportedError(
             f"The inputs and outputs of {name} lie apart from the scratch memory, as Linux wants them, and "
             "Arm's runner for a microcontroller has them inside.",
             hint="separate_io=False, or a target whose core runs no Linux",
         )
     check_plan(data, name, plan.name)
-    inputs, outputs = borders_of(plan, summary.named_data, None)
+    inputs, outputs = io_of(plan, summary.named_data, None)
     _check(name, (*inputs, *outputs))
     return BoardModel(
         name,
@@ -198,10 +198,10 @@ def _inside(data: bytes, named_data: Mapping[str, bytes], name: str) -> bytes:
     return with_payloads(data, change, name)
 
 
-def _check(name: str, borders: Sequence[Border]) -> None:
-    for border in borders:
-        if border.tensor.dtype not in ELEMENT_BYTES or border.tensor.dtype == "bfloat16":
-            raise UnsupportedError(f"The {border.name.replace('_', ' ')} of {name} is {border.tensor.dtype}.")
+def _check(name: str, tensors: Sequence[ProgramIO]) -> None:
+    for io in tensors:
+        if io.tensor.dtype not in ELEMENT_BYTES or io.tensor.dtype == "bfloat16":
+            raise UnsupportedError(f"The {io.name.replace('_', ' ')} of {name} is {io.tensor.dtype}.")
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,8 @@ class _LiteRt:
     constants: bytes
     arena: int
     fast: int
-    inputs: tuple[tuple[Border, int], ...]
-    outputs: tuple[tuple[Border, int], ...]
+    inputs: tuple[tuple[ProgramIO, int], ...]
+    outputs: tuple[tuple[ProgramIO, int], ...]
 
 
 def _read_litert(data: bytes, name: str) -> BoardModel:
@@ -251,14 +251,14 @@ def _litert(data: bytes, name: str) -> _LiteRt:
         def content(index: int) -> bytes:
             return buffers[tensors[index].integer(2, "<I")]
 
-        def border(index: int, label: str) -> tuple[Border, int]:
+        def io(index: int, label: str) -> tuple[ProgramIO, int]:
             table = tensors[index]
             shape = table.vector(0).integers()
             code = table.integer(1, "<b")
             if code not in _LITERT_TYPES or index >= len(offsets):
                 raise UnsupportedError(f"The {label.replace('_', ' ')} of {name} has a type that no Ethos-U takes.")
             number = next(k for k, v in ELEMENT_TYPES.items() if v == _LITERT_TYPES[code])
-            return Border(label, TensorValue(number, shape, tuple(range(len(shape))), False)), int(offsets[index])
+            return ProgramIO(label, TensorValue(number, shape, tuple(range(len(shape))), False)), int(offsets[index])
 
         def size(index: int) -> int:
             return prod(tensors[index].vector(0).integers())
@@ -268,8 +268,8 @@ def _litert(data: bytes, name: str) -> _LiteRt:
             content(constants),
             size(scratch),
             size(fast) if fast != scratch else 0,
-            tuple(border(i, f"input_{n}") for n, i in enumerate(graph.vector(1).integers())),
-            tuple(border(i, f"output_{n}") for n, i in enumerate(graph.vector(2).integers())),
+            tuple(io(i, f"input_{n}") for n, i in enumerate(graph.vector(1).integers())),
+            tuple(io(i, f"output_{n}") for n, i in enumerate(graph.vector(2).integers())),
         )
     except (flatbuffer.CorruptFlatbufferError, IndexError, ValueError) as error:
         raise PayloadError(f"{name} is a damaged LiteRT model: {error}.", hint="write the file again") from error
@@ -299,8 +299,7 @@ class LiteRtReference:
         memories = [constants, arena, aligned_bytes(held.fast) if held.fast else arena]
         self._simulator.run_on(held.commands, memories)
         return tuple(
-            arena[at : at + border.bytes].view(border.tensor.dtype).reshape(border.tensor.shape).copy()
-            for border, at in held.outputs
+            arena[at : at + io.bytes].view(io.tensor.dtype).reshape(io.tensor.shape).copy() for io, at in held.outputs
         )
 
 

@@ -24,8 +24,8 @@ from micronpu.board.gdb import BoardError
 from micronpu.board.model import PTE, BoardModel
 from micronpu.board.nsys_tools import RUNNER, chips, examine
 from micronpu.container.payload import parse
-from micronpu.program.border import borders_of
 from micronpu.program.first_method import with_method_first
+from micronpu.program.io import io_of
 from micronpu.program.plan import read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.targets.neutron.backend import Neutron
@@ -100,7 +100,7 @@ def read_program(data: bytes, name: str = "The program", *, method: str = "") ->
     if plan.name != next(iter(summary.methods)):
         data = with_method_first(data, plan.name, name)  # the runner runs the first method
     check_plan(data, name, plan.name)
-    inputs, outputs = borders_of(plan, summary.named_data, None)
+    inputs, outputs = io_of(plan, summary.named_data, None)
     states = any(value.initial is not None for value in plan.values)
     own = plan.name if len(summary.methods) > 1 else ""
     return BoardModel(name, data, PTE, NEUTRON, inputs, outputs, plan.operators, states=states, method=own)
@@ -207,7 +207,7 @@ class NsysBoard:
     def _result(self, folder: Path) -> bytes:
         """Return a row's outputs, concatenated."""
         parts = []
-        for number, border in enumerate(self.model.outputs):
+        for number, io in enumerate(self.model.outputs):
             file = folder / f"{number:04d}.bin"
             if not file.is_file():
                 raise BoardError(
@@ -215,10 +215,9 @@ class NsysBoard:
                     hint="the runner of the ExecuTorch release that is installed",
                 )
             data = read_file(file)
-            if len(data) != border.bytes:
+            if len(data) != io.bytes:
                 raise BoardError(
-                    f"Output {number} of row {folder.name} has {len(data)} bytes where the program says "
-                    f"{border.bytes}.",
+                    f"Output {number} of row {folder.name} has {len(data)} bytes where the program says {io.bytes}.",
                     hint="the runner of the ExecuTorch release that is installed",
                 )
             parts.append(data)
@@ -234,7 +233,7 @@ class NsysBoard:
         self.close()
 
 
-def same_border(model: BoardModel, reference: BoardModel) -> None:
+def check_same_io(model: BoardModel, reference: BoardModel) -> None:
     """Refuse a reference program of another model.
 
     Raises:

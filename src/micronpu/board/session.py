@@ -228,7 +228,7 @@ def check_fits(model: BoardModel, image: bytes, pool: int) -> None:
             hint="a tensor of one axis and one element, such as x.reshape(1)",
         )
     told = package()
-    inputs = sum(border.bytes for border in model.inputs)
+    inputs = sum(io.bytes for io in model.inputs)
     limits = [
         (len(model.data) + len(_NOTE) + 16, told.model.size, "the file"),
         (inputs, told.inputs.size, "its inputs"),

@@ -260,7 +260,7 @@ def _run_model(
 def _run_in_nsys(board: NsysBoard, vectors: str | None, reference: Path | None, *, show: bool, json: bool) -> None:
     from micronpu.board.check import check_in_nsys
     from micronpu.board.check import reference as on_this_machine
-    from micronpu.board.nsys import read_program, same_border
+    from micronpu.board.nsys import check_same_io, read_program
     from micronpu.cli.files import load_arrays
     from micronpu.deploy.vectors import from_arrays, made_up
 
@@ -268,7 +268,7 @@ def _run_in_nsys(board: NsysBoard, vectors: str | None, reference: Path | None, 
     run: RunRow | None = None
     if reference is not None:
         other = read_program(read_file(reference), str(reference))
-        same_border(model, other)
+        check_same_io(model, other)
         run = on_this_machine(other)
     arrays = None if vectors is None else load_arrays(vectors)
     if run is None and (arrays is None or not any(name.startswith("output_") for name in arrays)):

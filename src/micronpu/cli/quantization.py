@@ -30,7 +30,7 @@ def quantization_of(given: Sequence[str] | None, io: str | None = None) -> micro
         FileError, OptionError: the file cannot be read, or there is no such type or setting.
     """
     import micronpu
-    from micronpu.quantize.config import check_borders
+    from micronpu.quantize.config import check_io
     from micronpu.quantize.corrections import Corrections
     from micronpu.quantize.settings_file import read_quantization
 
@@ -42,7 +42,7 @@ def quantization_of(given: Sequence[str] | None, io: str | None = None) -> micro
     files = [word for word, part in parts if part.settings is not None]
     activations = only_one("--quantization", types, "one type")
     file = only_one("--quantization", files, "one file")
-    own: dict[str, Any] = {} if io is None else {"io": check_borders(io, "--io")}
+    own: dict[str, Any] = {} if io is None else {"io": check_io(io, "--io")}
     default: dict[str, Any] = {}
     for name, text in pairs.items():
         part = own if name in ("per_channel", "max_slowdown") else settings if name in switches else default

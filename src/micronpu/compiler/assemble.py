@@ -12,13 +12,13 @@ from micronpu.base.callers import warn
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Clock
-from micronpu.compiler.facts import border_tensors, digests, tool_versions
+from micronpu.compiler.facts import digests, io_tensors, tool_versions
 from micronpu.compiler.host import HostPart, host_part, within
 from micronpu.compiler.lowering import Lowered, MethodPart, lowered
 from micronpu.compiler.memory import memory_of
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.quantized import Quantized
-from micronpu.frontend.integers import IntegerBorders
+from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.positions import counts_of, ranges_of
 from micronpu.frontend.states import State, held, hold, states_of
 from micronpu.partition.device import Device, constant_bytes
@@ -58,9 +58,13 @@ class Staged:
         if checks.run:
             with clock.early("verify"):
                 expected = Expected.of(
-                    quantized.module, quantized.trial, quantized.borders, quantized.results, proposal=quantized.proposal
+                    quantized.module,
+                    quantized.trial,
+                    quantized.integer_io,
+                    quantized.results,
+                    proposal=quantized.proposal,
                 )
-        host = host_part(quantized.module, device, clock, quantized.borders, name)
+        host = host_part(quantized.module, device, clock, quantized.integer_io, name)
         whole = held(quantized.module)
         hold(host.module, states_of(quantized.module))
         return cls(quantized, host, expected, whole, name)
@@ -77,7 +81,7 @@ def programs_of(staged: Sequence[Staged], target: str, checks: Verification, clo
             MethodPart(
                 s.host,
                 s.quantized.examples,
-                s.quantized.borders,
+                s.quantized.integer_io,
                 s.quantized.states,
                 s.name,
                 ranges_of(s.quantized.module),
@@ -119,12 +123,12 @@ def _untried(
     Args:
         plan: of the method.
     """
-    quantized, borders = own.quantized, own.quantized.borders
-    inputs, outputs = border_tensors(own.whole, borders)
+    quantized, integer_io = own.quantized, own.quantized.integer_io
+    inputs, outputs = io_tensors(own.whole, integer_io)
     searched = () if quantized.frontier is None else quantized.frontier.notes
     report = replace(
         host.report,
-        notes=(*host.report.notes, *made.notes, *_border_notes(borders), *searched, *quantized.notes),
+        notes=(*host.report.notes, *made.notes, *_io_notes(integer_io), *searched, *quantized.notes),
         program_bytes=len(buffer),
         inputs=inputs,
         outputs=outputs,
@@ -140,7 +144,7 @@ def _untried(
         own.whole,
         clock.seconds,
         dict(made.data_files),
-        borders,
+        integer_io,
         quantized.rows,
         quantized.states,
         own.name,
@@ -191,11 +195,11 @@ def _judged(
     return report
 
 
-def _border_notes(borders: IntegerBorders | None) -> tuple[str, ...]:
+def _io_notes(integer_io: IntegerIO | None) -> tuple[str, ...]:
     """Return a note on the meaning of integer inputs and outputs."""
-    if borders is None:
+    if integer_io is None:
         return ()
-    known = [*borders.inputs, *(b for b in borders.outputs if b is not None)]
+    known = [*integer_io.inputs, *(b for b in integer_io.outputs if b is not None)]
     return (f"The program takes and gives integers q: {'; '.join(map(str, known))}.",)
 
 

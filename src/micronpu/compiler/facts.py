@@ -13,12 +13,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.installed import VERSION, requirements
-from micronpu.frontend.integers import IntegerBorders
+from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize, value_of
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.operations import BorderTensor
+from micronpu.report.operations import IOTensor
 from micronpu.report.texts import plural
 
 ENERGY = "not published for this chip"
@@ -74,20 +74,20 @@ def missing_figures(
     return missing | {"energy": ENERGY}
 
 
-def border_tensors(
-    module: GraphModule, borders: IntegerBorders | None
-) -> tuple[tuple[BorderTensor, ...], tuple[BorderTensor, ...]]:
+def io_tensors(module: GraphModule, integer_io: IntegerIO | None) -> tuple[tuple[IOTensor, ...], tuple[IOTensor, ...]]:
     """Return inputs and outputs of a quantized module.
 
     Args:
-        borders: meaning of its integer inputs and outputs, or None.
+        integer_io: meaning of its integer inputs and outputs, or None.
     """
     view = ProgramView(module)
     results: list[Node] = []
     torch.fx.map_arg(module.graph.output_node().args, results.append)
-    known: tuple[Sequence[Any], Sequence[Any]] = (borders.inputs, borders.outputs) if borders is not None else ((), ())
+    known: tuple[Sequence[Any], Sequence[Any]] = (
+        (integer_io.inputs, integer_io.outputs) if integer_io is not None else ((), ())
+    )
 
-    def tensors(nodes: Sequence[Node], meanings: Sequence[Any], prefix: str) -> tuple[BorderTensor, ...]:
+    def tensors(nodes: Sequence[Node], meanings: Sequence[Any], prefix: str) -> tuple[IOTensor, ...]:
         return tuple(
             _tensor(view, node, f"{prefix}{i}" if prefix else node.name, meanings[i] if i < len(meanings) else None)
             for i, node in enumerate(nodes)
@@ -96,13 +96,13 @@ def border_tensors(
     return tensors(list(view.inputs), known[0], ""), tensors(results, known[1], "output_")
 
 
-def _tensor(view: ProgramView, node: Node, name: str, meaning: Any) -> BorderTensor:
+def _tensor(view: ProgramView, node: Node, name: str, meaning: Any) -> IOTensor:
     value = value_of(node)
     if not isinstance(value, torch.Tensor):
-        return BorderTensor(name, type(value).__name__, ())
+        return IOTensor(name, type(value).__name__, ())
     scale, zero_point = (meaning.scale, meaning.zero_point) if meaning is not None else _step(view, node)
     dtype = meaning.dtype if meaning is not None else str(value.dtype).removeprefix("torch.")
-    return BorderTensor(name, dtype, tuple(map(int, value.shape)), scale, zero_point)
+    return IOTensor(name, dtype, tuple(map(int, value.shape)), scale, zero_point)
 
 
 def _step(view: ProgramView, node: Node) -> tuple[float | None, int | None]:

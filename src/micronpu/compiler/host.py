@@ -13,7 +13,7 @@ from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.etrecord import number_nodes
 from micronpu.compiler.facts import missing_figures
-from micronpu.frontend.integers import IntegerBorders
+from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.program import ProgramView
 from micronpu.frontend.separate import separate_clamps
 from micronpu.ir.graph import Graph
@@ -23,7 +23,7 @@ from micronpu.partition.moves import move_integers, shift_bytes, undo_decisions
 from micronpu.partition.notes import coarse_notes, pattern_notes
 from micronpu.partition.outline import DelegateCall, boundary, compute_contiguously, outline
 from micronpu.partition.partition import Partitioning
-from micronpu.program.border import BORDERS_KEY, pack_borders
+from micronpu.program.io import IO_KEY, pack_io
 from micronpu.program.states import key_of
 from micronpu.quantize.loops import loops_of
 from micronpu.report.delegation import DelegationReport
@@ -71,25 +71,25 @@ def with_one_copy(hosts: Sequence[HostPart], device: Device) -> list[HostPart]:
     return [replace(host, partitions=tuple(made[id(part)] for part in host.partitions)) for host in hosts]
 
 
-def _with_borders(part: CompiledPartition, borders: IntegerBorders | None, method: str) -> CompiledPartition:
+def _with_io(part: CompiledPartition, integer_io: IntegerIO | None, method: str) -> CompiledPartition:
     """Return a partition with the meaning of the program's integer inputs and outputs, if it has any."""
-    if borders is None:
+    if integer_io is None:
         return part
-    own = NamedData(pack_borders(borders.inputs, borders.outputs))
-    return replace(part, named_data={**part.named_data, key_of(BORDERS_KEY, method): own})
+    own = NamedData(pack_io(integer_io.inputs, integer_io.outputs))
+    return replace(part, named_data={**part.named_data, key_of(IO_KEY, method): own})
 
 
 def host_part(
     quantized: GraphModule,
     device: Device,
     clock: Clock | None = None,
-    borders: IntegerBorders | None = None,
+    integer_io: IntegerIO | None = None,
     method: str = "",
 ) -> HostPart:
     """Partition a quantized module and compile the partitions.
 
     Args:
-        borders: meaning of integer inputs and outputs, which is stored with the first partition.
+        integer_io: meaning of integer inputs and outputs, which is stored with the first partition.
         method: name of the module in a program with several methods.
     """
     clock = clock or Clock(None)
@@ -103,7 +103,7 @@ def host_part(
         partitioning = device.settle(decisions, partitioning, progress)
         device.improve(partitioning, progress)
         compiled = [device.compile(partition) for partition in partitioning.partitions]
-        compiled[:1] = [_with_borders(part, borders, method) for part in compiled[:1]]
+        compiled[:1] = [_with_io(part, integer_io, method) for part in compiled[:1]]
         specs = device.specs()
         calls: list[tuple[str, nn.Module]] = [
             (f"delegate_{i}", DelegateCall(device.backend, part, specs, *boundary(partition, view)))

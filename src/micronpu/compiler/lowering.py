@@ -11,11 +11,11 @@ import torch
 
 from micronpu.compiler.host import HostPart
 from micronpu.compiler.kernels import check_kernels
-from micronpu.frontend.integers import IntegerBorders
+from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.positions import Count
 from micronpu.frontend.states import State
 from micronpu.partition.write import MethodInput, written
-from micronpu.program.border import BORDERS_KEY, COUNTS_KEY, RANGES_KEY, pack_borders, pack_counts, pack_ranges
+from micronpu.program.io import COUNTS_KEY, IO_KEY, RANGES_KEY, pack_counts, pack_io, pack_ranges
 from micronpu.program.states import STATES_KEY, key_of, pack_states
 
 
@@ -26,7 +26,7 @@ class MethodPart:
     Attributes:
         host: with its states as buffers.
         examples: inputs.
-        borders: meaning of integer inputs and outputs, or None.
+        integer_io: meaning of integer inputs and outputs, or None.
         name: of the method; "" if the program has only one.
         ranges: number of positions of each input that is one, by the input's index.
         counts: use of states that are positions.
@@ -35,7 +35,7 @@ class MethodPart:
 
     host: HostPart
     examples: tuple[torch.Tensor, ...]
-    borders: IntegerBorders | None
+    integer_io: IntegerIO | None
     states: Sequence[State]
     name: str = ""
     ranges: Mapping[int, int] = field(default_factory=dict)
@@ -78,8 +78,8 @@ def lowered(methods: Sequence[MethodPart], allow_missing_kernels: bool) -> Lower
 def named_data_of(method: MethodPart) -> dict[str, bytes]:
     """Return the facts about inputs and outputs that the program stores as named data."""
     found = {}
-    if method.borders is not None:
-        found[key_of(BORDERS_KEY, method.name)] = pack_borders(method.borders.inputs, method.borders.outputs)
+    if method.integer_io is not None:
+        found[key_of(IO_KEY, method.name)] = pack_io(method.integer_io.inputs, method.integer_io.outputs)
     if method.ranges:
         found[key_of(RANGES_KEY, method.name)] = pack_ranges(method.ranges)
     if method.counts:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from micronpu.base.arguments import check_switch, check_type
+from micronpu.base.arguments import check_switch, check_type, warn_renamed
 from micronpu.base.errors import ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name, write_file
 from micronpu.frontend.states import State, reset
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from micronpu.board.nsys import NsysBoard
     from micronpu.board.session import VirtualBoard
     from micronpu.deploy.deployment import Deployment, Source
-    from micronpu.frontend.integers import IntegerBorders
+    from micronpu.frontend.integers import IntegerIO
     from micronpu.host.proof import Reference
     from micronpu.runtime import HostProgram, RunOptions
 
@@ -59,7 +59,7 @@ class CompiledProgram(Shown):
         data_files: further files that a board needs, by name: data that the options place outside of the program.
         quantized: the quantized model, for comparison; ``quantized(*inputs)`` runs it in eager mode.
         seconds: wall time per step of the compilation.
-        borders: meaning of integer inputs and outputs, with ``quantize`` and ``dequantize``; None for floats.
+        integer_io: meaning of integer inputs and outputs, with ``quantize`` and ``dequantize``; None for floats.
         rows: the first samples of the calibration data in the program's dtypes: golden vectors of `deploy`.
         states: buffers that persist from one call to the next, with their initial values.
         method: name of the method; "" if the file has only one.
@@ -72,7 +72,7 @@ class CompiledProgram(Shown):
     quantized: torch.nn.Module = field(repr=False)
     seconds: dict[str, float] = field(default_factory=dict)
     data_files: dict[str, bytes] = field(default_factory=dict)
-    borders: IntegerBorders | None = None
+    integer_io: IntegerIO | None = None
     rows: tuple[tuple[torch.Tensor, ...], ...] = ()
     states: tuple[State, ...] = ()
     method: str = ""
@@ -82,6 +82,12 @@ class CompiledProgram(Shown):
     _kernels: Mapping[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
     _names: Names | None = field(default=None, repr=False)
     _host: dict[tuple[RunOptions, str], HostProgram] = field(default_factory=dict, repr=False)
+
+    @property
+    def borders(self) -> IntegerIO | None:
+        """The previous name of `integer_io`."""
+        warn_renamed("borders", "integer_io")
+        return self.integer_io
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in (*_OF_THIS_PROCESS, "_host")}
@@ -244,13 +250,13 @@ class CompiledProgram(Shown):
         from micronpu.deploy.deployment import Source
 
         check_type("vectors", vectors, Mapping, type(None), hint="an array of rows per input, by name")
-        borders = self.borders
+        integer_io = self.integer_io
         return Source(
             self.buffer,
             name,
             vectors=None if vectors is None else {n: np.asarray(a) for n, a in vectors.items()},
             rows=[tuple(t.detach().numpy() for t in row) for row in self.rows],
-            known=(borders.inputs, borders.outputs) if borders is not None else None,
+            known=(integer_io.inputs, integer_io.outputs) if integer_io is not None else None,
             run=self._runner(),
             data_files=self.data_files,
         )

@@ -18,7 +18,7 @@ from micronpu.compiler.clock import Clock
 from micronpu.compiler.precision import Allowed, chosen
 from micronpu.frontend.exported import export_for_training, exported, inputs_not_negative
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, LOOPS_ALLOWED, NOT_NEGATIVE, WRITTEN_OUT
-from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states
+from micronpu.frontend.integers import IntegerIO, integer_states, to_integer_io
 from micronpu.frontend.program import is_quantize
 from micronpu.frontend.states import State, states_of
 from micronpu.frontend.training import Train
@@ -46,7 +46,7 @@ class Quantized:
         examples: inputs for it.
         rows: the first samples of the user's data, in its dtypes.
         trial: the samples for the evaluation, in the float model's dtypes.
-        borders: meaning of integer inputs and outputs, or None.
+        integer_io: meaning of integer inputs and outputs, or None.
         sparsity: report on its sparse weights, or None.
         notes: notes about its weights.
         warnings: about the calibration data.
@@ -61,7 +61,7 @@ class Quantized:
     examples: tuple[torch.Tensor, ...]
     rows: tuple[tuple[torch.Tensor, ...], ...]
     trial: Trial
-    borders: IntegerBorders | None = None
+    integer_io: IntegerIO | None = None
     sparsity: SparsityReport | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[ReportWarning, ...] = ()
@@ -163,9 +163,9 @@ def quantized_module(
         made = replace(made, frontier=found.frontier, results=found.results, proposal=found.proposal)
     if (io := quantizer.settings.io) is None:
         return made
-    borders = integer_borders(module, as_bytes=io.as_bytes)
-    rows, examples = tuple(map(borders.quantize, rows)), borders.quantize(given.examples)
-    return replace(made, borders=borders, rows=rows, examples=examples)
+    integer_io = to_integer_io(module, as_bytes=io.as_bytes)
+    rows, examples = tuple(map(integer_io.quantize, rows)), integer_io.quantize(given.examples)
+    return replace(made, integer_io=integer_io, rows=rows, examples=examples)
 
 
 def _steps(quantizer: StaticQuantizer) -> int:

@@ -25,7 +25,7 @@ from micronpu.frontend.by_name import called_by_name, input_names, rows_in_order
 from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.exported import Exported, exported, graph_module, inputs_not_negative
 from micronpu.frontend.facts import LOOPS_ALLOWED, NOT_NEGATIVE
-from micronpu.frontend.integers import integer_borders, integer_states
+from micronpu.frontend.integers import integer_states, to_integer_io
 from micronpu.frontend.states import State, written
 from micronpu.frontend.work import multiply_accumulates
 from micronpu.passes.pipeline import Pipeline
@@ -276,12 +276,12 @@ def _quantized(
         digests = Digests(data=of_rows([[r for called, r in s if called == name] for s in sequences]))
         one = Quantized(module, own.examples, first, trials[name], warnings=warnings, digests=digests)
         if (io := quantizers[name].settings.io) is not None:
-            borders = integer_borders(module, as_bytes=io.as_bytes)
+            integer_io = to_integer_io(module, as_bytes=io.as_bytes)
             one = replace(
                 one,
-                borders=borders,
-                examples=borders.quantize(own.examples),
-                rows=tuple(map(borders.quantize, first)),
+                integer_io=integer_io,
+                examples=integer_io.quantize(own.examples),
+                rows=tuple(map(integer_io.quantize, first)),
             )
         made[name] = one
     return made

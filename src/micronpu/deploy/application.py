@@ -100,15 +100,15 @@ def programs_source(together: Together) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _borders(facts: Facts) -> str:
+def _io(facts: Facts) -> str:
     """Return C code with shapes and types of a method's inputs and outputs."""
     inputs: list[str] = []
-    for border in facts.inputs:
-        name, rank = f"{facts.upper}_{border.name.upper()}", max(len(border.tensor.shape), 1)
+    for io in facts.inputs:
+        name, rank = f"{facts.upper}_{io.name.upper()}", max(len(io.tensor.shape), 1)
         inputs += [
-            f"const int32_t {border.name}_sizes[{rank}] = {name}_SHAPE;",
-            f"const uint8_t {border.name}_order[{rank}] = {name}_DIM_ORDER;",
-            f"const int32_t {border.name}_strides[{rank}] = {name}_STRIDES;",
+            f"const int32_t {io.name}_sizes[{rank}] = {name}_SHAPE;",
+            f"const uint8_t {io.name}_order[{rank}] = {name}_DIM_ORDER;",
+            f"const int32_t {io.name}_strides[{rank}] = {name}_STRIDES;",
         ]
     rows = [
         f"    {{ScalarType::{scalar_type(b)}, {facts.upper}_{b.name.upper()}_RANK, {b.name}_sizes, {b.name}_order, "
@@ -209,10 +209,10 @@ def model_source(methods: Sequence[Facts], together: Together) -> str:
     """Return `NAME.cpp`: the C interface of a program and its methods to ExecuTorch's runtime."""
     facts = methods[0].whole
     planned, method, temporary = together.planned(facts), together.method(facts), together.temporary(facts)
-    borders, rows = [], []
+    tensors, rows = [], []
     for number, own in enumerate(methods):
         space = "" if own.is_whole else f"method_{number}::"
-        borders.append(_borders(own) if own.is_whole else f"namespace method_{number} {{\n{_borders(own)}}}\n")
+        tensors.append(_io(own) if own.is_whole else f"namespace method_{number} {{\n{_io(own)}}}\n")
         name = f"{own.upper}_METHOD"
         rows.append(
             f'    {{"{own.name}", {name}, {space}inputs, {own.upper}_INPUTS, {space}output_bytes, '
@@ -235,7 +235,7 @@ def model_source(methods: Sequence[Facts], together: Together) -> str:
         NPU="start, micronpu_npu_rest, micronpu_npu_why" if started else "nullptr, nullptr, nullptr",
         DATA_MAP="data_map" if facts.data else "nullptr",
         POOLS="".join(f"{_declared(array)};\n" for array in (*planned, method, temporary)),
-        BORDERS="\n".join(borders),
+        BORDERS="\n".join(tensors),
         METHODS="".join(rows),
         METHODS_COUNT=str(len(methods)),
         INVOKES="".join(_invoked(number, own) for number, own in enumerate(methods)),
@@ -294,7 +294,7 @@ def image_source(methods: Sequence[Facts], together: Together) -> str:
         ("temporary_pool", f"{temporary.size}u"),
         ("planned_count", f"{len(planned)}u"),
         ("planned", "{" + (", ".join(f"{array.size}u" for array in planned) or "0") + "}"),
-        ("border", f"0x{facts.border:08x}u"),
+        ("border", f"0x{facts.io_crc:08x}u"),
         ("kernel_count", f"{len(kernels)}u"),
         ("kernels", "kernels"),
     ]
@@ -317,11 +317,11 @@ def application(together: Together) -> str:
     room: list[str] = []
     rows = []
     for facts in programs:
-        for border in facts.outputs:
-            room.append(f"alignas(16) uint8_t {facts.name}_{border.name}[{facts.upper}_{border.name.upper()}_BYTES];")
-        places = ", ".join(f"{facts.name}_{border.name}" for border in facts.outputs)
+        for io in facts.outputs:
+            room.append(f"alignas(16) uint8_t {facts.name}_{io.name}[{facts.upper}_{io.name.upper()}_BYTES];")
+        places = ", ".join(f"{facts.name}_{io.name}" for io in facts.outputs)
         room.append(f"void* const {facts.name}_results[{facts.upper}_OUTPUTS] = {{{places}}};")
-        sizes = ", ".join(f"{facts.upper}_{border.name.upper()}_BYTES" for border in facts.outputs)
+        sizes = ", ".join(f"{facts.upper}_{io.name.upper()}_BYTES" for io in facts.outputs)
         kinds = ", ".join(f'"{kind_of(b.tensor.dtype, b.tensor.shape, b.tensor.dim_order)}"' for b in facts.outputs)
         room.append(f"const std::size_t {facts.name}_bytes[{facts.upper}_OUTPUTS] = {{{sizes}}};")
         room.append(f"const char* const {facts.name}_kinds[{facts.upper}_OUTPUTS] = {{{kinds}}};")

@@ -12,7 +12,7 @@ from typing import Any
 import flatbuffers
 
 from micronpu.deploy.vectors import Array, Vectors
-from micronpu.program.border import Border
+from micronpu.program.io import ProgramIO
 from micronpu.program.pte import ELEMENT_TYPES
 
 _IDENTIFIER = b"BP08"
@@ -22,14 +22,16 @@ _PROGRAM_ALIGNMENT, _DATA_ALIGNMENT = 32, 16
 _NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
 
 
-def bundle(program: bytes, method: str, inputs: Sequence[Border], outputs: Sequence[Border], vectors: Vectors) -> bytes:
+def bundle(
+    program: bytes, method: str, inputs: Sequence[ProgramIO], outputs: Sequence[ProgramIO], vectors: Vectors
+) -> bytes:
     """Return the bytes of the `.bpte`."""
     builder = flatbuffers.Builder(len(program) + 4096)
     cases = []
     for row, expected in zip(vectors.inputs, vectors.outputs, strict=True):
         sides = [
-            _tables(builder, [_value(builder, b, a) for b, a in zip(borders, arrays, strict=True)])
-            for borders, arrays in ((inputs, row), (outputs, expected))
+            _tables(builder, [_value(builder, b, a) for b, a in zip(tensors, arrays, strict=True)])
+            for tensors, arrays in ((inputs, row), (outputs, expected))
         ]
         cases.append(_table(builder, sides))
     tests = _tables(builder, cases)
@@ -44,16 +46,16 @@ def bundle(program: bytes, method: str, inputs: Sequence[Border], outputs: Seque
     return bytes(builder.Output())
 
 
-def _value(builder: Any, border: Border, array: Array) -> int:
-    order = _bytes(builder, bytes(border.tensor.dim_order), 1)
-    data = _bytes(builder, border.flat(array).tobytes(), _DATA_ALIGNMENT)
-    shape = border.tensor.shape
+def _value(builder: Any, io: ProgramIO, array: Array) -> int:
+    order = _bytes(builder, bytes(io.tensor.dim_order), 1)
+    data = _bytes(builder, io.flat(array).tobytes(), _DATA_ALIGNMENT)
+    shape = io.tensor.shape
     builder.StartVector(4, len(shape), 4)
     for size in reversed(shape):
         builder.PrependInt32(size)
     sizes = builder.EndVector()
     builder.StartObject(4)
-    builder.PrependInt8Slot(0, _NUMBERS[border.tensor.dtype], 0)
+    builder.PrependInt8Slot(0, _NUMBERS[io.tensor.dtype], 0)
     builder.PrependUOffsetTRelativeSlot(1, sizes, 0)
     builder.PrependUOffsetTRelativeSlot(2, data, 0)
     builder.PrependUOffsetTRelativeSlot(3, order, 0)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from micronpu.deploy.vectors import Array, Vectors
-from micronpu.program.border import Border
+from micronpu.program.io import ProgramIO
 from micronpu.program.plan import Plan
 from micronpu.program.states import StoredState
 from micronpu.targets.board import Board
@@ -76,7 +76,7 @@ class Limit:
 class Facts:
     """Facts about a method for the files of the folder; most programs have only one.
 
-    Methods of one program share `file`, `program`, `pools`, `board`, `states`, `border` and `data`, which belong to the
+    Methods of one program share `file`, `program`, `pools`, `board`, `states`, `io_crc` and `data`, which belong to the
     whole program.
 
     Attributes:
@@ -88,7 +88,7 @@ class Facts:
         sha256: of it, as text.
         versions: tool to version.
         states: values that persist in the planned memories from call to call.
-        border: CRC-32 of the description of inputs and outputs, by which images are compared.
+        io_crc: CRC-32 of the description of inputs and outputs, by which images are compared.
         data: files from which the program reads data, by name.
         limits: of integers that select rows.
     """
@@ -103,11 +103,11 @@ class Facts:
     plan: Plan
     pools: Pools
     board: Board
-    inputs: tuple[Border, ...]
-    outputs: tuple[Border, ...]
+    inputs: tuple[ProgramIO, ...]
+    outputs: tuple[ProgramIO, ...]
     vectors: Vectors | None
     states: tuple[StoredState, ...] = ()
-    border: int = 0
+    io_crc: int = 0
     data: tuple[tuple[str, bytes], ...] = ()
     limits: tuple[Limit, ...] = ()
 
@@ -202,7 +202,7 @@ def headers(methods: Sequence[Facts]) -> dict[str, str]:
     operators = {operator for facts in methods for operator in facts.plan.operators}
     define = _program_constants(whole, len(operators), is_one=is_one)
     define += [*_method_constants(whole), *_data_constants(whole)] if is_one else _data_constants(whole)
-    define += _borders_constants(whole) if is_one else []
+    define += _io_constants(whole) if is_one else []
     define += _states_constants(whole)
     includes = [
         '#include "micronpu.h"',
@@ -221,7 +221,7 @@ def headers(methods: Sequence[Facts]) -> dict[str, str]:
     for facts in methods if not is_one else ():
         define = [
             *_method_constants(facts),
-            *(c for b in (*facts.inputs, *facts.outputs) for c in _border_constants(b)),
+            *(c for b in (*facts.inputs, *facts.outputs) for c in _constants_of(b)),
         ]
         body = [*_invoke(facts), *_conversions(facts)]
         found[f"{facts.name}.h"] = _header(facts, [f'#include "{facts.file}.h"', ""], define, body)
@@ -291,8 +291,8 @@ def _program_constants(facts: Facts, kernels: int, *, is_one: bool) -> list[_Def
 
 
 def _conversions(facts: Facts) -> list[str]:
-    lines = [line for border in facts.inputs for line in _conversion(facts, border, quantizes=True)]
-    return lines + [line for border in facts.outputs for line in _conversion(facts, border, quantizes=False)]
+    lines = [line for io in facts.inputs for line in _conversion(facts, io, quantizes=True)]
+    return lines + [line for io in facts.outputs for line in _conversion(facts, io, quantizes=False)]
 
 
 def _calls(facts: Facts, methods: Sequence[Facts]) -> list[str]:
@@ -372,40 +372,40 @@ def _reset(facts: Facts) -> list[str]:
     return [*lines, "}"]
 
 
-def _borders_constants(facts: Facts) -> list[_Define]:
-    return [constant for border in (*facts.inputs, *facts.outputs) for constant in _border_constants(border)]
+def _io_constants(facts: Facts) -> list[_Define]:
+    return [constant for io in (*facts.inputs, *facts.outputs) for constant in _constants_of(io)]
 
 
-def _border_constants(border: Border) -> list[_Define]:
-    tensor, name = border.tensor, border.name.upper()
+def _constants_of(io: ProgramIO) -> list[_Define]:
+    tensor, name = io.tensor, io.name.upper()
     shape = " x ".join(map(str, tensor.shape)) or "one element"
-    words = f"{border.name.replace('_', ' ').capitalize()}: {tensor.dtype}, {shape}, {border.layout}."
-    if border.is_integer and border.scale is None:
+    words = f"{io.name.replace('_', ' ').capitalize()}: {tensor.dtype}, {shape}, {io.layout}."
+    if io.is_integer and io.scale is None:
         words += " The program does not record its qparams."
     found: list[_Define] = [
         words,
-        (f"{name}_TYPE", c_type(border)),
+        (f"{name}_TYPE", c_type(io)),
         (f"{name}_RANK", str(len(tensor.shape))),
         (f"{name}_SHAPE", _braces(tensor.shape)),
         (f"{name}_DIM_ORDER", _braces(tensor.dim_order)),
         (f"{name}_STRIDES", _braces(tensor.strides)),
-        (f"{name}_ELEMENTS", str(border.elements)),
-        (f"{name}_BYTES", str(border.bytes)),
-        (f"{name}_CHANNELS_LAST", str(int(border.layout == "channels last"))),
+        (f"{name}_ELEMENTS", str(io.elements)),
+        (f"{name}_BYTES", str(io.bytes)),
+        (f"{name}_CHANNELS_LAST", str(int(io.layout == "channels last"))),
     ]
-    if border.scale is not None:
-        found += [(f"{name}_SCALE", _float(border.scale)), (f"{name}_ZERO_POINT", f"({border.zero_point})")]
+    if io.scale is not None:
+        found += [(f"{name}_SCALE", _float(io.scale)), (f"{name}_ZERO_POINT", f"({io.zero_point})")]
     return found
 
 
-def c_type(border: Border) -> str:
+def c_type(io: ProgramIO) -> str:
     """Return the C type of an element."""
-    return _C_TYPES[border.tensor.dtype][0]
+    return _C_TYPES[io.tensor.dtype][0]
 
 
-def is_known(border: Border) -> bool:
+def is_known(io: ProgramIO) -> bool:
     """Return True if there is a C type for the elements."""
-    return border.tensor.dtype in _C_TYPES
+    return io.tensor.dtype in _C_TYPES
 
 
 def _braces(numbers: Sequence[int]) -> str:
@@ -418,26 +418,25 @@ def _float(value: float) -> str:
     return f"{text}f"
 
 
-def _conversion(facts: Facts, border: Border, *, quantizes: bool) -> list[str]:
+def _conversion(facts: Facts, io: ProgramIO, *, quantizes: bool) -> list[str]:
     """Return an inline function for conversion between a float and the integer of an input or output."""
-    if border.scale is None:
+    if io.scale is None:
         return []
-    limits, kind = np.iinfo(border.tensor.dtype), c_type(border)
-    zero, scale = f"{facts.upper}_{border.name.upper()}_ZERO_POINT", f"{facts.upper}_{border.name.upper()}_SCALE"
+    limits, kind = np.iinfo(io.tensor.dtype), c_type(io)
+    zero, scale = f"{facts.upper}_{io.name.upper()}_ZERO_POINT", f"{facts.upper}_{io.name.upper()}_SCALE"
     if not quantizes:
         return [
             "",
-            f"/* Dequantizes an element of {border.name.replace('_', ' ')}. */",
-            f"static inline float {facts.name}_dequantize_{border.name}({kind} value) {{",
+            f"/* Dequantizes an element of {io.name.replace('_', ' ')}. */",
+            f"static inline float {facts.name}_dequantize_{io.name}({kind} value) {{",
             f"  return (float)((int32_t)value - {zero}) * {scale};",
             "}",
         ]
     return [
         "",
-        f"/* The integer of {border.name.replace('_', ' ')} for a number: nearest, ties to even, kept "
-        "inside of its range;",
+        f"/* The integer of {io.name.replace('_', ' ')} for a number: nearest, ties to even, kept inside of its range;",
         " * what is no number becomes the lowest. */",
-        f"static inline {kind} {facts.name}_quantize_{border.name}(float value) {{",
+        f"static inline {kind} {facts.name}_quantize_{io.name}(float value) {{",
         f"  const float steps = __builtin_rintf(value / {scale}) + (float){zero};",
         f"  if (!(steps > {limits.min}.0f)) {{",
         f"    return {limits.min};",
@@ -456,26 +455,26 @@ def vectors_source(facts: Facts, vectors: Vectors) -> str:
     """Return `model_vectors.c`."""
     arrays: list[str] = []
     sides = []
-    for borders, rows in ((facts.inputs, vectors.inputs), (facts.outputs, vectors.outputs)):
+    for tensors, rows in ((facts.inputs, vectors.inputs), (facts.outputs, vectors.outputs)):
         ports = []
-        for number, border in enumerate(borders):
+        for number, io in enumerate(tensors):
             names = []
             for vector, row in enumerate(rows):
-                names.append(f"{border.name}_{vector}")
-                arrays += _array(names[-1], border, row[number])
-            element = _C_TYPES[border.tensor.dtype][1]
-            tolerance = FLOAT_TOLERANCE if element == "ELEMENT_FLOAT" and border.qparams is None else 0.0
-            ports.append(f"    {{{{{', '.join(names)}}}, {border.elements}, {element}, {_float(tolerance)}}},\n")
+                names.append(f"{io.name}_{vector}")
+                arrays += _array(names[-1], io, row[number])
+            element = _C_TYPES[io.tensor.dtype][1]
+            tolerance = FLOAT_TOLERANCE if element == "ELEMENT_FLOAT" and io.qparams is None else 0.0
+            ports.append(f"    {{{{{', '.join(names)}}}, {io.elements}, {element}, {_float(tolerance)}}},\n")
         sides.append("".join(ports))
     return filled("vectors.c", facts, ARRAYS="\n".join(arrays), INPUTS=sides[0], OUTPUTS=sides[1])
 
 
-def _array(name: str, border: Border, array: Array) -> list[str]:
-    flat = border.flat(array)
+def _array(name: str, io: ProgramIO, array: Array) -> list[str]:
+    flat = io.flat(array)
     # Aligned, because an NPU's driver may read inputs in place.
     return [
-        f"static const {c_type(border)} {name}[{max(len(flat), 1)}] __attribute__((aligned(16))) = {{",
-        *_numbers(flat, border.tensor.dtype),
+        f"static const {c_type(io)} {name}[{max(len(flat), 1)}] __attribute__((aligned(16))) = {{",
+        *_numbers(flat, io.tensor.dtype),
         "};",
         "",
     ]
@@ -502,9 +501,9 @@ def _exact(value: float) -> str:
     return '__builtin_nanf("")' if np.isnan(value) else f"{'-' if value < 0 else ''}__builtin_inff()"
 
 
-def scalar_type(border: Border) -> str:
+def scalar_type(io: ProgramIO) -> str:
     """Return ExecuTorch's name of an element type."""
-    return _SCALARS[border.tensor.dtype]
+    return _SCALARS[io.tensor.dtype]
 
 
 _SCALARS = {

@@ -31,7 +31,7 @@ from micronpu.deploy.bundled import bundle
 from micronpu.deploy.csource import Facts, Limit
 from micronpu.deploy.emulated import board_files
 from micronpu.deploy.folder import check_target, write_folder
-from micronpu.deploy.image import border_crc
+from micronpu.deploy.image import crc_of_io
 from micronpu.deploy.linux import linux_files
 from micronpu.deploy.opened import opened
 from micronpu.deploy.readme import readme
@@ -46,9 +46,9 @@ from micronpu.deploy.together import (
 )
 from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
 from micronpu.program.arenas import HOT, divided
-from micronpu.program.border import Border, Meaning, borders_of, counts_of, ranges_of
 from micronpu.program.data import files_of_delegates, taken
 from micronpu.program.digest import Digest, seal, state_of, unsealed
+from micronpu.program.io import Meaning, ProgramIO, counts_of, io_of, ranges_of
 from micronpu.program.plan import ELEMENT_BYTES, Plan, read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.program.states import states_of
@@ -279,14 +279,14 @@ def _facts(
         outputs=(),
         vectors=None,
         states=tuple(states.values()),
-        border=border_crc(plans, summary.named_data),
+        io_crc=crc_of_io(plans, summary.named_data),
         data=tuple({k: v for plan in plans for k, v in taken(plan, source.data_files or {})[0].items()}.items()),
     )
     methods, called = [], {}
     for plan in plans:
         own = source.of(plan.name) if several else source
         name = f"{source.name}_{plan.name}" if several else source.name
-        facts = _of_method(whole, own, plan, borders_of(plan, summary.named_data, own.known), name, notes)
+        facts = _of_method(whole, own, plan, io_of(plan, summary.named_data, own.known), name, notes)
         methods.append(replace(facts, limits=_limits(facts, summary.named_data)))
         found, said = _called(plan)
         called.update({kernel.operator: kernel for kernel in found})
@@ -298,14 +298,14 @@ def _of_method(
     whole: Facts,
     source: Source,
     plan: Plan,
-    borders: tuple[tuple[Border, ...], tuple[Border, ...]],
+    tensors: tuple[tuple[ProgramIO, ...], tuple[ProgramIO, ...]],
     name: str,
     notes: list[str],
 ) -> Facts:
     """Return the facts about a method."""
-    inputs, outputs = borders
-    for border in (*inputs, *outputs):
-        _check(border)
+    inputs, outputs = tensors
+    for io in (*inputs, *outputs):
+        _check(io)
     if not inputs or not outputs:
         raise ModelError(
             f"{source.source} has no {'outputs' if inputs else 'inputs'}.", hint="a program that computes something"
@@ -319,8 +319,8 @@ def _limits(facts: Facts, named_data: dict[str, bytes]) -> tuple[Limit, ...]:
     """Return the limits of integers that select rows."""
     found = []
     for number, below in ranges_of(named_data, facts.plan.name).items():
-        if 0 <= number < len(facts.inputs) and (border := facts.inputs[number]).tensor.dtype in _POSITIONS:
-            found.append(Limit(number, border.elements, border.tensor.dtype, below))
+        if 0 <= number < len(facts.inputs) and (io := facts.inputs[number]).tensor.dtype in _POSITIONS:
+            found.append(Limit(number, io.elements, io.tensor.dtype, below))
     states = states_of(facts.plan, named_data)
     for number, size, _, _ in counts_of(named_data, facts.plan.name):
         if size is not None and 0 <= number < len(states) and (state := states[number]).dtype in _POSITIONS:
@@ -422,10 +422,10 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _check(border: Border) -> None:
-    if not csource.is_known(border):
+def _check(io: ProgramIO) -> None:
+    if not csource.is_known(io):
         raise UnsupportedError(
-            f"The {border.name.replace('_', ' ')} of the program is {border.tensor.dtype}, which C has no type for.",
+            f"The {io.name.replace('_', ' ')} of the program is {io.tensor.dtype}, which C has no type for.",
             hint="float32 inputs and outputs, or io='int8'",
         )
 
@@ -443,7 +443,7 @@ def _called(plan: Plan) -> tuple[tuple[kernels.Kernel, ...], list[str]]:
 
 
 def _vectors(
-    source: Source, method: str, inputs: tuple[Border, ...], outputs: tuple[Border, ...]
+    source: Source, method: str, inputs: tuple[ProgramIO, ...], outputs: tuple[ProgramIO, ...]
 ) -> tuple[Vectors | None, str]:
     """Return the golden vectors of a method, starting with the initial states; or the reason why there are none."""
     run = source.run or _host(source.program, method)

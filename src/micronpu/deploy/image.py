@@ -30,8 +30,8 @@ from importlib import metadata
 from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.deploy.kernels import kernels_of
 from micronpu.deploy.opened import opened
-from micronpu.program.border import borders_of
 from micronpu.program.digest import unsealed
+from micronpu.program.io import io_of
 from micronpu.program.plan import Plan
 from micronpu.program.strip import strip
 from micronpu.targets.board import Board, whole_board
@@ -63,11 +63,11 @@ class Image:
     signed: bool
 
 
-def border_crc(plans: Sequence[Plan], named_data: dict[str, bytes]) -> int:
+def crc_of_io(plans: Sequence[Plan], named_data: dict[str, bytes]) -> int:
     """Return a CRC-32 of the description of all inputs and outputs: type, shape, order of axes, qparams."""
     said = ""
     for plan in plans:
-        inputs, outputs = borders_of(plan, named_data, None)
+        inputs, outputs = io_of(plan, named_data, None)
         told = [
             (b.name, b.tensor.dtype, tuple(b.tensor.shape), tuple(b.tensor.dim_order), b.scale, b.zero_point)
             for b in (*inputs, *outputs)
@@ -123,7 +123,7 @@ def make_image(
             hint="one planned memory, as `micronpu compile` makes it",
         )
     stripped = strip(unsealed(program), name=source)
-    head = _head(stripped, version, board, pools, kernels, border_crc(plans, summary.named_data), sign)
+    head = _head(stripped, version, board, pools, kernels, crc_of_io(plans, summary.named_data), sign)
     return Image(head + stripped, len(stripped), board, pools, kernels, sign is not None)
 
 
@@ -133,7 +133,7 @@ def _head(
     board: Board,
     pools: Pools,
     kernels: Sequence[str],
-    border: int,
+    io_crc: int,
     sign: Callable[[bytes], bytes] | None,
 ) -> bytes:
     """Return the bytes before the program."""
@@ -156,7 +156,7 @@ def _head(
         pools.temporary,
         len(pools.planned),
         *planned,
-        border,
+        io_crc,
         len(kernels),
     )
     struct.pack_into(f"<{len(kernels)}I", head, KERNELS_AT, *(zlib.crc32(name.encode()) for name in kernels))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from micronpu.deploy.bundled import bundle
 from micronpu.deploy.csource import Facts
-from micronpu.deploy.readme import borders, lead
+from micronpu.deploy.readme import io_table, lead
 from micronpu.deploy.together import Together
 from micronpu.program.digest import seal
 
@@ -40,9 +40,9 @@ def linux_files(together: Together, missing: Sequence[str]) -> dict[str, bytes]:
         found[f"{facts.name}.bpte"] = bundle(facts.program, facts.plan.name, facts.inputs, facts.outputs, facts.vectors)
         for number in range(_checked(facts, together)):
             inputs, outputs = facts.vectors.inputs[number], facts.vectors.outputs[number]
-            for kind, borders_, arrays in (("input", facts.inputs, inputs), ("output", facts.outputs, outputs)):
-                for index, (border, array) in enumerate(zip(borders_, arrays, strict=True)):
-                    found[f"vectors/{facts.name}/{number}/{kind}-{index}.bin"] = border.flat(array).tobytes()
+            for kind, side, arrays in (("input", facts.inputs, inputs), ("output", facts.outputs, outputs)):
+                for index, (io, array) in enumerate(zip(side, arrays, strict=True)):
+                    found[f"vectors/{facts.name}/{number}/{kind}-{index}.bin"] = io.flat(array).tobytes()
     if any(facts.vectors is not None for facts in together.programs):
         found[CHECK] = _check(together).encode()
     found[TOOLCHAIN] = _toolchain(together).encode()
@@ -140,7 +140,7 @@ def _readme(together: Together, files: Sequence[str], missing: Sequence[str]) ->
         "## Inputs and outputs",
     ]
     for facts in programs:
-        parts += [*([f"### {facts.name}"] if len(programs) > 1 else []), borders(facts, in_c=False)]
+        parts += [*([f"### {facts.name}"] if len(programs) > 1 else []), io_table(facts, in_c=False)]
     parts += [
         "## Build the runner",
         f"The {board.core} runs Linux: there is no firmware to link, and none of the C sources that `micronpu deploy` "

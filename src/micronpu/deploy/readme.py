@@ -11,7 +11,7 @@ from micronpu.chips.machines import machine_of
 from micronpu.deploy.csource import Facts, c_type
 from micronpu.deploy.integration import RUN, board_options, executorch_lines, runner_commands, runtime_sources
 from micronpu.deploy.together import LINE, SHARED, Together
-from micronpu.program.border import Border
+from micronpu.program.io import ProgramIO
 
 _CODE = "38 to 51 kB of code in the programs that were measured, without ExecuTorch's log lines"
 
@@ -29,7 +29,7 @@ def readme(together: Together, files: list[str], data_files: list[str]) -> str:
         "## Inputs and outputs",
     ]
     for facts in programs:
-        parts += [*([f"### {facts.name}"] if len(programs) > 1 else []), borders(facts)]
+        parts += [*([f"### {facts.name}"] if len(programs) > 1 else []), io_table(facts)]
     parts += [
         "## Call it",
         _calls(together),
@@ -108,11 +108,11 @@ def _calls(together: Together) -> str:
     facts = together.programs[0]
     name, upper = facts.name, facts.upper
     lines = ["```c", f'#include "{name}.h"', ""]
-    for border, kind in (*((b, "in") for b in facts.inputs), *((b, "out") for b in facts.outputs)):
-        elements = f"{upper}_{border.name.upper()}_ELEMENTS"
-        lines.append(f"static {c_type(border)} {border.name}[{elements}]; /* {kind} */")
-    given = ", ".join(border.name for border in facts.inputs)
-    taken = ", ".join(border.name for border in facts.outputs)
+    for io, kind in (*((b, "in") for b in facts.inputs), *((b, "out") for b in facts.outputs)):
+        elements = f"{upper}_{io.name.upper()}_ELEMENTS"
+        lines.append(f"static {c_type(io)} {io.name}[{elements}]; /* {kind} */")
+    given = ", ".join(io.name for io in facts.inputs)
+    taken = ", ".join(io.name for io in facts.outputs)
     lines += [
         "",
         f"const void *const inputs[] = {{{given}}};",
@@ -150,16 +150,16 @@ def _several(methods: Sequence[Facts]) -> list[str]:
     return [f"{text}.", ""]
 
 
-def borders(facts: Facts, *, in_c: bool = True) -> str:
+def io_table(facts: Facts, *, in_c: bool = True) -> str:
     """Return tables of a program's inputs, outputs and states.
 
     Args:
         in_c: the folder has C functions.
     """
     lines = ["| | type | shape | layout | means |", "|---|---|---|---|---|"]
-    for border in (*facts.inputs, *facts.outputs):
-        shape = " x ".join(map(str, border.tensor.shape)) or "one element"
-        lines.append(f"| {border.name} | {border.tensor.dtype} | {shape} | {border.layout} | {_meaning(border)} |")
+    for io in (*facts.inputs, *facts.outputs):
+        shape = " x ".join(map(str, io.tensor.shape)) or "one element"
+        lines.append(f"| {io.name} | {io.tensor.dtype} | {shape} | {io.layout} | {_meaning(io)} |")
     if facts.states:
         lines += ["", "| state | type | shape | bytes | means |", "|---|---|---|---:|---|"]
         for state in facts.states:
@@ -176,13 +176,13 @@ def borders(facts: Facts, *, in_c: bool = True) -> str:
     return "\n".join(lines)
 
 
-def _meaning(border: Border) -> str:
-    if border.scale is not None:
-        return f"{border.scale:.9g} * (q - {border.zero_point})"
-    if border.is_integer:
+def _meaning(io: ProgramIO) -> str:
+    if io.scale is not None:
+        return f"{io.scale:.9g} * (q - {io.zero_point})"
+    if io.is_integer:
         return "not recorded in the program"
-    if border.qparams is not None:
-        return f"the number itself; inside, steps of {border.qparams[0]:.6g}"
+    if io.qparams is not None:
+        return f"the number itself; inside, steps of {io.qparams[0]:.6g}"
     return "the number itself"
 
 

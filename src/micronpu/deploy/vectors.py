@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from micronpu.base.arguments import check_text
 from micronpu.base.errors import ModelError
-from micronpu.program.border import Border
 from micronpu.program.data import VECTORS
+from micronpu.program.io import ProgramIO
 
 Array: TypeAlias = npt.NDArray[Any]
 Run: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
@@ -36,7 +36,7 @@ class Vectors:
 
 
 def from_arrays(
-    arrays: Mapping[str, Array], inputs: Sequence[Border], outputs: Sequence[Border], run: Run, source: str
+    arrays: Mapping[str, Array], inputs: Sequence[ProgramIO], outputs: Sequence[ProgramIO], run: Run, source: str
 ) -> Vectors:
     """Return vectors from a user's arrays: one per input in order, with a row per vector; ``output_0`` and so on may
     follow.
@@ -76,17 +76,16 @@ def from_arrays(
     return Vectors(rows, results, source)
 
 
-def _rows(array: Array, border: Border, what: str) -> list[Array]:
+def _rows(array: Array, io: ProgramIO, what: str) -> list[Array]:
     """Return the rows of an array, each with the shape and type of an input or output."""
-    shape, dtype = border.tensor.shape, np.dtype(border.tensor.dtype)
-    if array.dtype.kind == "f" and dtype.kind in "iu" and border.scale is not None:
-        array = border.quantize(array)
+    shape, dtype = io.tensor.shape, np.dtype(io.tensor.dtype)
+    if array.dtype.kind == "f" and dtype.kind in "iu" and io.scale is not None:
+        array = io.quantize(array)
     if array.dtype.kind == "f" and dtype.kind == "f":
         array = array.astype(dtype)
     if array.dtype != dtype:
         raise ModelError(
-            f"The elements of {what} are {array.dtype}, but the {border.name.replace('_', ' ')} of the program is "
-            f"{dtype}.",
+            f"The elements of {what} are {array.dtype}, but the {io.name.replace('_', ' ')} of the program is {dtype}.",
             hint=f"array.astype(numpy.{dtype})",
         )
     # A row per vector: [N, 1, ...] is split into N of [1, ...], and [N, *shape] into N of shape.
@@ -97,13 +96,13 @@ def _rows(array: Array, border: Border, what: str) -> list[Array]:
     if array.shape == shape:
         return [array]
     raise ModelError(
-        f"The shape of {what} is {list(array.shape)}, but the {border.name.replace('_', ' ')} of the program is "
+        f"The shape of {what} is {list(array.shape)}, but the {io.name.replace('_', ' ')} of the program is "
         f"{list(shape)}.",
         hint=f"an array of shape [N, {', '.join(map(str, shape[1:] if shape and shape[0] == 1 else shape))}]",
     )
 
 
-def from_rows(rows: Sequence[Sequence[Array]], inputs: Sequence[Border], run: Run, source: str) -> Vectors:
+def from_rows(rows: Sequence[Sequence[Array]], inputs: Sequence[ProgramIO], run: Run, source: str) -> Vectors:
     """Return vectors from the first few inputs of the program."""
     taken = tuple(
         tuple(_rows(np.asarray(a), b, source)[0] for a, b in zip(row, inputs, strict=True)) for row in rows[:VECTORS]
@@ -111,32 +110,30 @@ def from_rows(rows: Sequence[Sequence[Array]], inputs: Sequence[Border], run: Ru
     return Vectors(taken, tuple(tuple(run(row)) for row in taken), source)
 
 
-def made_up(inputs: Sequence[Border], run: Run) -> Vectors:
+def made_up(inputs: Sequence[ProgramIO], run: Run) -> Vectors:
     """Return vectors that cover the range of each input, the same on every machine, for a program without data.
 
     Indices and booleans are zeros, since other values may be out of range.
     """
-    rows = tuple(
-        tuple(_made(border, vector, number) for number, border in enumerate(inputs)) for vector in range(VECTORS)
-    )
+    rows = tuple(tuple(_made(io, vector, number) for number, io in enumerate(inputs)) for vector in range(VECTORS))
     return Vectors(rows, tuple(tuple(run(row)) for row in rows), "pseudo-random numbers over the range of each input")
 
 
-def _made(border: Border, vector: int, number: int) -> Array:
+def _made(io: ProgramIO, vector: int, number: int) -> Array:
     # A full-period linear congruential generator (Numerical Recipes), whose upper bits are used.
     seed = 1 + vector + 97 * number
-    state, words = seed & 0xFFFFFFFF, np.empty(border.elements, np.uint32)
-    for i in range(border.elements):
+    state, words = seed & 0xFFFFFFFF, np.empty(io.elements, np.uint32)
+    for i in range(io.elements):
         state = (1664525 * state + 1013904223) & 0xFFFFFFFF
         words[i] = state >> 8
     part = words.astype(np.float64) / (1 << 24)
-    dtype = np.dtype(border.tensor.dtype)
-    if border.is_integer:
+    dtype = np.dtype(io.tensor.dtype)
+    if io.is_integer:
         limits = np.iinfo(dtype)
         values = np.floor(limits.min + part * (int(limits.max) - int(limits.min) + 1))
     elif dtype.kind == "f":
-        scale, zero, low, high = border.qparams or (1 / 128, 0, -128, 127)
+        scale, zero, low, high = io.qparams or (1 / 128, 0, -128, 127)
         values = scale * (low - zero + part * (high - low))
     else:
-        values = np.zeros(border.elements)
-    return np.asarray(values, dtype).reshape(border.tensor.shape)
+        values = np.zeros(io.elements)
+    return np.asarray(values, dtype).reshape(io.tensor.shape)

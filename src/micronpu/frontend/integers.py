@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from micronpu.base.arguments import warn_renamed
 from micronpu.base.errors import ModelError
 from micronpu.frontend.program import (
     BYTE_SHIFT,
@@ -30,7 +32,7 @@ _HINT = "`set_io` of the quantizer, before `prepare_pt2e`, and float32 inputs"
 
 
 @dataclass(frozen=True)
-class IntegerBorder:
+class IntegerTensor:
     """Meaning of the integers of an input or output: ``real = scale * (integer - zero_point)``.
 
     Attributes:
@@ -58,11 +60,11 @@ class IntegerBorder:
 
 
 @dataclass(frozen=True)
-class IntegerBorders:
+class IntegerIO:
     """All inputs and outputs of a program, in order; None for an output that is no float and remains unchanged."""
 
-    inputs: tuple[IntegerBorder, ...]
-    outputs: tuple[IntegerBorder | None, ...]
+    inputs: tuple[IntegerTensor, ...]
+    outputs: tuple[IntegerTensor | None, ...]
 
     def quantize(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Quantize inputs of the float program for this program."""
@@ -73,7 +75,7 @@ class IntegerBorders:
         return tuple(v if b is None else b.dequantize(v) for b, v in zip(self.outputs, outputs, strict=True))
 
 
-def integer_borders(module: GraphModule, *, as_bytes: bool | Sequence[bool] = False) -> IntegerBorders:
+def to_integer_io(module: GraphModule, *, as_bytes: bool | Sequence[bool] = False) -> IntegerIO:
     """Convert inputs and outputs of a converted program to integers, in place.
 
         x float -> quantize -> x8 -> dequantize -> .. -> quantize -> y8 -> dequantize -> y float
@@ -85,7 +87,7 @@ def integer_borders(module: GraphModule, *, as_bytes: bool | Sequence[bool] = Fa
             each in order.
 
     Returns:
-        Meaning of the integers.  Export the module with ``borders.quantize(example_inputs)``.
+        Meaning of the integers.  Export the module with ``tensors.quantize(example_inputs)``.
 
     Raises:
         ModelError: an input or output is not quantized, such as an int64 input.  The module is then unchanged.
@@ -97,13 +99,13 @@ def integer_borders(module: GraphModule, *, as_bytes: bool | Sequence[bool] = Fa
     inputs = [(node, _input_edge(view, node)) for node in view.inputs if node.name not in names]
     results = _results(output)[: -len(states) or None]
     outputs = [(node, _output_edge(view, node)) for node in results]
-    meaning = IntegerBorders(
-        tuple(_border(node.name, edge) for node, edge in inputs),
-        tuple(None if edge is None else _border(f"output_{i}", edge) for i, (_, edge) in enumerate(outputs)),
+    meaning = IntegerIO(
+        tuple(_integer_tensor(node.name, edge) for node, edge in inputs),
+        tuple(None if edge is None else _integer_tensor(f"output_{i}", edge) for i, (_, edge) in enumerate(outputs)),
     )
-    borders = (*meaning.inputs, *meaning.outputs)
-    shifted = [as_bytes] * len(borders) if isinstance(as_bytes, bool) else list(as_bytes)
-    _check_bytes([border for border, shift in zip(borders, shifted, strict=True) if shift])
+    tensors = (*meaning.inputs, *meaning.outputs)
+    shifted = [as_bytes] * len(tensors) if isinstance(as_bytes, bool) else list(as_bytes)
+    _check_bytes([tensor for tensor, shift in zip(tensors, shifted, strict=True) if shift])
     for node, edge in inputs:
         node.meta["val"] = value_of(node).to(_TORCH[edge.dtype])
         node.meta.pop("tensor_meta", None)
@@ -116,25 +118,23 @@ def integer_borders(module: GraphModule, *, as_bytes: bool | Sequence[bool] = Fa
         if not node.users:
             module.graph.erase_node(node)
     if any(shifted):
-        meaning = _shift_borders(module.graph, [node for node, _ in inputs], meaning, shifted)
+        meaning = _shift_io(module.graph, [node for node, _ in inputs], meaning, shifted)
     module.graph.lint()
     module.recompile()
     return meaning
 
 
-def _check_bytes(borders: Sequence[IntegerBorder | None]) -> None:
-    for border in borders:
-        if border is not None and border.dtype != DType.INT8.value:
+def _check_bytes(tensors: Sequence[IntegerTensor | None]) -> None:
+    for tensor in tensors:
+        if tensor is not None and tensor.dtype != DType.INT8.value:
             raise ModelError(
-                f"`{border.name}` is {border.dtype} with zero point {border.zero_point}, which "
+                f"`{tensor.name}` is {tensor.dtype} with zero point {tensor.zero_point}, which "
                 'cannot be uint8: `io="uint8"` is for int8 inputs and outputs.',
                 hint='int8 activations where the value is read or made, or io="int16"',
             )
 
 
-def _shift_borders(
-    graph: Graph, inputs: Sequence[Node], meaning: IntegerBorders, shifted: Sequence[bool]
-) -> IntegerBorders:
+def _shift_io(graph: Graph, inputs: Sequence[Node], meaning: IntegerIO, shifted: Sequence[bool]) -> IntegerIO:
     """Convert int8 inputs and outputs to uint8, in place.
 
         x8 -> .. -> y8        xu8 -> dequantize -> quantize -> x8 -> .. -> y8 -> dequantize -> quantize -> yu8
@@ -142,13 +142,13 @@ def _shift_borders(
     Both have the same scale, so that the pair is a shift by 128, as an NPU or `shift_bytes` computes it.
     """
     count = len(inputs)
-    for node, border, shift in zip(inputs, meaning.inputs, shifted[:count], strict=True):
+    for node, tensor, shift in zip(inputs, meaning.inputs, shifted[:count], strict=True):
         if not shift:
             continue
         readers = list(node.users)
         node.meta["val"] = value_of(node).to(torch.uint8)
         with graph.inserting_after(node):
-            made = _requantized(graph, node, border, (BYTE_SHIFT, 0))
+            made = _requantized(graph, node, tensor, (BYTE_SHIFT, 0))
         for reader in readers:
             reader.replace_input_with(node, made)
     output = graph.output_node()
@@ -157,18 +157,18 @@ def _shift_borders(
     wanted = zip(own, meaning.outputs, shifted[count:], strict=True)
     known = {n: b for n, b, shift in wanted if b is not None and shift}
     with graph.inserting_before(output):
-        made_bytes = {node: _requantized(graph, node, border, (0, BYTE_SHIFT)) for node, border in known.items()}
+        made_bytes = {node: _requantized(graph, node, tensor, (0, BYTE_SHIFT)) for node, tensor in known.items()}
     output.args = ((*(made_bytes.get(n, n) for n in own), *results[len(own) :]),)
-    borders = [
-        _as_bytes(border) if border is not None and shift else border
-        for border, shift in zip((*meaning.inputs, *meaning.outputs), shifted, strict=True)
+    tensors = [
+        _as_bytes(tensor) if tensor is not None and shift else tensor
+        for tensor, shift in zip((*meaning.inputs, *meaning.outputs), shifted, strict=True)
     ]
-    return IntegerBorders(tuple(filter(None, borders[:count])), tuple(borders[count:]))
+    return IntegerIO(tuple(filter(None, tensors[:count])), tuple(tensors[count:]))
 
 
-def _requantized(graph: Graph, x8: Node, border: IntegerBorder, shifts: tuple[int, int]) -> Node:
+def _requantized(graph: Graph, x8: Node, tensor: IntegerTensor, shifts: tuple[int, int]) -> Node:
     """Requantize x8: the zero point changes from the first shift to the second; a shift other than 0 means uint8."""
-    first, second = ((border.scale, border.zero_point + s, *_limits(_INTEGER[s]), _INTEGER[s]) for s in shifts)
+    first, second = ((tensor.scale, tensor.zero_point + s, *_limits(_INTEGER[s]), _INTEGER[s]) for s in shifts)
     real = graph.call_function(_quantized.dequantize_per_tensor.default, (x8, *first))
     with graph.inserting_after(real):
         made = graph.call_function(_quantized.quantize_per_tensor.default, (real, *second))
@@ -181,8 +181,8 @@ def _limits(dtype: torch.dtype) -> tuple[int, int]:
     return torch.iinfo(dtype).min, torch.iinfo(dtype).max
 
 
-def _as_bytes(border: IntegerBorder) -> IntegerBorder:
-    return replace(border, dtype=DType.UINT8.value, zero_point=border.zero_point + BYTE_SHIFT)
+def _as_bytes(tensor: IntegerTensor) -> IntegerTensor:
+    return replace(tensor, dtype=DType.UINT8.value, zero_point=tensor.zero_point + BYTE_SHIFT)
 
 
 def _results(output: Node) -> list[Node]:
@@ -191,8 +191,8 @@ def _results(output: Node) -> list[Node]:
     return found
 
 
-def _border(name: str, edge: Edge) -> IntegerBorder:
-    return IntegerBorder(name, edge.dtype.value, edge.qparams.scale[0], edge.qparams.zero_point[0])
+def _integer_tensor(name: str, edge: Edge) -> IntegerTensor:
+    return IntegerTensor(name, edge.dtype.value, edge.qparams.scale[0], edge.qparams.zero_point[0])
 
 
 def _input_edge(view: ProgramView, node: Node) -> Edge:
@@ -328,3 +328,10 @@ def _at(value: Node) -> str:
         value = value.args[0]  # type: ignore[assignment]
     source = origin_of(value).source
     return f" ({source})" if source else ""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "integer_borders":
+        warn_renamed(name, "to_integer_io")
+        return to_integer_io
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

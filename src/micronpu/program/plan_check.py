@@ -142,8 +142,8 @@ class _Plan:
         self._check_lists()
         self._check_memory()
         borders = [self._plan.vector(field).integers() for field in (ExecutionPlan.INPUTS, ExecutionPlan.OUTPUTS)]
-        for what, border in zip(("input", "output"), borders, strict=True):
-            for number, index in enumerate(border):
+        for what, io in zip(("input", "output"), borders, strict=True):
+            for number, index in enumerate(io):
                 self._at(index, f"{what} {number}")
         self._check_delegates()
         operators = [self._operator(o) for o in self._plan.vector(ExecutionPlan.OPERATORS).tables()]

@@ -63,7 +63,7 @@ def annotate(
     give_qparams_to_sums(model)
     annotate_states(model, config_of)
     if io is not None:
-        _annotate_border(model, io, able)
+        _annotate_io(model, io, able)
     for node in model.graph.nodes:
         if KEY in node.meta or node in constants:  # constant expressions are quantized as a whole where they are read
             continue
@@ -75,7 +75,7 @@ def annotate(
     annotate_new_values(model, config_of)
 
 
-def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilities) -> None:
+def _annotate_io(model: GraphModule, io: QuantizationConfig, able: Capabilities) -> None:
     """Quantize every float input and output of the program, independently of its readers and producers.
 
     Outputs of an operator with fixed qparams keep these: the values of a softmax in calibration do not determine later
@@ -92,7 +92,7 @@ def _annotate_border(model: GraphModule, io: QuantizationConfig, able: Capabilit
             torch.fx.map_arg(given, returned.append)
             for result in filter(is_float32, dict.fromkeys(returned)):
                 source = dictated(result, able)
-                results[result] = io.border_activation if source is None else dictated_qparams(*source, io, able)
+                results[result] = io.io_activation if source is None else dictated_qparams(*source, io, able)
             node.meta[KEY] = QuantizationAnnotation(input_qspec_map=results)
 
 
@@ -148,7 +148,7 @@ def _annotate_node(
         output = config.fixed_activation(given_qparams)
     last = _last_of(node, number, entry, config_of)
     if output is activation and _is_output(last):
-        output = config.border_activation
+        output = config.io_activation
     if last is node:
         node.meta[KEY] = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=output)
     else:

@@ -38,7 +38,7 @@ OF_RESULTS = (SHARES, FINER)
 """Observers for known kinds of values, whose qparams no other value uses."""
 
 Activations = Literal["int8", "int16"]
-Borders = Literal["int8", "uint8", "int16"]
+IOType = Literal["int8", "uint8", "int16"]
 """Integer types of a program's inputs and outputs."""
 
 
@@ -48,7 +48,7 @@ class QuantizerChoices(TypedDict, total=False):
     per_channel: bool
     is_qat: bool
     activations: Activations
-    io: Borders | None
+    io: IOType | None
 
 
 _WEIGHT_BITS = (8, 7, 6, 5, 4)
@@ -72,13 +72,13 @@ def check_activations(value: Any, name: str = "activations") -> Activations:
     raise OptionError(f"`{name}` is {shown}; activations are int8 or int16.", hint=hint)
 
 
-def check_borders(value: Any, name: str = "io") -> Borders:
+def check_io(value: Any, name: str = "io") -> IOType:
     """Check a dtype of a program's inputs and outputs.
 
     Raises:
         OptionError: it is invalid.
     """
-    known = get_args(Borders)
+    known = get_args(IOType)
     if isinstance(value, str) and value in known:
         return value  # type: ignore[return-value]
     raise OptionError(
@@ -173,7 +173,7 @@ class QuantizationConfig:
         return replace(self, activations="int16", input_spec=None, output_spec=None)
 
     @classmethod
-    def of_borders(cls, io: Borders, *, is_qat: bool = False) -> QuantizationConfig:
+    def of_io(cls, io: IOType, *, is_qat: bool = False) -> QuantizationConfig:
         """Return the configuration of the program's inputs and outputs, for `StaticQuantizer.set_io`."""
         activations: Activations = "int16" if io == "int16" else "int8"
         return cls(is_qat=is_qat, activations=activations, as_bytes=io == "uint8")
@@ -255,7 +255,7 @@ class QuantizationConfig:
         )
 
     @property
-    def border_activation(self) -> QuantizationSpec:
+    def io_activation(self) -> QuantizationSpec:
         """`activation` for outputs of the program, without clipping of values seen in calibration.
 
         If two class scores were clipped, they would be equal, and the largest undecided.

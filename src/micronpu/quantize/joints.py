@@ -22,7 +22,7 @@ from micronpu.ops.elementwise import EXTREMA
 from micronpu.quantize.config import OF_RESULTS
 from micronpu.quantize.observers import is_average, observer_for
 from micronpu.quantize.observers.finer import FinerObserver
-from micronpu.quantize.observing import Borders, RangeObserver
+from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.specs import Place, QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
 
 _FINER = 4.0
@@ -55,9 +55,9 @@ class PartObserver(RangeObserver):
         self.edges = edges
         self.fed, self.follows = (own, whole) if fed is None else fed, follows
 
-    def heed(self, borders: Borders) -> None:
-        self.own.heed(borders)
-        self.whole.heed(borders)
+    def add_thresholds(self, thresholds: Thresholds) -> None:
+        self.own.add_thresholds(thresholds)
+        self.whole.add_thresholds(thresholds)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for observer in self.fed:

@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 from micronpu.base.quiet import quiet
 from micronpu.frontend.constants import add_constant
 from micronpu.frontend.facts import LOOP_QPARAMS
-from micronpu.frontend.integers import integer_borders, integer_states
+from micronpu.frontend.integers import integer_states, to_integer_io
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import KEY, State, States, states_of
 from micronpu.quantize.config import QuantizationSettings
@@ -163,8 +163,8 @@ def convert_loops(prepared: GraphModule, convert: Callable[[GraphModule], GraphM
         body = convert(loop.prepared)
         body.meta[KEY] = states
         integer_states(body)
-        borders = integer_borders(body)
-        known: list[tuple[Any, ...]] = [(b.scale, b.zero_point, b.dtype) for b in borders.inputs]
+        integer_io = to_integer_io(body)
+        known: list[tuple[Any, ...]] = [(b.scale, b.zero_point, b.dtype) for b in integer_io.inputs]
         known += [(s.scale, s.zero_point, s.dtype) for s in states_of(body).values]
         all_qparams = []
         for scale, zero_point, name in known:

@@ -50,7 +50,7 @@ class Observer:
 
 
 @dataclass(frozen=True)
-class Borders:
+class Thresholds:
     """Thresholds of a value's readers, which must be halfway between two quantized values.
 
     Attributes:
@@ -60,14 +60,16 @@ class Borders:
     rows: frozenset[tuple[float, float]] = frozenset()
 
     def __repr__(self) -> str:
-        return f"Borders({sorted(self.rows)})"
+        return f"Thresholds({sorted(self.rows)})"
 
-    def __or__(self, other: Borders) -> Borders:
-        return Borders(self.rows | other.rows)
+    def __or__(self, other: Thresholds) -> Thresholds:
+        return Thresholds(self.rows | other.rows)
 
-    def before(self, factor: float, addend: float) -> Borders:
+    def before(self, factor: float, addend: float) -> Thresholds:
         """Return the thresholds of x for thresholds of factor * x + addend."""
-        return Borders(frozenset(((first - addend) / factor, distance / abs(factor)) for first, distance in self.rows))
+        return Thresholds(
+            frozenset(((first - addend) / factor, distance / abs(factor)) for first, distance in self.rows)
+        )
 
     def within(self, low: float, high: float) -> list[float]:
         """Return the thresholds inside of a range, in order; zero is none, as it is exact in all qparams."""
@@ -116,7 +118,7 @@ class RangeObserver(nn.Module):
         calls, values: numbers of observed calls and values, while they are few.
         is_calibrated: True after calibration; later values are repetitions.
         farthest: [2, `_FARTHEST`], downwards and upwards: the farthest extremes of single calls, largest first.
-        borders: thresholds that must be between two LSBs, for int8.
+        thresholds: thresholds that must be between two LSBs, for int8.
         pole: a `micronpu.quantize.readers.Pole`, or None.
         part: fraction of the found range that the qparams cover; values beyond saturate.
         is_whole: True for whole numbers, all of which int8 must represent.
@@ -131,7 +133,7 @@ class RangeObserver(nn.Module):
     averages: ClassVar[bool] = False
     widens: ClassVar[bool] = True
     farthest: torch.Tensor
-    borders: Borders = Borders()
+    thresholds: Thresholds = Thresholds()
     part: float = 1.0
     is_whole: bool = False
     within: tuple[float, float] = (-math.inf, math.inf)
@@ -178,9 +180,9 @@ class RangeObserver(nn.Module):
             self.farthest.copy_(torch.cat([self.farthest, ends.to(self.farthest)], 1).topk(_FARTHEST).values)
             self.calls, self.values = self.calls + 1, self.values + x.numel()
 
-    def heed(self, borders: Borders) -> None:
+    def add_thresholds(self, thresholds: Thresholds) -> None:
         """Add thresholds."""
-        self.borders |= borders
+        self.thresholds |= thresholds
 
     def see(self, x: torch.Tensor) -> None:
         """Widen the range for values of any shape, at least one."""
@@ -251,7 +253,7 @@ class RangeObserver(nn.Module):
         if self.is_whole and limits[1] - limits[0] < 256:
             return qparams_of(low, high, *limits, _with_whole_numbers(scale), symmetric=symmetric)
         if low.numel() == 1 and limits[1] - limits[0] < 256:
-            between = self.borders.within(float(low), float(high))
+            between = self.thresholds.within(float(low), float(high))
             if between:
                 wider = torch.full_like(scale, _between_steps(float(scale), between))
                 return qparams_of(low, high, *limits, wider, symmetric=symmetric)
@@ -312,7 +314,7 @@ def _with_whole_numbers(scale: torch.Tensor) -> torch.Tensor:
     return torch.where(scale > 1.0, scale.ceil(), power)
 
 
-def _between_steps(scale: float, borders: list[float]) -> float:
+def _between_steps(scale: float, thresholds: list[float]) -> float:
     """Return the scale, not below a given one, with which thresholds are nearest to halfway between two LSBs.
 
     Of equal ones the smallest; the given one if no other is nearer.
@@ -320,12 +322,14 @@ def _between_steps(scale: float, borders: list[float]) -> float:
 
     def missed(tried: float) -> float:
         # Fraction of an LSB by which thresholds miss the middle, plus a penalty for larger scales.
-        return sum(abs(abs(b) / tried % 1.0 - 0.5) for b in borders) + 0.1 * (tried / scale - 1.0)
+        return sum(abs(abs(b) / tried % 1.0 - 0.5) for b in thresholds) + 0.1 * (tried / scale - 1.0)
 
     tried = [scale * (1.0 + (_WIDER - 1.0) * n / _PLACES) for n in range(_PLACES + 1)]
-    for border in map(abs, borders):
-        last = math.floor(border / scale - 0.5)
-        tried += [border / (n + 0.5) for n in range(max(0, last - _PLACES), last + 1) if border / (n + 0.5) >= scale]
+    for threshold in map(abs, thresholds):
+        last = math.floor(threshold / scale - 0.5)
+        tried += [
+            threshold / (n + 0.5) for n in range(max(0, last - _PLACES), last + 1) if threshold / (n + 0.5) >= scale
+        ]
     return min((s for s in tried if s <= _WIDER * scale), key=lambda s: (round(missed(s), 9), s))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import OptionError
-from micronpu.quantize.config import Activations, Borders, check_activations, check_borders
+from micronpu.quantize.config import Activations, IOType, check_activations, check_io
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import Settings, configure
 
@@ -32,8 +32,8 @@ class Quantization:
             with int16, or float on the core, for some operators.  "accurate" allows twice the time.  None is "auto" in
             `micronpu.compile` without ``settings`` and ``train``, and otherwise "int8".  See docs/quantization.md.
         max_slowdown: for "auto" and "accurate", the maximum time of a program, as a multiple of int8's.
-        io: "int8", "uint8" or "int16" for integer inputs and outputs, see ``program.borders``; None for floats.  uint8
-            numbers are 128 more than int8's.
+        io: "int8", "uint8" or "int16" for integer inputs and outputs, see ``program.integer_io``; None for floats.
+            uint8 numbers are 128 more than int8's.
         settings: observers, corrections, and settings for parts of the model: the path of a TOML file, or a dictionary
             of its form, such as ``{"equalize": True, "default": {"activation_observer": "mse"}}``; see
             docs/accuracy.md.
@@ -47,7 +47,7 @@ class Quantization:
     per_channel: bool = True
     activations: Activations | Literal["auto", "accurate"] | None = None
     max_slowdown: float | None = None
-    io: Borders | None = None
+    io: IOType | None = None
     settings: Settings | None = None
     quantizer: StaticQuantizer | None = None
 
@@ -57,7 +57,7 @@ class Quantization:
             check_activations(self.activations)
         self._check_slowdown()
         if self.io is not None:
-            check_borders(self.io)
+            check_io(self.io)
         if self.settings is not None and not isinstance(self.settings, Mapping | str | os.PathLike):
             raise OptionError(
                 f"The settings of quantization are {described(self.settings)}.",

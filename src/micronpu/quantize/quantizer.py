@@ -22,11 +22,11 @@ from micronpu.ir.lowering import Capabilities
 from micronpu.quantize.annotate import annotate
 from micronpu.quantize.config import (
     Activations,
-    Borders,
+    IOType,
     QuantizationConfig,
     QuantizationSettings,
     as_finder,
-    check_borders,
+    check_io,
     operator_key,
     stamp,
     stamped,
@@ -87,7 +87,7 @@ class StaticQuantizer:
         is_qat: bool | None = False,
         disabled_rewrites: Iterable[str] = (),
         activations: Activations = "int8",
-        io: Borders | None = None,
+        io: IOType | None = None,
     ) -> None:
         check_type("is_qat", is_qat, bool, type(None))
         accept_as_quantizer(StaticQuantizer)
@@ -100,7 +100,7 @@ class StaticQuantizer:
         self.settings = QuantizationSettings()
         self.set_global(QuantizationConfig(per_channel=per_channel, is_qat=self.is_qat, activations=activations))
         if io is not None:
-            self.set_io(QuantizationConfig.of_borders(check_borders(io), is_qat=self.is_qat))
+            self.set_io(QuantizationConfig.of_io(check_io(io), is_qat=self.is_qat))
         self._open = is_qat is None and io is None
 
     @property
@@ -194,9 +194,9 @@ class StaticQuantizer:
 
         The finished program has int8, uint8 (with `as_bytes`) or int16 inputs and outputs, and no quantize or
         dequantize on the core.  `micronpu.compile` does this automatically; with torchao alone, call
-        `micronpu.frontend.integers.integer_borders` on what `convert_pt2e` returns.
+        `micronpu.frontend.integers.to_integer_io` on what `convert_pt2e` returns.
         """
-        self.settings.io = self._checked(config, of_borders=True)
+        self.settings.io = self._checked(config, of_io=True)
         return self
 
     def add_quantizer(self, quantizer: Any) -> Self:
@@ -233,7 +233,7 @@ class StaticQuantizer:
         self.settings.corrections = corrections
         return self
 
-    def _checked(self, config: QuantizationConfig | None, *, of_borders: bool = False) -> QuantizationConfig | None:
+    def _checked(self, config: QuantizationConfig | None, *, of_io: bool = False) -> QuantizationConfig | None:
         if config is not None and not isinstance(config, QuantizationConfig):
             kind = type(config)
             place = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # ExecuTorch's has the same name
@@ -241,7 +241,7 @@ class StaticQuantizer:
                 f"A configuration is a {place}{kind.__qualname__}.",
                 hint="micronpu's QuantizationConfig, or None to leave it float",
             )
-        if config is not None and config.as_bytes and not of_borders:
+        if config is not None and config.as_bytes and not of_io:
             raise OptionError(
                 "`as_bytes` is about inputs and outputs of the program; an NPU computes with int8.",
                 hint="set_io(config), and a configuration without `as_bytes` for operators",

@@ -29,14 +29,14 @@ from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops import facts
 from micronpu.ops.clamps import clamp_bounds
-from micronpu.quantize.observing import Borders, RangeObserver
+from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.specs import Place
 
 Ends: TypeAlias = tuple[float, float]
 
 _PART = 0.125
 """Fraction of its range for a difference of which only the sign is read: its LSB is smaller than its operands'."""
-_AT_ZERO = Borders(frozenset({(0.0, 0.0)}))
+_AT_ZERO = Thresholds(frozenset({(0.0, 0.0)}))
 _DEEPEST = 4
 """Maximum number of successive operators that multiply or add a number, and are looked through."""
 
@@ -76,7 +76,7 @@ def observe_for_readers(model: GraphModule, places: Mapping[Place, Any]) -> None
         name = overload_name(node)
         jumps = facts.jumps_of(name, arguments(node)) if name else None
         if jumps and isinstance(node.args[0], Node):  # also if it stays in float
-            _set_borders(model, places, node.args[0], Borders(jumps))
+            _set_thresholds(model, places, node.args[0], Thresholds(jumps))
         if name and facts.is_bounded(name):
             (value,) = node.all_input_nodes
             operand = places.get((value, node), places.get(value))
@@ -88,7 +88,7 @@ def observe_for_readers(model: GraphModule, places: Mapping[Place, Any]) -> None
         is_alone = results[observer] == 1
         if SIGN_COUNTS.of(node) == node.name:
             observer.part = _PART if is_alone else observer.part
-            _set_borders(model, places, node, _AT_ZERO)
+            _set_thresholds(model, places, node, _AT_ZERO)
         observer.is_whole |= is_alone and facts.is_whole(name)
         if is_alone and (found := _singular(model, node)) is not None:
             value, reader, factor, is_log = found
@@ -100,17 +100,17 @@ def observe_for_readers(model: GraphModule, places: Mapping[Place, Any]) -> None
 # ---------------------------------------------------------------- jumps
 
 
-def _set_borders(model: GraphModule, places: Mapping[Place, Any], value: Node, borders: Borders) -> None:
+def _set_thresholds(model: GraphModule, places: Mapping[Place, Any], value: Node, thresholds: Thresholds) -> None:
     """Set the thresholds of a value, and of the values that it is a linear function of, which are rounded before."""
     for _ in range(_DEEPEST):
         observer = places.get(value)
         if isinstance(observer, RangeObserver):
-            observer.heed(borders)
+            observer.add_thresholds(thresholds)
         before = line_of(model, value)
         if before is None:
             return
         value, factor, addend = before
-        borders = borders.before(factor, addend)
+        thresholds = thresholds.before(factor, addend)
 
 
 # ---------------------------------------------------------------- clamps

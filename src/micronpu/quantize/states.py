@@ -110,7 +110,7 @@ def annotate_states(model: GraphModule, config_of: Callable[[Node], Quantization
     for state, holder, value in state_ends(model):
         config = config_of(value)
         if config is not None and state.initial.dtype is torch.float32:
-            holder.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=config.border_activation)
+            holder.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=config.io_activation)
 
 
 def annotate_new_values(model: GraphModule, config_of: Callable[[Node], QuantizationConfig | None]) -> None:
@@ -122,10 +122,10 @@ def annotate_new_values(model: GraphModule, config_of: Callable[[Node], Quantiza
         if _ANNOTATION not in holder.meta or config is None or (known is not None and known.output_qspec is not None):
             continue
         if value.op == "placeholder":
-            value.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=config.border_activation)
+            value.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=config.io_activation)
             continue
         edges = output.meta.setdefault(_ANNOTATION, QuantizationAnnotation())
-        edges.input_qspec_map.setdefault(value, config.border_activation)
+        edges.input_qspec_map.setdefault(value, config.io_activation)
 
 
 def share_qparams(model: GraphModule, places: dict[Any, Any]) -> None:

@@ -18,16 +18,17 @@ from executorch.export import LoweringRecipe
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from micronpu.base.arguments import warn_renamed
 from micronpu.base.quiet import quiet
 from micronpu.chips.core import Core
 from micronpu.compiler.host import host_part
 from micronpu.frontend.export import check_static
 from micronpu.frontend.exported import graph_module
-from micronpu.frontend.integers import IntegerBorders, integer_borders, integer_states
+from micronpu.frontend.integers import IntegerIO, integer_states, to_integer_io
 from micronpu.frontend.states import hold, lift, states_of
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.lower import with_delegates
-from micronpu.quantize.config import Borders
+from micronpu.quantize.config import IOType
 from micronpu.report.delegation import DelegationReport
 from micronpu.targets.registry import BACKENDS, core_device
 from micronpu.upstream.executorch import edge_config
@@ -41,12 +42,12 @@ class OutliningPartitioner(Partitioner):
         io: dtype of the program's integer inputs and outputs, for which the quantizer needs `set_io`; None for floats.
 
     Attributes:
-        borders: meaning of the integers of the last program, or None for floats.
+        integer_io: meaning of the integers of the last program, or None for floats.
         report: report of the last program, or None; a core after an NPU does not have one.
         partitions: the delegated parts of the last program.
     """
 
-    def __init__(self, device: Device, *, io: Borders | None = None) -> None:
+    def __init__(self, device: Device, *, io: IOType | None = None) -> None:
         super().__init__()
         # Importing it registers the out variants of quantize and dequantize, which remain at the boundary of the core
         # part.
@@ -54,9 +55,15 @@ class OutliningPartitioner(Partitioner):
 
         self.device = device
         self.io = io
-        self.borders: IntegerBorders | None = None
+        self.integer_io: IntegerIO | None = None
         self.report: DelegationReport | None = None
         self.partitions: tuple[CompiledPartition, ...] = ()
+
+    @property
+    def borders(self) -> IntegerIO | None:
+        """The previous name of `integer_io`."""
+        warn_renamed("borders", "integer_io")
+        return self.integer_io
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """Replace partitions by calls; the given program is not changed."""
@@ -72,10 +79,10 @@ class OutliningPartitioner(Partitioner):
         with quiet():
             module = integer_states(given)
             check_static(module)
-            self.borders = None if self.io is None else integer_borders(module, as_bytes=self.io == "uint8")
-            if self.borders is not None:
-                examples = self.borders.quantize(examples)
-            host = host_part(module, self.device, borders=self.borders)
+            self.integer_io = None if self.io is None else to_integer_io(module, as_bytes=self.io == "uint8")
+            if self.integer_io is not None:
+                examples = self.integer_io.quantize(examples)
+            host = host_part(module, self.device, integer_io=self.integer_io)
             self.partitions = host.partitions
             self.report = None if _is_behind_an_npu(module) else host.report
             hold(host.module, states_of(module))

@@ -18,7 +18,7 @@ from micronpu.base.errors import OptionError
 from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
 from micronpu.partition.lower import backend_config
-from micronpu.quantize.config import Activations, Borders, check_borders
+from micronpu.quantize.config import Activations, IOType, check_io
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.recipes.files import WriteFiles, check_files_dir
 from micronpu.recipes.lowering import (
@@ -53,13 +53,13 @@ class RecipeOptions:
     calibration: Any = None
     train: Any = None
     per_channel: bool = True
-    io: Borders | None = None
+    io: IOType | None = None
     files_dir: str | Path = ""
 
     def __post_init__(self) -> None:
         check_switch("per_channel", self.per_channel)
         if self.io is not None:
-            check_borders(self.io)
+            check_io(self.io)
         if self.train is not None and not callable(self.train):
             raise OptionError(
                 f"`train` is of type {type(self.train).__name__}, not a function that trains the module it is given.",

@@ -20,7 +20,7 @@ from micronpu.report.codec import DecodeError, decode, encode
 from micronpu.report.estimate import Latency
 from micronpu.report.headline import Headline, next_steps
 from micronpu.report.memory import MemoryReport
-from micronpu.report.operations import BorderTensor, Operation, StateRow
+from micronpu.report.operations import IOTensor, Operation, StateRow
 from micronpu.report.placement import ResidentPrice
 from micronpu.report.saved import JsonReport
 from micronpu.report.shown import shown
@@ -80,8 +80,8 @@ class DelegationReport(JsonReport):
     has_npu: bool = True
     agreement: Agreement | None = None
     accuracy: ProgramAccuracy | None = None
-    inputs: tuple[BorderTensor, ...] = ()
-    outputs: tuple[BorderTensor, ...] = ()
+    inputs: tuple[IOTensor, ...] = ()
+    outputs: tuple[IOTensor, ...] = ()
     tools: Mapping[str, str] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
     core_operations: tuple[Operation, ...] = ()

@@ -111,7 +111,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class BorderTensor:
+class IOTensor:
     """An input or output of the program.
 
     Attributes:

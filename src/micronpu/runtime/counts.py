@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from micronpu.base.errors import ModelError
-from micronpu.program.border import counts_of
+from micronpu.program.io import counts_of
 from micronpu.program.plan import read_plan
 from micronpu.program.states import states_of
 

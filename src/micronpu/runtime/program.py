@@ -16,8 +16,8 @@ from micronpu.base.leaving import scratch_folder
 from micronpu.host.build import build_plugin
 from micronpu.host.litert_executor import Mode
 from micronpu.host.proof import Proof, Reference
-from micronpu.program.border import ranges_of
 from micronpu.program.digest import Digest, state_of
+from micronpu.program.io import ranges_of
 from micronpu.program.operators import needs_torch
 from micronpu.program.plan_check import check_plan
 from micronpu.program.pte import MethodSummary, PteSummary, read_pte

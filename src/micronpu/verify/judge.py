@@ -18,7 +18,7 @@ import torch
 from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError
-from micronpu.frontend.integers import IntegerBorders
+from micronpu.frontend.integers import IntegerIO
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.running import Row
 from micronpu.quantize.trial import Trial
@@ -54,7 +54,7 @@ class Judgement:
 def judge(
     module: GraphModule,
     trial: Trial,
-    borders: IntegerBorders | None = None,
+    integer_io: IntegerIO | None = None,
     known: Sequence[Sequence[Row]] | None = None,
 ) -> Judgement:
     """Run a quantized module on all samples of a trial, and compare it with the float model.
@@ -62,15 +62,15 @@ def judge(
     Args:
         module: result of quantization: its states, if it has any, are its last inputs and outputs.
         trial: the samples with the float model's results.
-        borders: meaning of the module's integer inputs and outputs, or None.
+        integer_io: meaning of the module's integer inputs and outputs, or None.
         known: the module's results, if it has been run.
 
     Returns:
         Figures that are reproducible on the same machine.
     """
-    if borders is not None:
-        recordings = tuple([borders.quantize(row) for row in recording] for recording in trial.recordings)
-        results = [[borders.dequantize(row) for row in own] for own in run_recordings(module, recordings)]
+    if integer_io is not None:
+        recordings = tuple([integer_io.quantize(row) for row in recording] for recording in trial.recordings)
+        results = [[integer_io.dequantize(row) for row in own] for own in run_recordings(module, recordings)]
     else:
         results = run_recordings(module, trial.recordings) if known is None else list(map(list, known))
     return Judgement(results, compared(results, trial, sources_of(module)) if trial.exact else None)

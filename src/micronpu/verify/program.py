@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from micronpu.base.errors import MicroNpuError, RuntimeUnavailableError, WrongResultError
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
-from micronpu.frontend.integers import IntegerBorders
+from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import PREFIX, State, held
 from micronpu.ir.graph import Graph
@@ -53,7 +53,7 @@ class Runnable(Protocol):
     @property
     def partitions(self) -> Sequence[CompiledPartition]: ...
     @property
-    def borders(self) -> IntegerBorders | None: ...
+    def integer_io(self) -> IntegerIO | None: ...
     @property
     def states(self) -> Sequence[State]: ...
     def reset_states(self) -> None: ...
@@ -84,7 +84,7 @@ class Expected:
         cls,
         quantized: GraphModule,
         trial: Trial,
-        borders: IntegerBorders | None,
+        integer_io: IntegerIO | None,
         known: Sequence[Sequence[Row]] | None = None,
         *,
         proposal: str = "",
@@ -98,18 +98,18 @@ class Expected:
         """
         slow = any(isinstance(part, Loop) for part in quantized.modules())  # eager mode calls step by step
         rows = trial.rows[: 1 if slow else None]
-        if borders is not None:
-            rows = tuple(map(borders.quantize, rows))
-        judgement = judge(quantized, trial, borders, known)
+        if integer_io is not None:
+            rows = tuple(map(integer_io.quantize, rows))
+        judgement = judge(quantized, trial, integer_io, known)
         eager = Eager(held(quantized))
         with torch.no_grad(), quiet(), one_thread():
-            results = tuple(_floats(borders, tensors_of(eager.run(*row))) for row in rows)
+            results = tuple(_floats(integer_io, tensors_of(eager.run(*row))) for row in rows)
         ran = Ran(
             module=quantized,
             trial=trial,
             results=judgement.results,
             proposal=proposal,
-            in_float=borders is None,
+            in_float=integer_io is None,
         )
         return cls(trial, rows, results, judgement, warnings_of(judgement.accuracy, ran))
 
@@ -142,7 +142,7 @@ def verified(program: Runnable, expected: Expected, reads: Sequence[Sequence[str
         program._loaded()
         release()
         program.reset_states()
-        results = [_floats(program.borders, program._results(*row)) for row in rows]
+        results = [_floats(program.integer_io, program._results(*row)) for row in rows]
     except MicroNpuError as error:
         what, reason = f"The program was not run, so its results are not verified: {error.what}", error.what
         if not isinstance(error, RuntimeUnavailableError):
@@ -237,7 +237,7 @@ def _hangs_on_rounding(
     with torch.no_grad(), quiet(), one_thread():
         for seed in range(TRIES):
             program.reset_states()
-            tried = _floats(program.borders, shaken(module, rows if program.states else rows[-1:], seed))[index]
+            tried = _floats(program.integer_io, shaken(module, rows if program.states else rows[-1:], seed))[index]
             tried = _real(tried, qparams)
             nearest = torch.minimum(nearest, (y.double() - tried.double()).abs())
             if bool((nearest[known] <= near).all()):
@@ -246,10 +246,10 @@ def _hangs_on_rounding(
     return bool((nearest[known] <= near).all())
 
 
-def _floats(borders: IntegerBorders | None, results: Sequence[Any]) -> Tensors:
+def _floats(integer_io: IntegerIO | None, results: Sequence[Any]) -> Tensors:
     """Return results in the dtypes of the float program."""
     found = tensors_of(results)
-    return found if borders is None else borders.dequantize(found)
+    return found if integer_io is None else integer_io.dequantize(found)
 
 
 def _real(value: torch.Tensor, qparams: QParams | None) -> torch.Tensor:

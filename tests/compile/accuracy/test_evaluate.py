@@ -42,9 +42,9 @@ def program(request):
 
 
 def test_the_figures_are_those_of_the_programs_own_runs(program):
-    borders = program.borders
-    found = torch.cat([program.run(*(borders.quantize((x,)) if borders else (x,))) for x in X[:, None]])
-    found = borders.dequantize((found,))[0] if borders else found
+    integer_io = program.integer_io
+    found = torch.cat([program.run(*(integer_io.quantize((x,)) if integer_io else (x,))) for x in X[:, None]])
+    found = integer_io.dequantize((found,))[0] if integer_io else found
     got = micronpu.evaluate(MODEL, X, program, Y, quantized=program.quantized)
     assert [j.name for j in got.judged] == ["float", "quantized", "program"]
     ratio = 10 * torch.log10(WANTED.square().sum() / (WANTED - found).square().sum())

@@ -63,7 +63,7 @@ def test_a_quantized_model_is_one_of_floats_again(advice) -> None:
     program = micronpu.compile(
         net(nn.GELU), DATA[0], TARGET, calibration=DATA, quantization=micronpu.Quantization(io="int8"), verify=False
     )
-    found = micronpu.advise(program.quantized, program.borders.quantize(DATA[:1]), TARGET)
+    found = micronpu.advise(program.quantized, program.integer_io.quantize(DATA[:1]), TARGET)
     assert found.price.cycles == sum(t.cycles for t in program.report.latency)
     assert {idea.name for idea in found.worth} == {idea.name for idea in advice.worth if "border" not in idea.name}
 

@@ -28,12 +28,12 @@ def test_integers_of_a_detector():
     program = micronpu.compile(
         model, x, "imxrt700-neutron", calibration=[x], quantization=micronpu.Quantization(io="int8")
     )
-    assert not program.report.host and program.borders is not None
-    boxes, scores = program.borders.outputs
+    assert not program.report.host and program.integer_io is not None
+    boxes, scores = program.integer_io.outputs
     assert scores is not None and (scores.scale, scores.zero_point) == (1 / 256, -128) and boxes is not None
     with torch.no_grad():
         wanted = model(*x)
-    got = program.borders.dequantize(program.run(*program.borders.quantize(x)))
+    got = program.integer_io.dequantize(program.run(*program.integer_io.quantize(x)))
     for result, real, border in zip(got, wanted, (boxes, scores), strict=True):
         assert result.shape == real.shape
         assert float((result - real).abs().mean()) < 4 * border.scale

@@ -34,7 +34,7 @@ class Net(nn.Module):
 
 # --- integer borders ----------------------------------------------------------------------------------------------
 
-BORDERS = {
+IO_DESCRIPTIONS = {
     "softmax": (nn.Softmax(-1), "int8", 1 / 256, -128),
     "sigmoid": (nn.Sigmoid(), "int8", 1 / 256, -128),
     "tanh": (nn.Tanh(), "int8", 1 / 128, 0),
@@ -44,10 +44,10 @@ BORDERS = {
 
 
 @pytest.mark.parametrize("target", BACKENDS)
-@pytest.mark.parametrize("name", BORDERS)
+@pytest.mark.parametrize("name", IO_DESCRIPTIONS)
 def test_integer_outputs_take_the_qparams_that_an_operator_dictates(name, target):
     """Calibration sees weak answers only; the program must be able to give strong ones, and does so in one rounding."""
-    model, io, scale, zero_point = BORDERS[name]
+    model, io, scale, zero_point = IO_DESCRIPTIONS[name]
     weak = [torch.linspace(-0.4, 0.4, 10).roll(i)[None] for i in range(4)]
     program = micronpu.compile(
         model.eval(),
@@ -56,11 +56,11 @@ def test_integer_outputs_take_the_qparams_that_an_operator_dictates(name, target
         calibration=[*weak, torch.eye(10)[:1] * 6],
         quantization=micronpu.Quantization(io=io),
     )
-    (border,) = program.borders.outputs
+    (border,) = program.integer_io.outputs
     assert (border.scale, border.zero_point) == (scale, zero_point)
     strong = torch.zeros(1, 10)
     strong[0, 3] = 6.0
-    got = program.borders.dequantize((program.run(*program.borders.quantize((strong,))),))[0]
+    got = program.integer_io.dequantize((program.run(*program.integer_io.quantize((strong,))),))[0]
     assert float((got - model(strong)).abs().max()) <= 1.5 * scale
 
 
@@ -265,15 +265,15 @@ def test_a_softmax_over_very_long_rows_is_finer_where_int16_is_there(io: Any, fa
     program = micronpu.compile(
         nn.Softmax(-1).eval(), rows[0], "ethos-u55-128", calibration=rows, quantization=micronpu.Quantization(io=io)
     )
-    assert (not program.report.host and program.borders is None) or io
+    assert (not program.report.host and program.integer_io is None) or io
     (graph,) = (part.graph for part in program.partitions)
     (y,) = graph.outputs
     assert [n.op.name for n in graph.nodes if n.op.name == "softmax"] == (["softmax"] if scale else [])
     assert y.type.scale == scale if scale else y.type.scale < 1 / 1024
     x = sample(9)
-    integers = program.borders.quantize((x,)) if io else (x,)
+    integers = program.integer_io.quantize((x,)) if io else (x,)
     found = program.run(*integers)
-    found = program.borders.dequantize((found,))[0] if io else found
+    found = program.integer_io.dequantize((found,))[0] if io else found
     error = float((found - x.softmax(-1)).square().sum() / x.softmax(-1).square().sum())
     assert -10 * math.log10(error) > 20
 

@@ -54,9 +54,9 @@ def made(name: str, target: str = "imxrt700-neutron", **options: Any) -> tuple[A
 def run(program: Any, rows: list[torch.Tensor], call: Any = None) -> list[torch.Tensor]:
     found = []
     for row in rows:
-        result = (call or program.run)(*(program.borders.quantize((row,)) if program.borders else (row,)))
+        result = (call or program.run)(*(program.integer_io.quantize((row,)) if program.integer_io else (row,)))
         results = result if isinstance(result, tuple) else (result,)
-        found.append((program.borders.dequantize(results) if program.borders else results)[0])
+        found.append((program.integer_io.dequantize(results) if program.integer_io else results)[0])
     return found
 
 
@@ -125,7 +125,7 @@ def test_element_for_element(target: str) -> None:
     }
     values = {s.name: s.initial.numpy() for s in program.states}
     for row in sequences()[2]:
-        x = program.borders.quantize((row,))[0]
+        x = program.integer_io.quantize((row,))[0]
         given = [
             next((values[k].reshape(t.shape) for k, own in held_in.items() if own is t), x.numpy().reshape(t.shape))
             for t in part.graph.inputs
@@ -219,8 +219,8 @@ def test_litert_model_has_states_as_io() -> None:
     runner = model.get_signature_runner()
     values = {f"state_{s.name}": s.initial.numpy() for s in program.states}
     for row in sequences()[1]:
-        x = program.borders.quantize((row,))[0]
-        results = runner(**{program.borders.inputs[0].name: x.numpy()}, **values)
+        x = program.integer_io.quantize((row,))[0]
+        results = runner(**{program.integer_io.inputs[0].name: x.numpy()}, **values)
         values = {f"state_{s.name}": results[f"output_{i + 1}"] for i, s in enumerate(program.states)}
         assert np.array_equal(results["output_0"], program.run(x).numpy())
 

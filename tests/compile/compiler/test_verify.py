@@ -141,7 +141,7 @@ def test_a_quantized_module_is_compared_on_its_examples():
 
 def test_integer_results_of_a_quantized_module_are_compared_too(monkeypatch):
     program = compiled("imxrt700-neutron", quantization=micronpu.Quantization(io="int8"), verify=False)
-    x = program.borders.quantize(DATA[:1])
+    x = program.integer_io.quantize(DATA[:1])
     agreement = micronpu.compile(program.quantized, x, "imxrt700-neutron").report.agreement
     assert agreement.bound > 0 and agreement.largest <= agreement.bound
     results = micronpu.CompiledProgram._results

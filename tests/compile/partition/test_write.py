@@ -42,7 +42,7 @@ def host_of(model: nn.Module, examples: Rows, target: str, io: Any = None) -> Me
     quantizer = device.quantizer(io=io)
     clock: Any = Clock()
     made = quantized_module(model.eval(), examples, quantizer, calibration=[examples], clock=clock)
-    return MethodPart(host_part(made.module, device, borders=made.borders), made.examples, made.borders, ())
+    return MethodPart(host_part(made.module, device, integer_io=made.integer_io), made.examples, made.integer_io, ())
 
 
 def both(part: MethodPart) -> tuple[bytes, bytes]:

@@ -17,7 +17,7 @@ from micronpu.ethosu import (
     calibrate_and_quantize,
     get_uint8_io_quantization_config,
 )
-from micronpu.frontend.integers import integer_borders
+from micronpu.frontend.integers import to_integer_io
 
 U55 = "ethos-u55-128"
 ORDERS = {"contiguous": torch.contiguous_format, "channels last": torch.channels_last}
@@ -72,10 +72,10 @@ def test_bytes_mean_the_same_qparams(target: str, order: str):
     y = program.run(x)
     assert y.dtype is torch.uint8
     assert torch.equal(signed(y), plain.run(signed(x)))
-    assert plain.borders is not None and program.borders is not None
+    assert plain.integer_io is not None and program.integer_io is not None
     for own, other in zip(
-        (*program.borders.inputs, *program.borders.outputs),
-        (*plain.borders.inputs, *plain.borders.outputs),
+        (*program.integer_io.inputs, *program.integer_io.outputs),
+        (*plain.integer_io.inputs, *plain.integer_io.outputs),
         strict=True,
     ):
         assert (own.scale, own.zero_point) == (other.scale, other.zero_point + 128)
@@ -86,14 +86,14 @@ def test_bytes_mean_the_same_qparams(target: str, order: str):
 
 def test_a_file_says_what_its_bytes_mean(tmp_path):
     program = compiled("imxrt700", "uint8")
-    assert program.borders is not None
+    assert program.integer_io is not None
     x = rows()[1]
-    (given,) = program.borders.quantize((x,))
+    (given,) = program.integer_io.quantize((x,))
     assert given.dtype is torch.uint8
     program.deploy(tmp_path / "out", name="net")
     header = (tmp_path / "out" / "net.h").read_text()
     assert "static inline uint8_t net_quantize_input_0(float value)" in header
-    assert f"#define NET_INPUT_0_ZERO_POINT ({program.borders.inputs[0].zero_point})" in header
+    assert f"#define NET_INPUT_0_ZERO_POINT ({program.integer_io.inputs[0].zero_point})" in header
 
 
 class Remembers(nn.Module):
@@ -118,8 +118,8 @@ def test_executorchs_flow():
     quantizer = EthosUQuantizer(spec).set_io(get_uint8_io_quantization_config())
     assert quantizer.io_config is not None and quantizer.io_config.as_bytes
     module = calibrate_and_quantize(torch.export.export(Net().eval(), (batches[0],)), batches, quantizer)
-    borders = integer_borders(module, as_bytes=True)
-    (x,) = borders.quantize((batches[1],))
+    integer_io = to_integer_io(module, as_bytes=True)
+    (x,) = integer_io.quantize((batches[1],))
     expected = module(x)
     lowered = to_edge_transform_and_lower(torch.export.export(module, (x,)), partitioner=[EthosUPartitioner(spec)])
     nodes = [n for n in lowered.exported_program().graph.nodes if n.op == "call_function"]
@@ -150,7 +150,7 @@ def test_what_is_signed_is_refused():
     wide = EthosUQuantizer(EthosUOptions(U55), io="int16")
     module = calibrate_and_quantize(torch.export.export(Wide().eval(), (batches[0],)), batches, wide)
     with pytest.raises(ModelError, match=r"`x` is int16 .*numbers of both signs.*io=\"uint8\""):
-        integer_borders(module, as_bytes=True)
+        to_integer_io(module, as_bytes=True)
     numbers = torch.ones(1, 3, 6, 6, dtype=torch.int8)
     with pytest.raises(MicroNpuError, match="`numbers` is int8; a program with integer inputs"):
         micronpu.compile(

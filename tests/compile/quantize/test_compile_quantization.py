@@ -62,13 +62,13 @@ def test_a_program_of_integers(target: str):
     program = micronpu.compile(
         Net().eval(), data(), target, calibration=CALIBRATION, quantization=micronpu.Quantization(io="int8")
     )
-    assert program.borders is not None
-    (x,) = program.borders.quantize((data(9),))
+    assert program.integer_io is not None
+    (x,) = program.integer_io.quantize((data(9),))
     y = program.run(x)
     assert x.dtype is torch.int8 and y.dtype is torch.int8
     assert any("takes and gives integers" in note for note in program.report.notes)
     assert b"quantize_per_tensor" not in program.buffer
-    (real,) = program.borders.dequantize((y,))
+    (real,) = program.integer_io.dequantize((y,))
     assert torch.equal(real, floats.run(data(9)))
     with pytest.raises(MicroNpuError, match="float"):
         program.run(data(9))

@@ -23,7 +23,7 @@ from micronpu.base.errors import MicroNpuError
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.quantized import quantized_module
 from micronpu.ethosu import calibrate_and_quantize
-from micronpu.frontend.integers import integer_borders
+from micronpu.frontend.integers import to_integer_io
 from micronpu.frontend.program import is_dequantize, is_dequantize_channel, is_quantize
 from micronpu.quantize.qat import quantize_aware_training
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -74,7 +74,7 @@ def compared(model: nn.Module, rows: Rows, quantizer: Callable[[], StaticQuantiz
     modules = [flow(model, rows, quantizer()) for flow in (by_function, by_torchao)]
     if quantizer().io_config is not None:
         for module in modules:
-            integer_borders(module)
+            to_integer_io(module)
     function, found = map(qparams, modules)
     assert function == wanted
     if any(isinstance(part, BATCH_NORMS) for part in model.modules()):

@@ -17,7 +17,7 @@ import micronpu
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.ethosu import EthosUOptions, EthosUQuantizer, QuantizationConfig
 from micronpu.frontend.importer import import_nodes
-from micronpu.frontend.integers import integer_borders
+from micronpu.frontend.integers import to_integer_io
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.ir import DType, QParams, TensorType, interpret
 from micronpu.ir.arithmetic import wide_lookup
@@ -444,17 +444,17 @@ def test_training_with_int16_activations(per_channel):
 
 @pytest.mark.parametrize("activations", ["int8", "int16"])
 @pytest.mark.parametrize("io", ["int8", "int16"])
-def test_a_program_with_integer_borders_has_no_quantization_left_outside(activations, io):
+def test_a_program_with_integer_io_has_no_quantization_left_outside(activations, io):
     module = quantized(network(), (PICTURE,), EthosUQuantizer(SPEC, activations=activations, io=io))
     expected = module(PICTURE)
-    borders = integer_borders(module)
-    (operand,) = borders.quantize((PICTURE,))
+    integer_io = to_integer_io(module)
+    (operand,) = integer_io.quantize((PICTURE,))
     kind = {"int8": torch.int8, "int16": torch.int16}[io]
-    assert operand.dtype is kind and borders.inputs[0].dtype == io
+    assert operand.dtype is kind and integer_io.inputs[0].dtype == io
     result = module(operand)
     result = result[0] if isinstance(result, (tuple, list)) else result
     assert result.dtype is kind
-    torch.testing.assert_close(borders.dequantize((result,))[0], expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(integer_io.dequantize((result,))[0], expected, rtol=0, atol=1e-6)
     view, group, graph = of_all(torch.export.export(module, (operand,)).module(check_guards=False), (operand,))
     assert [n.op for n in group.inputs] == ["placeholder"]
     host = {n for n in view.graph.nodes if n.op == "call_function"} - set(group.nodes)
@@ -464,7 +464,7 @@ def test_a_program_with_integer_borders_has_no_quantization_left_outside(activat
     )
 
 
-def test_set_io_alone_changes_the_border_only():
+def test_set_io_alone_changes_the_io_only():
     module = quantized(network(), (PICTURE,), EthosUQuantizer(SPEC, **WIDE).set_io(QuantizationConfig()))
     quantizes = [n for n in module.graph.nodes if is_quantize(n)]
     assert [n.args[5] for n in quantizes if n.args[0].op == "placeholder"] == [torch.int8]
@@ -472,16 +472,16 @@ def test_set_io_alone_changes_the_border_only():
     assert types(module) == {torch.int8, torch.int16}
 
 
-def test_neutron_programs_with_int8_borders():
+def test_neutron_programs_with_int8_io():
     module = quantized(network(), (PICTURE,), NeutronQuantizer(io="int8"))
-    borders = integer_borders(module)
-    assert (borders.inputs[0].dtype, borders.outputs[0].dtype) == ("int8", "int8")
+    integer_io = to_integer_io(module)
+    assert (integer_io.inputs[0].dtype, integer_io.outputs[0].dtype) == ("int8", "int8")
 
 
-def test_a_float_border_is_refused():
+def test_float_io_is_refused():
     module = quantized(conv(), (image(),), EthosUQuantizer(SPEC).set_global(None))
     with pytest.raises(ModelError, match=r"not quantized once.*set_io"):
-        integer_borders(module)
+        to_integer_io(module)
 
 
 def test_an_int64_input_is_refused():
@@ -489,7 +489,7 @@ def test_an_int64_input_is_refused():
     inputs = (image(), torch.ones(1, 8, 6, 6, dtype=torch.int64))
     module = quantized(model, inputs, EthosUQuantizer(SPEC, io="int8"))
     with pytest.raises(ModelError, match="is int64; a program with integer inputs takes int8"):
-        integer_borders(module)
+        to_integer_io(module)
 
 
 # ---------------------------------------------------------------- Vela

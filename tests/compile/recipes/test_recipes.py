@@ -191,10 +191,10 @@ def test_a_program_that_takes_and_gives_integers(kind, target):
     )
     assert stamp(bytes(session.get_pte_buffer())) == program.buffer
     (partitioner,) = recipe.lowering_recipe.partitioners
-    assert partitioner.borders == program.borders
-    (result,) = HostProgram(program.buffer).run(*partitioner.borders.quantize(INPUTS[1]))
+    assert partitioner.integer_io == program.integer_io
+    (result,) = HostProgram(program.buffer).run(*partitioner.integer_io.quantize(INPUTS[1]))
     assert result.dtype == torch.int8
-    (back,) = partitioner.borders.dequantize((result,))
+    (back,) = partitioner.integer_io.dequantize((result,))
     assert (back - CONV(*INPUTS[1])).abs().max() < 0.02
 
 

@@ -17,7 +17,7 @@ from micronpu.report.agreement import Agreement
 from micronpu.report.codec import DecodeError, decode, encode
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.estimate import Latency
-from micronpu.report.operations import BorderTensor, Cost
+from micronpu.report.operations import Cost, IOTensor
 
 
 def full() -> DelegationReport:
@@ -32,8 +32,8 @@ def full() -> DelegationReport:
         latency=(Latency("NPU", 1234, 150.0, 0.8, 1.25, "a source"),),
         accuracy=ProgramAccuracy((3,), 16, True, (OutputAccuracy(0, Comparison(1, 28.6, 0.5, 0.1, 1), exact),)),
         agreement=Agreement(2, 10, 0.9, 1.0, 4.0),
-        inputs=(BorderTensor("x", "float32", (1, 3), 0.25, 0),),
-        outputs=(BorderTensor("output_0", "int64", ()),),
+        inputs=(IOTensor("x", "float32", (1, 3), 0.25, 0),),
+        outputs=(IOTensor("output_0", "int64", ()),),
         tools={"torch": "1"},
         hashes={"program": "ab"},
     )

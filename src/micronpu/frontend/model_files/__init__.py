@@ -18,7 +18,7 @@ from micronpu.frontend.by_name import called_by_name, input_names, rows_in_order
 from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.facts import EXPORTED
-from micronpu.frontend.integers import integer_borders
+from micronpu.frontend.integers import to_integer_io
 from micronpu.frontend.model_files.network import Network, Shapes, as_identifier
 
 _PLAIN = str.maketrans({**dict.fromkeys('",\n\r', "_"), "/": "."})
@@ -76,7 +76,7 @@ def read_model(path: str | os.PathLike[str], shapes: Shapes = ()) -> FileModel:
     examples = network.examples()
     module = _exported(network, examples, name)
     if file.is_quantized and file.has_integer_io:
-        examples = integer_borders(module, as_bytes=file.bytes).quantize(examples)
+        examples = to_integer_io(module, as_bytes=file.bytes).quantize(examples)
     return FileModel(module, examples, network.input_names)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from micronpu.base.arguments import check_switch, check_type
-from micronpu.quantize.config import Activations, Borders, QuantizationConfig
+from micronpu.quantize.config import Activations, IOType, QuantizationConfig
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.targets.ethosu.compat import EthosUCompileSpec, options_of
 from micronpu.targets.ethosu.options import EthosUOptions
@@ -41,7 +41,7 @@ class EthosUQuantizer(StaticQuantizer):
         per_channel: bool = True,
         is_qat: bool | None = None,
         activations: Activations = "int8",
-        io: Borders | None = None,
+        io: IOType | None = None,
     ) -> None:
         options = options_of(compile_spec)
         check_switch("use_composable_quantizer", use_composable_quantizer)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from micronpu.base.arguments import check_switch
 from micronpu.base.errors import OptionError
-from micronpu.quantize.config import Activations, Borders
+from micronpu.quantize.config import Activations, IOType
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.targets.neutron.rules.common import capabilities_of
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
@@ -37,7 +37,7 @@ class NeutronQuantizer(StaticQuantizer):
         per_channel: bool = True,
         disabled_rewrites: Iterable[str] = (),
         activations: Activations = "int8",
-        io: Borders | None = None,
+        io: IOType | None = None,
     ) -> None:
         if neutron_target_spec is not None and not isinstance(neutron_target_spec, NeutronTargetSpec):
             raise OptionError(

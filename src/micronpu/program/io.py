@@ -19,7 +19,7 @@ from micronpu.container.payload import Payload, parse
 from micronpu.program.plan import ELEMENT_BYTES, Plan
 from micronpu.program.pte import TensorValue
 
-BORDERS_KEY = f"{PREFIX}borders"
+IO_KEY = f"{PREFIX}borders"
 """Named data that records the scale and zero point of integer inputs and outputs; not deployed to the board."""
 _INTEGERS = ("int8", "uint8", "int16")
 
@@ -88,7 +88,7 @@ class Meaning(Protocol):
 
 
 @dataclass(frozen=True)
-class Border:
+class ProgramIO:
     """An input or output.
 
     Attributes:
@@ -141,9 +141,9 @@ class Border:
         return np.asarray(np.clip(steps, limits.min, limits.max), self.tensor.dtype)
 
 
-def borders_of(
+def io_of(
     plan: Plan, named_data: dict[str, bytes], known: tuple[Sequence[Meaning | None], Sequence[Meaning | None]] | None
-) -> tuple[tuple[Border, ...], tuple[Border, ...]]:
+) -> tuple[tuple[ProgramIO, ...], tuple[ProgramIO, ...]]:
     """Return the inputs and outputs of a plan.
 
     Args:
@@ -154,8 +154,8 @@ def borders_of(
     Raises:
         ModelError: an input or output is not a tensor of static shape.
     """
-    inputs = tuple(_border(plan, f"input_{i}", index) for i, index in enumerate(plan.inputs))
-    outputs = tuple(_border(plan, f"output_{i}", index) for i, index in enumerate(plan.outputs))
+    inputs = tuple(_io(plan, f"input_{i}", index) for i, index in enumerate(plan.inputs))
+    outputs = tuple(_io(plan, f"output_{i}", index) for i, index in enumerate(plan.outputs))
     recorded = known or _recorded(named_data, plan.name)
     if recorded is not None:
         if (len(recorded[0]), len(recorded[1])) != (len(inputs), len(outputs)):
@@ -168,7 +168,7 @@ def borders_of(
     return inputs, outputs
 
 
-def _border(plan: Plan, name: str, index: int) -> Border:
+def _io(plan: Plan, name: str, index: int) -> ProgramIO:
     tensor = plan.values[index].tensor
     if tensor is None or tensor.dynamic:
         kind = "of a shape that varies" if tensor is not None else f"a {plan.values[index].kind}, not a tensor"
@@ -176,7 +176,7 @@ def _border(plan: Plan, name: str, index: int) -> Border:
             f"The {name.replace('_', ' ')} of the program is {kind}, for which no sources are written.",
             hint="a program whose inputs and outputs are tensors of fixed shapes",
         )
-    return Border(name, tensor, qparams=_qparams(plan, index))
+    return ProgramIO(name, tensor, qparams=_qparams(plan, index))
 
 
 def _qparams(plan: Plan, index: int) -> tuple[float, int, int, int] | None:
@@ -191,16 +191,16 @@ def _qparams(plan: Plan, index: int) -> tuple[float, int, int, int] | None:
     return None
 
 
-def _meant(border: Border, meaning: Meaning | None) -> Border:
-    if meaning is None or meaning.dtype != border.tensor.dtype:
-        return border
-    return replace(border, scale=meaning.scale, zero_point=meaning.zero_point)
+def _meant(io: ProgramIO, meaning: Meaning | None) -> ProgramIO:
+    if meaning is None or meaning.dtype != io.tensor.dtype:
+        return io
+    return replace(io, scale=meaning.scale, zero_point=meaning.zero_point)
 
 
-def _found(border: Border, meaning: tuple[float, int] | None) -> Border:
-    if meaning is None or border.scale is not None or not border.is_integer:
-        return border
-    return replace(border, scale=meaning[0], zero_point=meaning[1])
+def _found(io: ProgramIO, meaning: tuple[float, int] | None) -> ProgramIO:
+    if meaning is None or io.scale is not None or not io.is_integer:
+        return io
+    return replace(io, scale=meaning[0], zero_point=meaning[1])
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class _Recorded:
     zero_point: int
 
 
-def pack_borders(inputs: Sequence[Meaning | None], outputs: Sequence[Meaning | None]) -> bytes:
+def pack_io(inputs: Sequence[Meaning | None], outputs: Sequence[Meaning | None]) -> bytes:
     """Serialize the meaning of integer inputs and outputs as named data."""
 
     def rows(meanings: Sequence[Meaning | None]) -> list[Any]:
@@ -222,7 +222,7 @@ def pack_borders(inputs: Sequence[Meaning | None], outputs: Sequence[Meaning | N
 def _recorded(
     named_data: dict[str, bytes], method: str
 ) -> tuple[list[_Recorded | None], list[_Recorded | None]] | None:
-    data = named_data.get(f"{BORDERS_KEY}/{method}", named_data.get(BORDERS_KEY))
+    data = named_data.get(f"{IO_KEY}/{method}", named_data.get(IO_KEY))
     if data is None:
         return None
     try:
@@ -251,11 +251,11 @@ def _carried(plan: Plan, named_data: dict[str, bytes]) -> dict[int, tuple[float,
         payload = plan.delegates[call.delegate].payload
         blobs = [blob for key, blob in named_data.items() if key.endswith(f"_{len(payload):x}")]
         for blob in (*blobs, payload):
-            found.update(_graph_border(blob, call.arguments))
+            found.update(_graph_io(blob, call.arguments))
     return found
 
 
-def _graph_border(blob: bytes, arguments: tuple[int, ...]) -> dict[int, tuple[float, int]]:
+def _graph_io(blob: bytes, arguments: tuple[int, ...]) -> dict[int, tuple[float, int]]:
     """Scale and zero point of values in one graph of an open container."""
     try:
         container = parse(blob)
