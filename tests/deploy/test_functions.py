@@ -13,7 +13,7 @@ import pytest
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.deploy.functions import DEFINITIONS, Smooth, nms, resize, ssd_decode, topk
 from micronpu.deploy.functions.detection import exponential
-from micronpu.deploy.together import FUNCTIONS
+from micronpu.deploy.shared import FUNCTIONS
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import host
 

@@ -14,7 +14,7 @@ from micronpu.deploy.deployment import deploy
 from micronpu.deploy.image import CRC_AT, SIGNATURE_AT, Image, make_image, signed_part
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import host
-from tests.deploy.test_together import plain
+from tests.deploy.test_shared import plain
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -20,7 +20,7 @@ from micronpu.neutron import NeutronOptions
 from micronpu.program.plan import read_plan
 from micronpu.targets import pools
 from tests.deploy.host_build import built, host, host_sizes, sized
-from tests.deploy.test_together import source
+from tests.deploy.test_shared import source
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 HERE = Path(__file__).parent

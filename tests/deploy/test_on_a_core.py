@@ -19,7 +19,7 @@ from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.deployment import Source, deploy_together
 from tests.compile.small import Small, batches, conv, image
 from tests.deploy import programs, runner
-from tests.deploy.test_together import plain
+from tests.deploy.test_shared import plain
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -18,7 +18,7 @@ from micronpu.deploy.application import computed
 from micronpu.deploy.deployment import Source, deploy_together
 from micronpu.program.plan import read_plan
 from tests.deploy import firmware, host_build
-from tests.deploy.test_together import plain
+from tests.deploy.test_shared import plain
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from micronpu.deploy.together import FUNCTIONS
+from micronpu.deploy.shared import FUNCTIONS
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import host
 

@@ -37,7 +37,7 @@ import micronpu
 from micronpu.base.errors import MicroNpuError
 from micronpu.frontend.program import is_dequantize, is_quantize
 from micronpu.quantize.switches import check_rewrites, float_rewrites
-from micronpu.quantize.trial import rows_kept_back
+from micronpu.quantize.trial import held_out_rows
 from micronpu.targets.registry import device_for
 
 TARGETS = ("imxrt700", "ethos-u55-128", "ethos-u85-256", "cortex-m55")
@@ -200,8 +200,8 @@ def look(seed: int, target: str) -> Row:
         "torchao": _by_torchao,
         "plain": partial(_plain, target=target),
     }
-    kept_back = rows_kept_back(len(data), None)  # by which the program was judged: others see as little
-    seen = [inputs for number, inputs in enumerate(data) if number not in kept_back]
+    judged = held_out_rows(len(data), None)  # by which the program was judged: others see as little
+    seen = [inputs for number, inputs in enumerate(data) if number not in judged]
     for name, other in others.items():
         try:
             row[name] = _nearness(wanted, other(model, seen, held_out))

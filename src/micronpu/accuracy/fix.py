@@ -157,7 +157,7 @@ class _Fix:
 
     def trial_of(self, rows: Sequence[Row]) -> Trial:
         """Return the samples, each with its perturbed copies, and the float model's results for them."""
-        moved = shaken(rows, self.copies)
+        moved = perturbed(rows, self.copies)
         recordings = tuple(moved[i : i + self.copies] for i in range(0, len(moved), self.copies))
         return Trial(recordings, held_out=True, exact=run_recordings(self.subject.module, recordings))
 
@@ -229,7 +229,7 @@ class _Fix:
         return FixChoice(name, quantization, own.worst, gain, cycles, one.price.bytes)
 
 
-def shaken(rows: Sequence[Row], copies: int) -> list[Row]:
+def perturbed(rows: Sequence[Row], copies: int) -> list[Row]:
     """Return copies of each sample; all but the first are perturbed by less than half an LSB of int8.
 
     The results hardly change, but all roundings in the network do, so the error of a sample is estimated better.

@@ -27,9 +27,9 @@ from micronpu.frontend.program import (
     is_quantize,
     qualified_name,
 )
+from micronpu.quantize.dequantized import computed, representable_range
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.ranges import places_of
-from micronpu.quantize.unrounded import computed, representable_range
 from micronpu.upstream.torch import tree_leaves
 
 Row: TypeAlias = tuple[torch.Tensor, ...]

@@ -75,8 +75,8 @@ def boards() -> Mapping[str, BoardSpec]:
 
 
 def _of_chip(chip: Chip) -> BoardSpec:
-    npu, told = EthosUNpu.of(chip), chip.board
-    assert told is not None
+    npu, entry = EthosUNpu.of(chip), chip.board
+    assert entry is not None
     if npu.base is None or npu.interrupt is None:
         raise OptionError(
             f"The chip file {chip.file or chip.name} has a table [board], and does not say where its NPU is.",
@@ -85,11 +85,11 @@ def _of_chip(chip: Chip) -> BoardSpec:
     return BoardSpec(
         chip.name,
         chip.title,
-        told.machine,
+        entry.machine,
         chip.core,
         (NpuPlace(npu.base, npu.interrupt),),
         (find_accelerator(npu.accelerator).family,),
-        note=told.note,
+        note=entry.note,
         usual=npu.accelerator,
         aliases=tuple((m.npu_address, m.address or 0, m.bytes) for m in chip.memories if m.npu_address),
     )

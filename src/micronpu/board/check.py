@@ -146,10 +146,10 @@ class Outcome:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        told = {k: getattr(self, k) for k in ("name", "board", "runner", "vectors", "elements", "differing")}
-        told |= {"equal": self.equal, "first": vars(self.first) if self.first is not None else None}
-        told |= {"start_seconds": round(self.start, 3), "runs": self.runs, "accesses": self.accesses}
-        return told | {
+        summary = {k: getattr(self, k) for k in ("name", "board", "runner", "vectors", "elements", "differing")}
+        summary |= {"equal": self.equal, "first": vars(self.first) if self.first is not None else None}
+        summary |= {"start_seconds": round(self.start, 3), "runs": self.runs, "accesses": self.accesses}
+        return summary | {
             "later_seconds": None if self.later is None else round(self.later, 4),
             "estimated_cycles": self.cycles,
         }
@@ -283,12 +283,12 @@ class Finished:
 
     def line(self) -> str:
         cycles = sum(run.cycles for run in self.runs)
-        told = f"[board: exit status {self.status}; {self.seconds:.2f} s of this machine"
+        summary = f"[board: exit status {self.status}; {self.seconds:.2f} s of this machine"
         if self.runs:
-            told += f"; the NPU ran {plural(len(self.runs), 'time')}, {self.accesses} accesses to its registers; "
-            told += f"{cycles:,} cycles ({_ESTIMATE})"
+            summary += f"; the NPU ran {plural(len(self.runs), 'time')}, {self.accesses} accesses to its registers; "
+            summary += f"{cycles:,} cycles ({_ESTIMATE})"
         npu = npu_in(self.output)
-        return told + (f"; {npu}]" if npu else "]")
+        return summary + (f"; {npu}]" if npu else "]")
 
     def to_dict(self) -> dict[str, Any]:
         runs = [{"cycles": r.cycles, "operations": len(r.operations), "fault": r.fault} for r in self.runs]

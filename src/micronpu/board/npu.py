@@ -213,8 +213,8 @@ class Npu:
                 self.registers.set("PMEVCNTR", 0, number)
         if control.unpack(value, "reset_cycles"):
             self.registers.set("PMCCNTR", 0)
-        told = {name: control.unpack(value, name) for name in ("enable", "mask_enable")}
-        self.registers.set("PMCR", control.pack(**told, counters=self.generation.event_counters))
+        fields = {name: control.unpack(value, name) for name in ("enable", "mask_enable")}
+        self.registers.set("PMCR", control.pack(**fields, counters=self.generation.event_counters))
 
     def _set_bits(self, name: str, other: str, value: int, is_set: bool) -> None:
         word = self.registers.get(name)
@@ -375,11 +375,11 @@ class Npu:
         chosen = kept.get("PMCNTENSET")
         if chosen & _CYCLE_COUNTER:
             self._advance("PMCCNTR", 0, traffic.cycles, _CYCLE_BITS, _CYCLE_COUNTER)
-        told = {number: getattr(traffic, name) for name, ns in self.generation.events.items() for number in ns}
+        fields = {number: getattr(traffic, name) for name, ns in self.generation.events.items() for number in ns}
         for number in range(self.generation.event_counters):
             if chosen >> number & 1:
                 event = kept.get("PMEVTYPER", number) & 0x3FF
-                self._advance("PMEVCNTR", number, told.get(event, 0), _COUNTER_BITS, 1 << number)
+                self._advance("PMEVCNTR", number, fields.get(event, 0), _COUNTER_BITS, 1 << number)
 
     def _advance(self, name: str, number: int, by: int, bits: int, overflow: int) -> None:
         value = self.registers.get(name, number) + by

@@ -67,8 +67,8 @@ def examine(chip: str, runner: str = "") -> tuple[Finding, Finding, Finding]:
 
 
 def _firmware(chip: str) -> str | None:
-    if told := os.environ.get(FIRMWARE_VARIABLE):
-        return told
+    if path := os.environ.get(FIRMWARE_VARIABLE):
+        return path
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(_SDK)  # it is not imported
         if spec is not None and spec.submodule_search_locations:

@@ -139,16 +139,18 @@ class ProbeRun:
         return self.status or int(bool(self.differing or self.fault))
 
     def lines(self) -> Iterator[str]:
-        told = f"{self.differing} of {self.elements:,} elements differ from this machine's; " if self.elements else ""
-        yield f"{'FAIL' if self.exit_code else 'PASS'}: {self.name} on {self.board}: {told}exit status {self.status}"
+        summary = (
+            f"{self.differing} of {self.elements:,} elements differ from this machine's; " if self.elements else ""
+        )
+        yield f"{'FAIL' if self.exit_code else 'PASS'}: {self.name} on {self.board}: {summary}exit status {self.status}"
         if self.first is not None:
             yield str(self.first)
         yield from filter(None, (self.fault, self.note))
 
     def to_dict(self) -> dict[str, Any]:
-        told = {k: getattr(self, k) for k in ("name", "board", "status", "elements", "differing", "note", "fault")}
+        summary = {k: getattr(self, k) for k in ("name", "board", "status", "elements", "differing", "note", "fault")}
         first = vars(self.first) if self.first is not None else None
-        return told | {"passed": not self.exit_code, "first": first, "output": self.output.decode(errors="replace")}
+        return summary | {"passed": not self.exit_code, "first": first, "output": self.output.decode(errors="replace")}
 
 
 @dataclass(frozen=True)

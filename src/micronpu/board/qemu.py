@@ -53,10 +53,10 @@ def find_qemu() -> tuple[str, tuple[int, ...]]:
     if path is None:
         raise BoardError(f"The emulated boards need QEMU, and there is no {QEMU}.", hint=how_to_install())
     try:
-        told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_ANSWER_SECONDS).stdout
+        output = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_ANSWER_SECONDS).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BoardError(f"{path} does not run: {error}.", hint=how_to_install()) from error
-    match = re.search(r"version (\d+)\.(\d+)", told)
+    match = re.search(r"version (\d+)\.(\d+)", output)
     if match is None:
         raise BoardError(f"{path} does not say which version of QEMU it is.", hint=how_to_install())
     version = (int(match[1]), int(match[2]))
@@ -129,8 +129,8 @@ class Emulator:
         assert self._process.stdin is not None
         self._process.stdin.close()
         lines = self.output.read().decode(errors="replace").splitlines()
-        told = [line.split(": ", 1)[1] for line in lines if line.startswith("qemu") and ": " in line]
-        return told[0].rstrip(".:") + "." if told else ""
+        output = [line.split(": ", 1)[1] for line in lines if line.startswith("qemu") and ": " in line]
+        return output[0].rstrip(".:") + "." if output else ""
 
     def wait(self) -> int:
         """Return the exit status of an ending QEMU.

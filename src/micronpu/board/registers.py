@@ -81,12 +81,12 @@ class Generation:
 
     def id_word(self) -> int:
         major, minor, patch = self.architecture
-        told = {"arch_major": major, "arch_minor": minor, "arch_patch": patch, "product_major": self.product_major}
-        return self.registers["ID"].pack(**told, version_status=1)
+        fields = {"arch_major": major, "arch_minor": minor, "arch_patch": patch, "product_major": self.product_major}
+        return self.registers["ID"].pack(**fields, version_status=1)
 
     def config_word(self, macs: int) -> int:
-        told = {"product": self.product, "stream_version": self.stream_version, "inside": self.inside[macs]}
-        return self.registers["CONFIG"].pack(**told, macs=macs.bit_length() - 1)
+        fields = {"product": self.product, "stream_version": self.stream_version, "inside": self.inside[macs]}
+        return self.registers["CONFIG"].pack(**fields, macs=macs.bit_length() - 1)
 
 
 @functools.cache

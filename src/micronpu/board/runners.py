@@ -122,23 +122,23 @@ class Package:
 @functools.cache
 def package() -> Package:
     """Return the package from the table."""
-    told: Mapping[str, Any] = parse_toml(
+    data: Mapping[str, Any] = parse_toml(
         resources.files("micronpu.board").joinpath("runners.toml").read_text(encoding="utf-8")
     )
-    memory = told["memory"]
+    memory = data["memory"]
     return Package(
-        name=told["package"],
-        version=told["version"],
-        wheel=told["wheel"],
-        licence=told["licence"],
-        folder=told["folder"],
-        image=told["image"],
+        name=data["package"],
+        version=data["version"],
+        wheel=data["wheel"],
+        licence=data["licence"],
+        folder=data["folder"],
+        image=data["image"],
         model=Place(*memory["model"]),
         inputs=Place(*memory["inputs"]),
         outputs=Place(*memory["outputs"]),
         function=memory["function"],
         end_mark=bytes([memory["end_mark"]]),
-        runners=tuple(Runner(**entry) for entry in told["runner"]),
+        runners=tuple(Runner(**entry) for entry in data["runner"]),
     )
 
 

@@ -227,12 +227,12 @@ def check_fits(model: BoardModel, image: bytes, pool: int) -> None:
             f"The {scalars[0]} of {model.name} has no axes, and Arm's runner ends where it prints such a shape.",
             hint="a tensor of one axis and one element, such as x.reshape(1)",
         )
-    told = package()
+    arm = package()
     inputs = sum(io.bytes for io in model.inputs)
     limits = [
-        (len(model.data) + len(_NOTE) + 16, told.model.size, "the file"),
-        (inputs, told.inputs.size, "its inputs"),
-        (model.output_bytes, told.outputs.size, "its outputs"),
+        (len(model.data) + len(_NOTE) + 16, arm.model.size, "the file"),
+        (inputs, arm.inputs.size, "its inputs"),
+        (model.output_bytes, arm.outputs.size, "its outputs"),
     ]
     if model.format == PTE:
         limits += [(model.planned, pool, "its planned memory"), (model.scratch, _TEMPORARY_POOL, "the NPU's scratch")]

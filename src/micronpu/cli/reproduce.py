@@ -79,12 +79,12 @@ def _compiled(wanted: Manifest, sources: Sources, target: str | None) -> Compile
     from micronpu.cli.files import load_model, register
     from micronpu.cli.pictures import NO_PICTURES, Pictures
     from micronpu.cli.sources import load_data
-    from micronpu.compiler.basis import Wanted
+    from micronpu.compiler.basis import CompileRequest
     from micronpu.report.warnings import AccuracyWarning
 
     pictures = Pictures(Path(sources.images), sources.normalize or None) if sources.images else NO_PICTURES
     pictures.check()
-    asked = Wanted.read(wanted.basis.options, target or sources.chip or None)
+    asked = CompileRequest.read(wanted.basis.options, target or sources.chip or None)
     with console.progress() as listener, warnings.catch_warnings():
         listener("load", 0.0)
         register(sources.libraries)

@@ -27,8 +27,8 @@ from micronpu.quantize.settings_file import read_quantization
 from micronpu.report.basis import Basis
 from micronpu.targets.options import Options
 from micronpu.targets.registry import BACKENDS, find_target, options_for
+from micronpu.transforms.request import Transforms
 from micronpu.transforms.sparsity.options import SparsityOptions, sparsity_options
-from micronpu.transforms.wanted import Transforms
 from micronpu.verify.verification import Verification
 
 _CODE = "code"
@@ -40,7 +40,7 @@ _OF_VERIFICATION = ("run", "held_out", "allow_missing_kernels")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CompileRequest:
     """The arguments of `micronpu.compile` that determine bytes, except the model and its data."""
 
     target: str
@@ -50,7 +50,7 @@ class Wanted:
     verification: Verification = Verification()  # noqa: RUF009 (a frozen value)
     train: Train | None = None
 
-    def told(self) -> dict[str, str]:
+    def values_by_name(self) -> dict[str, str]:
         """Return all arguments, including defaults, value as JSON by name."""
         target = find_target(self.target)
         found: dict[str, Any] = {"target": self.target}
@@ -64,12 +64,12 @@ class Wanted:
                 digest = hashlib.sha256(read_file(file)).hexdigest()
                 found[f"options.{name}"] = {_CODE: f"the file {os.path.basename(file)}", "sha256": digest}
         how = Quantization.of(self.quantization)
-        told = {f.name: getattr(how, f.name) for f in fields(how)}
-        told["settings"] = None if how.settings is None else read_quantization(how.settings)
-        wanted = self.transforms or Transforms()
-        sparsity = sparsity_options(wanted.sparsity)
-        found |= _named("quantization", told)
-        found |= _named("transforms", {"sparsity": sparsity, "compress": wanted.compress, "passes": wanted.passes})
+        values_by_name = {f.name: getattr(how, f.name) for f in fields(how)}
+        values_by_name["settings"] = None if how.settings is None else read_quantization(how.settings)
+        request = self.transforms or Transforms()
+        sparsity = sparsity_options(request.sparsity)
+        found |= _named("quantization", values_by_name)
+        found |= _named("transforms", {"sparsity": sparsity, "compress": request.compress, "passes": request.passes})
         found |= _named("verify", {name: getattr(self.verification, name) for name in _OF_VERIFICATION})
         if self.verification.data is not None:
             found["verify.data"] = {_CODE: "held-out data"}
@@ -80,8 +80,8 @@ class Wanted:
         return {name: json.dumps(value, sort_keys=True, default=_code) for name, value in found.items()}
 
     @classmethod
-    def read(cls, told: Mapping[str, str], target: str | None = None) -> Wanted:
-        """Return the arguments from the result of `told`.
+    def read(cls, values_by_name: Mapping[str, str], target: str | None = None) -> CompileRequest:
+        """Return the arguments from the result of `values_by_name`.
 
         Args:
             target: replaces the recorded target: a chip file may have moved.
@@ -89,7 +89,7 @@ class Wanted:
         Raises:
             OptionError: an argument is a Python object, or does not exist.
         """
-        values = _read(told)
+        values = _read(values_by_name)
         groups: dict[str, dict[str, Any]] = {"options": {}, "quantization": {}, "transforms": {}, "verify": {}}
         for name, value in values.items():
             group, _, own = name.partition(".")
@@ -127,7 +127,7 @@ class Wanted:
             ) from error
 
 
-def basis_of(wanted: Wanted, digests: Mapping[str, Digests]) -> Basis:
+def basis_of(request: CompileRequest, digests: Mapping[str, Digests]) -> Basis:
     """Return the basis of a finished program.
 
     Args:
@@ -139,7 +139,13 @@ def basis_of(wanted: Wanted, digests: Mapping[str, Digests]) -> Basis:
         before = f"{method}: " if method else ""
         model |= {before + name: value for name, value in own.model.items()}
         data |= {before + name: value for name, value in own.data.items()}
-    return Basis(model, data, wanted.told(), _tools(BACKENDS[find_target(wanted.target).backend].packages), _machine())
+    return Basis(
+        model,
+        data,
+        request.values_by_name(),
+        _tools(BACKENDS[find_target(request.target).backend].packages),
+        _machine(),
+    )
 
 
 def _tools(packages: Iterable[str]) -> dict[str, str]:
@@ -174,17 +180,17 @@ def _code(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, (type, Pipeline)):
         return {f.name: getattr(value, f.name) for f in fields(value)}
     named = value if hasattr(value, "__qualname__") else type(value)
-    told: dict[str, Any] = {_CODE: f"{named.__module__}.{named.__qualname__}"}
+    values_by_name: dict[str, Any] = {_CODE: f"{named.__module__}.{named.__qualname__}"}
     if isinstance(value, StaticQuantizer):
-        told |= {"settings": value.settings, "disabled_rewrites": sorted(value.disabled_rewrites)}
+        values_by_name |= {"settings": value.settings, "disabled_rewrites": sorted(value.disabled_rewrites)}
     if isinstance(value, Pipeline):
-        told |= {"passes": str(value), "verify_each": value.verify_each}
-    return told
+        values_by_name |= {"passes": str(value), "verify_each": value.verify_each}
+    return values_by_name
 
 
-def _read(told: Mapping[str, str]) -> dict[str, Any]:
+def _read(values_by_name: Mapping[str, str]) -> dict[str, Any]:
     try:
-        return {name: parse_json(text) for name, text in told.items()}
+        return {name: parse_json(text) for name, text in values_by_name.items()}
     except ValueError as error:
         raise OptionError(
             f"The manifest's options are damaged: {error}.", hint="compile again with --manifest"

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from micronpu.base.arguments import QUANTIZATION_NOW, moved
 from micronpu.base.errors import ModelError
 from micronpu.compiler.assemble import Staged, programs_of
-from micronpu.compiler.basis import Wanted, basis_of
+from micronpu.compiler.basis import CompileRequest, basis_of
 from micronpu.compiler.clock import Clock, Listener
 from micronpu.compiler.methods import CompiledMethods
 from micronpu.compiler.precision import allowed_by
@@ -33,8 +33,8 @@ from micronpu.passes.pipeline import Pipeline
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for, target_required
+from micronpu.transforms.request import Transforms
 from micronpu.transforms.sparsity.options import SparsityOptions
-from micronpu.transforms.wanted import Transforms
 from micronpu.upstream.session import exclusive
 from micronpu.verify.static_accuracy import of_graph, of_placement
 from micronpu.verify.verification import Verification
@@ -125,11 +125,11 @@ def compile_model(
         MicroNpuError: an argument is invalid; the message says what, where, why and what to try.
         BudgetError: the program misses a budget, or with ``strict`` has a warning.
     """
-    checks, wanted = Verification.of(verify), Transforms.of(transforms)
+    checks, request = Verification.of(verify), Transforms.of(transforms)
     check_listener(listener)
     if isinstance(model, Mapping):
         check_is_no_state_dict(model)
-        if train is not None or replace(wanted, passes=None) != Transforms():
+        if train is not None or replace(request, passes=None) != Transforms():
             what = "train" if train is not None else "transforms"
             raise ModelError(
                 f"`{what}` changes the weights of one method, and the methods of a program share theirs.",
@@ -147,17 +147,17 @@ def compile_model(
             quantization=quantization,
             options=options,
             checks=checks,
-            pipeline=wanted.passes,
+            pipeline=request.passes,
             listener=listener,
         )
     network, inputs, calibration = opened(model, example_inputs, calibration)
     clock = Clock(listener)
     device = device_for(target, options)
-    device.pipeline = wanted.passes or device.pipeline
+    device.pipeline = request.passes or device.pipeline
     if not checks.run:
         device = device.unverified()
     how = Quantization.of(quantization)
-    fewer = wanted.on(device)  # a search would not keep their weights
+    fewer = request.on(device)  # a search would not keep their weights
     chosen = how.quantizer_for(device.quantizer, train is not None, chooses=fewer is None)
     quantized = quantized_module(
         network,
@@ -175,7 +175,7 @@ def compile_model(
         quantized = replace(quantized, proposal=how.proposal)
     staged = Staged.of(replace(quantized, names=input_names(network)), device, clock, checks)
     (program,) = programs_of([staged], target, checks, clock)
-    asked = Wanted(target, how, options, wanted, checks, train)
+    asked = CompileRequest(target, how, options, request, checks, train)
     return program.made_of(basis_of(asked, {"": quantized.digests}))
 
 

@@ -29,6 +29,7 @@ from micronpu.frontend.states import States
 from micronpu.frontend.work import work_of
 from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import calibrated, finished
+from micronpu.quantize.dequantized import float_leaves
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.magnitudes import has_magnitudes
 from micronpu.quantize.quantization import Quantization
@@ -37,7 +38,6 @@ from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.running import Row
 from micronpu.quantize.settings_file import merged, read_quantization
 from micronpu.quantize.trial import Trial
-from micronpu.quantize.unrounded import float_leaves
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.precision import Frontier, Point

@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError
 from micronpu.compiler.assemble import Staged, programs_of
-from micronpu.compiler.basis import Wanted, basis_of
+from micronpu.compiler.basis import CompileRequest, basis_of
 from micronpu.compiler.clock import Clock, Listener
 from micronpu.compiler.host import with_one_copy
 from micronpu.compiler.methods import CompiledMethods
@@ -35,11 +35,11 @@ from micronpu.quantize.data import Row, calibration_batches, in_turn
 from micronpu.quantize.digests import Digests, of_model, of_rows
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.together import Call, Member, check_qparams, quantize_together
+from micronpu.quantize.shared import Call, Member, check_qparams, quantize_methods
 from micronpu.quantize.trial import INPUTS, CalibrationData, Trial, float_results, rows_run
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
-from micronpu.transforms.wanted import Transforms
+from micronpu.transforms.request import Transforms
 from micronpu.verify.static_accuracy import of_data
 from micronpu.verify.verification import Verification
 
@@ -107,7 +107,7 @@ def compile_methods(
         hosts = with_one_copy([one.host for one in staged], device)
     staged = [replace(one, host=host) for one, host in zip(staged, hosts, strict=True)]
     programs = programs_of(staged, target, checks, clock)
-    asked = Wanted(target, how, options, Transforms(passes=pipeline), checks)
+    asked = CompileRequest(target, how, options, Transforms(passes=pipeline), checks)
     basis = basis_of(asked, {name: one.digests for name, one in quantized.items()})
     return CompiledMethods({program.method: program.made_of(basis) for program in programs})
 
@@ -266,7 +266,7 @@ def _quantized(
     }
     calls = sum(map(len, sequences))
     with clock.step("quantize") as progress:
-        modules = quantize_together(members, sequences, lambda done: progress(done / calls))
+        modules = quantize_methods(members, sequences, lambda done: progress(done / calls))
         for name, own in given.items():
             forget(own.module, modules[name])
     made = {}

@@ -11,7 +11,7 @@ from importlib import resources
 
 from micronpu.deploy.csource import Facts, filled, scalar_type
 from micronpu.deploy.image import kernel_names
-from micronpu.deploy.together import LINE, Array, Together
+from micronpu.deploy.shared import LINE, Array, ProgramSet
 from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue
 
 FIXED = (
@@ -28,41 +28,41 @@ DATA = ("micronpu_data.hpp", "micronpu_data.cpp")
 """Further such files, for programs that read data from files."""
 
 
-def shared_sources(together: Together) -> dict[str, str]:
+def shared_sources(program_set: ProgramSet) -> dict[str, str]:
     """Return the files that all programs of a folder share, by name."""
-    texts = {name: _plain(name, together) for name in FIXED}
-    if any(facts.data for facts in together.programs):
-        texts |= {name: _plain(name, together) for name in DATA}
-    texts |= together.start_up
-    for function in together.functions:
-        texts |= {name: _plain(name, together) for name in (f"micronpu_{function}.h", f"micronpu_{function}.c")}
-    texts["micronpu_pools.c"] = pools_source(together)
-    texts["micronpu_programs.c"] = programs_source(together)
+    texts = {name: _plain(name, program_set) for name in FIXED}
+    if any(facts.data for facts in program_set.programs):
+        texts |= {name: _plain(name, program_set) for name in DATA}
+    texts |= program_set.start_up
+    for function in program_set.functions:
+        texts |= {name: _plain(name, program_set) for name in (f"micronpu_{function}.h", f"micronpu_{function}.c")}
+    texts["micronpu_pools.c"] = pools_source(program_set)
+    texts["micronpu_programs.c"] = programs_source(program_set)
     return texts
 
 
-def _plain(name: str, together: Together) -> str:
+def _plain(name: str, program_set: ProgramSet) -> str:
     template = resources.files("micronpu.deploy") / "templates" / f"{name}.in"
-    text = template.read_text(encoding="utf-8").replace("@HEADER@", together.header)
+    text = template.read_text(encoding="utf-8").replace("@HEADER@", program_set.header)
     # Reports contain the hash of the first payload, also for a program whose file was stripped.
-    payloads = {f.name: f.plan.delegates[0].payload for f in together.programs if f.plan.delegates}
+    payloads = {f.name: f.plan.delegates[0].payload for f in program_set.programs if f.plan.delegates}
     rows = [f'    {{"{name}", "{hashlib.sha256(payload).hexdigest()}"}},\n' for name, payload in payloads.items()]
-    chip = f'  puts("micronpu-chip {together.board.chip.name}");\n' if together.board.chip is not None else ""
+    chip = f'  puts("micronpu-chip {program_set.board.chip.name}");\n' if program_set.board.chip is not None else ""
     text = text.replace("@CHIP@\n", chip)
     return text.replace("@PROGRAMS@", "".join(rows) or '    {"", ""},\n')
 
 
-def pools_source(together: Together) -> str:
+def pools_source(program_set: ProgramSet) -> str:
     """Return `micronpu_pools.c`."""
     lines = [
-        f"/* {together.header}",
+        f"/* {program_set.header}",
         f" * The memories and pools of the programs, aligned and padded to {LINE} bytes, a line of the core's data",
         " * cache, in the sections that micronpu_sections.ld places.",
         " */",
         '#include "micronpu.h"',
         "",
     ]
-    for array in together.arrays:
+    for array in program_set.arrays:
         padded = -(-max(array.size, 1) // LINE) * LINE
         lines += [
             f"/* {array.what[0].upper()}{array.what[1:]}: {array.size} bytes are needed. */",
@@ -77,16 +77,16 @@ def _declared(array: Array) -> str:
     return f"extern uint8_t {array.name}[]"
 
 
-def programs_source(together: Together) -> str:
+def programs_source(program_set: ProgramSet) -> str:
     """Return `micronpu_programs.c`: the programs by name."""
-    names = [facts.name for facts in together.programs]
+    names = [facts.name for facts in program_set.programs]
     calls = ("init", "invoke", "reset", "version", "error")
     rows = []
-    for facts in together.programs:
+    for facts in program_set.programs:
         own = (f"{facts.name if call == 'invoke' else facts.file}_{call}" for call in calls)
         rows.append(f'    {{"{facts.name}", ' + ", ".join(own) + "},")
     lines = [
-        f"/* {together.header} */",
+        f"/* {program_set.header} */",
         '#include "micronpu.h"',
         "",
         *(f'#include "{name}.h"' for name in names),
@@ -205,10 +205,10 @@ def _invoked(number: int, facts: Facts) -> str:
     )
 
 
-def model_source(methods: Sequence[Facts], together: Together) -> str:
+def model_source(methods: Sequence[Facts], program_set: ProgramSet) -> str:
     """Return `NAME.cpp`: the C interface of a program and its methods to ExecuTorch's runtime."""
     facts = methods[0].whole
-    planned, method, temporary = together.planned(facts), together.method(facts), together.temporary(facts)
+    planned, method, temporary = program_set.planned(facts), program_set.method(facts), program_set.temporary(facts)
     tensors, rows = [], []
     for number, own in enumerate(methods):
         space = "" if own.is_whole else f"method_{number}::"
@@ -226,7 +226,7 @@ def model_source(methods: Sequence[Facts], together: Together) -> str:
     table = ["const micronpu::Memory planned[] = {", *memories, "};", ""] if planned else []
     includes, data = _data(facts)
     includes += "".join(f'#include "{own.name}.h"\n' for own in methods if not own.is_whole)
-    started = _started(together.npu(facts))
+    started = _started(program_set.npu(facts))
     return filled(
         "model.cpp",
         facts,
@@ -280,11 +280,11 @@ def _data(facts: Facts) -> tuple[str, str]:
     return '#include "micronpu_data.hpp"\n', "\n".join(lines) + "\n"
 
 
-def image_source(methods: Sequence[Facts], together: Together) -> str:
+def image_source(methods: Sequence[Facts], program_set: ProgramSet) -> str:
     """Return `NAME_image.c`: memory and kernels that the firmware offers to an image which replaces the program."""
     facts = methods[0].whole
     kernels = kernel_names([own.plan for own in methods])
-    planned, temporary = together.planned(facts), together.temporary(facts)
+    planned, temporary = program_set.planned(facts), program_set.temporary(facts)
     numbers = ", ".join(f"0x{zlib.crc32(name.encode()):08x}u" for name in kernels) or "0"
     values = [
         ("runtime", f'"{facts.versions.get("executorch", "")}"'),
@@ -311,9 +311,9 @@ def image_source(methods: Sequence[Facts], together: Together) -> str:
     return "\n".join(lines) + "\n"
 
 
-def application(together: Together) -> str:
+def application(program_set: ProgramSet) -> str:
     """Return `main.cpp`: it runs the golden vectors of every program that has some."""
-    programs = [facts for facts in together.programs if facts.vectors is not None]
+    programs = [facts for facts in program_set.programs if facts.vectors is not None]
     room: list[str] = []
     rows = []
     for facts in programs:
@@ -334,7 +334,7 @@ def application(together: Together) -> str:
     return filled(
         "main.cpp",
         programs[0],
-        HEADER=together.header,
+        HEADER=program_set.header,
         INCLUDES="".join(included),
         ROOM="\n".join(room) + "\n",
         ROWS="\n".join(rows) + "\n",
@@ -342,17 +342,17 @@ def application(together: Together) -> str:
     )
 
 
-def c_sources(together: Together) -> list[str]:
+def c_sources(program_set: ProgramSet) -> list[str]:
     """Return the sources of a build, in order."""
-    programs = together.programs
-    own = [f"{methods[0].file}{suffix}" for methods in together.groups for suffix in (".S", ".cpp", "_image.c")]
+    programs = program_set.programs
+    own = [f"{methods[0].file}{suffix}" for methods in program_set.groups for suffix in (".S", ".cpp", "_image.c")]
     own += [f"{facts.name}_vectors.c" for facts in programs if facts.vectors is not None]
     more = DATA if any(facts.data for facts in programs) else ()
     fixed = [
         *FIXED,
         *more,
-        *together.start_up,
-        *(f"micronpu_{name}.c" for name in together.functions),
+        *program_set.start_up,
+        *(f"micronpu_{name}.c" for name in program_set.functions),
         "micronpu_pools.c",
         "micronpu_programs.c",
     ]

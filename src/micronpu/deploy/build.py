@@ -14,7 +14,7 @@ from micronpu.base.files import read_file, write_file
 from micronpu.deploy import linux
 from micronpu.deploy.footprint import Component, footprint
 from micronpu.deploy.integration import RUN
-from micronpu.deploy.together import SHARED
+from micronpu.deploy.shared import SHARED
 from micronpu.deploy.toolchain import missing_tools
 
 _APPLICATION, _LOG = f"{SHARED}_app", "micronpu-build.log"

@@ -35,14 +35,14 @@ from micronpu.deploy.image import crc_of_io
 from micronpu.deploy.linux import linux_files
 from micronpu.deploy.opened import opened
 from micronpu.deploy.readme import readme
-from micronpu.deploy.together import (
+from micronpu.deploy.shared import (
     SHARED,
-    Together,
+    ProgramSet,
     check_file_names,
     check_functions,
-    check_together,
+    check_shared,
     keeps_values,
-    memories_kept,
+    kept_memories,
 )
 from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
 from micronpu.program.arenas import HOT, divided
@@ -202,18 +202,18 @@ def deploy_together(
         programs += [_divided(facts, source, hot) for facts in methods] if hot is not None else methods
         called.update({kernel.operator: kernel for kernel in own})
         missing += [file for facts in methods for file in taken(facts.plan, source.data_files or {})[1]]
-    check_together(programs, concurrent=concurrent)
-    together = Together(tuple(programs), tuple(called.values()), concurrent, chosen)
-    files = _files(together, missing)
+    check_shared(programs, concurrent=concurrent)
+    program_set = ProgramSet(tuple(programs), tuple(called.values()), concurrent, chosen)
+    files = _files(program_set, missing)
     write_folder(path, files, force=force)
-    return _deployed(path, together, tuple(files), notes, missing)
+    return _deployed(path, program_set, tuple(files), notes, missing)
 
 
 def _deployed(
-    path: Path, together: Together, files: tuple[str, ...], notes: list[str], missing: Sequence[str]
+    path: Path, program_set: ProgramSet, files: tuple[str, ...], notes: list[str], missing: Sequence[str]
 ) -> Deployment:
     """Return the result, with notes for the user."""
-    programs = together.programs
+    programs = program_set.programs
     if not all(facts.board.on_device for facts in programs):
         notes.insert(0, "The program runs on a laptop only: its NPU part is a reference container.")
     vectors = sum(len(facts.vectors) for facts in programs if facts.vectors is not None)
@@ -221,19 +221,19 @@ def _deployed(
         notes.append(f"The program looks up data in files that are not here: {', '.join(dict.fromkeys(missing))}.")
     sizes = {facts.file: len(facts.program) for facts in programs}
     data_sizes = {file: len(content) for facts in programs for file, content in facts.data}
-    done = Deployment(path, files, sizes, together.pools, together.board, vectors, (), data_sizes)
-    notes += together.pools.open
+    done = Deployment(path, files, sizes, program_set.pools, program_set.board, vectors, (), data_sizes)
+    notes += program_set.pools.open
     for region in done.regions:
         if region.over:
-            note = f"The memory {region.name} of {together.board.name} is too small: {region.verdict}."
-            notes.append(note + _second_memory(together, region))
+            note = f"The memory {region.name} of {program_set.board.name} is too small: {region.verdict}."
+            notes.append(note + _second_memory(program_set, region))
     return replace(done, notes=tuple(dict.fromkeys(notes)))
 
 
-def _second_memory(together: Together, region: Region) -> str:
+def _second_memory(program_set: ProgramSet, region: Region) -> str:
     """Return a hint at a memory that is large enough for a part of the planned tensors, or ""."""
-    board = together.board
-    if region.name != board.sram or board.hot or sum(together.pools.planned) < region.over or board.chip is None:
+    board = program_set.board
+    if region.name != board.sram or board.hot or sum(program_set.pools.planned) < region.over or board.chip is None:
         return ""
     sizes = {m.name: m.bytes for m in board.chip.memories}
     room = [n for n in board.beside_sram if n not in ("itcm", "npu_itcm", board.far) and sizes[n] >= region.over]
@@ -252,7 +252,7 @@ def _facts(
             f"The vectors are for one method, and {source.source} has {len(plans)}: {_listed(plans)}.",
             hint='without vectors, or in Python vectors={"METHOD": {...}}',
         )
-    if several and any(1 in memories_kept(plan) for plan in plans):
+    if several and any(1 in kept_memories(plan) for plan in plans):
         raise UnsupportedError(
             f"{source.source} keeps values in the first planned memory, which its methods {_listed(plans)} share: one "
             "would overwrite what the other keeps.",
@@ -476,41 +476,42 @@ def _host(program: bytes, method: str) -> Callable[[Sequence[Array]], Sequence[A
     return run
 
 
-def _files(together: Together, missing: list[str]) -> dict[str, bytes]:
+def _files(program_set: ProgramSet, missing: list[str]) -> dict[str, bytes]:
     """Return the contents of the folder, by name."""
-    if runs_linux(together.board.core):
-        return linux_files(together, missing)
-    texts = shared_sources(together)
-    binary = {file: content for facts in together.programs for file, content in facts.data}
-    for methods in together.groups:
+    if runs_linux(program_set.board.core):
+        return linux_files(program_set, missing)
+    texts = shared_sources(program_set)
+    binary = {file: content for facts in program_set.programs for file, content in facts.data}
+    for methods in program_set.groups:
         facts = methods[0].whole
         name = facts.name
         texts |= csource.headers(methods) | {
             f"{name}.S": csource.assembly(facts),
             f"{name}_data.h": csource.data_header(facts),
-            f"{name}.cpp": model_source(methods, together),
-            f"{name}_image.c": image_source(methods, together),
+            f"{name}.cpp": model_source(methods, program_set),
+            f"{name}_image.c": image_source(methods, program_set),
         }
         binary[f"{name}.pte"] = seal(facts.program)
-    for facts in together.programs:
+    for facts in program_set.programs:
         if facts.vectors is not None:
             texts[f"{facts.name}_vectors.h"] = csource.vectors_header(facts, facts.vectors)
             texts[f"{facts.name}_vectors.c"] = csource.vectors_source(facts, facts.vectors)
             bundled = bundle(facts.program, facts.plan.name, facts.inputs, facts.outputs, facts.vectors)
             binary[f"{facts.name}.bpte"] = bundled
-    plans = {facts.title: facts.plan for facts in together.programs}
-    texts["micronpu_kernels.cpp"] = kernels.registration(together.kernels, f"// {together.header}\n")
+    plans = {facts.title: facts.plan for facts in program_set.programs}
+    texts["micronpu_kernels.cpp"] = kernels.registration(program_set.kernels, f"// {program_set.header}\n")
     texts["selected_operators.yaml"] = kernels.selected_operators(plans)
-    texts["micronpu_sections.ld"] = integration.sections(together)
-    sections = dict.fromkeys(facts.section for facts in together.programs)
+    texts["micronpu_sections.ld"] = integration.sections(program_set)
+    sections = dict.fromkeys(facts.section for facts in program_set.programs)
     texts |= board_files(
-        *(together.board.core, together.board.flags, sections, together.header), resident=together.board.is_resident
+        *(program_set.board.core, program_set.board.flags, sections, program_set.header),
+        resident=program_set.board.is_resident,
     )
-    if any(facts.vectors is not None for facts in together.programs):
-        texts["main.cpp"] = application(together)
-        texts["CMakeLists.txt"] = integration.cmake(together)
-        texts |= integration.zephyr(together)
-        texts["micronpu.clayer.yml"] = integration.clayer(together)
+    if any(facts.vectors is not None for facts in program_set.programs):
+        texts["main.cpp"] = application(program_set)
+        texts["CMakeLists.txt"] = integration.cmake(program_set)
+        texts |= integration.zephyr(program_set)
+        texts["micronpu.clayer.yml"] = integration.clayer(program_set)
     names = sorted([*texts, *binary, "README.md"])
-    texts["README.md"] = readme(together, names, missing)
+    texts["README.md"] = readme(program_set, names, missing)
     return {file: binary[file] if file in binary else texts[file].encode() for file in names}

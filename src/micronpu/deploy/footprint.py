@@ -11,7 +11,7 @@ from pathlib import Path
 from micronpu.base.files import read_file
 from micronpu.board.elf import Elf, Section
 from micronpu.deploy.integration import component_of
-from micronpu.deploy.together import SHARED
+from micronpu.deploy.shared import SHARED
 
 _COMPILERS = re.compile(r"(c|g|m|gcc|nosys|rdimon|(std|sup)c\+\+)(_nano)?")
 """Libraries of Arm's GNU toolchain."""

@@ -68,11 +68,11 @@ def crc_of_io(plans: Sequence[Plan], named_data: dict[str, bytes]) -> int:
     said = ""
     for plan in plans:
         inputs, outputs = io_of(plan, named_data, None)
-        told = [
+        described = [
             (b.name, b.tensor.dtype, tuple(b.tensor.shape), tuple(b.tensor.dim_order), b.scale, b.zero_point)
             for b in (*inputs, *outputs)
         ]
-        said += repr(told) if len(plans) == 1 else repr((plan.name, told))
+        said += repr(described) if len(plans) == 1 else repr((plan.name, described))
     return zlib.crc32(said.encode())
 
 

@@ -13,7 +13,7 @@ from micronpu.chips.core import USUAL
 from micronpu.deploy.application import c_sources
 from micronpu.deploy.csource import ALIGNMENT, Facts, filled
 from micronpu.deploy.kernels import Kernel, kernel_libraries
-from micronpu.deploy.together import SHARED, Together
+from micronpu.deploy.shared import SHARED, ProgramSet
 from micronpu.targets.board import DEDICATED_SRAM
 from micronpu.targets.firmware import TOOLCHAIN, KernelLibrary
 from micronpu.targets.registry import BACKENDS
@@ -49,119 +49,119 @@ def _build_options(kernels: tuple[Kernel, ...]) -> set[str]:
     return {library.build_option for library in _used(kernels) if library.build_option}
 
 
-def cmake(together: Together) -> str:
+def cmake(program_set: ProgramSet) -> str:
     """Return `CMakeLists.txt`."""
-    kernels, programs = together.kernels, together.programs
+    kernels, programs = program_set.kernels, program_set.programs
     delegate, options = "", sorted(_build_options(kernels))
     whole = []
-    if len(kernels) < len(together.operators):
+    if len(kernels) < len(program_set.operators):
         whole.append("executorch")  # with the operators of the runtime itself
-    for firmware in together.firmware:
+    for firmware in program_set.firmware:
         options += firmware.build_options
         whole += firmware.whole_libraries
         delegate += firmware.cmake.format(name=SHARED, upper=SHARED.upper())
     if any(facts.data for facts in programs):
         options.append(_FILES_OPTION)
-    named = [name for name in c_sources(together) if name not in ("main.cpp", "micronpu_kernels.cpp")]
+    named = [name for name in c_sources(program_set) if name not in ("main.cpp", "micronpu_kernels.cpp")]
     calls = [
-        name for name in named if name.endswith(".cpp") or name in together.start_up
+        name for name in named if name.endswith(".cpp") or name in program_set.start_up
     ]  # sources that need other packages
-    emulated, on_chip = _board_npu(together)
+    emulated, on_chip = _board_npu(program_set)
     return shared(
         "CMakeLists.txt",
-        together,
-        ASSEMBLED=" ".join(f"{name}.S" for name in together.file_names),
-        PROGRAMS=" ".join(f"{name}.pte" for name in together.file_names),
+        program_set,
+        ASSEMBLED=" ".join(f"{name}.S" for name in program_set.file_names),
+        PROGRAMS=" ".join(f"{name}.pte" for name in program_set.file_names),
         DATA=" ".join(name for name in named if name not in calls),
         CALLS=" ".join(calls),
-        CORE_TITLE=together.board.core or "that of your board",
-        FLAGS=together.board.flags,
+        CORE_TITLE=program_set.board.core or "that of your board",
+        FLAGS=program_set.board.flags,
         WHOLE=" ".join(whole),
         LIBRARIES=" ".join([*([_FILES] if any(facts.data for facts in programs) else []), *libraries(kernels)]),
         BUILD_OPTIONS=" ".join(options) or "its defaults",
         DELEGATE=delegate,
         BOARD_NPU=emulated,
         CHIP_NPU=on_chip,
-        EMULATED=_emulated(together),
+        EMULATED=_emulated(program_set),
     )
 
 
-def _board_npu(together: Together) -> tuple[str, str]:
+def _board_npu(program_set: ProgramSet) -> tuple[str, str]:
     """Return lines of CMake with the NPU's place on the emulated board, and with its interrupt on the chip itself."""
-    if not together.started:
+    if not program_set.started:
         return "", ""
-    chip = boards().get(together.board.chip.name) if together.board.chip is not None else None
-    emulated = emulated_board(together.board.core, together.board.accelerator)
+    chip = boards().get(program_set.board.chip.name) if program_set.board.chip is not None else None
+    emulated = emulated_board(program_set.board.core, program_set.board.accelerator)
     lines = []
     for board, names in ((emulated, "MICRONPU_NPU_0_BASE={}u MICRONPU_NPU_0_IRQ={}"), (chip, "BOARD_NPU_IRQ={1}")):
         places = board.npus[:1] if board is not None else ()
-        told = [names.format(f"0x{place.base:08x}", place.irq) for place in places]
-        lines += [f"    target_compile_definitions({SHARED}_app PRIVATE {one})\n" for one in told] or [""]
+        line = [names.format(f"0x{place.base:08x}", place.irq) for place in places]
+        lines += [f"    target_compile_definitions({SHARED}_app PRIVATE {one})\n" for one in line] or [""]
     return lines[0], lines[1]
 
 
-def _emulated(together: Together) -> str:
+def _emulated(program_set: ProgramSet) -> str:
     """Return the line with the command that runs the application on an emulated board."""
-    options = board_options(together)
+    options = board_options(program_set)
     return f"#   {RUN} build/{SHARED}_app {options}\n" if options else ""
 
 
-def board_options(together: Together) -> str:
+def board_options(program_set: ProgramSet) -> str:
     """Return options of `micronpu board run` that name the emulated board and its NPU; "" if there is none."""
-    npu = together.board.accelerator if together.started else ""
-    board = emulated_board(together.board.core, npu) if len(together.started) < 2 else None
+    npu = program_set.board.accelerator if program_set.started else ""
+    board = emulated_board(program_set.board.core, npu) if len(program_set.started) < 2 else None
     return "" if board is None else f"--board {board.name}" + (f" --npu {npu}" if npu else "")
 
 
-def zephyr(together: Together) -> dict[str, str]:
+def zephyr(program_set: ProgramSet) -> dict[str, str]:
     """Return the files of a Zephyr application."""
-    own = ["CONFIG_FP_HARDABI=y"] if together.board.has_helium else []
-    own += [line for firmware in together.firmware for line in firmware.zephyr]
-    delegates = [name for firmware in together.firmware for name in firmware.whole_libraries]
-    names = [library.target for library in _used(together.kernels)] + delegates
-    names += [name for firmware in together.firmware for name in firmware.zephyr_libraries]
-    pools = together.pools
+    own = ["CONFIG_FP_HARDABI=y"] if program_set.board.has_helium else []
+    own += [line for firmware in program_set.firmware for line in firmware.zephyr]
+    delegates = [name for firmware in program_set.firmware for name in firmware.whole_libraries]
+    names = [library.target for library in _used(program_set.kernels)] + delegates
+    names += [name for firmware in program_set.firmware for name in firmware.zephyr_libraries]
+    pools = program_set.pools
     sizes = {"METHOD": str(pools.method), "TEMPORARY": str(max(pools.temporary, 1))}
-    programs = together.programs
-    named = {"NAMES": ", ".join(together.file_names)}
+    programs = program_set.programs
+    named = {"NAMES": ", ".join(program_set.file_names)}
     vectors = sum(len(facts.vectors) for facts in programs if facts.vectors is not None)
-    parts = [f"${{folder}}/{name}" for name in c_sources(together) if name != "main.cpp"]
-    return zephyr_boards.board_files(together.board.chip, together.board.accelerator, together.header) | {
-        "zephyr/module.yml": shared("zephyr_module.yml", together),
-        "zephyr/module/Kconfig": shared("zephyr_module_Kconfig", together, **named, **sizes),
+    parts = [f"${{folder}}/{name}" for name in c_sources(program_set) if name != "main.cpp"]
+    return zephyr_boards.board_files(program_set.board.chip, program_set.board.accelerator, program_set.header) | {
+        "zephyr/module.yml": shared("zephyr_module.yml", program_set),
+        "zephyr/module/Kconfig": shared("zephyr_module_Kconfig", program_set, **named, **sizes),
         "zephyr/module/CMakeLists.txt": shared(
             "zephyr_module_CMakeLists.txt",
-            together,
+            program_set,
             SOURCES=" ".join(parts),
-            ASSEMBLED=" ".join(f"${{folder}}/{name}.S" for name in together.file_names),
+            ASSEMBLED=" ".join(f"${{folder}}/{name}.S" for name in program_set.file_names),
         ),
-        "zephyr/sample.yaml": shared("zephyr_sample.yaml", together, VECTORS=str(vectors), **named),
-        "zephyr/Kconfig": shared("zephyr_Kconfig", together, **sizes),
+        "zephyr/sample.yaml": shared("zephyr_sample.yaml", program_set, VECTORS=str(vectors), **named),
+        "zephyr/Kconfig": shared("zephyr_Kconfig", program_set, **sizes),
         "zephyr/CMakeLists.txt": shared(
             "zephyr_CMakeLists.txt",
-            together,
+            program_set,
             LIBRARIES=" ".join(names),
             WHOLE=" ".join(delegates),
-            PROGRAM=f"{together.file_names[0]}.pte",
-            SOURCES=" ".join(f"../{name}" for name in c_sources(together)),
-            ASSEMBLED=" ".join(f"${{CMAKE_CURRENT_LIST_DIR}}/../{name}.S" for name in together.file_names),
+            PROGRAM=f"{program_set.file_names[0]}.pte",
+            SOURCES=" ".join(f"../{name}" for name in c_sources(program_set)),
+            ASSEMBLED=" ".join(f"${{CMAKE_CURRENT_LIST_DIR}}/../{name}.S" for name in program_set.file_names),
         ),
         "zephyr/prj.conf": shared(
-            "prj.conf", together, OWN="\n".join(own) or "# No driver of an NPU is needed from Zephyr.", **sizes
+            "prj.conf", program_set, OWN="\n".join(own) or "# No driver of an NPU is needed from Zephyr.", **sizes
         ),
     }
 
 
-def runtime_sources(together: Together) -> list[str]:
+def runtime_sources(program_set: ProgramSet) -> list[str]:
     """Return the files of ExecuTorch that a build without its CMake needs, by folder: a line each."""
     files = [*_CORE_SOURCES]
-    if any(facts.data for facts in together.programs):
+    if any(facts.data for facts in program_set.programs):
         files += _DATA_SOURCES
-    for firmware in together.firmware:
+    for firmware in program_set.firmware:
         files += firmware.runtime_sources
     libraries = kernel_libraries()
-    own = [f"{libraries[kernel.library].folder}/op_{_component(kernel)}.cpp" for kernel in together.kernels]
-    helpers = dict.fromkeys(file for library in _used(together.kernels) for file in library.helpers)
+    own = [f"{libraries[kernel.library].folder}/op_{_component(kernel)}.cpp" for kernel in program_set.kernels]
+    helpers = dict.fromkeys(file for library in _used(program_set.kernels) for file in library.helpers)
     return [*files, *dict.fromkeys(own), *helpers]
 
 
@@ -181,14 +181,14 @@ _CORE_SOURCES = (
 _DATA_SOURCES = ("extension/flat_tensor/{flat_tensor_data_map,serialize/flat_tensor_header}.cpp",)
 
 
-def executorch_lines(together: Together) -> list[str]:
+def executorch_lines(program_set: ProgramSet) -> list[str]:
     """Return the commands that build ExecuTorch for the core, in the version that the programs were made with."""
-    version = together.programs[0].versions.get("executorch", "1.5.1").partition("+")[0]
-    options = _build_options(together.kernels)
-    options |= {option for firmware in together.firmware for option in firmware.build_options}
-    if any(facts.data for facts in together.programs):
+    version = program_set.programs[0].versions.get("executorch", "1.5.1").partition("+")[0]
+    options = _build_options(program_set.kernels)
+    options |= {option for firmware in program_set.firmware for option in firmware.build_options}
+    if any(facts.data for facts in program_set.programs):
         options.add(_FILES_OPTION)
-    core = together.board.core or USUAL.name
+    core = program_set.board.core or USUAL.name
     more = [f"  {option} \\" for option in sorted(options)]
     return [
         f"git clone --depth 1 --branch v{version} --recurse-submodules --shallow-submodules "
@@ -203,33 +203,33 @@ def executorch_lines(together: Together) -> list[str]:
     ]
 
 
-def clayer(together: Together) -> str:
+def clayer(program_set: ProgramSet) -> str:
     """Return `micronpu.clayer.yml`."""
-    used = _used(together.kernels)
+    used = _used(program_set.kernels)
     packs = [line for library in used for line in library.packs]
     components = [line for library in used for line in library.components]
-    for kernel in together.kernels:
+    for kernel in program_set.kernels:
         components.append(
             f"    - component: Machine Learning:ExecuTorch Operators:{kernel_libraries()[kernel.library].category} "
             f"{_component(kernel)}"
         )
-    for firmware in together.firmware:
+    for firmware in program_set.firmware:
         packs += firmware.packs
         components += firmware.components
     return shared(
         "clayer.yml",
-        together,
-        NAMES=", ".join(together.file_names),
+        program_set,
+        NAMES=", ".join(program_set.file_names),
         PACKS="\n".join(packs),
         COMPONENTS="\n".join(dict.fromkeys(components)),
-        FILES="\n".join(f"        - file: ./{name}" for name in c_sources(together)),
+        FILES="\n".join(f"        - file: ./{name}" for name in c_sources(program_set)),
     ).replace("\n\n", "\n")
 
 
-def shared(template: str, together: Together, **more: str) -> str:
+def shared(template: str, program_set: ProgramSet, **more: str) -> str:
     """Return a template filled for all programs of a folder."""
-    words = {"HEADER": together.header, "name": SHARED, "NAME": SHARED.upper(), **more}
-    return filled(template, together.programs[0], **words)
+    words = {"HEADER": program_set.header, "name": SHARED, "NAME": SHARED.upper(), **more}
+    return filled(template, program_set.programs[0], **words)
 
 
 def _component(kernel: Kernel) -> str:
@@ -238,9 +238,9 @@ def _component(kernel: Kernel) -> str:
     return kernel_libraries()[kernel.library].file_of(name)
 
 
-def sections(together: Together) -> str:
+def sections(program_set: ProgramSet) -> str:
     """Return `micronpu_sections.ld`."""
-    board = together.board
+    board = program_set.board
     model, far = board.flash.upper(), board.sram.upper()
     explain = [
         f" * The programs are in {board.flash}, from which the NPU reads its weights too; the pools in {board.sram},",
@@ -257,11 +257,11 @@ def sections(together: Together) -> str:
         far = board.far.upper()
         explain = [
             f" * Programs and the NPU's scratch memory are in {board.far}; the SRAM that the NPU has for itself is",
-            *(line for firmware in together.firmware for line in firmware.fast_scratch),
+            *(line for firmware in program_set.firmware for line in firmware.fast_scratch),
         ]
-    explain += [line for firmware in together.firmware for line in firmware.sections]
-    alignment, sram = together.pools.alignment, board.sram.upper()
-    named = list(dict.fromkeys(facts.section for facts in together.programs))
+    explain += [line for firmware in program_set.firmware for line in firmware.sections]
+    alignment, sram = program_set.pools.alignment, board.sram.upper()
+    named = list(dict.fromkeys(facts.section for facts in program_set.programs))
     names = [f"micronpu_programs{f'_{i}' if i else ''}" for i in range(len(named))]
     begin, end = ("{0}_start = .; ", " {0}_end = .;") if board.is_resident else ("", "")
     rows = [
@@ -274,7 +274,7 @@ def sections(together: Together) -> str:
         f".micronpu_pools (NOLOAD) : {{ . = ALIGN({alignment}); *(.micronpu.pools) }} > {sram}",
         f".micronpu_scratch (NOLOAD) : {{ . = ALIGN({alignment}); *(.micronpu.scratch) }} > {far}",
     ]
-    if together.pools.hot:
+    if program_set.pools.hot:
         rows.append(f".micronpu_hot (NOLOAD) : {{ . = ALIGN({alignment}); *(.micronpu.hot) }} > {board.hot.upper()}")
     if board.fast_scratch:
         rows.append(f".micronpu_fast (NOLOAD) : {{ . = ALIGN(16); *(.micronpu.fast_scratch) }} > {sram}")
@@ -287,7 +287,7 @@ def sections(together: Together) -> str:
     ]
     return shared(
         "sections.ld",
-        together,
+        program_set,
         MODE=board.memory_mode or "none",
         EXPLAIN="\n".join(explain),
         SECTIONS="\n".join(rows),

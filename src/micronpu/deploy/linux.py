@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from micronpu.deploy.bundled import bundle
 from micronpu.deploy.csource import Facts
 from micronpu.deploy.readme import io_table, lead
-from micronpu.deploy.together import Together
+from micronpu.deploy.shared import ProgramSet
 from micronpu.program.digest import seal
 
 TOOLCHAIN, CHECK = "aarch64-linux.cmake", "check.sh"
@@ -26,45 +26,45 @@ _QUANTIZED = "-DEXECUTORCH_BUILD_KERNELS_QUANTIZED=ON"
 _FILES = "-DEXECUTORCH_BUILD_EXTENSION_FLAT_TENSOR=ON"
 
 
-def linux_files(together: Together, missing: Sequence[str]) -> dict[str, bytes]:
+def linux_files(program_set: ProgramSet, missing: Sequence[str]) -> dict[str, bytes]:
     """Return the contents of the folder, by name.
 
     Args:
         missing: files from which programs read data, and that were not given.
     """
-    found = {file: content for facts in together.programs for file, content in facts.data}
-    for facts in together.programs:
+    found = {file: content for facts in program_set.programs for file, content in facts.data}
+    for facts in program_set.programs:
         found[f"{facts.file}.pte"] = seal(facts.program)
         if facts.vectors is None:
             continue
         found[f"{facts.name}.bpte"] = bundle(facts.program, facts.plan.name, facts.inputs, facts.outputs, facts.vectors)
-        for number in range(_checked(facts, together)):
+        for number in range(_checked(facts, program_set)):
             inputs, outputs = facts.vectors.inputs[number], facts.vectors.outputs[number]
             for kind, side, arrays in (("input", facts.inputs, inputs), ("output", facts.outputs, outputs)):
                 for index, (io, array) in enumerate(zip(side, arrays, strict=True)):
                     found[f"vectors/{facts.name}/{number}/{kind}-{index}.bin"] = io.flat(array).tobytes()
-    if any(facts.vectors is not None for facts in together.programs):
-        found[CHECK] = _check(together).encode()
-    found[TOOLCHAIN] = _toolchain(together).encode()
-    found["README.md"] = _readme(together, [*found, "README.md"], missing).encode()
+    if any(facts.vectors is not None for facts in program_set.programs):
+        found[CHECK] = _check(program_set).encode()
+    found[TOOLCHAIN] = _toolchain(program_set).encode()
+    found["README.md"] = _readme(program_set, [*found, "README.md"], missing).encode()
     return dict(sorted(found.items()))
 
 
-def _checked(facts: Facts, together: Together) -> int:
+def _checked(facts: Facts, program_set: ProgramSet) -> int:
     """Return the number of vectors that can be checked.
 
     Each runs in a separate process. With states, a later vector depends on earlier ones; the runner calls only the
     first method of a program.
     """
-    if facts.vectors is None or not any(facts is methods[0] for methods in together.groups):
+    if facts.vectors is None or not any(facts is methods[0] for methods in program_set.groups):
         return 0
     return min(len(facts.vectors), 1) if facts.states else len(facts.vectors)
 
 
-def _toolchain(together: Together) -> str:
-    core = together.board.core
+def _toolchain(program_set: ProgramSet) -> str:
+    core = program_set.board.core
     return (
-        f"# {together.header}\n"
+        f"# {program_set.header}\n"
         "set(CMAKE_SYSTEM_NAME Linux)\n"
         "set(CMAKE_SYSTEM_PROCESSOR aarch64)\n"
         "set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)\n"
@@ -77,11 +77,11 @@ def _toolchain(together: Together) -> str:
     )
 
 
-def _check(together: Together) -> str:
+def _check(program_set: ProgramSet) -> str:
     """Return a script that runs every vector in the runner, one process each, and compares bytes."""
     lines = [
         "#!/bin/sh",
-        f"# {together.header}",
+        f"# {program_set.header}",
         "# On the board: ./check.sh PATH/executor_runner. Exit status 1 where an output differs.",
         "set -eu",
         'runner=${1:?"the path of executor_runner"}',
@@ -112,31 +112,31 @@ def _check(together: Together) -> str:
         "}",
     ]
     count = 0
-    for facts in together.programs:
-        for number in range(_checked(facts, together)):
+    for facts in program_set.programs:
+        for number in range(_checked(facts, program_set)):
             lines.append(f"check {facts.name} {number} {len(facts.inputs)} {len(facts.outputs)} {facts.file}")
             count += 1
     lines += ['[ "$failed" -eq 0 ] || exit 1', f'echo "PASS: {count} vectors, no output differs"']
     return "\n".join(lines) + "\n"
 
 
-def _readme(together: Together, files: Sequence[str], missing: Sequence[str]) -> str:
-    board, programs = together.board, together.programs
-    names = ", ".join(together.file_names)
+def _readme(program_set: ProgramSet, files: Sequence[str], missing: Sequence[str]) -> str:
+    board, programs = program_set.board, program_set.programs
+    names = ", ".join(program_set.file_names)
     where = board.chip.title if board.chip is not None else board.name
     options = [*_BUILD]
-    if any(kernel.library == "quantized" for kernel in together.kernels):
+    if any(kernel.library == "quantized" for kernel in program_set.kernels):
         options.append(_QUANTIZED)
     if any(facts.data for facts in programs):
         options.append(_FILES)
     notes = []
-    for firmware in together.firmware:
+    for firmware in program_set.firmware:
         options += firmware.linux_options
         notes += [firmware.linux_note] if firmware.linux_note else []
-    what = "a program" if len(together.groups) == 1 else "programs"
+    what = "a program" if len(program_set.groups) == 1 else "programs"
     parts = [
         f"# {names}: {what} for Linux on the {board.core} of {where}",
-        lead(together),
+        lead(program_set),
         "## Inputs and outputs",
     ]
     for facts in programs:
@@ -159,7 +159,9 @@ def _readme(together: Together, files: Sequence[str], missing: Sequence[str]) ->
             f"Copy this folder and `executor_runner` to the board:\n\n```sh\nsh {CHECK} ./executor_runner\n```\n\n"
             "Each vector runs in a separate process, and every byte of its outputs is compared with those of this "
             "machine. A program with states runs the first vector of its sequence"
-            + (", a program with several methods the first method." if len(programs) > len(together.groups) else "."),
+            + (
+                ", a program with several methods the first method." if len(programs) > len(program_set.groups) else "."
+            ),
         ]
     parts += ["## Files", "\n".join(f"- `{name}`" for name in sorted(files) if not name.startswith("vectors/"))]
     if CHECK in files:

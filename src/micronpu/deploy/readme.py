@@ -10,44 +10,44 @@ from micronpu.chips.core import ANY
 from micronpu.chips.machines import machine_of
 from micronpu.deploy.csource import Facts, c_type
 from micronpu.deploy.integration import RUN, board_options, executorch_lines, runner_commands, runtime_sources
-from micronpu.deploy.together import LINE, SHARED, Together
+from micronpu.deploy.shared import LINE, SHARED, ProgramSet
 from micronpu.program.io import ProgramIO
 
 _CODE = "38 to 51 kB of code in the programs that were measured, without ExecuTorch's log lines"
 
 
-def readme(together: Together, files: list[str], data_files: list[str]) -> str:
+def readme(program_set: ProgramSet, files: list[str], data_files: list[str]) -> str:
     """Return the text."""
-    board, programs = together.board, together.programs
-    names = ", ".join(together.file_names)
+    board, programs = program_set.board, program_set.programs
+    names = ", ".join(program_set.file_names)
     where = board.chip.title if board.chip is not None else board.name or ANY
     parts = [
-        f"# {names}: {'a program' if len(together.groups) == 1 else 'programs'} for {where}",
-        lead(together),
+        f"# {names}: {'a program' if len(program_set.groups) == 1 else 'programs'} for {where}",
+        lead(program_set),
         "## Sizes",
-        _sizes(together),
+        _sizes(program_set),
         "## Inputs and outputs",
     ]
     for facts in programs:
         parts += [*([f"### {facts.name}"] if len(programs) > 1 else []), io_table(facts)]
     parts += [
         "## Call it",
-        _calls(together),
+        _calls(program_set),
         "## Files",
-        _files(together, files, data_files),
+        _files(program_set, files, data_files),
         "## Check on the board",
-        _check(together),
+        _check(program_set),
         "## Into your build",
-        _build(together),
+        _build(program_set),
     ]
-    npus = " and ".join(one.accelerator for one in together.started)
+    npus = " and ".join(one.accelerator for one in program_set.started)
     named = {"accelerator": npus or "the NPU", "memory_mode": board.memory_mode or "of the program"}
-    notes = [firmware.start_note.format(**named) for firmware in together.firmware if firmware.start_note]
-    if together.started:
-        several = [firmware.several_note for firmware in together.firmware if len(together.started) > 1]
+    notes = [firmware.start_note.format(**named) for firmware in program_set.firmware if firmware.start_note]
+    if program_set.started:
+        several = [firmware.several_note for firmware in program_set.firmware if len(program_set.started) > 1]
         parts += ["## Start-up", "\n".join([*notes, *filter(None, several)])]
-    if vectors_of(together):
-        parts += ["## ExecuTorch, and the emulated board", _executorch(together)]
+    if vectors_of(program_set):
+        parts += ["## ExecuTorch, and the emulated board", _executorch(program_set)]
     commands = runner_commands(programs[0])
     if commands and programs[0].vectors is not None:
         parts += [
@@ -56,15 +56,15 @@ def readme(together: Together, files: list[str], data_files: list[str]) -> str:
             "whose Arm tools are set up, "
             "with `DEPLOYED` the path of this folder:\n\n" + "\n".join(["```sh", *commands, "```"]),
         ]
-    parts += [part for firmware in together.firmware if (part := firmware.section(board.on_device))]
+    parts += [part for firmware in program_set.firmware if (part := firmware.section(board.on_device))]
     return "\n\n".join(parts) + "\n"
 
 
-def lead(together: Together) -> str:
+def lead(program_set: ProgramSet) -> str:
     """Return the introduction: the programs, and the tools that made them."""
-    versions = ", ".join(f"{tool} {version}" for tool, version in together.programs[0].versions.items())
+    versions = ", ".join(f"{tool} {version}" for tool, version in program_set.programs[0].versions.items())
     lines = [f"Made by {versions}. What was compiled, without what only a laptop needs:", ""]
-    for methods in together.groups:
+    for methods in program_set.groups:
         whole = methods[0]
         said = f", methods {', '.join(f'`{facts.plan.name}`' for facts in methods)}" if len(methods) > 1 else ""
         lines.append(f"- `{whole.file}.pte`, {len(whole.program):,} bytes, SHA-256 `{whole.sha256}`{said}")
@@ -73,14 +73,14 @@ def lead(together: Together) -> str:
         "Each `.pte` ends with a digest for `micronpu run`, which is not linked.",
     ]
     text = "\n".join(lines)
-    if not all(facts.board.on_device for facts in together.programs):
-        why = " ".join(firmware.laptop_only for firmware in together.firmware if firmware.laptop_only)
+    if not all(facts.board.on_device for facts in program_set.programs):
+        why = " ".join(firmware.laptop_only for firmware in program_set.firmware if firmware.laptop_only)
         text = f"**This program runs on a laptop only.** {why}\n\n{text}"
     return text
 
 
-def _sizes(together: Together) -> str:
-    regions = together.board.regions(together.files, together.pools)
+def _sizes(program_set: ProgramSet) -> str:
+    regions = program_set.board.regions(program_set.files, program_set.pools)
     lines = ["| memory | what | bytes |", "|---|---|---:|"]
     lines += [f"| {region.name} | {item.what} | {item.bytes:,} |" for region in regions for item in region.items]
     lines += ["", "| memory | in all | of the chip | |", "|---|---:|---:|---|"]
@@ -92,9 +92,9 @@ def _sizes(together: Together) -> str:
         "Pool sizes are exact for ExecuTorch 1.5 on 32-bit cores. "
         f"`micronpu_pools.c` pads each to {LINE} bytes, a line of the data cache. Add the runtime and its kernels "
         f"({_CODE}) and the stack.",
-        *together.pools.open,
+        *program_set.pools.open,
     ]
-    if len(together.groups) > 1 and not together.concurrent:
+    if len(program_set.groups) > 1 and not program_set.concurrent:
         lines += [
             "",
             "The programs run one after the other: they share the temporary pool, and planned memories where they hold "
@@ -103,9 +103,9 @@ def _sizes(together: Together) -> str:
     return "\n".join(lines)
 
 
-def _calls(together: Together) -> str:
+def _calls(program_set: ProgramSet) -> str:
     """Return an example of the C interface."""
-    facts = together.programs[0]
+    facts = program_set.programs[0]
     name, upper = facts.name, facts.upper
     lines = ["```c", f'#include "{name}.h"', ""]
     for io, kind in (*((b, "in") for b in facts.inputs), *((b, "out") for b in facts.outputs)):
@@ -123,12 +123,12 @@ def _calls(together: Together) -> str:
         "}",
         "```",
         "",
-        *[line for methods in together.groups for line in _several(methods)],
+        *[line for methods in program_set.groups for line in _several(methods)],
         "`micronpu.h` has the error codes and the table of programs by name. No call allocates memory or throws. A "
         "call blocks until the program is done"
         + (
             ", and programs run at the same time, each in one thread."
-            if together.concurrent
+            if program_set.concurrent
             else "; the calls of all programs of this folder come from one thread, or under one lock."
         ),
     ]
@@ -232,12 +232,12 @@ _WORDS = {
 """Description of each file of the folder."""
 
 
-def _files(together: Together, files: list[str], data_files: list[str]) -> str:
+def _files(program_set: ProgramSet, files: list[str], data_files: list[str]) -> str:
     words = dict(_WORDS)
     for file in files:
         if file.startswith("zephyr/boards/"):
             words[file] = "the NPU and the SRAM for Zephyr's board" if file.endswith(".overlay") else "the NPU's size"
-    for methods in together.groups:
+    for methods in program_set.groups:
         facts, name = methods[0], methods[0].file
         words |= {
             f"{name}.pte": "the program",
@@ -247,7 +247,7 @@ def _files(together: Together, files: list[str], data_files: list[str]) -> str:
             f"{name}_image.c": "what the firmware gives to an image that replaces the program",
         }
         words |= {f"{name}.h": "calls of the whole program, sizes, states"} if not facts.is_whole else {}
-    for facts in together.programs:
+    for facts in program_set.programs:
         name = facts.name
         words |= {
             f"{name}.h": "calls, sizes, inputs and outputs, functions between numbers and integers",
@@ -266,8 +266,8 @@ def _files(together: Together, files: list[str], data_files: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _check(together: Together) -> str:
-    made = [facts.vectors for facts in together.programs if facts.vectors is not None]
+def _check(program_set: ProgramSet) -> str:
+    made = [facts.vectors for facts in program_set.programs if facts.vectors is not None]
     if not made:
         return (
             "There are no golden vectors: this machine cannot run the program, and none were given with their outputs. "
@@ -288,55 +288,55 @@ def _check(together: Together) -> str:
     )
 
 
-def _build(together: Together) -> str:
-    called = ", ".join(f"`{k.operator}`" for k in together.kernels) or "none: the NPU computes everything"
+def _build(program_set: ProgramSet) -> str:
+    called = ", ".join(f"`{k.operator}`" for k in program_set.kernels) or "none: the NPU computes everything"
     lines = [
         f"Kernels that are called: {called}.",
         "",
         "- **CMake**, for an ExecuTorch that is built and installed for the core: `CMakeLists.txt`. "
         "Flags of gcc: `-mthumb "
-        f"{together.board.flags}`.{_table(together)}",
-        f"- **Zephyr** with upstream's ExecuTorch module: `west build -b {_west(together)} zephyr` runs the "
+        f"{program_set.board.flags}`.{_table(program_set)}",
+        f"- **Zephyr** with upstream's ExecuTorch module: `west build -b {_west(program_set)} zephyr` runs the "
         "vectors; the folder is a module as well (`zephyr/module.yml`, `CONFIG_MICRONPU=y`), for an application "
         "of yours.",
         "- **MCUXpresso, Keil, CMSIS-Toolbox**: add `micronpu.clayer.yml` to the project.",
         "- **Linker script**: the sections of `micronpu_sections.ld`.",
     ]
-    named = {"accelerator": together.board.accelerator or "the NPU", "memory_mode": together.board.memory_mode}
-    lines += [firmware.build_note.format(**named) for firmware in together.firmware if firmware.build_note]
+    named = {"accelerator": program_set.board.accelerator or "the NPU", "memory_mode": program_set.board.memory_mode}
+    lines += [firmware.build_note.format(**named) for firmware in program_set.firmware if firmware.build_note]
     return "\n".join(lines)
 
 
-def _west(together: Together) -> str:
+def _west(program_set: ProgramSet) -> str:
     """Return Zephyr's name of the board, if the folder has files for it."""
-    board = zephyr_board(together.board.chip, together.board.accelerator)
+    board = zephyr_board(program_set.board.chip, program_set.board.accelerator)
     return board.name if board is not None else "<board>"
 
 
-def vectors_of(together: Together) -> int:
+def vectors_of(program_set: ProgramSet) -> int:
     """Return the number of golden vectors of all programs."""
-    return sum(len(facts.vectors) for facts in together.programs if facts.vectors is not None)
+    return sum(len(facts.vectors) for facts in program_set.programs if facts.vectors is not None)
 
 
-def _executorch(together: Together) -> str:
+def _executorch(program_set: ProgramSet) -> str:
     """Return the commands from sources to PASS."""
     lines = ["ExecuTorch for the core, from its own sources (`-DTARGET_CPU` chooses the core):", "", "```sh"]
-    lines += [*executorch_lines(together), "```", ""]
-    lines += _emulated(together)
+    lines += [*executorch_lines(program_set), "```", ""]
+    lines += _emulated(program_set)
     lines += [
         "Without ExecuTorch's CMake these of its files suffice:",
         "",
         "```text",
-        *runtime_sources(together),
+        *runtime_sources(program_set),
         "```",
     ]
     return "\n".join(lines)
 
 
-def _emulated(together: Together) -> list[str]:
+def _emulated(program_set: ProgramSet) -> list[str]:
     """Return the commands that run the application on the emulated board, and on Arm's virtual platform."""
-    core, started = core_of(together.board.core), together.started
-    machine, npu = machine_of(core), together.board.accelerator if started else ""
+    core, started = core_of(program_set.board.core), program_set.started
+    machine, npu = machine_of(core), program_set.board.accelerator if started else ""
     if machine is None:
         return []
     about = f"`board/` has start-up code, console and linker script for QEMU's {machine.name}, a {machine.title}"
@@ -345,7 +345,7 @@ def _emulated(together: Together) -> list[str]:
         return [f"{about}. No emulated board has an NPU beside it.", ""]
     if len(started) > 1:
         return [f"{about}. An emulated board has one NPU: deploy a single program to run it there.", ""]
-    driver = "".join(firmware.driver for firmware in together.firmware) if started else ""
+    driver = "".join(firmware.driver for firmware in program_set.firmware) if started else ""
     lines = [
         f"{about}; `micronpu board run` adds the NPU. In this folder:" if npu else f"{about}. In this folder:",
         "",
@@ -353,22 +353,22 @@ def _emulated(together: Together) -> list[str]:
         "cmake -S . -B build -DMICRONPU_BOARD=ON -DCMAKE_TOOLCHAIN_FILE=$PWD/board/toolchain.cmake \\",
         f"  -Dexecutorch_DIR=.../installed-arm/lib/cmake/ExecuTorch{driver}",
         "cmake --build build",
-        f"{RUN} build/{SHARED}_app {board_options(together)}",
+        f"{RUN} build/{SHARED}_app {board_options(program_set)}",
         "```",
         "",
-        f"The last line is `PASS: {vectors_of(together)} vectors, 0 elements differ`. With "
+        f"The last line is `PASS: {vectors_of(program_set)} vectors, 0 elements differ`. With "
         "`-DMICRONPU_BOARD_STACK=ON` the depth of the stack follows.",
         "",
     ]
     fvp = fvp_lines(core, npu, f"build/{SHARED}_app")
     if fvp:
-        told = "The same application on Arm's FVP of Corstone-300, where that is installed (it was not run there):"
-        lines += [told, "", "```sh", *fvp, "```", ""]
+        line = "The same application on Arm's FVP of Corstone-300, where that is installed (it was not run there):"
+        lines += [line, "", "```sh", *fvp, "```", ""]
     return lines
 
 
-def _table(together: Together) -> str:
+def _table(program_set: ProgramSet) -> str:
     """Return the required size of ExecuTorch's table of kernels, if it only has those of the programs."""
-    if not together.kernels or len(together.kernels) < len(together.operators):
+    if not program_set.kernels or len(program_set.kernels) < len(program_set.operators):
         return ""
-    return f" Build ExecuTorch with `-DMAX_KERNEL_NUM={len(together.kernels)}` or more to save the RAM of its table."
+    return f" Build ExecuTorch with `-DMAX_KERNEL_NUM={len(program_set.kernels)}` or more to save the RAM of its table."

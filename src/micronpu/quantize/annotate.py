@@ -20,7 +20,7 @@ from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import NewValues, OutputQuantization, QuantizationRule
 from micronpu.ir.registry import AtenImport
 from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
-from micronpu.quantize.hidden import batch_norm_behind
+from micronpu.quantize.folded_norms import batch_norm_behind
 from micronpu.quantize.known_qparams import (
     common_qparams_of,
     dictated,

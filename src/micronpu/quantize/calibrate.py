@@ -21,13 +21,13 @@ from micronpu.frontend.integers import integer_states
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import KEY, NO_STATES, States, held, lift, states_of
 from micronpu.quantize import post_training
+from micronpu.quantize.calibration_cache import calibration_entry, pack_observers, unpack_observers
+from micronpu.quantize.concat_groups import settle_concat_groups
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.data import calibration_batches, calibration_sequences
-from micronpu.quantize.double import runnable
 from micronpu.quantize.far_values import FarValues
 from micronpu.quantize.features import mark_standardisation
-from micronpu.quantize.joints import settle_joints
-from micronpu.quantize.kept import calibration_entry, pack_observers, unpack_observers
+from micronpu.quantize.float64 import runnable
 from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops, unobserved
 from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_observer
@@ -163,7 +163,7 @@ def _end(prepared: GraphModule) -> None:
     for module in prepared.modules():
         if isinstance(module, RangeObserver):
             module.is_calibrated = True
-    settle_joints(prepared)
+    settle_concat_groups(prepared)
 
 
 def observed(
@@ -193,7 +193,7 @@ def observed(
             mark_uneven(module, sequences, states)
         prepared = _prepared(module, quantizer)
         _hand_on_states(module, prepared)
-        prepare_loops(prepared, quantizer, _with_whole_joints)
+        prepare_loops(prepared, quantizer, _with_whole_groups)
     return prepared
 
 
@@ -215,10 +215,10 @@ def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
     return without_recorder(prepare_pt2e(module, quantizer))
 
 
-def _with_whole_joints(module: GraphModule, quantizer: Any) -> GraphModule:
+def _with_whole_groups(module: GraphModule, quantizer: Any) -> GraphModule:
     """Return `_prepared` for the step of a loop, whose qparams the loop needs before calibration."""
     prepared = _prepared(module, quantizer)
-    settle_joints(prepared)
+    settle_concat_groups(prepared)
     return prepared
 
 

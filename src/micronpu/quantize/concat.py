@@ -11,7 +11,7 @@ from micronpu.frontend.importer import fused_kind, known_import
 from micronpu.frontend.program import overload_name
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.concat import CONCATENATIONS
-from micronpu.quantize.hidden import batch_norm_behind, hidden_batch_norm
+from micronpu.quantize.folded_norms import batch_norm_behind, folded_batch_norm
 from micronpu.quantize.switches import switchable
 from micronpu.quantize.writer import GraphWriter
 
@@ -55,7 +55,7 @@ def _fuses(clamp: Node) -> bool:
 def _takes_clamp(part: Any) -> bool:
     """Return True if a clamp can be fused into the operator that computes a part."""
     layer = part
-    if part.target is hidden_batch_norm:  # in training, layer -> unfold -> batch norm
+    if part.target is folded_batch_norm:  # in training, layer -> unfold -> batch norm
         layer = part.args[0].args[0]
         assert batch_norm_behind(layer) is part
     entry = known_import(layer)

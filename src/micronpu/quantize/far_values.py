@@ -17,8 +17,8 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.frontend.constants import constant_nodes
+from micronpu.quantize.concat_groups import PartObserver
 from micronpu.quantize.floats import called
-from micronpu.quantize.joints import PartObserver
 from micronpu.quantize.observing import FARTHEST_BEYOND, RangeObserver
 from micronpu.upstream.torch import tree_leaves
 

@@ -14,8 +14,8 @@ from micronpu.ir.lowering import Capabilities
 from micronpu.ir.op import NewValues, OutputQuantization, QuantizationRule
 from micronpu.ir.registry import AtenImport
 from micronpu.ops.softmax import LONG, SOFTMAX
+from micronpu.quantize.concat_groups import PartObserver
 from micronpu.quantize.config import FINER, QuantizationConfig
-from micronpu.quantize.joints import PartObserver
 from micronpu.quantize.masks import given_qparams_of
 from micronpu.quantize.observers.finer import FinerObserver
 from micronpu.quantize.specs import KEY, QuantizationSpec, Spec

@@ -119,7 +119,7 @@ class RangeObserver(nn.Module):
         is_calibrated: True after calibration; later values are repetitions.
         farthest: [2, `_FARTHEST`], downwards and upwards: the farthest extremes of single calls, largest first.
         thresholds: thresholds that must be between two LSBs, for int8.
-        pole: a `micronpu.quantize.readers.Pole`, or None.
+        singularity: a `micronpu.quantize.readers.Singularity`, or None.
         part: fraction of the found range that the qparams cover; values beyond saturate.
         is_whole: True for whole numbers, all of which int8 must represent.
         within: limits of the observed values; values beyond count as the limit, unless they are very far.
@@ -137,7 +137,7 @@ class RangeObserver(nn.Module):
     part: float = 1.0
     is_whole: bool = False
     within: tuple[float, float] = (-math.inf, math.inf)
-    pole: Any = None
+    singularity: Any = None
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class RangeObserver(nn.Module):
             self.register_buffer("farthest", torch.full((2, _FARTHEST), -torch.inf, dtype=torch.float64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        seen = x.detach() if self.pole is None else self.pole.counting(x.detach())
+        seen = x.detach() if self.singularity is None else self.singularity.counting(x.detach())
         if math.isfinite(self.within[1] - self.within[0]) and seen.numel():
             most = torch.finfo(self.min_val.dtype).max
             low, high = torch.aminmax(seen.clamp(-most, most))
@@ -242,8 +242,8 @@ class RangeObserver(nn.Module):
             warn("An observer has seen no values and returns scale 1, zero point 0. Run the prepared module first.")
             return torch.tensor([1.0]), torch.tensor([0])
         low, high = self._ends()
-        if self.pole is not None and low.numel() == 1:
-            least, most = self.pole.ends()
+        if self.singularity is not None and low.numel() == 1:
+            least, most = self.singularity.ends()
             low, high = low.clamp(min=least), high.clamp(max=most)
         limits = self.quant_min, self.quant_max
         symmetric = self.qscheme in _SYMMETRIC

@@ -18,8 +18,8 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 from micronpu.frontend.constants import constant_nodes, evaluate
 from micronpu.frontend.facts import SCOPES
 from micronpu.frontend.importer import known_import
+from micronpu.quantize.concat_groups import PartObserver, concat_places, watch_apart
 from micronpu.quantize.config import OF_RESULTS
-from micronpu.quantize.joints import PartObserver, joined_places, watch_apart
 from micronpu.quantize.observers import observer_for
 from micronpu.quantize.observing import FixedObserver, RangeObserver
 from micronpu.quantize.specs import (
@@ -79,15 +79,17 @@ def prepared(
     groups = _groups(specs)
     observers: Observers = {}
     by_group: Observers = {}
-    joints = joined_places(notes)
-    wholes = {groups[place]: s for place, s in specs.items() if place in joints and isinstance(s, QuantizationSpec)}
+    group_edges = concat_places(notes)
+    wholes = {
+        groups[place]: s for place, s in specs.items() if place in group_edges and isinstance(s, QuantizationSpec)
+    }
     for place, spec in specs.items():
         if groups[place] not in by_group:
             is_of_one = isinstance(spec, QuantizationSpec) and spec.observer in OF_RESULTS
             by_group[groups[place]] = _observer(wholes.get(groups[place], spec) if is_of_one else spec, observers)
         observers[place] = by_group[groups[place]]
-    if joints:
-        watch_apart(observers, specs, _groups(specs, joints), joints)
+    if group_edges:
+        watch_apart(observers, specs, _groups(specs, group_edges), group_edges)
     if settle is not None:
         settle(model, observers)
     inserter = _Inserter(model, observers)

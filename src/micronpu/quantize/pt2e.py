@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from micronpu.quantize.joints import joined_results
+from micronpu.quantize.concat_groups import concat_results
 from micronpu.quantize.observers import observer_for
 from micronpu.quantize.observing import FixedObserver, RangeObserver
 from micronpu.quantize.recorder import Recorder
@@ -43,11 +43,11 @@ class _Maker:
         self._spec = spec
         self.__name__ = spec.observer  # torchao looks for "PerChannel" in it, to decide whether to pass the axis
 
-    def with_args(self, **told: Any) -> _Maker:
+    def with_args(self, **more: Any) -> _Maker:
         """Return itself."""
         return self
 
-    def __call__(self, **told: Any) -> RangeObserver | FixedObserver:
+    def __call__(self, **more: Any) -> RangeObserver | FixedObserver:
         return observer_for(self._spec)
 
 
@@ -59,7 +59,7 @@ def annotated_by_others(model: GraphModule) -> list[Node]:
 def hand_over(model: GraphModule) -> None:
     """Write the annotations of a model in torchao's form, in place."""
     notes = noted(model.graph.nodes)
-    joined = joined_results(notes)
+    joined = concat_results(notes)
     for node, own in notes.items():
         inputs = {operand: _spec(spec) for operand, spec in own.input_qspec_map.items()}
         output = joined.get(node, own.output_qspec)

@@ -35,7 +35,7 @@ from micronpu.quantize.config import (
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.equalize import equalize
 from micronpu.quantize.features import leave_in_float
-from micronpu.quantize.hidden import reveal
+from micronpu.quantize.folded_norms import reveal
 from micronpu.quantize.known_qparams import observe_operands
 from micronpu.quantize.magnitudes import project_magnitudes
 from micronpu.quantize.masks import observe_what_counts
@@ -298,10 +298,10 @@ class StaticQuantizer:
         if self.settings.corrections.projections:
             project_magnitudes(model, self.capabilities)
         if self.is_qat:
-            from micronpu.quantize.simulate import simulate_batch_norms
+            from micronpu.quantize.norm_folding import fold_trained_batch_norms
 
             IN_TRAINING.say(model, True)
-            simulate_batch_norms(model, self._config_of)
+            fold_trained_batch_norms(model, self._config_of)
         return prepare_for_annotation(model, self.disabled_rewrites, self.capabilities)
 
     def annotate(self, model: GraphModule) -> GraphModule:
@@ -317,7 +317,7 @@ class StaticQuantizer:
         if is_alone:
             record_calls(model, functools.partial(quantize, quantizer=self._as_it_is()))
         if self.is_qat:
-            from micronpu.quantize.simulate import observe_last_weights
+            from micronpu.quantize.norm_folding import observe_last_weights
 
             observe_last_weights(model)
         return model

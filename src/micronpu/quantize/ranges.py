@@ -28,7 +28,7 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import ModelError, first_line
 from micronpu.frontend.constants import constant_nodes
 from micronpu.frontend.importer import known_import
-from micronpu.quantize.double import runnable
+from micronpu.quantize.float64 import runnable
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.loops import loops_of, unobserved
 from micronpu.quantize.observers import is_fixed, is_observer
@@ -67,7 +67,7 @@ def fit_ranges(prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]
     wide = runnable(prepared, batches)
     for row in batches[::step]:
         run = FloatRun(wide, gradients=True)
-        with torch.enable_grad(), unobserved(wide), _told():
+        with torch.enable_grad(), unobserved(wide), _quiet_warnings():
             run.run(*row)
             results = [run.values[node.name] for node in _results(prepared)]
             results = [r for r in results if _is_followed(r) and r.is_floating_point()]
@@ -89,7 +89,7 @@ def fit_ranges(prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _quiet_warnings() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, NotImplementedError) as error:

@@ -94,7 +94,7 @@ def observe_for_readers(model: GraphModule, places: Mapping[Place, Any]) -> None
             value, reader, factor, is_log = found
             operand = places.get((value, reader), places.get(value))
             if isinstance(operand, RangeObserver) and operand is not observer:
-                observer.pole = Pole(operand, factor, is_log)
+                observer.singularity = Singularity(operand, factor, is_log)
 
 
 # ---------------------------------------------------------------- jumps
@@ -160,7 +160,7 @@ def _stems_from(node: Node, clamp: Node) -> bool:
 
 
 @dataclass(frozen=True)
-class Pole:
+class Singularity:
     """Range that the result of a function with a singularity at 0 needs: z ** c, or c * log(z).
 
     Attributes:
@@ -174,7 +174,7 @@ class Pole:
     is_log: bool = False
 
     def __repr__(self) -> str:
-        return f"Pole({self.factor}, {self.is_log})"
+        return f"Singularity({self.factor}, {self.is_log})"
 
     def ends(self) -> tuple[float, float]:
         """Return the smallest and the largest result for an operand that is not 0 with its own qparams."""

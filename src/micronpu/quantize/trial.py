@@ -120,7 +120,7 @@ def check_held_out(wanted: Any) -> None:
         )
 
 
-def rows_kept_back(count: int, wanted: int | None, *, are_recordings: bool = False) -> tuple[int, ...]:
+def held_out_rows(count: int, wanted: int | None, *, are_recordings: bool = False) -> tuple[int, ...]:
     """Return numbers of the held-out calibration samples, evenly spread; () if all are needed.
 
     Args:
@@ -219,7 +219,7 @@ class CalibrationData:
                 )
         else:
             judging = everything
-            kept = rows_kept_back(len(groups), asked.count, are_recordings=bool(states))
+            kept = held_out_rows(len(groups), asked.count, are_recordings=bool(states))
             chosen = tuple(groups[i][0] for i in kept) or _spread(len(everything), SEEN)
         is_held_out = bool(kept) or asked.data is not None
         labels = None if asked.labels is None else _labels(asked.labels, judging)

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.constants import add_constant, attribute, set_attribute
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.corrections import Corrections
-from micronpu.quantize.double import runnable
+from micronpu.quantize.float64 import runnable
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.rounding import adaptive_rounding

@@ -22,12 +22,12 @@ from micronpu.frontend.states import states_of
 from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.trial import SEEN, Trial
-from micronpu.quantize.unrounded import Layer, Row, Unrounded, Values, float_leaves, noise, representable_range, rounded
+from micronpu.quantize.unrounded import Layer, Row, Unrounded, Values, float_leaves, grid_limits, noise, rounded
 from micronpu.report.accuracy import WRONG, Comparison, OutputAccuracy, ProgramAccuracy, decibel_text, decibels
 from micronpu.report.warnings import NOTE, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 from micronpu.upstream.torch import tree_leaves
-from micronpu.verify.own_qparams import Beside, beside_own_qparams
+from micronpu.verify.own_qparams import Beside, beside_own_grids
 
 FAR, NEAR = 10.0, 20.0
 """dB against float: below the first value a program is usually useless, below the second it deserves a look."""
@@ -342,7 +342,7 @@ class _Search:
         if next(iter(loops_of(ran.module)), None) is not None:  # the steps of a loop are not rounded one by one
             return None
         with torch.no_grad(), quiet(), one_thread():
-            return beside_own_qparams(
+            return beside_own_grids(
                 self._unrounded, ran.rows[:tried], ran.exact[:tried], ran.found[:tried], seen[:most]
             )
 
@@ -425,7 +425,7 @@ class _Search:
         Readers such as a comparison or a clamp give the same result for all values beyond a limit, which the qparams
         may then leave out.  A layer that is not rounded at all, such as a comparison, only passes errors on.
         """
-        limits = representable_range(layer.quantize)
+        limits = grid_limits(layer.quantize)
         values = {call: _finite(self._values(call)[layer.quantize]) for call in self._calls}
         if all(torch.equal(rounded(layer.quantize, value), value) for value in values.values()):
             return math.inf, limits
@@ -529,7 +529,7 @@ def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
         f"Most costs {name} in {dtype}: its own result is at {decibel_text(cause.own)} on exact operands, and with all "
         f"else in float the output is at {decibel_text(cause.alone)}."
     )
-    (low, high), (least, most) = representable_range(cause.layer.quantize), cause.reach
+    (low, high), (least, most) = grid_limits(cause.layer.quantize), cause.reach
     if max(low - least, most - high) > _BEYOND * (high - low):
         what += f" Its values reach from {least:.3g} to {most:.3g}, its int8 range from {low:.3g} to {high:.3g}."
         return what, ", ".join(["calibration samples with such values, or another observer", *look])

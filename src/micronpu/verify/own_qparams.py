@@ -17,7 +17,7 @@ from micronpu.ops.recurrent import RECURRENT
 from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.eager import Eager
 from micronpu.quantize.recordings import tensors_of
-from micronpu.quantize.unrounded import Row, ScaleZero, Unrounded, float_leaves, noise
+from micronpu.quantize.unrounded import Grid, Row, Unrounded, float_leaves, noise
 from micronpu.report.accuracy import decibels
 
 _STEPS = 255
@@ -43,7 +43,7 @@ class Beside:
         return self.possible - self.sqnr
 
 
-def beside_own_qparams(
+def beside_own_grids(
     unrounded: Unrounded, tried: Sequence[Row], exact: Sequence[Row], results: Sequence[Row], seen: Sequence[Row]
 ) -> list[Beside]:
     """Return the ratios of each float output.
@@ -63,11 +63,11 @@ def beside_own_qparams(
             low, high = values[node].nan_to_num(posinf=0.0, neginf=0.0).aminmax()
             least, most = first.get(node, (0.0, 0.0))
             first[node] = min(least, float(low)), max(most, float(high))
-    all_qparams = {node: _qparams(*ends) for node, ends in first.items()}
+    grids = {node: _grid(*ends) for node, ends in first.items()}
     eager = Eager(held(unrounded.module))
     ours = [float_leaves(r) for r in results] + [float_leaves(tensors_of(eager.run(*row))) for row in seen]
     floats = [float_leaves(r) for r in exact] + wanted
-    best = [unrounded.with_qparams(row, all_qparams) for row in (*tried, *seen)]
+    best = [unrounded.on_grids(row, grids) for row in (*tried, *seen)]
     sums = []
     for given in (ours, best):
         by_row = [noise(y, x) for y, x in zip(given, floats, strict=True)]
@@ -75,7 +75,7 @@ def beside_own_qparams(
     return [Beside(own, possible, len(floats)) for own, possible in zip(*sums, strict=True)]
 
 
-def _qparams(low: float, high: float) -> ScaleZero:
+def _grid(low: float, high: float) -> Grid:
     step = max((high - low) / _STEPS, ACTIVATION_EPS["int8"])
     return step, max(-128, min(127, round(-128 - low / step)))
 

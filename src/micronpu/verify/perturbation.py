@@ -24,20 +24,20 @@ _STEPS = {torch.int8: 1, torch.int16: 4}
 """LSBs by which an operator may round differently; those of int16 interpolate in tables."""
 
 
-def shaken(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]], seed: int) -> tuple[torch.Tensor, ...]:
+def perturbed(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]], seed: int) -> tuple[torch.Tensor, ...]:
     """Return the results of the last sample, with rounded values that are perturbed by up to an LSB.
 
     Args:
         rows: samples that run one after the other; more than one is relevant only for a module with states.
     """
-    model = _Shaken(module, seed)
+    model = _Perturbed(module, seed)
     results: Any = ()
     for row in rows:
         results = model.run(*row)
     return tuple(r for r in tree_leaves(results) if isinstance(r, torch.Tensor))
 
 
-class _Shaken(Interpreter):
+class _Perturbed(Interpreter):
     def __init__(self, module: GraphModule, seed: int) -> None:
         super().__init__(module)
         self._random = torch.Generator().manual_seed(seed)

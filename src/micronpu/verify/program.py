@@ -36,7 +36,7 @@ from micronpu.report.warnings import NOT_VERIFIED, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 from micronpu.verify.guard import Ran, warnings_of
 from micronpu.verify.judge import Judgement, judge
-from micronpu.verify.perturbation import TRIES, shaken
+from micronpu.verify.perturbation import TRIES, perturbed
 
 _STEPS, _GROWTH = 4, 2.0  # different rounding may cost as much as quantization, plus this
 _ALONE, _ALONE_INT16 = 4, 128  # LSBs for one operator with equal operands; int16 tables have lines of 128 numbers
@@ -237,7 +237,7 @@ def _hangs_on_rounding(
     with torch.no_grad(), quiet(), one_thread():
         for seed in range(TRIES):
             program.reset_states()
-            tried = _floats(program.integer_io, shaken(module, rows if program.states else rows[-1:], seed))[index]
+            tried = _floats(program.integer_io, perturbed(module, rows if program.states else rows[-1:], seed))[index]
             tried = _real(tried, qparams)
             nearest = torch.minimum(nearest, (y.double() - tried.double()).abs())
             if bool((nearest[known] <= near).all()):

@@ -18,8 +18,8 @@ from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_compute
 from micronpu.frontend.states import states_of
 from micronpu.quantize.config import ACTIVATION_EPS
+from micronpu.quantize.dequantized import DequantizedReference, Layer, float_leaves, representable_range, rounded
 from micronpu.quantize.running import Row
-from micronpu.quantize.unrounded import Layer, Unrounded, float_leaves, representable_range, rounded
 
 _SATURATED = 6.5
 """Value from which its sigmoid is 0 or 1 to within half an LSB of int8."""
@@ -158,11 +158,11 @@ class Sensitivity:
         self, module: GraphModule, names: Collection[str], sequences: Sequence[Sequence[Row]], wide: bool
     ) -> None:
         self._names = frozenset(names)
-        self._unrounded = Unrounded(module)
+        self._dequantized = DequantizedReference(module)
         self._states = states_of(module)
         self._sequences = sequences
-        self.values = tuple(self._valued(layer) for layer in self._unrounded.layers)
-        self._own = dict.fromkeys((layer.quantize for layer in self._unrounded.layers), 0.0)
+        self.values = tuple(self._valued(layer) for layer in self._dequantized.layers)
+        self._own = dict.fromkeys((layer.quantize for layer in self._dequantized.layers), 0.0)
         peaks: dict[Node, float] = {}
         self._alone: dict[Node, float] = {}
         self._exact = list(self._run({}, peaks))
@@ -191,10 +191,10 @@ class Sensitivity:
             some = nodes[start : start + _AT_ONCE]
             found: dict[Node, list[list[torch.Tensor]]] = {node: [] for node in some}
             for row in itertools.chain.from_iterable(self._sequences):
-                exact = self._unrounded.exact(row)
+                exact = self._dequantized.exact(row)
                 for node in some:
                     change = {node: rounded(node, exact[node])} if exact[node].is_floating_point() else {}
-                    found[node].append(self._unrounded.alone(exact, change))
+                    found[node].append(self._dequantized.alone(exact, change))
             self._alone |= {node: sum(Fidelity.of(self._exact, own).shares) for node, own in found.items()}
 
     def ordered(self) -> list[Value]:
@@ -232,11 +232,11 @@ class Sensitivity:
         self, rounded: Mapping[Node, float], peaks: dict[Node, float] | None = None
     ) -> Iterator[list[torch.Tensor]]:
         count = len(self._states.values)
-        output = self._unrounded.module.graph.output_node()
+        output = self._dequantized.module.graph.output_node()
         for sequence in self._sequences:
             states = self._states.initial
             for row in sequence:
-                found = self._unrounded.exact((*row, *states), rounded)
+                found = self._dequantized.exact((*row, *states), rounded)
                 if peaks is not None:
                     for node in self._own:
                         peaks[node] = max(peaks.get(node, 0.0), _peak(found[node]))
@@ -247,9 +247,9 @@ class Sensitivity:
 
     def _coarseness(self) -> dict[Node, float]:
         """Return the relative noise of each layer's own result on exact operands, in the first sample."""
-        exact = self._unrounded.exact((*self._sequences[0][0], *self._states.initial))
+        exact = self._dequantized.exact((*self._sequences[0][0], *self._states.initial))
         found: dict[Node, float] = {}
-        for layer, wanted, result in self._unrounded.own(exact):
+        for layer, wanted, result in self._dequantized.own(exact):
             if wanted.is_floating_point():
                 signal, error = _powers(wanted, result)
                 found[layer.quantize] = error / signal if signal > 0 else 0.0

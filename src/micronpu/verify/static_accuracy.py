@@ -318,7 +318,7 @@ def _is_power(node: Node) -> bool:
             (node,) = node.all_input_nodes[:1]
             continue
         kind = overload_name(node).split(".")[0].rstrip("_")
-        floats = [_unrounded(n) for n in node.all_input_nodes]
+        floats = [_dequantized(n) for n in node.all_input_nodes]
         if kind == "square" or (kind == "pow" and node.args[1:] == (2,)):
             return True
         if kind == "mul" and len(node.args) == 2 and (len(floats) == 1 or floats[0] is floats[1]):
@@ -334,7 +334,7 @@ def _is_power(node: Node) -> bool:
     return False
 
 
-def _unrounded(node: Node) -> Node:
+def _dequantized(node: Node) -> Node:
     while is_quantize(node) or is_dequantize(node):
         node = node.all_input_nodes[0]
     return node

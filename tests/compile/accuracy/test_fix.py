@@ -10,7 +10,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import micronpu
-from micronpu.accuracy.fix import shaken
+from micronpu.accuracy.fix import perturbed
 from micronpu.base.errors import MicroNpuError
 from micronpu.cli.main import app
 from micronpu.quantize.settings_file import merged, read_quantization, to_toml
@@ -161,13 +161,13 @@ def test_a_small_budget_ends_it_and_the_command_writes_what_compile_takes(tmp_pa
     assert made.exit_code == 0, made.output
 
 
-def test_shaken_rows_stay_within_half_a_step():
+def test_perturbed_rows_stay_within_half_an_lsb():
     rows = [(torch.rand(1, 3) * 51 - 12.75, torch.tensor([[i]])) for i in range(20)]
-    found = shaken(rows, 4)
+    found = perturbed(rows, 4)
     assert len(found) == 80 and all(found[4 * i] is row for i, row in enumerate(rows))
     values = torch.cat([x for x, _ in rows])
     step = float(values.max() - values.min()) / 255
     moved = torch.stack([found[i][0] - rows[i // 4][0] for i in range(80) if i % 4])
     assert 0.4 * step < moved.abs().max() <= 0.5001 * step
     assert all(torch.equal(found[i][1], rows[i // 4][1]) for i in range(80))
-    assert shaken(rows, 1) == rows
+    assert perturbed(rows, 1) == rows

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import micronpu
 from micronpu.base.errors import BudgetError, InternalError, OptionError
 from micronpu.cli.main import app
-from micronpu.quantize.unrounded import Unrounded, noise
+from micronpu.quantize.dequantized import DequantizedReference, noise
 from micronpu.report.delegation import DelegationReport
 from micronpu.verify import guard
 
@@ -300,7 +300,7 @@ def test_a_quantized_module_without_rounding_gives_what_the_float_model_gives(mo
             step = weight.abs().amax(tuple(range(1, weight.dim())), keepdim=True) / 127
             weight.copy_((weight / step).round() * step)
     program = compiled(model, data, "ethos-u55-128", quantization=micronpu.Quantization(io=io_type))
-    module = Unrounded(program.quantized)
+    module = DequantizedReference(program.quantized)
     with torch.no_grad():
         exact = module.exact((data[0],))
         (found,), wanted = module.outputs(exact), model(data[0])

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import micronpu
 from micronpu.base.errors import FileError, OptionError
 from micronpu.cli.main import app
-from micronpu.compiler.basis import Wanted
+from micronpu.compiler.basis import CompileRequest
 from micronpu.report.basis import Basis, causes
 from micronpu.report.manifest import Manifest
 
@@ -91,24 +91,26 @@ def test_settings_travel_by_what_they_say_and_not_by_their_file(tmp_path: Path) 
     file = tmp_path / "q.toml"
     file.write_text("[default]\nactivation_observer = 'minmax'\n")
     made = compiled(quantization=file)
-    again = Wanted.read(made.basis.options)
+    again = CompileRequest.read(made.basis.options)
     assert again.quantization.settings == {"default": {"activation_observer": "minmax"}}
-    assert again.told() == made.basis.options and str(tmp_path) not in json.dumps(made.basis.options)
+    assert again.values_by_name() == made.basis.options and str(tmp_path) not in json.dumps(made.basis.options)
 
 
 def test_what_a_file_cannot_hold_is_reported_and_refused(program: micronpu.CompiledProgram) -> None:
     passes = micronpu.Pipeline().without("merge_reshapes")
-    reported = replace(Wanted("cortex-m55"), transforms=micronpu.Transforms(passes=passes)).told()
-    plain = replace(Wanted("cortex-m55"), transforms=micronpu.Transforms(passes=micronpu.Pipeline())).told()
+    reported = replace(CompileRequest("cortex-m55"), transforms=micronpu.Transforms(passes=passes)).values_by_name()
+    plain = replace(
+        CompileRequest("cortex-m55"), transforms=micronpu.Transforms(passes=micronpu.Pipeline())
+    ).values_by_name()
     assert reported != plain
     with pytest.raises(OptionError, match=r"transforms\.passes = micronpu\..*Pipeline, which a manifest cannot hold"):
-        Wanted.read(reported)
-    flags = replace(Wanted("imxrt700"), options=micronpu.NeutronOptions("imxrt700", extra_flags=("--verbose",)))
+        CompileRequest.read(reported)
+    flags = replace(CompileRequest("imxrt700"), options=micronpu.NeutronOptions("imxrt700", extra_flags=("--verbose",)))
     with pytest.raises(OptionError, match="hands --verbose to another tool's command"):
-        Wanted.read(flags.told())
+        CompileRequest.read(flags.values_by_name())
     for damaged in ({"target": "{"}, {"target": '"cortex-m55"', "options.nothing": "1"}, {"nothing": "1"}):
         with pytest.raises(OptionError):
-            Wanted.read(damaged)
+            CompileRequest.read(damaged)
 
 
 def test_methods_have_one_manifest(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from micronpu.base.errors import OptionError
 from micronpu.frontend.work import work_of
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize.calibrate import calibrate_and_quantize
-from micronpu.quantize.unrounded import Unrounded
+from micronpu.quantize.dequantized import DequantizedReference
 from micronpu.verify.sensitivity import Fidelity, Sensitivity
 
 
@@ -148,11 +148,11 @@ def test_noise_of_a_value_is_that_of_a_run_that_rounds_it_alone():
     module = calibrate_and_quantize(program, given, NeutronQuantizer())
     samples = [[row] for row in given]
     sensitivity = Sensitivity(module, work_of(program.module()), samples, wide=True)
-    unrounded, exact = Unrounded(module), []
+    dequantized, exact = DequantizedReference(module), []
     for row in given:
-        exact.append(unrounded.outputs(unrounded.exact(row)))
+        exact.append(dequantized.outputs(dequantized.exact(row)))
     for value in sensitivity.ordered():
-        found = [unrounded.outputs(unrounded.exact(row, {value.quantize: 0.0})) for row in given]
+        found = [dequantized.outputs(dequantized.exact(row, {value.quantize: 0.0})) for row in given]
         assert sensitivity.alone(value) == sum(Fidelity.of(exact, found).shares) > 0
 
 

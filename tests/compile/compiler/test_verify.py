@@ -21,7 +21,7 @@ from micronpu.quantize import trial
 from micronpu.targets.ethosu import recall
 from micronpu.targets.ethosu.host import simulator
 from micronpu.verify import program as verify
-from micronpu.verify.perturbation import TRIES, shaken
+from micronpu.verify.perturbation import TRIES, perturbed
 
 TARGETS = ("imxrt700-neutron", "corstone300")
 
@@ -60,7 +60,7 @@ def test_the_agreement_is_in_the_report(target, io):
     assert "verify" in program.seconds
 
 
-def test_accuracy_is_measured_on_rows_that_were_kept_back(tmp_path):
+def test_accuracy_is_measured_on_held_out_rows(tmp_path):
     data = [torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)) for i in range(6)]
     data[3] = 100 * data[3]  # which nothing of the calibration has seen
     program = micronpu.compile(
@@ -84,15 +84,15 @@ def test_accuracy_is_measured_on_rows_that_were_kept_back(tmp_path):
     assert f"{accuracy.sqnr:.1f} dB</p>" in (tmp_path / "report.html").read_text()
 
 
-def test_rows_that_are_kept_back():
-    assert [len(trial.rows_kept_back(n, None)) for n in (1, 4, 15, 16, 40, 64, 500)] == [0, 0, 0, 2, 8, 32, 32]
-    assert trial.rows_kept_back(16, None) == (4, 12)
-    assert trial.rows_kept_back(100, 0) == ()
-    assert trial.rows_kept_back(3, 2) == (0, 2)
+def test_held_out_rows():
+    assert [len(trial.held_out_rows(n, None)) for n in (1, 4, 15, 16, 40, 64, 500)] == [0, 0, 0, 2, 8, 32, 32]
+    assert trial.held_out_rows(16, None) == (4, 12)
+    assert trial.held_out_rows(100, 0) == ()
+    assert trial.held_out_rows(3, 2) == (0, 2)
     with pytest.raises(OptionError, match="`held_out` is 4, but there are 4 rows"):
         compiled(TARGETS[0], verify=micronpu.Verification(held_out=4))
     with pytest.raises(OptionError, match="`held_out` is -1; it is a number of calibration rows"):
-        trial.rows_kept_back(4, -1)
+        trial.held_out_rows(4, -1)
 
 
 def broken(graph: Graph, **options: Any) -> Graph:
@@ -223,7 +223,7 @@ def test_positions_that_hang_on_a_step_of_rounding_are_no_defect(monkeypatch):
     program = micronpu.compile(Largest().eval(), data[0], TARGETS[1], calibration=data)
     module = program.quantized
     assert program.report.agreement.hanging == ()
-    tried = torch.stack([shaken(module, [data[:1]], seed)[0] for seed in range(TRIES)])
+    tried = torch.stack([perturbed(module, [data[:1]], seed)[0] for seed in range(TRIES)])
     spread = tried.amax(0) - tried.amin(0)
     assert spread[0, 0] > 1.5 and spread[0, 1] < 0.1
 

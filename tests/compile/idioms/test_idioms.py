@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
 import micronpu
-from micronpu.quantize.trial import rows_kept_back
+from micronpu.quantize.trial import held_out_rows
 
 TARGETS = ("imxrt700", "ethos-u55-128", "ethos-u85-256", "cortex-m55")
 _NEAR, _BEHIND = 25.0, 3.0
@@ -49,8 +49,8 @@ def test_near_float_or_a_word(name: str, target: str) -> None:
     assert all(f >= bound for f, bound in zip(found, DECIBELS[name], strict=True)), (found, DECIBELS[name])
     if program.report.warnings or min(found) >= _NEAR:
         return
-    kept_back = rows_kept_back(len(data), None)
-    seen = [row for number, row in enumerate(data) if number not in kept_back]
+    judged = held_out_rows(len(data), None)
+    seen = [row for number, row in enumerate(data) if number not in judged]
     other = _nearness(wanted, with_qparams(_exported(model, data[0]), seen, held_out))
     assert all(f >= min(_NEAR, o - _BEHIND) for f, o in zip(found, other, strict=True)), (found, other)
 

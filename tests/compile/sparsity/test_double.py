@@ -6,7 +6,7 @@ import torch
 from tests.compile.small import Small
 from torch import nn
 
-from micronpu.quantize.double import as_learner, learner
+from micronpu.quantize.float64 import as_learner, learner
 
 
 def exported(model: nn.Module, x: torch.Tensor) -> torch.fx.GraphModule:

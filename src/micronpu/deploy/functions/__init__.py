@@ -10,6 +10,6 @@ from micronpu.deploy.functions.picture import resize
 from micronpu.deploy.functions.scores import Smooth, topk
 
 DEFINITIONS = {"resize": resize, "ssd_decode": ssd_decode, "nms": nms, "smooth": Smooth, "topk": topk}
-"""Functions by their names for `--with`, in the order of `micronpu.deploy.together.FUNCTIONS`."""
+"""Functions by their names for `--with`, in the order of `micronpu.deploy.shared.FUNCTIONS`."""
 
 __all__ = ["DEFINITIONS", "Found", "Smooth", "nms", "resize", "ssd_decode", "topk"]

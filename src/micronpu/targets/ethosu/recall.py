@@ -16,9 +16,9 @@ from micronpu.base.cache import Entry
 from micronpu.base.errors import RuntimeUnavailableError
 from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.targets.ethosu.cache_entries import entry_of, options_of
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.host.prove import Check
-from micronpu.targets.ethosu.kept import entry_of, options_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.plans import NodeContext, Offer, Planned, VelaPlan, best_plan, use_cheapest
 from micronpu.targets.ethosu.vela.compiler import pack_program, unpack_program

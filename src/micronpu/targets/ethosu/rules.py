@@ -22,8 +22,8 @@ from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, 
 from micronpu.ops.tables.lookups import ScatterRows
 from micronpu.passes.cleanup import returned_operand
 from micronpu.report.verdict import Reason
+from micronpu.targets.ethosu.cache_entries import entry_of, options_of
 from micronpu.targets.ethosu.emitters import emitters_of
-from micronpu.targets.ethosu.kept import entry_of, options_of
 from micronpu.targets.ethosu.legalize import legalize
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.vela.compiler import VelaEndedError, VelaError, compile_flatbuffer

@@ -21,11 +21,11 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.base.parsing import parse_json
 from micronpu.ir.graph import Graph
 from micronpu.partition.partition import Partition
+from micronpu.targets.ethosu.cache_entries import entry_of, options_of
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.estimated import estimated
 from micronpu.targets.ethosu.faster import candidate
 from micronpu.targets.ethosu.host.prove import Check, Checked, check_of
-from micronpu.targets.ethosu.kept import entry_of, options_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.parts import in_parts
 from micronpu.targets.ethosu.plans import Bench, Planned, Searched, VelaPlan, use_cheapest

@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.partition.device import Device
-from micronpu.quantize.double import as_learner, learner
+from micronpu.quantize.float64 import as_learner, learner
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.transforms.sparsity.corrected import nearest
 from micronpu.transforms.sparsity.judge import Judge

@@ -9,8 +9,8 @@ from micronpu.base import timing
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.targets.ethosu.accelerators import clock_hz
+from micronpu.targets.ethosu.cache_entries import entry_of
 from micronpu.targets.ethosu.io import VelaIO
-from micronpu.targets.ethosu.kept import entry_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.schedule.engines import NOTHING, EngineWork
 from micronpu.targets.ethosu.stream.commands import operation_offsets

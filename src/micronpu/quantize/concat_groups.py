@@ -76,7 +76,7 @@ class PartObserver(RangeObserver):
         return (self.own if self.is_fine else self.whole).calculate_qparams()
 
 
-def joined_places(notes: Mapping[Node, QuantizationAnnotation]) -> set[Place]:
+def concat_places(notes: Mapping[Node, QuantizationAnnotation]) -> set[Place]:
     """Return the edges of concat groups, for operators whose result shares the qparams."""
     found: set[Place] = set()
     for node, note in notes.items():
@@ -87,11 +87,11 @@ def joined_places(notes: Mapping[Node, QuantizationAnnotation]) -> set[Place]:
     return found
 
 
-def joined_results(notes: Mapping[Node, QuantizationAnnotation]) -> dict[Node, QuantizationSpec]:
+def concat_results(notes: Mapping[Node, QuantizationAnnotation]) -> dict[Node, QuantizationSpec]:
     """Return values with special specs, as of averages, that feed a concat, possibly moved, with the spec of the concat
     group."""
     found: dict[Node, QuantizationSpec] = {}
-    for value, reader in (place for place in joined_places(notes) if isinstance(place, tuple)):
+    for value, reader in (place for place in concat_places(notes) if isinstance(place, tuple)):
         asked = [spec for spec in notes[reader].input_qspec_map.values() if isinstance(spec, QuantizationSpec)]
         while value in notes and isinstance(spec := notes[value].output_qspec, SharedQuantizationSpec):
             value = spec.edge_or_node[0] if isinstance(spec.edge_or_node, tuple) else spec.edge_or_node
@@ -102,7 +102,7 @@ def joined_results(notes: Mapping[Node, QuantizationAnnotation]) -> dict[Node, Q
 
 
 def watch_apart(
-    observers: dict[Place, Any], specs: Mapping[Place, Spec], apart: Mapping[Place, Place], joints: Set[Place]
+    observers: dict[Place, Any], specs: Mapping[Place, Spec], apart: Mapping[Place, Place], group_edges: Set[Place]
 ) -> None:
     """Replace the observers of concat groups by part observers, for values with other readers, in place.
 
@@ -113,34 +113,34 @@ def watch_apart(
     Args:
         observers: of all places.
         apart: for each place the representative of its group without concatenations.
-        joints: the edges of concat groups.
+        group_edges: the edges of concat groups.
     """
     groups: dict[Place, list[Place]] = {}
     for place, first in apart.items():
         groups.setdefault(first, []).append(place)
-    wholes = {id(observers[edge]): observers[edge] for edge in joints}
-    results = Counter(id(observers[first]) for first in {apart[edge] for edge in joints})
-    only_joined: list[tuple[list[Place], list[Place]]] = []
+    wholes = {id(observers[edge]): observers[edge] for edge in group_edges}
+    results = Counter(id(observers[first]) for first in {apart[edge] for edge in group_edges})
+    only_concat: list[tuple[list[Place], list[Place]]] = []
     for places in groups.values():
         whole = observers[places[0]]
         values = [place for place in places if isinstance(place, Node)]
         if id(whole) not in wholes or not _may_part(whole) or not all(observers[p] is whole for p in places):
             continue
-        edges: list[Place] = [(v, user) for v in values for user in v.users if (v, user) in joints]
-        if edges and any(_reads_alone(places, values, joints)):
+        edges: list[Place] = [(v, user) for v in values for user in v.users if (v, user) in group_edges]
+        if edges and any(_reads_alone(places, values, group_edges)):
             _part(observers, specs, places, edges)
         elif edges:
-            only_joined.append((places, edges))
-        elif not joints.isdisjoint(places) and (results[id(whole)] > 1 or any(map(_is_extremum, values))):
+            only_concat.append((places, edges))
+        elif not group_edges.isdisjoint(places) and (results[id(whole)] > 1 or any(map(_is_extremum, values))):
             _part(observers, specs, places, edges)
-    for places, edges in reversed(only_joined):
+    for places, edges in reversed(only_concat):
         # Only the concatenation reads it, which may itself be a part with a smaller scale than the group.
         made = list(dict.fromkeys(observers[edge] for edge in edges))
         if len(made) > 1 or any(_is_extremum(edge[1]) for edge in edges if isinstance(edge, tuple)):
             _part(observers, specs, places, edges, tuple(part for part in made if isinstance(part, PartObserver)))
         else:
             observers.update(dict.fromkeys(places, made.pop()))
-    for edge in joints:
+    for edge in group_edges:
         part = observers[edge]
         if (
             isinstance(edge, tuple)
@@ -149,8 +149,8 @@ def watch_apart(
         ):
             # The result passes values to the part; the operand already passes them to the group if it shares its
             # qparams.
-            told = before is part.whole or (isinstance(before, PartObserver) and before.whole is part.whole)
-            observers[edge] = PartObserver(part.own, part.whole, fed=() if told else (part.whole,))
+            is_fed = before is part.whole or (isinstance(before, PartObserver) and before.whole is part.whole)
+            observers[edge] = PartObserver(part.own, part.whole, fed=() if is_fed else (part.whole,))
 
 
 def _part(
@@ -185,14 +185,14 @@ def _may_part(whole: Any) -> bool:
     return isinstance(whole, RangeObserver) and not isinstance(whole, FinerObserver) and not is_average(whole)
 
 
-def _reads_alone(places: Collection[Place], values: Collection[Node], joints: Collection[Place]) -> Iterator[bool]:
+def _reads_alone(places: Collection[Place], values: Collection[Node], group_edges: Collection[Place]) -> Iterator[bool]:
     """Yield for each reader of a group of values whether it is outside the concat group and the group itself."""
     for value in values:
         for user in value.users:
-            yield (value, user) not in joints and user not in places
+            yield (value, user) not in group_edges and user not in places
 
 
-def settle_joints(prepared: GraphModule) -> None:
+def settle_concat_groups(prepared: GraphModule) -> None:
     """Choose for each part between its own qparams and the group's, by calibration, in place."""
     parts: dict[PartObserver, list[Node]] = {}
     for node in prepared.graph.nodes:

@@ -49,7 +49,7 @@ class Layer:
     moves: bool
 
 
-class Unrounded:
+class DequantizedReference:
     """Runs a converted module without its rounding.
 
     Args:
@@ -237,7 +237,7 @@ def _looped(loop: Loop, args: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...
         s if s.is_floating_point() else (s.float() - qparams[1]) * qparams[0]
         for s, qparams in zip(states, loop.all_qparams[1:], strict=True)
     )
-    step = Unrounded(loop.body)
+    step = DequantizedReference(loop.body)
     output, results = loop.body.graph.output_node(), []
     for row in x.unbind(0):
         y, *new = tree_leaves(step.exact((row, *states))[output])

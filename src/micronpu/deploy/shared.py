@@ -41,7 +41,7 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Together:
+class ProgramSet:
     """The programs of a folder.
 
     Attributes:
@@ -189,10 +189,10 @@ def keeps_values(facts: Facts) -> bool:
     States of this package are recorded in the program. A buffer of a program made by ExecuTorch alone is not: it is a
     tensor that is read before it is written.
     """
-    return bool(facts.states or memories_kept(facts.plan))
+    return bool(facts.states or kept_memories(facts.plan))
 
 
-def memories_kept(plan: Plan) -> set[int]:
+def kept_memories(plan: Plan) -> set[int]:
     """Return the planned memories in which values persist between calls of a method."""
     found = {value.planned for value in plan.values if value.initial is not None and value.planned}
     written = [_place(plan.values[index]) for index in plan.inputs]
@@ -259,7 +259,7 @@ def check_file_names(names: Sequence[str]) -> None:
             )
 
 
-def check_together(programs: Sequence[Facts], *, concurrent: bool = False) -> None:
+def check_shared(programs: Sequence[Facts], *, concurrent: bool = False) -> None:
     """Refuse programs that cannot be in one firmware.
 
     Raises:

@@ -39,7 +39,7 @@ _PLAIN = frozenset(
 """Names of common operators with kernels for float64: networks with only these are not tried first."""
 
 
-def in_double(module: GraphModule, *, observes: bool = True) -> GraphModule:
+def in_float64(module: GraphModule, *, observes: bool = True) -> GraphModule:
     """Return a module that computes the same in float64, with the same node names and observers.
 
     It also accepts float32, and does not change the module or its tensors. Calls that are no ATen operators, such as
@@ -62,7 +62,7 @@ def in_double(module: GraphModule, *, observes: bool = True) -> GraphModule:
             _put(root, str(node.target), _widened(value.detach() if isinstance(value, torch.Tensor) else value))
         elif node.op == "call_module":
             found = module.get_submodule(str(node.target))
-            _put(root, str(node.target), _loop_in_double(found) if isinstance(found, Loop) else found)
+            _put(root, str(node.target), _loop_in_float64(found) if isinstance(found, Loop) else found)
         elif node.op == "call_function":
             _widen_call(node, made)
         copies[node] = made
@@ -85,7 +85,7 @@ def learner(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> Gr
     higher = (
         n for n in module.graph.nodes if isinstance(n.target, OperatorBase) and not isinstance(n.target, OpOverload)
     )
-    if _has_double(module) or any(higher) or not rows:
+    if _has_float64(module) or any(higher) or not rows:
         return same
     wide = copy.deepcopy(module).double()
     for node in wide.graph.nodes:
@@ -104,18 +104,18 @@ def learner(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> Gr
 
 def as_learner(made: GraphModule, row: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """Return inputs in the dtypes of a module from `learner`."""
-    return tuple(map(_widened, row)) if _has_double(made) else row
+    return tuple(map(_widened, row)) if _has_float64(made) else row
 
 
 def runnable(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]], *, observes: bool = True) -> GraphModule:
-    """Return `in_double`, or the module itself if an operator has no float64 kernel, or dtypes do not match.
+    """Return `in_float64`, or the module itself if an operator has no float64 kernel, or dtypes do not match.
 
     Args:
         rows: inputs, of which the first is tried if the graph does not show that it works; no observer sees it.
     """
-    if _has_double(module):
+    if _has_float64(module):
         return module  # float64 would hide dtype mismatches of a model that does not run
-    wide = in_double(module, observes=observes)
+    wide = in_float64(module, observes=observes)
     if is_plain(module) or not rows:
         return wide
     try:
@@ -126,7 +126,7 @@ def runnable(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]], *, o
     return wide
 
 
-def _has_double(module: GraphModule) -> bool:
+def _has_float64(module: GraphModule) -> bool:
     """Return True if weights or buffers are float64 already."""
     values = (read(module, node) for node in module.graph.nodes if node.op == "get_attr")
     return any(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in values)
@@ -150,9 +150,9 @@ def _name(overload: OpOverload) -> str:
     return str(schema_of(overload).name).rpartition("::")[2]
 
 
-def _loop_in_double(loop: Loop) -> Loop:
-    made = Loop(in_double(loop.body))
-    made.prepared = in_double(loop.prepared) if loop.prepared is not None else None
+def _loop_in_float64(loop: Loop) -> Loop:
+    made = Loop(in_float64(loop.body))
+    made.prepared = in_float64(loop.prepared) if loop.prepared is not None else None
     return made
 
 

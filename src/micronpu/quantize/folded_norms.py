@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 aten = torch.ops.aten
 
 
-def hidden_batch_norm(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+def folded_batch_norm(x: torch.Tensor, *rest: Any) -> torch.Tensor:
     """Compute a batch norm under a name that no rewrite before annotation recognizes; `reveal` restores it."""
     result: torch.Tensor = aten.batch_norm.default(x, *rest)
     return result
@@ -24,12 +24,12 @@ def batch_norm_behind(layer: Node) -> Node | None:
     if unfold.op != "call_module" or len(unfold.users) != 1:
         return None
     (norm,) = unfold.users
-    return norm if norm.target is hidden_batch_norm else None
+    return norm if norm.target is folded_batch_norm else None
 
 
 def reveal(model: GraphModule) -> None:
     """Turn hidden batch norms into ATen's, which torchao switches between training and evaluation."""
-    hidden = [node for node in model.graph.nodes if node.target is hidden_batch_norm]
+    hidden = [node for node in model.graph.nodes if node.target is folded_batch_norm]
     for node in hidden:
         node.target = aten.batch_norm.default
     if hidden:

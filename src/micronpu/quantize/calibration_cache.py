@@ -57,22 +57,22 @@ def calibration_entry(prepared: GraphModule, states: States, sequences: Sequence
 
 def pack_observers(prepared: GraphModule) -> bytes:
     """Return the observed values of a module as bytes."""
-    told, blobs = [], []
+    rows, blobs = [], []
     for name, observer in _observers(prepared):
         buffers = []
         for key, value in observer.named_buffers():
             blobs.append(value.detach().contiguous().numpy().tobytes())
             buffers.append([key, str(value.dtype), list(value.shape), len(blobs[-1])])
-        told.append([name, _numbers(observer), buffers])
-    return with_head(told, *blobs)
+        rows.append([name, _numbers(observer), buffers])
+    return with_head(rows, *blobs)
 
 
 def unpack_observers(prepared: GraphModule, data: bytes) -> None:
     """Restore the observed values of a module."""
-    told, blobs = head_and_rest(data)
+    rows, blobs = head_and_rest(data)
     start = 0
     own = dict(_observers(prepared))
-    for name, numbers, buffers in told:
+    for name, numbers, buffers in rows:
         observer = own[name]
         for key, value in numbers.items():
             setattr(observer, key, value)

@@ -9,7 +9,7 @@ from torch.fx import GraphModule, symbolic_trace
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.states import KEY, State, States
-from micronpu.quantize.together import check_qparams
+from micronpu.quantize.shared import check_qparams
 
 
 def method(dtype: torch.dtype, scale: float | None, zero_point: int | None = 0) -> GraphModule:

@@ -145,7 +145,7 @@ def test_an_output_that_is_a_small_part(target):
 
     (warning,) = parts(Gate(0.1))
     assert (warning.output, warning.operator, warning.level) == (1, "slice", "note")
-    assert "is a part of a larger value" in warning.what and "test_at_sight.py" in warning.source
+    assert "is a part of a larger value" in warning.what and "test_static_accuracy.py" in warning.source
     assert parts(Gate(1.0)) == []
     assert parts(Gate(0.1, fixed=True)) == []  # its grid does not come from the other half
 

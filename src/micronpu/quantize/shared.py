@@ -24,10 +24,10 @@ from micronpu.frontend.facts import ROW_SIZE, UNEVEN, Fact
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import States, states_of
 from micronpu.quantize.calibrate import converted, finite_values, forget, observed, run_call
+from micronpu.quantize.concat_groups import settle_concat_groups
 from micronpu.quantize.data import Row
-from micronpu.quantize.double import runnable
 from micronpu.quantize.far_values import FarValues
-from micronpu.quantize.joints import settle_joints
+from micronpu.quantize.float64 import runnable
 from micronpu.quantize.loops import unobserved
 from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_fixed, is_observer
@@ -72,7 +72,7 @@ class _Place:
     state: str = ""
 
 
-def quantize_together(
+def quantize_methods(
     members: Sequence[Member], sequences: Sequence[Sequence[Call]], progress: Callable[[int], None] | None = None
 ) -> dict[str, GraphModule]:
     """Return the quantized modules, by method.
@@ -90,8 +90,10 @@ def quantize_together(
     _mark_alike(members, rows)
     prepared = {m.name: observed(m.module, m.quantizer, rows[m.name], m.states) for m in members}
     for module in prepared.values():
-        settle_joints(module)  # before calibration: whether a part has its own qparams must not differ between methods
-    _join(members, prepared)
+        settle_concat_groups(
+            module
+        )  # before calibration: whether a part has its own qparams must not differ between methods
+    _share_qparams(members, prepared)
     _calibrate(members, prepared, sequences, progress)
     made = {}
     for name, module in prepared.items():
@@ -196,7 +198,7 @@ def _results(
 # ---------------------------------------------------------------- which observers are one
 
 
-def _join(members: Sequence[Member], prepared: Mapping[str, GraphModule]) -> None:
+def _share_qparams(members: Sequence[Member], prepared: Mapping[str, GraphModule]) -> None:
     """Share one observer among all places of the same state, or the same source line of the same module."""
     places = [place for member in members for place in _places(member, prepared[member.name])]
     groups = {place.observer: [place.observer] for place in places}
@@ -332,12 +334,12 @@ def check_qparams(made: Mapping[str, GraphModule]) -> None:
             if known != qparams:
                 raise ModelError(
                     f"The methods `{first}` and `{name}` cannot share the qparams of the state `{state.name}`: it "
-                    f"is {_told(known)} in the one and {_told(qparams)} in the other.",
+                    f"is {_described(known)} in the one and {_described(qparams)} in the other.",
                     hint="the same setting of the quantizer for what reads and writes the state in both",
                 )
 
 
-def _told(qparams: tuple[str, float | None, int | None]) -> str:
+def _described(qparams: tuple[str, float | None, int | None]) -> str:
     dtype, scale, zero_point = qparams
     return dtype if scale is None else f"{dtype} with steps of {scale:.4g} from {zero_point}"
 

@@ -25,7 +25,7 @@ from micronpu.frontend.constants import attribute, evaluate, is_constant
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.config import QuantizationConfig
-from micronpu.quantize.hidden import hidden_batch_norm
+from micronpu.quantize.folded_norms import folded_batch_norm
 from micronpu.quantize.pt2e import FakeQuantizeBase, ObserverBase
 
 aten = torch.ops.aten
@@ -208,7 +208,7 @@ def _set_layer(layer: Node, **values: Node | None) -> None:
 # ---------------------------------------------------------------- the rewrite
 
 
-def simulate_batch_norms(model: GraphModule, config_of: Callable[[Node], QuantizationConfig | None]) -> None:
+def fold_trained_batch_norms(model: GraphModule, config_of: Callable[[Node], QuantizationConfig | None]) -> None:
     """Rewrite every batch norm for training, in place; `reveal` completes it after annotation.
 
     A batch norm without a layer before it gets an identity layer, if its input is [N, C, L] or [N, C, H, W].
@@ -229,7 +229,7 @@ def simulate_batch_norms(model: GraphModule, config_of: Callable[[Node], Quantiz
         if not _foldable(layer):
             layer = _identity_layer(model, node, given)
         if layer is None:
-            node.target = hidden_batch_norm
+            node.target = folded_batch_norm
             continue
         config = config_of(layer)
         _rewrite(model, node, layer, given, config is not None and config.freeze_batch_norm)
@@ -299,7 +299,7 @@ def _rewrite(model: GraphModule, norm: Node, layer: Node, given: dict[str, Any],
             model.graph.erase_node(norm)
             return
     _set_layer(layer, weight=scaled, bias=None)
-    norm.target = hidden_batch_norm
+    norm.target = folded_batch_norm
     norm.args = (layer, gamma, beta, mean, variance, given["training"], given["momentum"], eps, given["cudnn_enabled"])
     norm.kwargs = {}
     with model.graph.inserting_before(norm):
