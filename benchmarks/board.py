@@ -31,7 +31,7 @@ from tests.support_rows import Rows, batches, overloads
 import micronpu
 from micronpu.base.errors import MicroNpuError
 from micronpu.board import VirtualBoard, read_model
-from micronpu.board.check import MachineOptions, Outcome, check_on_board, reference
+from micronpu.board.check import BoardOutcome, MachineOptions, check_on_board, reference
 from micronpu.deploy.vectors import made_up
 
 NAME = "board"
@@ -90,7 +90,7 @@ def random_networks(most: int) -> Iterator[tuple[str, Make]]:
         yield f"random {seed}", make
 
 
-def run(data: bytes, board: str) -> Outcome:
+def run(data: bytes, board: str) -> BoardOutcome:
     """A model beside this machine."""
     model = read_model(data)
     return check_on_board(model, made_up(model.inputs, reference(model)), board, MachineOptions(seconds=SECONDS))

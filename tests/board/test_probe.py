@@ -19,8 +19,8 @@ from micronpu.board import measurement, probe
 from micronpu.board.elf import Elf
 from micronpu.board.faults import decode
 from micronpu.board.gdb import BoardError
-from micronpu.board.probe import ProbeOptions, Reference, flash, run_on_probe
-from micronpu.board.remote import Region, Remote, read_map
+from micronpu.board.probe import ExpectedOutputs, ProbeOptions, flash, run_on_probe
+from micronpu.board.remote import Remote, RemoteMemory, read_map
 from micronpu.cli.main import app
 from tests.board import gdb_server
 from tests.board.gdb_server import FLASH, M4, M33, RAM, Board, image, served, written
@@ -64,7 +64,7 @@ def test_outputs_beside_this_machines(tmp_path: Path) -> None:
     """Element for element: PASS, the first difference, another program, other vectors, none at all."""
     path = written(tmp_path / "f.elf")
     rows = SimpleNamespace(inputs=[()], outputs=[(np.array([[1, 2, 3, 4]], np.int8),)])
-    wanted = Reference.of("net", b"payload", rows)
+    wanted = ExpectedOutputs.of("net", b"payload", rows)
     lines = OUTPUT.format("AQIDBA==").encode() + PASS
     done = run(Board(console=(lines,)), path, reference=wanted)
     assert (done.exit_code, done.elements, done.differing) == (0, 4, 0)
@@ -248,7 +248,7 @@ def test_a_real_port(tmp_path: Path) -> None:
 
 def test_memory_maps() -> None:
     regions = read_map(gdb_server.MAP)
-    assert regions == (Region("flash", FLASH, 0x8000, 0x800), Region("ram", RAM, 0x10000))
+    assert regions == (RemoteMemory("flash", FLASH, 0x8000, 0x800), RemoteMemory("ram", RAM, 0x10000))
     assert read_map("<nothing/>") == ()
 
 

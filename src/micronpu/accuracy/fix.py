@@ -23,7 +23,7 @@ from micronpu.accuracy.subject import Listener, Row, Subject
 from micronpu.base.arguments import QUANTIZATION_NOW, moved
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.compile import compile_model
-from micronpu.compiler.precision import Allowed, Cures, Price, Search, Settings, Tried
+from micronpu.compiler.precision import Allowed, Cures, PrecisionPrice, Search, Settings, Tried
 from micronpu.frontend.checks import check_listener
 from micronpu.frontend.states import NO_STATES
 from micronpu.quantize.data import in_turn
@@ -205,7 +205,7 @@ class _Fix:
         found = merged(self.base, settings)
         return found if activations == "int8" else merged(found, {"default": {"activations": activations}})
 
-    def price(self, module: GraphModule) -> Price:
+    def price(self, module: GraphModule) -> PrecisionPrice:
         program = compile_model(
             copy.deepcopy(module),
             self.subject.examples,
@@ -213,7 +213,7 @@ class _Fix:
             options=self.subject.options,
             verify=Verification(run=False, allow_missing_kernels=True),
         )
-        return Price.of(program.report, len(program.buffer))
+        return PrecisionPrice.of(program.report, len(program.buffer))
 
     def choice(self, one: Tried, default: Tried) -> FixChoice:
         """Return a program with its results on the samples that measure."""

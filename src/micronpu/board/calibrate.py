@@ -45,7 +45,7 @@ _CLOCK = 0.01
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """A measurement with its estimates.
 
     Attributes:
@@ -85,7 +85,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class MemoryCalibration:
     """Result of a calibration.
 
     Attributes:
@@ -99,7 +99,7 @@ class Calibration:
 
     chip: str
     logs: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[Measurement, ...]
     constants: tuple[Constant, ...]
     beats: Mapping[str, tuple[int, int]]
     holds: tuple[str, ...]
@@ -272,7 +272,7 @@ def fit(runs: Sequence[Observed]) -> tuple[dict[str, float], float]:
 
 def calibrate(
     chip: Chip, logs: Sequence[BoardLog], runs: Sequence[Observed], plan: Plan | None = None
-) -> tuple[Calibration, dict[Place, float | Sequence[float]]]:
+) -> tuple[MemoryCalibration, dict[Place, float | Sequence[float]]]:
     """Return the calibration of a chip by logs, and the new numbers of its file.
 
     Args:
@@ -285,7 +285,7 @@ def calibrate(
     names = _memories(chip, logs, runs)
     slower, call = fit(runs)
     before: tuple[dict[str, float], float] = ({}, runs[0].call_us())
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     for log, run in zip(logs, runs, strict=True):
         rows += _rows(run, before, (slower, call), f"{log.name}: " if len(logs) > 1 else "")
         rows += _instructions(chip, log, run, plan, before, (slower, call))
@@ -301,7 +301,7 @@ def calibrate(
         if rate is not None and slower.get(name, 1.0) != 1.0:
             assert chip.npu is not None and chip.npu.clock_mhz is not None
             changes["memory", memory, "bandwidth"] = rate * chip.npu.clock_mhz * 1e6 / slower[name]
-    found = Calibration(
+    found = MemoryCalibration(
         chip.name,
         tuple(f"{log.name} ({log.form})" for log in logs),
         tuple(rows),
@@ -365,12 +365,16 @@ def _rate(runs: Sequence[Observed], memory: str) -> float | None:
     return None
 
 
-def _rows(run: Observed, before: _Constants, after: _Constants, name: str) -> list[Row]:
+def _rows(run: Observed, before: _Constants, after: _Constants, name: str) -> list[Measurement]:
     found = []
     if run.busy is not None:
-        found.append(Row(f"{name}NPU busy", run.busy, *(run.busy_with(slower) for slower, _ in (before, after))))
+        found.append(
+            Measurement(f"{name}NPU busy", run.busy, *(run.busy_with(slower) for slower, _ in (before, after)))
+        )
     if run.whole is not None:
-        found.append(Row(f"{name}whole run", run.whole, *(run.whole_with(*constants) for constants in (before, after))))
+        found.append(
+            Measurement(f"{name}whole run", run.whole, *(run.whole_with(*constants) for constants in (before, after)))
+        )
     return found
 
 
@@ -395,7 +399,7 @@ def _instructions(
     plan: Plan | None,
     before: _Constants,
     after: _Constants,
-) -> list[Row]:
+) -> list[Measurement]:
     """Return a row for each invocation of the NPU and each kernel of the core that the log measured separately."""
     measured = {row.number: row.ticks for row in log.of(CALL)}
     counter = log.clock_mhz or chip.core_clock_mhz
@@ -410,11 +414,11 @@ def _instructions(
             costs = [(o.partition, o.cost.cycles) for o in run.report.operations if o.cost is not None]
             own, every = sum(c for part, c in costs if part == parts), sum(c for _, c in costs) or 1
             estimates = [run.busy_with(slower) * own / every + us / 1000 for slower, us in (before, after)]
-            found.append(Row(f"{number}: partition {parts} on the NPU", time, *estimates))
+            found.append(Measurement(f"{number}: partition {parts} on the NPU", time, *estimates))
             parts += 1
         elif kernels < len(run.report.core_operations) and "cortex_m" in call.operator:
             estimate = _milliseconds(run.report.core_operations[kernels])
-            found.append(Row(f"{number}: {call.operator}", time, estimate, estimate))
+            found.append(Measurement(f"{number}: {call.operator}", time, estimate, estimate))
             kernels += 1
     return found
 
@@ -443,7 +447,7 @@ def _emulated(logs: Sequence[BoardLog]) -> tuple[str, ...]:
 
 
 def _holds(
-    totals: Sequence[Row], runs: Sequence[Observed], slower: Mapping[str, float], band: float
+    totals: Sequence[Measurement], runs: Sequence[Observed], slower: Mapping[str, float], band: float
 ) -> tuple[str, ...]:
     errors = [abs(row.error_after) for row in totals]
     found = [

@@ -78,7 +78,7 @@ def check_limits(options: MachineOptions) -> None:
 
 
 @dataclass(frozen=True)
-class Difference:
+class FirstDifference:
     """The first element that differs."""
 
     vector: int
@@ -95,7 +95,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BoardOutcome:
     """Result of a check.
 
     Attributes:
@@ -119,7 +119,7 @@ class Outcome:
     vectors: int
     elements: int
     differing: int
-    first: Difference | None
+    first: FirstDifference | None
     start: float
     later: float | None
     cycles: int
@@ -177,7 +177,7 @@ def check_on_board(
     *,
     console: Listener | None = None,
     on_run: RunListener | None = None,
-) -> Outcome:
+) -> BoardOutcome:
     """Run vectors in Arm's runner on a board, and compare every element.
 
     Raises:
@@ -186,7 +186,7 @@ def check_on_board(
     options = options or MachineOptions()
     check_limits(options)
     elements = differing = 0
-    first: Difference | None = None
+    first: FirstDifference | None = None
     times: list[float] = []
     with VirtualBoard(
         model,
@@ -205,10 +205,10 @@ def check_on_board(
             elements += sum(array.size for array in wanted)
             differing += count_differences(found, wanted)
             if first is None and (place := first_difference(found, wanted)) is not None:
-                first = Difference(number, *place)
+                first = FirstDifference(number, *place)
         calls = sum(1 for run in virtual.runs) // max(len(times), 1)
         cycles = sum(run.cycles for run in virtual.runs[-calls:]) if calls else 0
-        return Outcome(
+        return BoardOutcome(
             model.name,
             f"{virtual.spec.name} with {virtual.accelerator}",
             virtual.runner.title,
@@ -224,7 +224,7 @@ def check_on_board(
         )
 
 
-def check_in_nsys(model: BoardModel, rows: Rows, board: NsysBoard, *, console: Listener | None = None) -> Outcome:
+def check_in_nsys(model: BoardModel, rows: Rows, board: NsysBoard, *, console: Listener | None = None) -> BoardOutcome:
     """Run vectors of a Neutron program for silicon in NXP's simulator, and compare every element.
 
     Raises:
@@ -241,10 +241,10 @@ def check_in_nsys(model: BoardModel, rows: Rows, board: NsysBoard, *, console: L
     for number, (arrays, wanted) in enumerate(zip(found, rows.outputs, strict=True)):
         differing += count_differences(arrays, wanted)
         if first is None and (place := first_difference(arrays, wanted)) is not None:
-            first = Difference(number, *place)
+            first = FirstDifference(number, *place)
     elements = sum(array.size for wanted in rows.outputs for array in wanted)
     name = f"{board.chip} in NXP's simulator"
-    return Outcome(
+    return BoardOutcome(
         model.name, name, RUNNER, len(found), elements, differing, first, seconds, None, cycles=0, runs=0, accesses=0
     )
 

@@ -39,7 +39,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Part:
+class ElfSegment:
     """Bytes and the address at which they are loaded."""
 
     address: int
@@ -107,9 +107,11 @@ class Elf:
         return cls(str(path), data, entry, tuple(found))
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ElfSegment, ...]:
         """Contents of the loaded segments, by address."""
-        found = [Part(s.address, self.data[s.offset : s.offset + s.file_size]) for s in self.segments if s.file_size]
+        found = [
+            ElfSegment(s.address, self.data[s.offset : s.offset + s.file_size]) for s in self.segments if s.file_size
+        ]
         return tuple(sorted(found, key=lambda part: part.address))
 
     @property

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from micronpu.board.elf import Elf
 from micronpu.board.gdb import BoardError
 from micronpu.board.registers import generations
-from micronpu.board.remote import LR, PC, SP, XPSR, RefusedError, Remote
+from micronpu.board.remote import LR, PC, SP, XPSR, RefusedRequestError, Remote
 
 _EXCEPTIONS = {3: "hard fault", 4: "memory management fault", 5: "bus fault", 6: "usage fault", 7: "secure fault"}
 _SYSTEM = 0xE000ED28
@@ -90,7 +90,7 @@ def fault_of(remote: Remote, elf: Elf) -> str:
         stack = remote.register("psp" if code & 4 else SP)
         lr, pc = struct.unpack("<2I", remote.read(stack + 20, 8))
         text += f"; at {place(elf, pc)}, called from {place(elf, lr & ~1)}"
-    except RefusedError:
+    except RefusedRequestError:
         text += "; its registers and stack cannot be read"
     return text
 

@@ -44,7 +44,7 @@ _PORTS_OF_LIMITS = (0, 0, 1, 1)
 """AXI port of each of the four limits that REGIONCFG chooses from."""
 
 
-class Memory(Protocol):
+class BoardMemory(Protocol):
     """The memory of a board whose core is stopped."""
 
     def read(self, address: int, size: int) -> bytes: ...
@@ -118,7 +118,7 @@ class Npu:
     def __init__(
         self,
         accelerator: str,
-        memory: Memory,
+        memory: BoardMemory,
         *,
         number: int = 0,
         fault: str = "",

@@ -29,7 +29,7 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class NsysFile:
     """One of the three files.
 
     Attributes:
@@ -49,7 +49,7 @@ def chips() -> Mapping[str, Chip]:
     return {chip.name: chip for chip in own if NeutronNpu.of(chip).converter}
 
 
-def examine(chip: str, runner: str = "") -> tuple[Finding, Finding, Finding]:
+def examine(chip: str, runner: str = "") -> tuple[NsysFile, NsysFile, NsysFile]:
     """Return the installed tools of NXP and ExecuTorch.
 
     Args:
@@ -60,7 +60,7 @@ def examine(chip: str, runner: str = "") -> tuple[Finding, Finding, Finding]:
     found = {RUNNER: asked or shutil.which(RUNNER), SIMULATOR: shutil.which(SIMULATOR), FIRMWARE: _firmware(chip)}
     paths = {name: Path(path).absolute() if path else None for name, path in found.items()}
     one, two, three = (
-        Finding(name, path if path is not None and path.is_file() else None, _REMEDIES[name])
+        NsysFile(name, path if path is not None and path.is_file() else None, _REMEDIES[name])
         for name, path in paths.items()
     )
     return one, two, three

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 from micronpu.base.errors import OptionError
 from micronpu.board import semihosting
-from micronpu.board.check import END_MARK, Difference, Rows, count_differences
+from micronpu.board.check import END_MARK, FirstDifference, Rows, count_differences
 from micronpu.board.elf import Elf
 from micronpu.board.faults import fault_in, fault_of, npu_in, npus_of, place
 from micronpu.board.gdb import BoardError, SilentError, text_of
 from micronpu.board.printed import Array, Printed, read_printed
-from micronpu.board.remote import CPUID, PC, RefusedError, Remote
+from micronpu.board.remote import CPUID, PC, RefusedRequestError, Remote
 from micronpu.board.session import first_difference
 
 _CORES = {
@@ -129,7 +129,7 @@ class ProbeRun:
     output: bytes
     elements: int = 0
     differing: int = 0
-    first: Difference | None = None
+    first: FirstDifference | None = None
     note: str = ""
     fault: str = ""
     is_emulated: bool = False
@@ -154,7 +154,7 @@ class ProbeRun:
 
 
 @dataclass(frozen=True)
-class Reference:
+class ExpectedOutputs:
     """Expected outputs.
 
     Attributes:
@@ -168,7 +168,7 @@ class Reference:
     rows: Rows
 
     @classmethod
-    def of(cls, name: str, payload: bytes | None, rows: Rows) -> Reference:
+    def of(cls, name: str, payload: bytes | None, rows: Rows) -> ExpectedOutputs:
         """Return the reference of a program with this first payload."""
         return cls(name, "" if payload is None else hashlib.sha256(payload).hexdigest(), rows)
 
@@ -213,7 +213,7 @@ def _check_core(remote: Remote, elf: Elf) -> str:
     """
     try:
         cpuid = remote.word(CPUID)
-    except RefusedError as error:
+    except RefusedRequestError as error:
         raise BoardError(
             f"The core at {remote.where} has no CPUID register: it is no Cortex-M, or sleeps.",
             hint="the GDB port of another core of the chip, or a reset that halts",
@@ -229,7 +229,7 @@ def _check_core(remote: Remote, elf: Elf) -> str:
 
 
 def run_on_probe(
-    image: Path, options: ProbeOptions, *, reference: Reference | None = None, console: Listener | None = None
+    image: Path, options: ProbeOptions, *, reference: ExpectedOutputs | None = None, console: Listener | None = None
 ) -> ProbeRun:
     """Write a firmware, runs it to its end and compares what it prints.
 
@@ -327,7 +327,7 @@ class _Run:
     def _stopped(self) -> tuple[int, str] | None:
         remote = self._remote
         at = remote.register(PC) & ~1
-        with contextlib.suppress(RefusedError):
+        with contextlib.suppress(RefusedRequestError):
             if remote.read(at, 2) == semihosting.BREAKPOINT:
                 call = semihosting.of_breakpoint(remote.register(0), remote.register(1), remote.read)
                 self._print(call.printed)
@@ -375,7 +375,7 @@ def is_garbled(console: bytes) -> bool:
     return sum(c == "\ufffd" or not (c.isprintable() or c in "\t\n\r\x04\x1b") for c in text) * 8 > len(text)
 
 
-def _compared(run: ProbeRun, text: str, reference: Reference) -> ProbeRun:
+def _compared(run: ProbeRun, text: str, reference: ExpectedOutputs) -> ProbeRun:
     """A run with its outputs compared.
 
     Raises:
@@ -397,13 +397,13 @@ def _compared(run: ProbeRun, text: str, reference: Reference) -> ProbeRun:
             hint="a build with -DMICRONPU_PRINT_OUTPUTS=ON, or no --reference: the firmware itself compares",
         )
     differing = elements = 0
-    first: Difference | None = None
+    first: FirstDifference | None = None
     for vector, wanted in enumerate(reference.rows.outputs):
         found = _outputs(printed, own, vector, wanted)
         elements += sum(array.size for array in wanted)
         differing += count_differences(found, wanted)
         if first is None and (where := first_difference(found, wanted)) is not None:
-            first = Difference(vector, *where)
+            first = FirstDifference(vector, *where)
     return replace(run, elements=elements, differing=differing, first=first)
 
 

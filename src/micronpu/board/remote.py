@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from micronpu.base.errors import OptionError
-from micronpu.board.elf import Part
+from micronpu.board.elf import ElfSegment
 from micronpu.board.gdb import BoardError, EndedError, Packets, SilentError, is_error, text_of
 
 PC, LR, SP = 15, 14, 13
@@ -32,12 +32,12 @@ _NOT_A_COMMAND = re.compile(r"unknown|invalid|not (found|supported|recogni)|unsu
 _ESCAPED = frozenset(b"#$}*")
 
 
-class RefusedError(BoardError):
+class RefusedRequestError(BoardError):
     """The server has no such memory or register."""
 
 
 @dataclass(frozen=True)
-class Region:
+class RemoteMemory:
     """A memory of the server's map.
 
     Attributes:
@@ -71,7 +71,7 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "localhost", int(port)
 
 
-def read_map(text: str) -> tuple[Region, ...]:
+def read_map(text: str) -> tuple[RemoteMemory, ...]:
     """The memories of a map in XML, as ``qXfer:memory-map`` answers it, by address.
 
     Raises:
@@ -85,7 +85,7 @@ def read_map(text: str) -> tuple[Region, ...]:
         blocks = re.search(r"<property\s+name=[\"']blocksize[\"']\s*>\s*(\w+)", body)
         try:
             kind, block = values["type"], int(blocks[1], 0) if blocks else 0
-            region = Region(kind, int(values["start"], 0), int(values["length"], 0), block)
+            region = RemoteMemory(kind, int(values["start"], 0), int(values["length"], 0), block)
         except (KeyError, ValueError) as error:
             raise BoardError(f"The GDB server's memory map is damaged: {attributes[:60]!r}.") from error
         if region.kind == "flash" and region.block <= 0:
@@ -237,12 +237,14 @@ class Remote(Packets):
         try:
             return int(struct.unpack("<I", bytes.fromhex(answer)[:4])[0])
         except (ValueError, struct.error) as error:
-            raise RefusedError(f"The GDB server at {self.where} has no register {which}: {answer[:40]!r}.") from error
+            raise RefusedRequestError(
+                f"The GDB server at {self.where} has no register {which}: {answer[:40]!r}."
+            ) from error
 
     def set_register(self, which: int | str, value: int) -> None:
         """Write r0 to r15 by number, or `XPSR`."""
         if self.ask(f"P{self._number(which):x}={struct.pack('<I', value & 0xFFFFFFFF).hex()}") != "OK":
-            raise RefusedError(f"The GDB server at {self.where} does not write the register {which}.")
+            raise RefusedRequestError(f"The GDB server at {self.where} does not write the register {which}.")
 
     def _number(self, which: int | str) -> int:
         return which if isinstance(which, int) else self._numbers.get(which, 25)
@@ -263,7 +265,9 @@ class Remote(Packets):
             except ValueError:
                 part = b""
             if not part or len(part) > size - len(found):
-                raise RefusedError(f"The board has no memory at {at:#x}: the GDB server answers {answer[:40]!r}.")
+                raise RefusedRequestError(
+                    f"The board has no memory at {at:#x}: the GDB server answers {answer[:40]!r}."
+                )
             found += part
         return found
 
@@ -281,21 +285,21 @@ class Remote(Packets):
         for at in range(0, len(data), step):
             part = data[at : at + step]
             if self.ask(f"M{address + at:x},{len(part):x}:{part.hex()}") != "OK":
-                raise RefusedError(
+                raise RefusedRequestError(
                     f"The board has no RAM at {address + at:#x}.", hint="a linker script for the memories of this board"
                 )
 
     # -- loading
 
-    def load(self, parts: Sequence[Part]) -> bool:
+    def load(self, parts: Sequence[ElfSegment]) -> bool:
         """Write a firmware to flash and RAM and reads it back; whether any of it is in flash.
 
         Raises:
             BoardError: a part has no memory, flash is locked, or what is read back differs. Nothing is written if the
                 map lacks a memory.
         """
-        flash: list[tuple[Region, Part]] = []
-        ram: list[Part] = []
+        flash: list[tuple[RemoteMemory, ElfSegment]] = []
+        ram: list[ElfSegment] = []
         for part in parts:
             for region, piece in self._split(part):
                 if region is not None and region.kind == "flash":
@@ -313,7 +317,7 @@ class Remote(Packets):
                 self._verify(part)
         return bool(flash)
 
-    def _split(self, part: Part) -> Iterator[tuple[Region | None, Part]]:
+    def _split(self, part: ElfSegment) -> Iterator[tuple[RemoteMemory | None, ElfSegment]]:
         """A part by the memories that hold it."""
         if not self.map:
             yield None, part
@@ -329,10 +333,10 @@ class Remote(Packets):
                     hint="a firmware for this chip, or the chip's own configuration of the GDB server",
                 )
             upto = min(end, region.end)
-            yield region, Part(at, part.data[at - part.address : upto - part.address])
+            yield region, ElfSegment(at, part.data[at - part.address : upto - part.address])
             at = upto
 
-    def _write_flash(self, pieces: Sequence[tuple[Region, Part]]) -> None:
+    def _write_flash(self, pieces: Sequence[tuple[RemoteMemory, ElfSegment]]) -> None:
         blocks = {
             (start, region.block)
             for region, piece in pieces
@@ -359,7 +363,7 @@ class Remote(Packets):
                 hint="is the flash locked or write-protected? The server's own messages say more",
             )
 
-    def _verify(self, part: Part) -> None:
+    def _verify(self, part: ElfSegment) -> None:
         found = self.read(part.address, len(part.data))
         if found != part.data:
             at = next(i for i, (a, b) in enumerate(zip(found, part.data, strict=True)) if a != b)
@@ -383,7 +387,7 @@ class Remote(Packets):
         """
         with self.doing("resetting the board"):
             done = any(self.command(text) is not None for text in ([command] if command else ["reset halt", "reset"]))
-            with contextlib.suppress(RefusedError):
+            with contextlib.suppress(RefusedRequestError):
                 self.write(_DEMCR, struct.pack("<I", self.word(_DEMCR) | _CATCH))
             return done
 
@@ -391,7 +395,7 @@ class Remote(Packets):
         """Set the core's registers as a reset would with this vector table."""
         if vectors is not None:
             self.set_register(SP, self.word(vectors))
-            with contextlib.suppress(RefusedError):
+            with contextlib.suppress(RefusedRequestError):
                 self.write(VTOR, struct.pack("<I", vectors))
         self.set_register(PC, entry & ~1)
         self.set_register(XPSR, 1 << 24)

@@ -31,7 +31,7 @@ _PIP_SECONDS = 600
 
 
 @dataclass(frozen=True)
-class Place:
+class MemoryArea:
     """A part of the board's memory: its first address and its size in bytes."""
 
     address: int
@@ -111,9 +111,9 @@ class Package:
     licence: str
     folder: str
     image: str
-    model: Place
-    inputs: Place
-    outputs: Place
+    model: MemoryArea
+    inputs: MemoryArea
+    outputs: MemoryArea
     function: str
     end_mark: bytes
     runners: tuple[Runner, ...]
@@ -133,9 +133,9 @@ def package() -> Package:
         licence=data["licence"],
         folder=data["folder"],
         image=data["image"],
-        model=Place(*memory["model"]),
-        inputs=Place(*memory["inputs"]),
-        outputs=Place(*memory["outputs"]),
+        model=MemoryArea(*memory["model"]),
+        inputs=MemoryArea(*memory["inputs"]),
+        outputs=MemoryArea(*memory["outputs"]),
         function=memory["function"],
         end_mark=bytes([memory["end_mark"]]),
         runners=tuple(Runner(**entry) for entry in data["runner"]),

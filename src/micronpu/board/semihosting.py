@@ -25,7 +25,7 @@ Read = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True)
-class Call:
+class SemihostingEffects:
     """Effects of a call.
 
     Attributes:
@@ -39,44 +39,44 @@ class Call:
     status: int | None = None
 
 
-def of_packet(packet: str, read: Read) -> Call:
+def of_packet(packet: str, read: Read) -> SemihostingEffects:
     """A call as gdb's File-I/O passes it, such as ``Fwrite,1,20000000,5``."""
     name, *words = packet[1:].split(",")
     try:
         numbers = [int(word.split("/")[0], 16) for word in words]
     except ValueError:
-        return Call("F-1,1")
+        return SemihostingEffects("F-1,1")
     if name == "write" and len(numbers) == 3 and numbers[0] in _CONSOLE:
-        return Call(f"F{numbers[2]:x}", read(numbers[1], min(numbers[2], _MOST)))
+        return SemihostingEffects(f"F{numbers[2]:x}", read(numbers[1], min(numbers[2], _MOST)))
     if name in ("isatty", "read", "close"):
-        return Call("F1" if name == "isatty" else "F0")
-    return Call("F-1,1")
+        return SemihostingEffects("F1" if name == "isatty" else "F0")
+    return SemihostingEffects("F-1,1")
 
 
-def of_breakpoint(operation: int, argument: int, read: Read) -> Call:
+def of_breakpoint(operation: int, argument: int, read: Read) -> SemihostingEffects:
     """A call of a core that has halted at `BREAKPOINT`, with r0 and r1."""
 
     def words(count: int) -> tuple[int, ...]:
         return struct.unpack(f"<{count}I", read(argument, 4 * count))
 
     if operation == _WRITE0:
-        return Call(operation, _text(argument, read))
+        return SemihostingEffects(operation, _text(argument, read))
     if operation == _WRITEC:
-        return Call(operation, read(argument, 1))
+        return SemihostingEffects(operation, read(argument, 1))
     if operation == _WRITE:
         _, address, size = words(3)
-        return Call(0, read(address, min(size, _MOST)))
+        return SemihostingEffects(0, read(address, min(size, _MOST)))
     if operation == _READ:
-        return Call(words(3)[2])  # nothing was read: the end of the file
+        return SemihostingEffects(words(3)[2])  # nothing was read: the end of the file
     if operation == _OPEN:
         address, _, size = words(3)
-        return Call(1 if read(address, min(size, 3)) == b":tt" else _REFUSED)
+        return SemihostingEffects(1 if read(address, min(size, 3)) == b":tt" else _REFUSED)
     if operation == _EXIT:
-        return Call(0, status=0 if argument == _APPLICATION_EXIT else 1)
+        return SemihostingEffects(0, status=0 if argument == _APPLICATION_EXIT else 1)
     if operation == _EXIT_EXTENDED:
         reason, status = words(2)
-        return Call(0, status=status & 0xFF if reason == _APPLICATION_EXIT else 1)
-    return Call({_CLOSE: 0, _IS_TTY: 1, _CLOCK: 0, _TIME: 0, _ERRNO: 0}.get(operation, _REFUSED))
+        return SemihostingEffects(0, status=status & 0xFF if reason == _APPLICATION_EXIT else 1)
+    return SemihostingEffects({_CLOSE: 0, _IS_TTY: 1, _CLOCK: 0, _TIME: 0, _ERRNO: 0}.get(operation, _REFUSED))
 
 
 def _text(address: int, read: Read) -> bytes:

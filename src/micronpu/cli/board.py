@@ -19,7 +19,7 @@ from micronpu.cli.build import add_to
 from micronpu.cli.help import Command
 
 if TYPE_CHECKING:
-    from micronpu.board.check import Outcome
+    from micronpu.board.check import BoardOutcome
     from micronpu.board.model import BoardModel
     from micronpu.board.npu import Npu, Run
     from micronpu.board.nsys import NsysBoard
@@ -289,7 +289,7 @@ def _run_in_nsys(board: NsysBoard, vectors: str | None, reference: Path | None, 
     _show([outcome], json=json)
 
 
-def _show(outcomes: Sequence[Outcome], *, json: bool, seconds: float | None = None) -> None:
+def _show(outcomes: Sequence[BoardOutcome], *, json: bool, seconds: float | None = None) -> None:
     """Print the outcome of each method."""
     if json:
         data = outcomes[0].to_dict() if len(outcomes) == 1 else {"methods": [one.to_dict() for one in outcomes]}

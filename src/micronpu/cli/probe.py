@@ -17,7 +17,7 @@ from micronpu.cli import console
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from micronpu.board.probe import ProbeOptions, Reference
+    from micronpu.board.probe import ExpectedOutputs, ProbeOptions
 
 
 def run_firmware(
@@ -63,11 +63,11 @@ def run_firmware(
         measurement.written(measured_file, done.output, read_file(file), done.board, is_emulated=done.is_emulated)
 
 
-def _reference(file: Path, vectors: str) -> Reference:
+def _reference(file: Path, vectors: str) -> ExpectedOutputs:
     """The program that the firmware contains, and its vectors with the outputs of this machine."""
     from micronpu.board.check import reference
     from micronpu.board.nsys import read_program
-    from micronpu.board.probe import Reference
+    from micronpu.board.probe import ExpectedOutputs
     from micronpu.cli.files import load_arrays
     from micronpu.deploy.vectors import from_arrays
     from micronpu.program.pte import read_pte
@@ -76,7 +76,7 @@ def _reference(file: Path, vectors: str) -> Reference:
     program = read_program(data, str(file))
     rows = from_arrays(load_arrays(vectors), program.inputs, program.outputs, reference(program), vectors)
     payloads = read_pte(data).payloads
-    return Reference.of(re.sub(r"\W", "_", file.stem, flags=re.ASCII), payloads[0][1] if payloads else None, rows)
+    return ExpectedOutputs.of(re.sub(r"\W", "_", file.stem, flags=re.ASCII), payloads[0][1] if payloads else None, rows)
 
 
 def probes() -> list[dict[str, str]]:

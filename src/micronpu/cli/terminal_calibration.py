@@ -5,12 +5,12 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from micronpu.board.calibrate import Calibration
+from micronpu.board.calibrate import MemoryCalibration
 from micronpu.report.texts import NOTHING
 from micronpu.report.views.tables import plain_table
 
 
-def calibration_view(calibration: Calibration) -> RenderableType:
+def calibration_view(calibration: MemoryCalibration) -> RenderableType:
     """Return tables of measurements and estimates, of the constants before and after, and of their error."""
     parts: list[RenderableType] = [Text(f"{calibration.chip}, from {', '.join(calibration.logs)}", style="bold"), ""]
     numbers = ("measured", "estimate before", "off", "after", "off ")

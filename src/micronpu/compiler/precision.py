@@ -90,7 +90,7 @@ Cures: TypeAlias = tuple[tuple[tuple[str, Settings], ...], ...]
 
 
 @dataclass(frozen=True)
-class Price:
+class PrecisionPrice:
     """Cost of a compiled program.
 
     Attributes:
@@ -106,7 +106,7 @@ class Price:
     bytes: int = 0
 
     @classmethod
-    def of(cls, report: DelegationReport, size: int = 0) -> Price:
+    def of(cls, report: DelegationReport, size: int = 0) -> PrecisionPrice:
         """Return the cost from the report of a program."""
         operators: dict[str, float] = {}
         for operation in (*report.operations, *report.core_operations):
@@ -133,7 +133,7 @@ class Allowed:
     """
 
     quantizer: Callable[[str, Settings], StaticQuantizer]
-    price: Callable[[GraphModule], Price]
+    price: Callable[[GraphModule], PrecisionPrice]
     slowdown: float
     activations: str = "int8"
     cures: Cures = CURES
@@ -169,7 +169,7 @@ class Tried:
     names: tuple[str, ...] = ()
     more: str = ""
     calibrated: GraphModule | None = None
-    price: Price | None = None
+    price: PrecisionPrice | None = None
     lost: float = 0.0
     decides_alike: bool = False
     decides_otherwise: bool = False
@@ -229,8 +229,8 @@ def allowed_by(how: Quantization, device: Device) -> Allowed | None:
         wanted = replace(how, activations=activations, max_slowdown=None, settings=every)  # type: ignore[arg-type]
         return wanted.quantizer_for(device.quantizer)
 
-    def price(module: GraphModule) -> Price:
-        return Price.of(host_part(copy.deepcopy(module), device).report)
+    def price(module: GraphModule) -> PrecisionPrice:
+        return PrecisionPrice.of(host_part(copy.deepcopy(module), device).report)
 
     return Allowed(quantizer, price, how.slowdown, how.base, is_accurate=how.activations == "accurate")
 

@@ -35,7 +35,7 @@ _ROUNDING = ("quantized_decomposed::quantize_", "quantized_decomposed::dequantiz
 
 
 @dataclass(frozen=True)
-class Layer:
+class RoundedLayer:
     """A value that a quantized module rounds.
 
     Attributes:
@@ -61,7 +61,9 @@ class DequantizedReference:
         self._constant = constant_nodes(module)
         self._fixed: dict[bool, Values] = {True: {}, False: {}}
         self.layers = tuple(
-            Layer(node, first, _moves(first) and sum(n not in self._constant for n in first.all_input_nodes) == 1)
+            RoundedLayer(
+                node, first, _moves(first) and sum(n not in self._constant for n in first.all_input_nodes) == 1
+            )
             for node in module.graph.nodes
             if is_quantize(node) and node not in self._constant
             for first in (self._first(node),)
@@ -82,7 +84,7 @@ class DequantizedReference:
 
         return self.values(row, rounds)
 
-    def own(self, exact: Values) -> Iterator[tuple[Layer, torch.Tensor, torch.Tensor]]:
+    def own(self, exact: Values) -> Iterator[tuple[RoundedLayer, torch.Tensor, torch.Tensor]]:
         """Yield each layer with its exact result and its own."""
         by_quantize = {layer.quantize: layer for layer in self.layers}
         values: Values = {}

@@ -103,9 +103,9 @@ def _is_followed(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def places_of(prepared: GraphModule) -> list[Place]:
+def places_of(prepared: GraphModule) -> list[SharedRange]:
     """Return the qparams of a calibrated module whose ranges may be changed."""
-    found = [Place(observer, nodes) for observer, nodes in _observed(prepared).items()]
+    found = [SharedRange(observer, nodes) for observer, nodes in _observed(prepared).items()]
     return [place for place in found if place.has_choice]
 
 
@@ -147,7 +147,7 @@ def _is_result(prepared: GraphModule, node: Node, results: Sequence[Node]) -> bo
     return node in results or any(_is_result(prepared, u, results) for u in observers)
 
 
-class Place:
+class SharedRange:
     """Qparams, and the values that share them.
 
     Attributes:

@@ -31,7 +31,7 @@ from micronpu.report.accuracy import (
     decibels,
 )
 from micronpu.report.metrics import Metric
-from micronpu.verify.parts import Sources, sources_of, unequal_parts
+from micronpu.verify.parts import ElementSources, sources_of, unequal_parts
 
 _QUARTERS = 4
 _RESAMPLES, _FEWEST = 100, 4
@@ -77,7 +77,7 @@ def judge(
 
 
 def compared(
-    results: Sequence[Sequence[Row]], trial: Trial, sources: Sequence[Sources | None] = ()
+    results: Sequence[Sequence[Row]], trial: Trial, sources: Sequence[ElementSources | None] = ()
 ) -> ProgramAccuracy | None:
     """Return the accuracy of results for all samples; None if there is nothing to compare.
 
@@ -112,7 +112,7 @@ def _output(
     wanted: Sequence[torch.Tensor],
     lengths: Sequence[int],
     trial: Trial,
-    sources: Sources | None,
+    sources: ElementSources | None,
 ) -> OutputAccuracy:
     ys, xs = ([tensor.double().numpy() for tensor in of] for of in (found, wanted))
     against = Comparison.of(ys, xs, lengths if trial.has_states else None)

@@ -33,8 +33,8 @@ _SHOWN = 4
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Sources of an output's elements.
+class ElementSources:
+    """ElementSources of an output's elements.
 
     Attributes:
         number: index into `names` for each element, in the shape of the output; negative for a constant element.
@@ -45,7 +45,7 @@ class Sources:
     names: tuple[tuple[str, int | None], ...]
 
 
-def sources_of(module: GraphModule) -> list[Sources | None]:
+def sources_of(module: GraphModule) -> list[ElementSources | None]:
     """Return the sources of each output, None for one with a single source.
 
     Args:
@@ -55,14 +55,14 @@ def sources_of(module: GraphModule) -> list[Sources | None]:
     return [_sources(node) for node in results[: len(results) - len(states_of(module).values)]]
 
 
-def _sources(node: Node) -> Sources | None:
+def _sources(node: Node) -> ElementSources | None:
     names: list[tuple[str, int | None]] = []
     try:
         number = _numbered(node, names)
     except Exception:  # a copy that does not accept integers: the output is evaluated as a whole
         return None
     # A cast makes floats of the numbers. Constant elements, with 0 or less, have no source.
-    return Sources(number.long().numpy() - 1, tuple(names)) if number is not None and len(names) > 1 else None
+    return ElementSources(number.long().numpy() - 1, tuple(names)) if number is not None and len(names) > 1 else None
 
 
 def _numbered(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor | None:
@@ -95,7 +95,7 @@ def _filled(node: Node, values: Mapping[Node, torch.Tensor | None]) -> Any:
     return torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
 
 
-def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: Sources) -> tuple[PartAccuracy, ...]:
+def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: ElementSources) -> tuple[PartAccuracy, ...]:
     """Return the parts of an output, the largest values first; () if all are of similar size.
 
     Args:

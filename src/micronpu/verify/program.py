@@ -34,7 +34,7 @@ from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.agreement import Agreement
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
-from micronpu.verify.guard import Ran, warnings_of
+from micronpu.verify.guard import GuardInput, warnings_of
 from micronpu.verify.judge import Judgement, judge
 from micronpu.verify.perturbation import TRIES, perturbed
 
@@ -104,7 +104,7 @@ class Expected:
         eager = Eager(held(quantized))
         with torch.no_grad(), quiet(), one_thread():
             results = tuple(_floats(integer_io, tensors_of(eager.run(*row))) for row in rows)
-        ran = Ran(
+        ran = GuardInput(
             module=quantized,
             trial=trial,
             results=judgement.results,

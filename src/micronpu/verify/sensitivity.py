@@ -18,11 +18,11 @@ from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_compute
 from micronpu.frontend.states import states_of
 from micronpu.quantize.config import ACTIVATION_EPS
-from micronpu.quantize.dequantized import DequantizedReference, Layer, float_leaves, representable_range, rounded
+from micronpu.quantize.dequantized import DequantizedReference, RoundedLayer, float_leaves, representable_range, rounded
 from micronpu.quantize.running import Row
 
 _SATURATED = 6.5
-"""Value from which its sigmoid is 0 or 1 to within half an LSB of int8."""
+"""RoundedValue from which its sigmoid is 0 or 1 to within half an LSB of int8."""
 _SEVERAL = 4
 """Number of samples from which on a single one does not decide; of fewer, one often makes nearly all of the noise."""
 MOST_ORDERED = 64
@@ -120,7 +120,7 @@ def _decibels(signal: float, noise: float) -> float:
 
 
 @dataclass(frozen=True)
-class Value:
+class RoundedValue:
     """A value that a quantized module rounds.
 
     Attributes:
@@ -173,7 +173,7 @@ class Sensitivity:
                 peak = max(peaks.get(node, 0.0), *map(abs, representable_range(node)))
                 self._steps[node] = max(peak / largest, ACTIVATION_EPS["int16"])
 
-    def alone(self, value: Value) -> float:
+    def alone(self, value: RoundedValue) -> float:
         """Return the noise that rounding one value adds, as a share of the signal."""
         if value.quantize not in self._alone:
             self._measure([value.quantize])
@@ -197,7 +197,7 @@ class Sensitivity:
                     found[node].append(self._dequantized.alone(exact, change))
             self._alone |= {node: sum(Fidelity.of(self._exact, own).shares) for node, own in found.items()}
 
-    def ordered(self) -> list[Value]:
+    def ordered(self) -> list[RoundedValue]:
         """Return the values with most noise alone, largest first; of many, only those with coarse rounding."""
         values = [v for v in self.values if v.parts]
         if len(values) > MOST_ORDERED:
@@ -255,14 +255,14 @@ class Sensitivity:
                 found[layer.quantize] = error / signal if signal > 0 else 0.0
         return found
 
-    def _valued(self, layer: Layer) -> Value:
+    def _valued(self, layer: RoundedLayer) -> RoundedValue:
         source = _source(layer)
         producer = "" if source.op == "placeholder" else exported_name(source, self._names)
         size = source.meta.get("val")
         elements = size.numel() if isinstance(size, torch.Tensor) else 0
-        return Value(layer.quantize, producer, frozenset(self._readers_of(layer)), elements)
+        return RoundedValue(layer.quantize, producer, frozenset(self._readers_of(layer)), elements)
 
-    def _readers_of(self, layer: Layer) -> Iterator[str]:
+    def _readers_of(self, layer: RoundedLayer) -> Iterator[str]:
         waiting, seen = list(layer.quantize.users), set[Node]()
         while waiting:
             node = waiting.pop()
@@ -290,7 +290,7 @@ def exported_name(node: Node, names: Collection[str]) -> str:
     return name if name in names else ""
 
 
-def _source(layer: Layer) -> Node:
+def _source(layer: RoundedLayer) -> Node:
     """Return the operator that computes the values of a layer, before operators that only move them."""
     node = layer.first
     while node.op == "call_function" and not (is_compute(node) and not _moves(node)):
@@ -313,7 +313,7 @@ class Path:
         self.steps: list[tuple[frozenset[str], float]] = []
         names = {name for value in sensitivity.values for name in value.parts}
         added = {name: wide.get(name, 0.0) - narrow.get(name, 0.0) for name in names}
-        near: dict[str, list[Value]] = {name: [] for name in names}
+        near: dict[str, list[RoundedValue]] = {name: [] for name in names}
         for value in sensitivity.values:
             for name in value.parts:
                 near[name].append(value)
@@ -343,7 +343,7 @@ class Path:
         return max((s for s, price in self.steps if price <= cycles), key=len, default=frozenset())
 
 
-def _conversion(value: Value, wide: Collection[str]) -> float:
+def _conversion(value: RoundedValue, wide: Collection[str]) -> float:
     """Return the cycles of a value's conversion between int8 and int16 if some operators are int16."""
     if not value.producer:
         return 0.0

@@ -29,7 +29,7 @@ from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.warnings import NOTE, NOTHING_DELEGATED, WARNING, ReportWarning
 from micronpu.upstream.torch import tree_leaves
-from micronpu.verify.parts import Sources, sources_of, unequal_parts
+from micronpu.verify.parts import ElementSources, sources_of, unequal_parts
 
 Row = tuple[torch.Tensor, ...]
 
@@ -344,7 +344,7 @@ def _dequantized(node: Node) -> Node:
 
 
 def _unequal_parts(
-    view: ProgramView, number: int, node: Node, values: Sequence[torch.Tensor], sources: Sources | None
+    view: ProgramView, number: int, node: Node, values: Sequence[torch.Tensor], sources: ElementSources | None
 ) -> ReportWarning | None:
     """Return a warning for an output with parts that are far smaller than others."""
     edge = view.edge(node) if is_dequantize(node) or is_quantize(node) else None

@@ -17,7 +17,7 @@ from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import decibels
 from micronpu.report.intervals import jackknife, student
 from micronpu.verify.judge import judge
-from micronpu.verify.parts import Sources, unequal_parts
+from micronpu.verify.parts import ElementSources, unequal_parts
 from micronpu.verify.static_accuracy import of_data
 
 
@@ -321,7 +321,7 @@ def test_parts_of_unequal_size_are_judged_apart():
 
 def test_channels_in_other_units_are_parts_and_probabilities_are_not():
     number = np.tile(np.arange(3), (4, 1))
-    sources = Sources(number, (("fc", 0), ("fc", 1), ("fc", 2)))
+    sources = ElementSources(number, (("fc", 0), ("fc", 1), ("fc", 2)))
     random = np.random.default_rng(0)
     wanted = [random.standard_normal((4, 3)) * [100.0, 50.0, 0.5] for _ in range(6)]
     found = [x + 0.4 * random.standard_normal((4, 3)) for x in wanted]
