@@ -64,7 +64,7 @@ def compile_here(name: str, blocks: int, target: str) -> Row:
         since[0] = now
 
     before, own = processor_seconds(), time.process_time()
-    program = micronpu.compile(module, examples, target=target, calibration=[examples], listener=listen)
+    program = micronpu.compile(module, examples, target=target, calibration=[examples], callback=listen)
     own = time.process_time() - own
     VELA.end()  # the time of a child counts once it has ended
     total = processor_seconds() - before

@@ -29,12 +29,12 @@ def compile_with_progress(target: str) -> micronpu.CompiledProgram:
     with Progress(*columns, console=CONSOLE) as progress:
         steps: dict[str, int] = {}
 
-        def listener(step: str, part: float) -> None:
+        def callback(step: str, part: float) -> None:
             if step not in steps:
                 steps[step] = progress.add_task(step, total=1.0)  # type: ignore[assignment]
             progress.update(steps[step], completed=part)  # type: ignore[arg-type]
 
-        return micronpu.compile(model, example_inputs, target, calibration=calibration(), listener=listener)
+        return micronpu.compile(model, example_inputs, target, calibration=calibration(), callback=callback)
 
 
 def on_board(program: micronpu.CompiledProgram, rows: torch.Tensor, on_npu: torch.Tensor) -> None:

@@ -55,7 +55,7 @@ def main() -> None:
             options.target,
             example_inputs=example,
             sparsity=SparsityOptions(steps=options.steps, points=2, max_loss=options.max_loss),
-            listener=Progress(console, status),
+            callback=Progress(console, status),
         )
     console.print(found)
     options.plot.write_text(found.report.to_svg())

@@ -65,7 +65,7 @@ CALLS: tuple[Call, ...] = (
         micronpu.compile,
         _compile,
         _COMPILE_WRONG,
-        any=("listener", "train"),
+        any=("callback", "train"),
         further=_MAPPED | {"verify": "bool"},
     ),
     Call(
@@ -87,7 +87,7 @@ CALLS: tuple[Call, ...] = (
             "metric": ["top7", lambda: 1, lambda a, b: "x", lambda a, b: math.nan, lambda a, b: 1 / 0],
             "output": [-1, 7],
         },
-        any=("listener", "labels"),
+        any=("callback", "labels"),
     ),
     Call(
         "blame",
@@ -96,7 +96,7 @@ CALLS: tuple[Call, ...] = (
         {k: v for k, v in _COMPILE_WRONG.items() if k not in ("verify", "transforms", "example_inputs")}
         | {"data": CALIBRATION, "example_inputs": [*INPUTS[3:11], *INPUTS[12:]], "sort": ["no such"]},
         further=_MAPPED,
-        any=("listener",),
+        any=("callback",),
     ),
     Call(
         "fix",
@@ -110,7 +110,7 @@ CALLS: tuple[Call, ...] = (
             "budget": [0, -1, math.nan, math.inf],
         },
         further=_MAPPED,
-        any=("listener",),
+        any=("callback",),
     ),
     Call("Pipeline", micronpu.Pipeline, dict, {"phases": ["cleanup", (3,)]}),
     Call(
@@ -122,7 +122,7 @@ CALLS: tuple[Call, ...] = (
             "example_inputs": [*INPUTS[3:11], *INPUTS[12:]],
         },
         further=_MAPPED,
-        any=("listener",),
+        any=("callback",),
     ),
     Call(
         "sparsify",
@@ -136,7 +136,7 @@ CALLS: tuple[Call, ...] = (
             "score": [3, lambda: 1],
         },
         further=_MAPPED,
-        any=("listener", "score"),
+        any=("callback", "score"),
     ),
     Call(
         "Quantization",

@@ -103,7 +103,7 @@ _FITS = {
     "dict": {"mapping"},
     "Callable": {"callable", "class"},
     "Train": {"callable", "class"},
-    "Listener": {"callable", "class"},
+    "ProgressCallback": {"callable", "class"},
     "type": {"class"},
     "Activations": {"text"},
     "ActivationObserver": {"text"},

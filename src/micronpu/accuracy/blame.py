@@ -12,9 +12,9 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from micronpu.accuracy.layers import LayerErrors, SideBySide, step_of
-from micronpu.accuracy.subject import Listener, Subject
-from micronpu.base.arguments import QUANTIZATION_NOW, moved
-from micronpu.frontend.checks import check_listener
+from micronpu.accuracy.subject import ProgressCallback, Subject
+from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
+from micronpu.frontend.checks import check_callback
 from micronpu.frontend.program import arguments, origin_of, overload_name
 from micronpu.quantize.data import in_turn
 from micronpu.quantize.quantization import HowToQuantize, Quantization
@@ -32,6 +32,7 @@ _PEAKED = 20.0
 """Minimum ratio of the largest value to the root mean square at which outliers cost the other values precision."""
 
 
+@renamed(listener="callback")
 @moved(**QUANTIZATION_NOW)
 @target_required
 @exclusive()
@@ -45,7 +46,7 @@ def blame(
     quantization: HowToQuantize = None,
     options: Options | None = None,
     sort: Sort = "output",
-    listener: Listener | None = None,
+    callback: ProgressCallback | None = None,
 ) -> Blame:
     """Compare the quantized network with the float one, layer by layer, on real data.
 
@@ -58,14 +59,14 @@ def blame(
         example_inputs: default: the first of ``data``.
         quantization, options: as for `micronpu.compile`.
         sort: worst first by "output" (the layer's contribution to the output's error), "own" or "total".
-        listener: progress callback.
+        callback: progress callback.
 
     Raises:
         ModelError: there is no data, it does not fit the model, or the model is already quantized.
         OptionError: an option does not fit the target, or there is no such order.
     """
-    check_listener(listener)
-    notify = listener or (lambda name, part: None)
+    check_callback(callback)
+    notify = callback or (lambda name, part: None)
     if isinstance(data, Iterator):
         data = list(in_turn(data, "blame"))
     subject = Subject.of(model, data, target, calibration, example_inputs, options)

@@ -14,12 +14,12 @@ from torch.export import ExportedProgram
 
 from micronpu.accuracy.sequences import Sequences, begun_anew
 from micronpu.accuracy.statistics import bootstrap, mcnemar, p_of, paired_share, percentile_interval
-from micronpu.base.arguments import check_type, described
+from micronpu.base.arguments import check_type, described, renamed
 from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.base.files import check_name, read_file
 from micronpu.base.quiet import quiet
 from micronpu.compiler.program import CompiledProgram
-from micronpu.frontend.checks import check_evaluation_mode, check_listener, check_parameters
+from micronpu.frontend.checks import check_callback, check_evaluation_mode, check_parameters
 from micronpu.frontend.taken import without_taken_names
 from micronpu.program.io import ProgramIO, io_of
 from micronpu.program.plan import read_plan
@@ -33,13 +33,14 @@ from micronpu.upstream.session import exclusive, one_thread
 from micronpu.upstream.torch import tree_leaves
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
-Listener: TypeAlias = Callable[[str, float], None]
+ProgressCallback: TypeAlias = Callable[[str, float], None]
 
 BATCH = 64
 """Batch size of a float model, if it accepts batches."""
 _CLOSE = 1e-3  # relative to the largest value: effect of another summation order in a batch
 
 
+@renamed(listener="callback")
 @exclusive()
 def evaluate(
     model: nn.Module | ExportedProgram,
@@ -51,7 +52,7 @@ def evaluate(
     quantized: nn.Module | None = None,
     output: int = 0,
     fast: bool = False,
-    listener: Listener | None = None,
+    callback: ProgressCallback | None = None,
 ) -> Evaluation:
     """Compare a program with the float model it was compiled from, on any number of samples.
 
@@ -68,7 +69,7 @@ def evaluate(
         quantized: the quantized model, ``program.quantized``, to evaluate as well.
         output: index of the output to evaluate.
         fast: optimised kernels, which may differ by one LSB from the bit-exact ones.
-        listener: progress callback; called with "float", "quantized" or "program", and the completed fraction.
+        callback: progress callback; called with "float", "quantized" or "program", and the completed fraction.
 
     Raises:
         ModelError: data or labels do not fit the model or the metric, or there is no sample.
@@ -80,9 +81,9 @@ def evaluate(
             f"The data of `evaluate` is {described(data)}.",
             hint="evaluate(model, data, program, labels), in this order",
         )
-    check_listener(listener)
+    check_callback(callback)
     check_type("quantized", quantized, nn.Module, type(None), hint="program.quantized")
-    notify = listener or (lambda name, part: None)
+    notify = callback or (lambda name, part: None)
     if metric is not None and labels is None:
         raise OptionError("A metric is given, and no labels to compute it with.", hint="labels=..., or no metric")
     chosen = metric_of(metric or "top1") if labels is not None else None
@@ -383,7 +384,12 @@ def _takes_batches(module: Callable[..., Any], rows: Sequence[Row], output: int)
 
 
 def _run_quantized(
-    module: nn.Module, rows: Sequence[Row], output: int, finished: _Finished, notify: Listener, begins: Collection[int]
+    module: nn.Module,
+    rows: Sequence[Row],
+    output: int,
+    finished: _Finished,
+    notify: ProgressCallback,
+    begins: Collection[int],
 ) -> Array:
     """Run the quantized model, whose inputs and outputs are integers if the program's are."""
 

@@ -19,12 +19,12 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from micronpu.accuracy.subject import Listener, Row, Subject
-from micronpu.base.arguments import QUANTIZATION_NOW, moved
+from micronpu.accuracy.subject import ProgressCallback, Row, Subject
+from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.compile import compile_model
 from micronpu.compiler.precision import Allowed, Cures, PrecisionPrice, Search, Settings, Tried
-from micronpu.frontend.checks import check_listener
+from micronpu.frontend.checks import check_callback
 from micronpu.frontend.states import NO_STATES
 from micronpu.quantize.data import in_turn
 from micronpu.quantize.quantization import HowToQuantize, Quantization
@@ -71,6 +71,7 @@ _CURES: Cures = (
 """Changes without cost on the chip; at most one of each group is kept."""
 
 
+@renamed(listener="callback")
 @moved(per_channel=QUANTIZATION_NOW["per_channel"])
 @target_required
 @exclusive()
@@ -84,7 +85,7 @@ def fix(
     quantization: HowToQuantize = None,
     options: Options | None = None,
     budget: float = BUDGET,
-    listener: Listener | None = None,
+    callback: ProgressCallback | None = None,
 ) -> Fixes:
     """Try changes that reduce quantization error, within a time limit, and price those that help.
 
@@ -99,7 +100,7 @@ def fix(
         options: as for `micronpu.compile`.
         budget: wall-clock seconds within which the search should end. A program that is not expected to finish in time,
             judging by previous ones, is not started and is reported as not tried; a running one is finished.
-        listener: progress callback.
+        callback: progress callback.
 
     Raises:
         ModelError: there is no data, too little of it, or it does not fit the model.
@@ -109,7 +110,7 @@ def fix(
         raise OptionError(f"`budget` is {budget!r}; it is a number of seconds.", hint="budget=60")
     start_from = Quantization.of(quantization)
     start_from.only("per_channel", "settings", where="fix")
-    check_listener(listener)
+    check_callback(callback)
     if isinstance(data, Iterator):
         data = list(in_turn(data, "fix"))
     start = time.perf_counter()
@@ -117,7 +118,7 @@ def fix(
     base = {} if start_from.settings is None else read_quantization(start_from.settings)
     if not start_from.per_channel:
         base = merged({"default": {"per_channel": False}}, base)
-    return _Fix(subject, base, budget, start, listener).run()
+    return _Fix(subject, base, budget, start, callback).run()
 
 
 class _Fix:
@@ -128,7 +129,7 @@ class _Fix:
     """
 
     def __init__(
-        self, subject: Subject, base: Settings, budget: float, start: float, listener: Listener | None
+        self, subject: Subject, base: Settings, budget: float, start: float, callback: ProgressCallback | None
     ) -> None:
         self.subject, self.base = subject, base
         rows = subject.rows
@@ -153,7 +154,7 @@ class _Fix:
         self.start, self.budget = start, budget
         self.longest, self.begun = 0.0, start
         self.untried: list[str] = []
-        self.notify = listener or (lambda name, part: None)
+        self.notify = callback or (lambda name, part: None)
 
     def trial_of(self, rows: Sequence[Row]) -> Trial:
         """Return the samples, each with its perturbed copies, and the float model's results for them."""

@@ -26,7 +26,7 @@ from micronpu.targets.registry import device_for
 from micronpu.upstream.session import one_thread
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
-Listener: TypeAlias = Callable[[str, float], None]
+ProgressCallback: TypeAlias = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Subject:
         quantizer: StaticQuantizer,
         batches: Sequence[Row],
         rows: Iterable[Row],
-        notify: Listener = lambda name, part: None,
+        notify: ProgressCallback = lambda name, part: None,
         *,
         follow: bool = True,
     ) -> SideBySide:

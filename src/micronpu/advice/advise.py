@@ -15,11 +15,12 @@ from torch.fx import GraphModule, Node
 
 from micronpu.advice.changes import CHANGES, Change
 from micronpu.advice.floats import in_floats
+from micronpu.base.arguments import renamed
 from micronpu.base.errors import MicroNpuError, ModelError
 from micronpu.base.quiet import quiet
-from micronpu.compiler.clock import Listener
+from micronpu.compiler.clock import ProgressCallback
 from micronpu.compiler.compile import compile_model
-from micronpu.frontend.checks import check_listener
+from micronpu.frontend.checks import check_callback
 from micronpu.frontend.exported import exported, finished
 from micronpu.frontend.facts import EXPORTED
 from micronpu.frontend.program import origin_of
@@ -38,6 +39,7 @@ _ROWS = 8
 """Number of calibration samples; cycles hardly depend on them."""
 
 
+@renamed(listener="callback")
 @target_required
 @exclusive()
 def advise(
@@ -48,7 +50,7 @@ def advise(
     calibration: Any = None,
     quantization: HowToQuantize = None,
     options: Options | None = None,
-    listener: Listener | None = None,
+    callback: ProgressCallback | None = None,
 ) -> Advice:
     """Show which parts of a network take the time, and compile changes that may make it faster.
 
@@ -65,13 +67,13 @@ def advise(
         calibration: typical inputs, as for `micronpu.compile`; only the first eight are used. A quantized model needs
             none.
         quantization, options: as for `micronpu.compile`.
-        listener: progress callback.
+        callback: progress callback.
 
     Raises:
         ModelError: the model has states, or an input does not fit it.
         OptionError: an option does not fit the target.
     """
-    check_listener(listener)
+    check_callback(callback)
     start = time.perf_counter()
     found = exported(model, example_inputs)
     if found.states:
@@ -93,7 +95,7 @@ def advise(
         rows = [examples]
     EXPORTED.say(module, True)
     trials = _Trials(module, examples, target, rows, how, options)
-    return trials.run(start, listener or (lambda name, part: None))
+    return trials.run(start, callback or (lambda name, part: None))
 
 
 class _Trials:
@@ -109,7 +111,7 @@ class _Trials:
         self._module, self._examples, self._target = module, examples, target
         self._rows, self._quantization, self._options = rows, quantization, options
 
-    def run(self, start: float, notify: Listener) -> Advice:
+    def run(self, start: float, notify: ProgressCallback) -> Advice:
         notify("advise", 0.0)
         report = self._compiled(self._module, self._quantization)
         price = Price.of(report)

@@ -127,6 +127,26 @@ def warn_renamed(old: str, now: str) -> None:
     warnings.warn(f"`{old}` is called `{now}` now.", DeprecationWarning, stacklevel=3)
 
 
+def renamed(**now: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Accept keywords of the previous minor version of a public function, with a `DeprecationWarning`.
+
+    Args:
+        now: the present keyword by the old one.
+    """
+
+    def wrap(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        @functools.wraps(function)
+        def called(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+            for old in [name for name in keywords if name in now]:
+                warn_renamed(old, now[old])
+                keywords.setdefault(now[old], keywords.pop(old))
+            return function(*arguments, **keywords)
+
+        return called
+
+    return wrap
+
+
 QUANTIZATION_NOW = {
     "per_channel": "quantization=Quantization(per_channel=False)",
     "activations": 'quantization="int16", or Quantization(activations="int16", ...)',

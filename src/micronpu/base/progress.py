@@ -29,7 +29,7 @@ STEPS = {
 """Steps passed to progress callbacks, and their titles for users."""
 
 
-def notebook_listener() -> Callable[[str, float], None] | None:
+def notebook_callback() -> Callable[[str, float], None] | None:
     """Return a progress callback that shows one line under the notebook cell until the end; None outside of
     notebooks."""
     ipython = sys.modules.get("IPython")

@@ -18,7 +18,7 @@ from micronpu.board.boards import BoardSpec, find_board
 from micronpu.board.elf import Elf
 from micronpu.board.faults import npu_in
 from micronpu.board.gdb import BoardError
-from micronpu.board.machine import Listener, Machine, RunListener
+from micronpu.board.machine import ConsoleCallback, Machine, RunCallback
 from micronpu.board.model import PTE, BoardModel, LiteRtReference
 from micronpu.board.npu import FAULTS, Npu, Run
 from micronpu.board.nsys import NsysBoard
@@ -175,8 +175,8 @@ def check_on_board(
     board: str,
     options: MachineOptions | None = None,
     *,
-    console: Listener | None = None,
-    on_run: RunListener | None = None,
+    console: ConsoleCallback | None = None,
+    on_run: RunCallback | None = None,
 ) -> BoardOutcome:
     """Run vectors in Arm's runner on a board, and compare every element.
 
@@ -224,7 +224,9 @@ def check_on_board(
         )
 
 
-def check_in_nsys(model: BoardModel, rows: Rows, board: NsysBoard, *, console: Listener | None = None) -> BoardOutcome:
+def check_in_nsys(
+    model: BoardModel, rows: Rows, board: NsysBoard, *, console: ConsoleCallback | None = None
+) -> BoardOutcome:
     """Run vectors of a Neutron program for silicon in NXP's simulator, and compare every element.
 
     Raises:
@@ -306,8 +308,8 @@ def run_firmware(
     *,
     data: Sequence[tuple[Path, int]] = (),
     dumps: Sequence[tuple[int, int]] = (),
-    console: Listener | None = None,
-    on_run: RunListener | None = None,
+    console: ConsoleCallback | None = None,
+    on_run: RunCallback | None = None,
 ) -> Finished:
     """Run a firmware until it ends: by semihosting, or with `END_MARK` on its UART.
 

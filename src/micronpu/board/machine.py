@@ -37,8 +37,8 @@ _SLICE = 0.2
 ENDED, REACHED = "ended", "reached"
 """Results of `Machine.run`: the firmware has ended, or the requested address is reached."""
 
-Listener = Callable[[bytes], None]
-RunListener = Callable[[Npu, Run], None]
+ConsoleCallback = Callable[[bytes], None]
+RunCallback = Callable[[Npu, Run], None]
 
 
 class Machine:
@@ -72,8 +72,8 @@ class Machine:
         accelerators: Sequence[str] = (),
         *,
         data: Sequence[tuple[Path, int]] = (),
-        console: Listener | None = None,
-        on_run: RunListener | None = None,
+        console: ConsoleCallback | None = None,
+        on_run: RunCallback | None = None,
         fault: str = "",
         clock_hz: float = 0.0,
         end_mark: bytes = b"",

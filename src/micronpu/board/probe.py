@@ -54,7 +54,7 @@ _SLICE = 0.05
 _LONGEST = 64 << 20
 """Bytes of a console."""
 
-Listener = Callable[[bytes], None]
+ConsoleCallback = Callable[[bytes], None]
 
 
 class Serial(Protocol):
@@ -229,7 +229,11 @@ def _check_core(remote: Remote, elf: Elf) -> str:
 
 
 def run_on_probe(
-    image: Path, options: ProbeOptions, *, reference: ExpectedOutputs | None = None, console: Listener | None = None
+    image: Path,
+    options: ProbeOptions,
+    *,
+    reference: ExpectedOutputs | None = None,
+    console: ConsoleCallback | None = None,
 ) -> ProbeRun:
     """Write a firmware, runs it to its end and compares what it prints.
 
@@ -263,7 +267,7 @@ class _Run:
     """A core that runs, and its console."""
 
     def __init__(
-        self, remote: Remote, elf: Elf, port: Serial | None, options: ProbeOptions, console: Listener | None
+        self, remote: Remote, elf: Elf, port: Serial | None, options: ProbeOptions, console: ConsoleCallback | None
     ) -> None:
         self._remote, self._elf, self._port, self._console = remote, elf, port, console
         self._seconds = options.seconds

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.board.boards import find_board
 from micronpu.board.gdb import PC, BoardError
-from micronpu.board.machine import ENDED, Listener, Machine, RunListener
+from micronpu.board.machine import ENDED, ConsoleCallback, Machine, RunCallback
 from micronpu.board.model import PTE, BoardModel
 from micronpu.board.npu import Run
 from micronpu.board.runners import find_runner, package
@@ -64,8 +64,8 @@ class VirtualBoard:
         *,
         accelerator: str = "",
         seconds: float = SECONDS,
-        console: Listener | None = None,
-        on_run: RunListener | None = None,
+        console: ConsoleCallback | None = None,
+        on_run: RunCallback | None = None,
         fault: str = "",
         clock_hz: float = 0.0,
     ) -> None:

@@ -45,14 +45,14 @@ def advise(
 
     options = chosen_options(context, find_target(target))
     report_json = console.checked_json_path(json, report_json)
-    with console.progress() as listener:
-        listener("load", 0.0)
+    with console.progress() as callback:
+        callback("load", 0.0)
         register(library)
         loaded = load_model(model)
         rows = load_calibration(calibration, loaded)
         import micronpu
 
-        listener("load", 1.0)
+        callback("load", 1.0)
         found = micronpu.advise(
             loaded.module,
             loaded.examples,
@@ -60,7 +60,7 @@ def advise(
             calibration=rows,
             quantization=quantization_of(quantization),
             options=options,
-            listener=listener,
+            callback=callback,
         )
     console.words(report_json).print(found)
     write_json(report_json, found.to_json())

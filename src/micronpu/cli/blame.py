@@ -47,8 +47,8 @@ def blame(
 
     options = chosen_options(context, find_target(target))
     report_json = console.checked_json_path(json, report_json)
-    with console.progress() as listener:
-        listener("load", 0.0)
+    with console.progress() as callback:
+        callback("load", 0.0)
         register(library)
         loaded = load_model(model)
         rows = list(load_calibration(data, loaded))
@@ -56,7 +56,7 @@ def blame(
         import micronpu
         from micronpu.report.blame import check_sort
 
-        listener("load", 1.0)
+        callback("load", 1.0)
         found = micronpu.blame(
             loaded.module,
             rows,
@@ -66,7 +66,7 @@ def blame(
             quantization=quantization_of(quantization),
             options=options,
             sort=check_sort(sort),
-            listener=listener,
+            callback=callback,
         )
     console.words(report_json).print(found)
     write_json(report_json, found.to_json())

@@ -111,13 +111,13 @@ def compare(
     left = [job for job in wanted if job not in known]
     run = on_ray if ray else in_processes
     count = min(jobs or os.cpu_count() or 1, max(len(left), 1))
-    with console.progress() as listener:
-        listener("compare", len(known) / len(wanted))
+    with console.progress() as callback:
+        callback("compare", len(known) / len(wanted))
         for job, row in run(task, left, count, timeout) if left else ():
             known[job] = row
             if folder is not None:
                 _write(folder, key, known.values())
-            listener("compare", len(known) / len(wanted))
+            callback("compare", len(known) / len(wanted))
     found = Candidates(model, (metric or "top1") if labels else "", tuple(known[job] for job in wanted))
     out = console.words(report_json)
     if report_json != console.STANDARD_OUTPUT:

@@ -37,7 +37,7 @@ DIFFERENT = 1
 PLAIN_WIDTH = 120
 """Columns if the output is no terminal, so that tables are not cut in a file or a log."""
 
-Listener = Callable[[str, float], None]
+ProgressCallback = Callable[[str, float], None]
 Arguments = ParamSpec("Arguments")
 
 
@@ -217,13 +217,13 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 @contextmanager
 def at_work(name: str) -> Iterator[None]:
     """Show a step and its duration on a terminal."""
-    with progress() as listener:
-        listener(name, 0.0)
+    with progress() as callback:
+        callback(name, 0.0)
         yield
 
 
 @contextmanager
-def progress() -> Iterator[Listener]:
+def progress() -> Iterator[ProgressCallback]:
     """Return a progress callback that shows steps on a terminal; without one, or with ``--quiet``, it shows nothing."""
     console = errors()
     if _quiet or not console.is_terminal:

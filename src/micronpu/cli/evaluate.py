@@ -67,8 +67,8 @@ def evaluate(
     if metric is not None and labels is None:
         raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
     report_json = console.checked_json_path(json, report_json)
-    with console.progress() as listener:
-        listener("load", 0.0)
+    with console.progress() as callback:
+        callback("load", 0.0)
         register(library)
         loaded = load_model(model)
         rows = load_data(data, pictures, loaded)
@@ -76,9 +76,9 @@ def evaluate(
         judge = load_metric(metric) if metric is not None else None
         import micronpu
 
-        listener("load", 1.0)
+        callback("load", 1.0)
         found = micronpu.evaluate(
-            loaded.module, rows, program, truth, metric=judge, output=output, fast=fast, listener=listener
+            loaded.module, rows, program, truth, metric=judge, output=output, fast=fast, callback=callback
         )
     console.words(report_json).print(found)
     write_json(report_json, found.to_json())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.files import check_new_folder, check_writable, make_folder, read_file, write_file
-from micronpu.cli.console import Listener
+from micronpu.cli.console import ProgressCallback
 from micronpu.cli.files import load_arrays
 from micronpu.report.texts import plural
 
@@ -111,7 +111,7 @@ def run_program(
     isolated: bool | None = None,
     time_limit: float | None = None,
     records: Records,
-    listener: Listener,
+    callback: ProgressCallback,
 ) -> RunResult:
     """Run a program on arrays from files.
 
@@ -135,7 +135,7 @@ def run_program(
         _check_recording(option, place, rows)
     _check_program(path)
     loaded = [(name, f"{name} of {text}", array) for text in inputs for name, array in load_arrays(text).items()]
-    listener("load", 0.0)
+    callback("load", 0.0)
     import numpy as np
 
     from micronpu.runtime import ArrayProgram, RunOptions
@@ -150,7 +150,7 @@ def run_program(
             if program.is_isolated and program.digest.value in _NOTES
             else []
         )
-        listener("load", 1.0)
+        callback("load", 1.0)
         arrays = _in_order(loaded, program, str(path))
         if not rows:
             _check_single(arrays, program.inputs)
@@ -162,7 +162,7 @@ def run_program(
             results = _profiled(path, options, given, profile)
             notes.append(f"Wrote {profile} and {profile}{VALUES}.")
         elif trace is None:
-            results = _run_rows(program, given, listener) if rows else list(program.run_arrays(*given))
+            results = _run_rows(program, given, callback) if rows else list(program.run_arrays(*given))
         notes += [
             f"The command stream computes what its graph does: all outputs, and {c.equal} of {c.steps} operations that "
             "could be told apart."
@@ -272,7 +272,7 @@ def _check_single(arrays: Sequence[tuple[str, Array]], inputs: Sequence[TensorSi
         raise ModelError(f"The array {name} holds {len(array)} samples, and the program takes one.", hint="--rows")
 
 
-def _run_rows(program: ArrayProgram, arrays: Sequence[Array], listener: Listener) -> list[Any]:
+def _run_rows(program: ArrayProgram, arrays: Sequence[Array], callback: ProgressCallback) -> list[Any]:
     """Run once per row; join arrays along their first axis, and return other outputs as a list."""
     import numpy as np
 
@@ -285,7 +285,7 @@ def _run_rows(program: ArrayProgram, arrays: Sequence[Array], listener: Listener
     (count,) = counts
     results = []
     for row in range(count):
-        listener("run", row / count)
+        callback("run", row / count)
         results.append(program.run_arrays(*(a[row : row + 1] for a in arrays)))
     return [
         np.concatenate([np.atleast_1d(r) for r in column]) if isinstance(column[0], np.ndarray) else list(column)

@@ -53,15 +53,15 @@ def fix(
     report_json = console.checked_json_path(json, report_json)
     if output is not None:
         check_new_folder(output)
-    with console.progress() as listener:
-        listener("load", 0.0)
+    with console.progress() as callback:
+        callback("load", 0.0)
         register(library)
         loaded = load_model(model)
         rows = list(load_calibration(data, loaded))
         ranges = None if calibration is None else list(load_calibration(calibration, loaded))
         import micronpu
 
-        listener("load", 1.0)
+        callback("load", 1.0)
         found = micronpu.fix(
             loaded.module,
             rows,
@@ -71,7 +71,7 @@ def fix(
             quantization=quantization_of(quantization),
             options=options,
             budget=budget,
-            listener=listener,
+            callback=callback,
         )
     out = console.words(report_json)
     out.print(found)

@@ -228,8 +228,8 @@ def compile_command(
     pictures.check(calibration)
     _check_places((output, etrecord, profile), deploy_to, vela, manifest)
     _check_float(context, in_float)
-    with timed(profile is not None) as times, console.progress() as listener, warnings.catch_warnings():
-        listener("load", 0.0)
+    with timed(profile is not None) as times, console.progress() as callback, warnings.catch_warnings():
+        callback("load", 0.0)
         register(library)
         loaded = load_model(model)
         destination = output or Path(f"{loaded.name}.pte")
@@ -239,7 +239,7 @@ def compile_command(
         data = load_data(calibration, pictures, loaded)
         import micronpu
 
-        listener("load", 1.0)
+        callback("load", 1.0)
         warnings.simplefilter("ignore", AccuracyWarning)  # the report shows them
         program = micronpu.compile(
             loaded.module,
@@ -250,7 +250,7 @@ def compile_command(
             options=options,
             verify=limits.verification(loaded, run=verify, held_out=held_out, missing=allow_missing_kernels),
             transforms=micronpu.Transforms(sparsity=_sparsity(sparse), compress=compress),
-            listener=listener,
+            callback=callback,
         )
     results = budgets.results(program.report, budget_flag) + limits.accuracy(loaded, program)
     doubts = (*program.report.warnings, *undecided(results, budget_flag))
@@ -395,14 +395,14 @@ def check(
 
     reports.check()
     options = chosen_options(context, find_target(target))
-    with console.progress() as listener:
-        listener("load", 0.0)
+    with console.progress() as callback:
+        callback("load", 0.0)
         register(library)
         loaded = load_model(model)
         import micronpu
 
-        listener("load", 1.0)
-        listener("partition", 0.0)
+        callback("load", 1.0)
+        callback("partition", 0.0)
         report = micronpu.check(
             loaded.module,
             loaded.examples,
@@ -498,7 +498,7 @@ def run(
     """Run a .pte program on this machine: ExecuTorch's runtime, the NPU's part in the simulator."""
     from micronpu.cli.execute import Records, run_program
 
-    with console.progress() as listener:
+    with console.progress() as callback:
         done = run_program(
             program,
             inputs or [],
@@ -509,7 +509,7 @@ def run(
             isolated=isolated,
             time_limit=time_limit,
             records=Records(profile, trace, recorded),
-            listener=listener,
+            callback=callback,
         )
     out = console.words(console.json_path(json, None))
     for line in (*done.notes, *done.lines(), *done.wrote):

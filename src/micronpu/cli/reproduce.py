@@ -85,14 +85,14 @@ def _compiled(wanted: Manifest, sources: Sources, target: str | None) -> Compile
     pictures = Pictures(Path(sources.images), sources.normalize or None) if sources.images else NO_PICTURES
     pictures.check()
     asked = CompileRequest.read(wanted.basis.options, target or sources.chip or None)
-    with console.progress() as listener, warnings.catch_warnings():
-        listener("load", 0.0)
+    with console.progress() as callback, warnings.catch_warnings():
+        callback("load", 0.0)
         register(sources.libraries)
         loaded = load_model(sources.model)
         data = load_data(sources.calibration or None, pictures, loaded)
         import micronpu
 
-        listener("load", 1.0)
+        callback("load", 1.0)
         warnings.simplefilter("ignore", AccuracyWarning)  # shown when the program was first compiled
         return micronpu.compile(
             loaded.module,
@@ -103,7 +103,7 @@ def _compiled(wanted: Manifest, sources: Sources, target: str | None) -> Compile
             options=asked.options,
             verify=asked.verification,
             transforms=asked.transforms,
-            listener=listener,
+            callback=callback,
         )
 
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from micronpu.base import timing
 from micronpu.base.errors import InternalError, MicroNpuError, first_line
 from micronpu.base.memory import release
-from micronpu.base.progress import notebook_listener
+from micronpu.base.progress import notebook_callback
 
-Listener = Callable[[str, float], None]
+ProgressCallback = Callable[[str, float], None]
 """Progress callback: name of the current step, and its finished fraction, 0 to 1."""
 
 
@@ -23,25 +23,25 @@ class Clock:
     """Reports the steps of a compilation and measures their times.
 
     Args:
-        listener: progress callback; default: a display in notebooks, otherwise none.
+        callback: progress callback; default: a display in notebooks, otherwise none.
 
     Attributes:
         seconds: wall time per step.
     """
 
-    def __init__(self, listener: Listener | None) -> None:
+    def __init__(self, callback: ProgressCallback | None) -> None:
         self.seconds: dict[str, float] = {}
         self._early: dict[str, float] = {}
-        self._listener = listener or notebook_listener()
+        self._callback = callback or notebook_callback()
         self._raised: Exception | None = None
 
     @contextmanager
     def step(self, name: str) -> Iterator[Callable[[float], None]]:
         start = time.perf_counter()
-        self._tell(name, 0.0)
+        self._notify(name, 0.0)
         with self._explained(name):
-            yield lambda part: self._tell(name, part)
-        self._tell(name, 1.0)
+            yield lambda part: self._notify(name, part)
+        self._notify(name, 1.0)
         self.seconds[name] = time.perf_counter() - start + self._early.get(name, 0.0)
 
     @contextmanager
@@ -62,10 +62,10 @@ class Clock:
                 hint="parts of the model alone, to find the operator that does it, and a report of this defect",
             ) from error
 
-    def _tell(self, name: str, part: float) -> None:
-        if self._listener is not None:
+    def _notify(self, name: str, part: float) -> None:
+        if self._callback is not None:
             try:
-                self._listener(name, part)
+                self._callback(name, part)
             except Exception as error:
                 self._raised = error  # of the callback, not of the step
                 raise

@@ -11,18 +11,18 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from micronpu.base.arguments import QUANTIZATION_NOW, moved
+from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
 from micronpu.base.errors import ModelError
 from micronpu.compiler.assemble import Staged, programs_of
 from micronpu.compiler.basis import CompileRequest, basis_of
-from micronpu.compiler.clock import Clock, Listener
+from micronpu.compiler.clock import Clock, ProgressCallback
 from micronpu.compiler.methods import CompiledMethods
 from micronpu.compiler.precision import allowed_by
 from micronpu.compiler.program import CompiledProgram
 from micronpu.compiler.quantized import quantized_module
 from micronpu.compiler.several import Methods, compile_methods
 from micronpu.frontend.by_name import input_names
-from micronpu.frontend.checks import check_is_no_state_dict, check_listener
+from micronpu.frontend.checks import check_callback, check_is_no_state_dict
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import ProgramView
@@ -50,7 +50,7 @@ def compile_model(
     quantization: HowToQuantize = None,
     options: Options | None = None,
     verify: bool | Verification = True,
-    listener: Listener | None = None,
+    callback: ProgressCallback | None = None,
 ) -> CompiledMethods: ...
 
 
@@ -66,10 +66,11 @@ def compile_model(
     options: Options | None = None,
     verify: bool | Verification = True,
     transforms: Transforms | str | SparsityOptions | Pipeline | None = None,
-    listener: Listener | None = None,
+    callback: ProgressCallback | None = None,
 ) -> CompiledProgram: ...
 
 
+@renamed(listener="callback")
 @moved(
     **QUANTIZATION_NOW,
     allow_missing_kernels="verify=Verification(allow_missing_kernels=True)",
@@ -92,7 +93,7 @@ def compile_model(
     options: Options | None = None,
     verify: bool | Verification = True,
     transforms: Transforms | str | SparsityOptions | Pipeline | None = None,
-    listener: Listener | None = None,
+    callback: ProgressCallback | None = None,
 ) -> CompiledProgram | CompiledMethods:
     """Compile a PyTorch model for a chip, or several models as the methods of one program.
 
@@ -116,7 +117,7 @@ def compile_model(
         verify: a `Verification`; or as a shorthand False not to run the program, or `Budgets`.
         transforms: `Transforms` of the model before compilation; or as a shorthand "2:4" for sparse weights, or a
             `Pipeline`.
-        listener: progress callback; default: a line below the cell in notebooks.
+        callback: progress callback; default: a line below the cell in notebooks.
 
     Returns:
         The program with ``report``, ``save`` and ``run``.
@@ -126,7 +127,7 @@ def compile_model(
         BudgetError: the program misses a budget, or with ``strict`` has a warning.
     """
     checks, request = Verification.of(verify), Transforms.of(transforms)
-    check_listener(listener)
+    check_callback(callback)
     if isinstance(model, Mapping):
         check_is_no_state_dict(model)
         if train is not None or replace(request, passes=None) != Transforms():
@@ -148,10 +149,10 @@ def compile_model(
             options=options,
             checks=checks,
             pipeline=request.passes,
-            listener=listener,
+            callback=callback,
         )
     network, inputs, calibration = opened(model, example_inputs, calibration)
-    clock = Clock(listener)
+    clock = Clock(callback)
     device = device_for(target, options)
     device.pipeline = request.passes or device.pipeline
     if not checks.run:

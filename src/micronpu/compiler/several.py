@@ -17,7 +17,7 @@ from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError
 from micronpu.compiler.assemble import Staged, programs_of
 from micronpu.compiler.basis import CompileRequest, basis_of
-from micronpu.compiler.clock import Clock, Listener
+from micronpu.compiler.clock import Clock, ProgressCallback
 from micronpu.compiler.host import with_one_copy
 from micronpu.compiler.methods import CompiledMethods
 from micronpu.compiler.quantized import Quantized
@@ -58,7 +58,7 @@ def compile_methods(
     options: Options | None,
     checks: Verification,
     pipeline: Pipeline | None,
-    listener: Listener | None,
+    callback: ProgressCallback | None,
 ) -> CompiledMethods:
     """See `micronpu.compile`; the methods share states by the names of their buffers.
 
@@ -69,7 +69,7 @@ def compile_methods(
     Raises:
         MicroNpuError: methods disagree on a state, or anything that `micronpu.compile` raises.
     """
-    clock = Clock(listener)
+    clock = Clock(callback)
     device = device_for(target, options)
     device.pipeline = pipeline or device.pipeline
     if not checks.run:

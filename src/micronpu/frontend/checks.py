@@ -18,12 +18,12 @@ from micronpu.frontend.training import is_in_training
 from micronpu.upstream.torch import FakeTensor, codegen_of, is_guard
 
 
-def check_listener(listener: Any) -> None:
+def check_callback(callback: Any) -> None:
     """Raise `OptionError` if a progress callback is not callable."""
-    if listener is not None and not callable(listener):
+    if callback is not None and not callable(callback):
         raise OptionError(
-            f"`listener` is of type {type(listener).__name__}; it is a function of the step's name and its progress.",
-            hint="listener=print",
+            f"`callback` is of type {type(callback).__name__}; it is a function of the step's name and its progress.",
+            hint="callback=print",
         )
 
 

@@ -84,9 +84,9 @@ class OwnError(Exception):
 
 @pytest.mark.parametrize("step", ["export", "quantize", "partition", "compile", "lower", "verify"])
 def test_what_a_callback_raises_is_passed_on(step: str) -> None:
-    def listener(name: str, part: float) -> None:
+    def callback(name: str, part: float) -> None:
         if name == step and part > 0.2:
             raise OwnError(name)
 
     with pytest.raises(OwnError, match=step):
-        compiled(TARGETS[1], listener=listener)
+        compiled(TARGETS[1], callback=callback)

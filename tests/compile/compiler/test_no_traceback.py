@@ -125,7 +125,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[MicroNpuError], tuple[str, ...]]]
     "sparse": (lambda: compiled(conv, X.to_sparse()), ModelError, ("Example input 0 is stored as sparse_coo",)),
     "complex": (lambda: compiled(conv, X.to(torch.complex64)), ModelError, ("Example input 0 is complex",)),
     "exit": (lambda: compiled(lambda m, x: sys.exit(3)), ModelError, ("its forward calls sys.exit(3)",)),
-    "listener": (lambda: compiled(conv, listener=5), OptionError, ("`listener` is of type int",)),
+    "callback": (lambda: compiled(conv, callback=5), OptionError, ("`callback` is of type int",)),
     "switch": (
         lambda: compiled(conv, verify=micronpu.Verification(allow_missing_kernels="yes")),
         OptionError,

@@ -54,7 +54,7 @@ def test_few_parameters_in_one_order(function):
     names = list(inspect.signature(function).parameters)
     assert len(names) <= 10 and names[0] == "model"
     assert names[1] in ("example_inputs", "data", "calibration") and names[2] in ("target", "program")
-    order = ["calibration", "train", "example_inputs", "quantization", "options", "listener"]
+    order = ["calibration", "train", "example_inputs", "quantization", "options", "callback"]
     shared = [name for name in order if name in names[3:]]
     assert [name for name in names[3:] if name in shared] == shared
 

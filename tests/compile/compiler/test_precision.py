@@ -205,7 +205,7 @@ def test_what_int8_serves_stays_byte_for_byte_without_a_search(target):
     data = rows(1, 3, 8, 8)
     steps: list[str] = []
     int8 = compiled(Plain(), data, target, quantization="int8")
-    auto = compiled(Plain(), data, target, listener=lambda step, part: steps.append(step))
+    auto = compiled(Plain(), data, target, callback=lambda step, part: steps.append(step))
     assert int8.buffer == auto.buffer and int8.report.accuracy == auto.report.accuracy
     assert "choose" not in steps and auto.report.warnings == int8.report.warnings
 
@@ -214,13 +214,13 @@ def test_what_int8_serves_stays_byte_for_byte_without_a_search(target):
 def test_the_default_is_auto_and_says_how_far_it_is():
     data = rows(1, 64)
     reported: list[tuple[str, float]] = []
-    unset = compiled(Magnitude(), data, "imxrt700", listener=lambda *step: reported.append(step))
+    unset = compiled(Magnitude(), data, "imxrt700", callback=lambda *step: reported.append(step))
     assert unset.buffer == compiled(Magnitude(), data, "imxrt700", quantization="auto").buffer
     parts = [part for step, part in reported if step == "choose"]
     assert parts == sorted(parts) and len({*parts}) >= 3
     for how in (micronpu.Quantization(settings={"equalize": True}), "int8"):
         reported.clear()
-        compiled(Magnitude(), data, "imxrt700", quantization=how, listener=lambda *step: reported.append(step))
+        compiled(Magnitude(), data, "imxrt700", quantization=how, callback=lambda *step: reported.append(step))
         assert "choose" not in [step for step, _ in reported]
 
 

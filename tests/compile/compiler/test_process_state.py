@@ -179,7 +179,7 @@ def heard(*reported: Any) -> None:
 
 def compiled(model: nn.Module | None = None, target: str = TARGET) -> micronpu.CompiledProgram:
     model = Net().eval() if model is None else model.eval()
-    return micronpu.compile(model, (X,), target, calibration=[*rows()], listener=heard)
+    return micronpu.compile(model, (X,), target, calibration=[*rows()], callback=heard)
 
 
 def fails(call: Callable[[], Any]) -> None:
@@ -194,13 +194,13 @@ CALLS: dict[str, Callable[[Path, micronpu.CompiledProgram], Any]] = {
     "compile for an Ethos-U": lambda folder, program: compiled(target="ethos-u55-128"),
     "compile for a Neutron": lambda folder, program: compiled(target="imxrt700"),
     "check": lambda folder, program: micronpu.check(Net().eval(), (X,), TARGET),
-    "blame": lambda folder, program: micronpu.blame(Net().eval(), [X, X], TARGET, listener=heard),
-    "evaluate": lambda folder, program: micronpu.evaluate(Net().eval(), [X, X], program, listener=heard),
-    "fix": lambda folder, program: micronpu.fix(Net().eval(), MANY, TARGET, budget=1, listener=heard),
+    "blame": lambda folder, program: micronpu.blame(Net().eval(), [X, X], TARGET, callback=heard),
+    "evaluate": lambda folder, program: micronpu.evaluate(Net().eval(), [X, X], program, callback=heard),
+    "fix": lambda folder, program: micronpu.fix(Net().eval(), MANY, TARGET, budget=1, callback=heard),
     "advise": lambda folder, program: micronpu.advise(
-        Net().eval(), (X,), TARGET, calibration=[*rows()], listener=heard
+        Net().eval(), (X,), TARGET, calibration=[*rows()], callback=heard
     ),
-    "sparsify": lambda folder, program: micronpu.sparsify(Net().eval(), [*rows()], "imxrt700", listener=heard),
+    "sparsify": lambda folder, program: micronpu.sparsify(Net().eval(), [*rows()], "imxrt700", callback=heard),
     "streaming": lambda folder, program: micronpu.streaming(CONV, (torch.ones(1, 2, 8),), dim=2),
     "calibrate_and_quantize": lambda folder, program: calibrate_and_quantize(
         torch.export.export(Net().eval(), (X,)), rows(), NeutronQuantizer(NeutronTargetSpec("imxrt700"))

@@ -109,7 +109,7 @@ def test_a_state_for_all_threads_is_refused_before_any_work(state: str) -> None:
     entered, said = REFUSED[state]
     steps: list[str] = []
     with entered(), pytest.raises(OptionError, match=said):
-        micronpu.compile(MODEL, (X,), TARGETS[0], calibration=[(X,)], listener=lambda step, part: steps.append(step))
+        micronpu.compile(MODEL, (X,), TARGETS[0], calibration=[(X,)], callback=lambda step, part: steps.append(step))
     assert not steps
 
 

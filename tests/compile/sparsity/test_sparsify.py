@@ -44,7 +44,7 @@ def inputs(count: int = 40) -> list[Tensor]:
 @functools.cache
 def sparse() -> Sparsified:
     heard: list[tuple[str, float]] = []
-    found = micronpu.sparsify(network(), inputs(), target=U85, sparsity=QUICK, listener=lambda *a: heard.append(a))
+    found = micronpu.sparsify(network(), inputs(), target=U85, sparsity=QUICK, callback=lambda *a: heard.append(a))
     assert {name for name, _ in heard} == {"price", "sensitivity", "distill"}
     for step in ("price", "sensitivity", "distill"):
         parts = [part for name, part in heard if name == step]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from micronpu.base.progress import notebook_listener
+from micronpu.base.progress import notebook_callback
 
 
 def shell(monkeypatch: pytest.MonkeyPatch, **attributes: object) -> None:
@@ -19,7 +19,7 @@ def test_a_line_under_the_cell_that_is_gone_in_the_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shell(monkeypatch, kernel=object())
-    tell = notebook_listener()
+    tell = notebook_callback()
     assert tell is not None
     tell("quantize", 0.5)
     said = capsys.readouterr().out
@@ -30,6 +30,6 @@ def test_a_line_under_the_cell_that_is_gone_in_the_end(
 
 def test_nothing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     shell(monkeypatch)
-    assert notebook_listener() is None
+    assert notebook_callback() is None
     monkeypatch.delitem(sys.modules, "IPython")
-    assert notebook_listener() is None
+    assert notebook_callback() is None

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from micronpu.base.arguments import described, moved
+from micronpu.base.arguments import described, moved, renamed
 from micronpu.base.errors import ModelError, OptionError, first_line
-from micronpu.frontend.checks import check_evaluation_mode, check_listener
+from micronpu.frontend.checks import check_callback, check_evaluation_mode
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import Exported, exported, exported_for_any_batch
 from micronpu.frontend.states import states_of
@@ -29,10 +29,11 @@ from micronpu.transforms.sparsity.corrected import with_corrections
 from micronpu.transforms.sparsity.judge import Score
 from micronpu.transforms.sparsity.network import FloatNetwork, Row
 from micronpu.transforms.sparsity.options import SparsityOptions, sparsity_options
-from micronpu.transforms.sparsity.search import Listener, Sparsified, listening, sparsified
+from micronpu.transforms.sparsity.search import ProgressCallback, Sparsified, as_callback, sparsified
 from micronpu.upstream.session import exclusive
 
 
+@renamed(listener="callback")
 @moved(
     max_loss="sparsity=SparsityOptions(max_loss=0.01)",
     max_cycles="sparsity=SparsityOptions(max_cycles=0.7)",
@@ -50,7 +51,7 @@ def sparsify(
     score: Score | None = None,
     quantization: HowToQuantize = None,
     options: Options | None = None,
-    listener: Listener | None = None,
+    callback: ProgressCallback | None = None,
 ) -> Sparsified:
     """Make two of every four weights zero if the target computes such layers in half the cycles.
 
@@ -63,7 +64,7 @@ def sparsify(
         sparsity: pattern, search and limits of the loss.
         score: a measure of a network, larger is better, instead of the agreement with the float network.
         quantization, options: as for `micronpu.compile`.
-        listener: progress callback; called with the name of the step and the completed fraction.
+        callback: progress callback; called with the name of the step and the completed fraction.
 
     Returns:
         The sparse network with its report. If the target gains nothing from sparsity, the network is unchanged, and the
@@ -72,7 +73,7 @@ def sparsify(
         Raises:
             MicroNpuError: an input is invalid; the message states what, where, why and what to try.
     """
-    check_listener(listener)
+    check_callback(callback)
     if sparsity is not None and not isinstance(sparsity, SparsityOptions):
         raise OptionError(f"`sparsity` is of type {type(sparsity).__name__}.", hint="SparsityOptions(steps=1000)")
     chosen = sparsity or SparsityOptions()
@@ -92,7 +93,7 @@ def sparsify(
     program = exported_for_any_batch(model, examples)
     sequences = calibration_calls(calibration, examples, in_turn=bool(states_of(program)))
     network = FloatNetwork.of(program, examples, sequences)
-    return sparsified(network, device, quantizer, chosen, score, listener)
+    return sparsified(network, device, quantizer, chosen, score, callback)
 
 
 class Reduced(NamedTuple):
@@ -141,7 +142,7 @@ class Sparsity:
         last, report = quantizer, None
         notes: tuple[str, ...] = ()
         if self.options is not None:
-            report = sparsified(network, self.device, own, self.options, listener=listening(progress)).report
+            report = sparsified(network, self.device, own, self.options, callback=as_callback(progress)).report
             own = with_corrections(own, report.point.corrections)
             last = quantizer if quantizer.is_qat else own
         if self.compress is not None:

@@ -37,7 +37,7 @@ from micronpu.transforms.sparsity.price import SparsePrice, integers, price
 from micronpu.transforms.sparsity.refit import can_be_fitted, refit
 from micronpu.transforms.sparsity.second_order import pruned
 
-Listener = Callable[[str, float], None]
+ProgressCallback = Callable[[str, float], None]
 
 _LEAST_ROWS = 8
 _FEW_KEPT = 20
@@ -123,14 +123,14 @@ def sparsified(
     quantizer: StaticQuantizer,
     options: SparsityOptions,
     score: Score | None = None,
-    listener: Listener | None = None,
+    callback: ProgressCallback | None = None,
 ) -> Sparsified:
     """`sparsify` for a network, which is modified in place."""
     with quiet(), stateless(network.model, network.states) as results:
-        return _SparsitySearch(network, device, quantizer, options, score, listener, results).done()
+        return _SparsitySearch(network, device, quantizer, options, score, callback, results).done()
 
 
-def listening(progress: Callable[[float], None]) -> Listener:
+def as_callback(progress: Callable[[float], None]) -> ProgressCallback:
     """Return a progress callback that reports the completed fraction of the whole."""
     begins = {"price": 0.0, "sensitivity": 0.15, "distill": 0.2}
     ends = {"price": 0.15, "sensitivity": 0.2, "distill": 1.0}
@@ -171,7 +171,7 @@ class _SparsitySearch:
         quantizer: StaticQuantizer,
         options: SparsityOptions,
         score: Score | None,
-        listener: Listener | None,
+        callback: ProgressCallback | None,
         states: int = 0,
     ) -> None:
         model, rows = network.model, network.rows
@@ -188,7 +188,7 @@ class _SparsitySearch:
         self.twin, self.teacher = learner(model, rows), learner(model, rows)
         self.wide_rows = [as_learner(self.twin, row) for row in self.rows]
         self.judge, self.states = Judge(copy.deepcopy(model), self.kept, score, states), states
-        self.notify = listener or (lambda name, part: None)
+        self.notify = callback or (lambda name, part: None)
         self.notes: list[str] = []
         self.why: dict[str, str] = {}
         if states:
