@@ -20,14 +20,23 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.program import arguments, is_compute, origin_of, overload_name
 from micronpu.frontend.states import states_of
 from micronpu.quantize.config import ACTIVATION_EPS
+from micronpu.quantize.dequantized import (
+    DequantizedReference,
+    RoundedLayer,
+    Row,
+    Values,
+    float_leaves,
+    noise,
+    representable_range,
+    rounded,
+)
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.trial import SEEN, Trial
-from micronpu.quantize.unrounded import Layer, Row, Unrounded, Values, float_leaves, grid_limits, noise, rounded
 from micronpu.report.accuracy import WRONG, Comparison, OutputAccuracy, ProgramAccuracy, decibel_text, decibels
 from micronpu.report.warnings import NOTE, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 from micronpu.upstream.torch import tree_leaves
-from micronpu.verify.own_qparams import Beside, beside_own_grids
+from micronpu.verify.own_qparams import Beside, beside_own_qparams
 
 FAR, NEAR = 10.0, 20.0
 """dB against float: below the first value a program is usually useless, below the second it deserves a look."""
@@ -61,7 +70,7 @@ _FRESH = 16
 
 
 @dataclass(frozen=True)
-class Ran:
+class GuardInput:
     """Input of the checks.
 
     Attributes:
@@ -125,7 +134,7 @@ class _Cause:
         reach: smallest and largest exact value of the operator.
     """
 
-    layer: Layer | None = None
+    layer: RoundedLayer | None = None
     own: float = math.inf
     alone: float = math.inf
     share: float = 0.0
@@ -133,7 +142,7 @@ class _Cause:
     reach: tuple[float, float] = (0.0, 0.0)
 
 
-def warnings_of(accuracy: ProgramAccuracy | None, ran: Ran) -> tuple[ReportWarning, ...]:
+def warnings_of(accuracy: ProgramAccuracy | None, ran: GuardInput) -> tuple[ReportWarning, ...]:
     """Return a warning for each output that is far from float, and a note for each that is rather far."""
     if accuracy is None or not ran.exact:
         return ()
@@ -145,19 +154,19 @@ def warnings_of(accuracy: ProgramAccuracy | None, ran: Ran) -> tuple[ReportWarni
         elif (part := _far_part(output, accuracy)) is not None:
             found.append(part)
         elif output.float_model is not None:
-            told = _other_answers(output.output, output.float_model, accuracy)
-            found.append(told or _avoidable(output.output, output.float_model, search))
+            text = _other_answers(output.output, output.float_model, accuracy)
+            found.append(text or _avoidable(output.output, output.float_model, search))
     found.append(_other_integers(accuracy))
     return tuple(sorted(filter(None, found), key=lambda w: (w.level != WARNING, w.output or 0)))
 
 
 def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _Search) -> ReportWarning:
-    told = f"Output {number} is {against.against('float')}, {accuracy.measured_on}."
+    text = f"Output {number} is {against.against('float')}, {accuracy.measured_on}."
     known: dict[str, Any] = {"output": number, "sqnr": against.sqnr, "agreement": against.agreement}
     peak = max(float(_finite(row[number]).abs().max()) for row in search.ran.exact)
     if peak < _FRESH * ACTIVATION_EPS["int8"]:
         what = (
-            f"{told} In float it is {peak:.3g} at most, and the smallest scale of int8 is "
+            f"{text} In float it is {peak:.3g} at most, and the smallest scale of int8 is "
             f"{ACTIVATION_EPS['int8']:.3g}: the weights "
             "look untrained, so that the accuracy is not meaningful."
         )
@@ -165,8 +174,8 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
         return ReportWarning(NOTE, "fresh-weights", what, hint, **known)
     level = WARNING if against.sqnr < FAR else NOTE
     cause = search.cause(number)
-    what, hint = _told(cause, search.ran)
-    return ReportWarning(level, "far-from-float", f"{told} {what}", hint, **known, **_place_of(cause))
+    what, hint = _cause_text(cause, search.ran)
+    return ReportWarning(level, "far-from-float", f"{text} {what}", hint, **known, **_place_of(cause))
 
 
 def _far_part(output: OutputAccuracy, accuracy: ProgramAccuracy) -> ReportWarning | None:
@@ -212,7 +221,7 @@ def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarni
     if min(against.sqnr, beside.sqnr) >= _SURE or beside.lost < _AVOIDABLE:
         return None
     cause = search.cause(number)
-    what, hint = _told(cause, search.ran)
+    what, hint = _cause_text(cause, search.ran)
     return ReportWarning(
         NOTE,
         "avoidable-noise",
@@ -240,7 +249,7 @@ def _other_integers(accuracy: ProgramAccuracy) -> ReportWarning | None:
     )
 
 
-def _not_finite(number: int, ran: Ran, search: _Search) -> ReportWarning | None:
+def _not_finite(number: int, ran: GuardInput, search: _Search) -> ReportWarning | None:
     """Return a warning for an output that is NaN or infinite in float, which comparisons ignore."""
     for place, row in enumerate(ran.exact):
         if not row[number].is_floating_point() or bool(row[number].isfinite().all()):
@@ -274,16 +283,16 @@ def _finite(values: torch.Tensor) -> torch.Tensor:
 class _Search:
     """Searches the operators that cost most; intermediate results are kept for other outputs."""
 
-    def __init__(self, ran: Ran) -> None:
+    def __init__(self, ran: GuardInput) -> None:
         self.ran = ran
         self._known: dict[int, Values] = {}
-        self._owns: dict[int, dict[Layer, torch.Tensor]] = {}
-        self._ratios: dict[Layer, float] = {}
-        self._alone: dict[Layer, list[float]] = {}
+        self._owns: dict[int, dict[RoundedLayer, torch.Tensor]] = {}
+        self._ratios: dict[RoundedLayer, float] = {}
+        self._alone: dict[RoundedLayer, list[float]] = {}
 
     @cached_property
-    def _unrounded(self) -> Unrounded:
-        return Unrounded(self.ran.module)
+    def _dequantized(self) -> DequantizedReference:
+        return DequantizedReference(self.ran.module)
 
     @cached_property
     def _totals(self) -> list[list[tuple[float, float]]]:
@@ -342,8 +351,8 @@ class _Search:
         if next(iter(loops_of(ran.module)), None) is not None:  # the steps of a loop are not rounded one by one
             return None
         with torch.no_grad(), quiet(), one_thread():
-            return beside_own_grids(
-                self._unrounded, ran.rows[:tried], ran.exact[:tried], ran.found[:tried], seen[:most]
+            return beside_own_qparams(
+                self._dequantized, ran.rows[:tried], ran.exact[:tried], ran.found[:tried], seen[:most]
             )
 
     def first_not_finite(self, row: int, nan: bool) -> Node | None:
@@ -382,7 +391,7 @@ class _Search:
         states, output = self._first, self.ran.module.graph.output_node()
         for number in self._before(call) if states else (call,):
             if number not in self._known:
-                self._known[number] = self._unrounded.exact((*self.ran.rows[number], *states))
+                self._known[number] = self._dequantized.exact((*self.ran.rows[number], *states))
             states = self._split(self._known[number][output])[1]
         return self._known[call]
 
@@ -419,13 +428,13 @@ class _Search:
         (own, reach), error = seen[layer], errors[layer]
         return _Cause(layer, own, decibels(signal, error), error / max(total, 1e-30), reach=reach)
 
-    def _own_as_read(self, layer: Layer, place: int, error: float) -> tuple[float, tuple[float, float]]:
+    def _own_as_read(self, layer: RoundedLayer, place: int, error: float) -> tuple[float, tuple[float, float]]:
         """Return a layer's own ratio and its extremes, without values that saturate and that no reader distinguishes.
 
         Readers such as a comparison or a clamp give the same result for all values beyond a limit, which the qparams
         may then leave out.  A layer that is not rounded at all, such as a comparison, only passes errors on.
         """
-        limits = grid_limits(layer.quantize)
+        limits = representable_range(layer.quantize)
         values = {call: _finite(self._values(call)[layer.quantize]) for call in self._calls}
         if all(torch.equal(rounded(layer.quantize, value), value) for value in values.values()):
             return math.inf, limits
@@ -437,7 +446,7 @@ class _Search:
         lost = 0.0
         for call, value in cut.items():
             wanted = self._outputs(self._values(call))
-            found = self._unrounded.alone(self._values(call), {layer.quantize: value})[: len(wanted)]
+            found = self._dequantized.alone(self._values(call), {layer.quantize: value})[: len(wanted)]
             lost += noise(found, wanted)[place][1]
         if lost > _UNREAD * error:
             return self._ratios[layer], (low, high)
@@ -449,22 +458,22 @@ class _Search:
         """Measure each layer alone."""
         if self._owns:
             return
-        powers = {layer: (0.0, 0.0) for layer in self._unrounded.layers if not layer.moves}
+        powers = {layer: (0.0, 0.0) for layer in self._dequantized.layers if not layer.moves}
         for call in self._calls[:: max(1, len(self._calls) // _OWN)]:
             self._owns[call] = {}
-            for layer, wanted, own in self._unrounded.own(self._values(call)):
+            for layer, wanted, own in self._dequantized.own(self._values(call)):
                 if layer in powers and wanted.is_floating_point():
                     ((x, error),) = noise([own], [wanted])
                     powers[layer] = (powers[layer][0] + x, powers[layer][1] + error)
                     self._owns[call][layer] = own
         self._ratios = {layer: decibels(x, error) for layer, (x, error) in powers.items() if x > 0 and error > 0}
 
-    def _noise_of(self, layer: Layer) -> list[float]:
+    def _noise_of(self, layer: RoundedLayer) -> list[float]:
         """Return the noise of all outputs if only one layer is rounded."""
         if layer not in self._alone:
             found = [
                 noise(
-                    self._unrounded.alone(self._values(call), {layer.quantize: self._owns[call][layer]}),
+                    self._dequantized.alone(self._values(call), {layer.quantize: self._owns[call][layer]}),
                     self._outputs(self._values(call)),
                 )
                 for call in self._calls
@@ -472,7 +481,7 @@ class _Search:
             self._alone[layer] = [sum(error for _, error in column) for column in zip(*found, strict=True)]
         return self._alone[layer]
 
-    def _all_in_turn(self, layers: Sequence[Layer]) -> None:
+    def _all_in_turn(self, layers: Sequence[RoundedLayer]) -> None:
         """Measure layers of a model with states: each layer alone through all calls, so that its error persists in
         states.
 
@@ -490,7 +499,7 @@ class _Search:
                     return value
                 return torch.where(which == numbers[node], rounded(node, value), value)
 
-            return self._split(self._unrounded.values(row + states, rounds)[output])
+            return self._split(self._dequantized.values(row + states, rounds)[output])
 
         count = len(wanted)
         states = tuple(s.expand(count, *s.shape).clone() for s in self._first)
@@ -505,7 +514,7 @@ class _Search:
         self._alone.update(zip(wanted, totals, strict=True))
 
 
-def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
+def _cause_text(cause: _Cause, ran: GuardInput) -> tuple[str, str]:
     """Return the description of a cause, and what to try."""
     look = ["micronpu.blame(model, data)", "micronpu.fix(model, data)"]
     if cause.written is not None:
@@ -529,7 +538,7 @@ def _told(cause: _Cause, ran: Ran) -> tuple[str, str]:
         f"Most costs {name} in {dtype}: its own result is at {decibel_text(cause.own)} on exact operands, and with all "
         f"else in float the output is at {decibel_text(cause.alone)}."
     )
-    (low, high), (least, most) = grid_limits(cause.layer.quantize), cause.reach
+    (low, high), (least, most) = representable_range(cause.layer.quantize), cause.reach
     if max(low - least, most - high) > _BEYOND * (high - low):
         what += f" Its values reach from {least:.3g} to {most:.3g}, its int8 range from {low:.3g} to {high:.3g}."
         return what, ", ".join(["calibration samples with such values, or another observer", *look])
@@ -557,5 +566,5 @@ def _place_of(cause: _Cause) -> dict[str, Any]:
     }
 
 
-def _operator(layer: Layer) -> str:
+def _operator(layer: RoundedLayer) -> str:
     return "input" if layer.first.op == "placeholder" else overload_name(layer.first).split(".")[0]

@@ -15,9 +15,9 @@ from torch.fx import Node
 from micronpu.frontend.states import held
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.quantize.config import ACTIVATION_EPS
+from micronpu.quantize.dequantized import DequantizedReference, Row, ScaleZero, float_leaves, noise
 from micronpu.quantize.eager import Eager
 from micronpu.quantize.recordings import tensors_of
-from micronpu.quantize.unrounded import Grid, Row, Unrounded, float_leaves, noise
 from micronpu.report.accuracy import decibels
 
 _STEPS = 255
@@ -43,8 +43,12 @@ class Beside:
         return self.possible - self.sqnr
 
 
-def beside_own_grids(
-    unrounded: Unrounded, tried: Sequence[Row], exact: Sequence[Row], results: Sequence[Row], seen: Sequence[Row]
+def beside_own_qparams(
+    dequantized: DequantizedReference,
+    tried: Sequence[Row],
+    exact: Sequence[Row],
+    results: Sequence[Row],
+    seen: Sequence[Row],
 ) -> list[Beside]:
     """Return the ratios of each float output.
 
@@ -55,19 +59,19 @@ def beside_own_grids(
     first: dict[Node, tuple[float, float]] = {}
     wanted = []
     for row in seen:
-        values = unrounded.exact(row)
-        wanted.append(unrounded.outputs(values))
-        for node in _ends(unrounded):
+        values = dequantized.exact(row)
+        wanted.append(dequantized.outputs(values))
+        for node in _ends(dequantized):
             if not values[node].is_floating_point() or not values[node].numel():
                 continue
             low, high = values[node].nan_to_num(posinf=0.0, neginf=0.0).aminmax()
             least, most = first.get(node, (0.0, 0.0))
             first[node] = min(least, float(low)), max(most, float(high))
-    grids = {node: _grid(*ends) for node, ends in first.items()}
-    eager = Eager(held(unrounded.module))
+    all_qparams = {node: _qparams(*ends) for node, ends in first.items()}
+    eager = Eager(held(dequantized.module))
     ours = [float_leaves(r) for r in results] + [float_leaves(tensors_of(eager.run(*row))) for row in seen]
     floats = [float_leaves(r) for r in exact] + wanted
-    best = [unrounded.on_grids(row, grids) for row in (*tried, *seen)]
+    best = [dequantized.with_qparams(row, all_qparams) for row in (*tried, *seen)]
     sums = []
     for given in (ours, best):
         by_row = [noise(y, x) for y, x in zip(given, floats, strict=True)]
@@ -75,18 +79,18 @@ def beside_own_grids(
     return [Beside(own, possible, len(floats)) for own, possible in zip(*sums, strict=True)]
 
 
-def _grid(low: float, high: float) -> Grid:
+def _qparams(low: float, high: float) -> ScaleZero:
     step = max((high - low) / _STEPS, ACTIVATION_EPS["int8"])
     return step, max(-128, min(127, round(-128 - low / step)))
 
 
-def _ends(unrounded: Unrounded) -> list[Node]:
+def _ends(dequantized: DequantizedReference) -> list[Node]:
     """Return the quantize nodes of inputs, and of the last operator of each decomposition of the user's operators.
 
     The steps of a recurrent layer are rounded one by one.
     """
     last: dict[Node | str, Node] = {}
-    for layer in unrounded.layers:
+    for layer in dequantized.layers:
         name, target = _source(layer.first)
         last[layer.quantize if target.removeprefix("aten.") in RECURRENT else name] = layer.quantize
     return list(last.values())

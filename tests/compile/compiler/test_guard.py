@@ -377,7 +377,7 @@ def test_what_is_farther_from_float_than_int8_asks_for_is_said(target):
     assert guard.NEAR < note.sqnr < 30
     possible = float(re.search(r"would be ([\d.]+) dB", note.what)[1])
     assert possible > note.sqnr + guard._AVOIDABLE
-    assert possible == pytest.approx(on_own_grid(Softmax(), data), abs=3)
+    assert possible == pytest.approx(with_own_qparams(Softmax(), data), abs=3)
     assert "its own result is at" in note.what and "Try: " in str(note)
 
 
@@ -397,7 +397,7 @@ def test_a_recurrent_layer_is_rounded_in_each_step(layer, monkeypatch):
     assert not compiled(Recurrent(), rows(1, 5, 6)).report.warnings
 
 
-def on_own_grid(model: nn.Module, data: list[torch.Tensor]) -> float:
+def with_own_qparams(model: nn.Module, data: list[torch.Tensor]) -> float:
     """dB of the results, rounded to 256 steps from 0 to the largest."""
     exact = torch.cat([model(x) for x in data])
     step = float(exact.max()) / 255
@@ -423,7 +423,7 @@ def test_networks_that_are_large_or_near_are_not_looked_at(monkeypatch):
     def looked(*_: Any) -> None:
         raise AssertionError("looked at")
 
-    monkeypatch.setattr(guard, "beside_own_grids", looked)
+    monkeypatch.setattr(guard, "beside_own_qparams", looked)
     assert compiled(Net(), rows(1, 3, 8, 8)).report.accuracy.sqnr > 33
     with pytest.raises(InternalError, match="looked at"):
         compiled(Softmax(), rows(1, 4, 40))
