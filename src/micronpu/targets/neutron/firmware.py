@@ -49,8 +49,8 @@ class NeutronFirmware(Firmware):
     )
     laptop_only = (
         "Its Neutron part is a reference container, made without NXP's converter: a board refuses it. Sizes of memory "
-        "are those of the host part, and everything else here shows what the folder of a program for silicon looks "
-        "like. Compile with `--converter sdk` where NXP's eIQ Neutron SDK is installed."
+        "are exact for the host part and a minimum for Neutron's; everything else here shows what the folder of a "
+        "program for silicon looks like. Compile with `--converter sdk` where NXP's eIQ Neutron SDK is installed."
     )
 
     linux_note = (
