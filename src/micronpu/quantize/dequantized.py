@@ -192,8 +192,6 @@ def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:
 
 def _ended(node: Node, value: torch.Tensor) -> torch.Tensor:
     """Replace infinite values, such as the logarithm of 0, by the end of their range."""
-    if math.isfinite(float(value.detach().sum())):  # one fast pass: nearly all values are finite
-        return value
     return torch.where(value.isinf(), value.clamp(*representable_range(node)), value)
 
 
