@@ -72,8 +72,8 @@ def build_command(
     """
     done = built(folder, how.options(output))
     if json:
-        told = {"image": str(done.image), "components": [asdict(one) for one in done.components], "run": done.run}
-        console.print_json(told)
+        data = {"image": str(done.image), "components": [asdict(one) for one in done.components], "run": done.run}
+        console.print_json(data)
         return
     show(done)
     console.output().print(Text(f"Built {done.image}.", style="bold"), soft_wrap=True)

@@ -268,10 +268,10 @@ _OPTION = re.compile(r"[\w.+ /-]{0,200}", re.ASCII)
 def _text(value: bytes) -> str:
     """Return an option of a compile spec; "" if it is no string, or unsafe in C and CMake."""
     try:
-        told = parse_json(value)
+        record = parse_json(value)
     except ValueError:
         return ""
-    return told if isinstance(told, str) and _OPTION.fullmatch(told) else ""
+    return record if isinstance(record, str) and _OPTION.fullmatch(record) else ""
 
 
 def _own_target(options: dict[str, str], accelerator: str) -> Target | None:
