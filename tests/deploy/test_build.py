@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from micronpu.base.errors import FileError, OptionError
+from micronpu.board.boards import find_board
+from micronpu.board.debug import DebugServer
+from micronpu.board.machine import Machine
 from micronpu.cli import doctor
 from micronpu.cli.main import app
 from micronpu.deploy import build as building
@@ -247,19 +250,19 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runner.installed(tmp_path_factory.mktemp("executorch"))
 
 
+def invoked(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    return done.exit_code, done.output
+
+
 def test_from_deploy_to_pass(npu_folder: Path, installation: Path, tmp_path: Path) -> None:
-    """The two commands, with ExecuTorch, delegate and driver of Arm's runner; a second build compiles nothing."""
+    """Build and run, with ExecuTorch, delegate and driver of Arm's runner; then all in one through a GDB connection."""
     folder = tmp_path / "firmware"
     shutil.copytree(npu_folder, folder)
     runner.move(folder)
-    invoke: Callable[[list[str]], tuple[int, str]] = lambda words: (  # noqa: E731
-        (done := CliRunner().invoke(app, words)).exit_code,
-        done.output,
-    )
-    driver = [f"MICRONPU_ETHOSU_DRIVER={installation.parents[1] / 'libethosu_core_driver.a'}"]
-    driver += [f"MICRONPU_ETHOSU_INCLUDE={runner.HERE.parent / 'driver'}"]
-    words = ["board", "build", str(folder), "--runtime", str(installation), "-D", driver[0], "-D", driver[1], "--json"]
-    status, output = invoke(words)
+    how = ["--runtime", installation, "-D", f"MICRONPU_ETHOSU_INCLUDE={runner.HERE.parent / 'driver'}"]
+    how += ["-D", f"MICRONPU_ETHOSU_DRIVER={installation.parents[1] / 'libethosu_core_driver.a'}"]
+    status, output = invoked("board", "build", folder, *how, "--json")
     assert status == 0, output
     told = json.loads(output)
     sizes = {one["name"]: one for one in told["components"]}
@@ -267,8 +270,35 @@ def test_from_deploy_to_pass(npu_folder: Path, installation: Path, tmp_path: Pat
     assert {"application", "pools", "C library", "runtime: executorch_core", "heap", "stack"} <= set(sizes)
     pools = sum(map(int, re.findall(r"uint8_t \w+\[(\d+)\]", (folder / "micronpu_pools.c").read_text())))
     assert 0 <= sizes["pools"]["ram"] - pools < 32 * 4
-    status, output = invoke(told["run"].split()[1:])
+    status, output = invoked(*told["run"].split()[1:])
     assert status == 0 and "PASS: 4 vectors, 0 elements differ" in output
     image = folder / "build" / "micronpu_app"
     before = image.stat().st_mtime_ns
-    assert invoke(words)[0] == 0 and image.stat().st_mtime_ns == before
+    assert invoked("board", "build", folder, *how)[0] == 0 and image.stat().st_mtime_ns == before
+    model = folder / "model.pte"
+    # A linker script of a board: the NPU is where the chip's file says, and its interrupt as well.
+    how += ["--linker", folder / "board" / "link.ld", "--for", "corstone300", "-o", tmp_path / "again"]
+    with Machine(find_board("corstone300"), image, ["ethos-u55-128"]) as machine:
+        server = DebugServer(machine)
+        with ThreadPoolExecutor(1) as pool:
+            served = pool.submit(server.serve, 60)
+            status, output = invoked("board", "run", model, "--gdb", f"127.0.0.1:{server.port}", *how)
+            assert status == 0, output
+            served.result(timeout=30)
+        assert len(machine.npus[0].runs) == 4
+    assert "PASS: micronpu_app on Cortex-M55" in output
+    assert "runtime: executorch_core" in output and (tmp_path / "again" / "build" / "micronpu_app").is_file()
+
+
+def test_options_of_a_model_on_a_board(tmp_path: Path) -> None:
+    """Each is refused where nothing would be built, before anything is written or connected."""
+    (tmp_path / "f.elf").write_bytes(b"\x7fELF")
+    (tmp_path / "model.pte").write_bytes(b"program")
+    rows: list[tuple[list[object], str]] = [
+        ([tmp_path / "model.pte", "--for", "corstone300"], "nothing is built"),
+        ([tmp_path / "f.elf", "--gdb", "127.0.0.1:1", "-D", "A=1"], "nothing is built"),
+        ([tmp_path / "model.pte", "--gdb", "127.0.0.1:1", "--reference", "x.pte"], "--reference is for a firmware"),
+    ]
+    for words, said in rows:
+        status, output = invoked("board", "run", *words)
+        assert status == 1 and said in output, output

@@ -15,7 +15,7 @@ from rich.text import Text
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable, read_file, write_file
 from micronpu.cli import console
-from micronpu.cli.build import add_to
+from micronpu.cli.build import ModelBuild, add_to, run_on_probe
 from micronpu.cli.help import Command
 
 if TYPE_CHECKING:
@@ -98,12 +98,13 @@ class Probe:
 
 @app.command(cls=Command)
 @console.guarded
-@console.takes(board_probe=Probe)
+@console.takes(board_probe=Probe, how=ModelBuild)
 def run(
     file: Annotated[
         Path, console.argument("FILE", "A .pte, a .tflite of `save(vela=True)`, or a firmware's ELF file.")
     ],
     board_probe: Probe,
+    how: ModelBuild,
     vectors: Annotated[
         str | None,
         console.option(
@@ -167,8 +168,8 @@ def run(
     """Run a program in Arm's own firmware on an emulated board, or any firmware on it or on your board.
 
     Outputs of a program are compared with those of this machine: exit code 1 if an element differs. A
-    firmware's exit status becomes the command's; with --gdb it runs on your own board. With --board imxrt700 a Neutron
-    program for silicon runs in NXP's simulator, where that is installed.
+    firmware's exit status becomes the command's; with --gdb it runs on your own board, for which a .pte is deployed and
+    built first. With --board imxrt700 a Neutron program for silicon runs in NXP's simulator, where that is installed.
     """
     from micronpu.board.check import MachineOptions, check_limits
     from micronpu.board.nsys_tools import chips
@@ -182,12 +183,11 @@ def run(
                 "--npu, --data, --dump, --method, --runner, --trace, --fault and --slow are for emulated boards.",
                 hint="leave them out, or leave --gdb out",
             )
-        from micronpu.cli.probe import run_firmware as run_on_probe
-
         at = board_probe.options(time_limit)
         files = (board_probe.log, measurement)
-        run_on_probe(file, at, reference, vectors, files, json=json, print_bytes=_print_bytes)
+        run_on_probe(file, how, at, reference, vectors, files, json=json, print_bytes=_print_bytes)
         return
+    how.check_unused("--gdb HOST:PORT: they are for a .pte on a board behind a GDB server")
     if measurement is not None and head[:4] != b"\x7fELF":
         raise OptionError(
             "--measurement is for a firmware: what a model takes on an emulated board is an estimate.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,10 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from micronpu.base.errors import OptionError
+from micronpu.base.files import read_file
+from micronpu.base.leaving import scratch_folder
 from micronpu.cli import console
+from micronpu.cli.completion import complete_target
 from micronpu.cli.help import Command
 
 if TYPE_CHECKING:
+    from micronpu.board.probe import ProbeOptions
     from micronpu.deploy.build import BuildOptions, Built
 
 
@@ -45,6 +52,87 @@ class Build:
         from micronpu.deploy.build import BuildOptions
 
         return BuildOptions(self.runtime, output, self.toolchain, self.linker, self.define or ())
+
+
+@dataclass(frozen=True)
+class ModelBuild(Build):
+    """Options of a build of a model."""
+
+    target: Annotated[
+        str | None,
+        console.option(
+            "TARGET",
+            "Board for which a .pte is deployed and built, with --gdb.",
+            "--for",
+            default="what the program was compiled for",
+            complete=complete_target,
+        ),
+    ] = None
+    output: Annotated[
+        Path | None,
+        console.option(
+            "DIR", "The folder that is deployed and built, new or of an earlier run.", "--output", "-o",
+            default="a temporary one",
+        ),
+    ] = None  # fmt: skip
+
+    def check_unused(self, hint: str) -> None:
+        """Refuse the options where nothing is built.
+
+        Raises:
+            OptionError: one is given.
+        """
+        if self != type(self)():
+            raise OptionError("--for, --output and the options of a build are given, and nothing is built.", hint=hint)
+
+
+def run_on_probe(
+    file: Path,
+    how: ModelBuild,
+    options: ProbeOptions,
+    reference: Path | None,
+    vectors: str | None,
+    files: tuple[Path | None, Path | None],
+    *,
+    json: bool,
+    print_bytes: Callable[[bytes], None],
+) -> None:
+    """Run a firmware, or a model's firmware that is built first, on a board; exits with its status."""
+    from micronpu.cli.probe import run_firmware
+
+    if read_file(file)[:4] == b"\x7fELF":
+        how.check_unused("a .pte, or the firmware without these options")
+        run_firmware(file, options, reference, vectors, files, json=json, print_bytes=print_bytes)
+        return
+    if reference is not None:
+        raise OptionError("--reference is for a firmware: the program of a model is the model.", hint="leave it out")
+    with _firmware(file, how, vectors, quiet=json) as image:
+        run_firmware(image, options, None, None, files, json=json, print_bytes=print_bytes)
+
+
+@contextlib.contextmanager
+def _firmware(model: Path, how: ModelBuild, vectors: str | None, *, quiet: bool) -> Iterator[Path]:
+    """Deploy and build a model, and yield the firmware's ELF file."""
+    from micronpu.cli.deploy import beside
+    from micronpu.cli.files import load_arrays
+    from micronpu.deploy.build import is_deployed
+    from micronpu.deploy.deployment import Source, deploy_together
+
+    source = Source(
+        read_file(model),
+        vectors=load_arrays(vectors) if vectors is not None else None,
+        vectors_name=vectors or "",
+        source=str(model),
+        data_files=beside(model),
+    )
+    with contextlib.ExitStack() as stack:
+        folder = how.output or stack.enter_context(scratch_folder("micronpu-")) / "firmware"
+        with console.at_work("deploy"):
+            deploy_together([source], folder, target=how.target, force=is_deployed(folder))
+        done = built(folder, how.options())
+        if not quiet:
+            show(done)
+        yield done.image
 
 
 def built(folder: Path, options: BuildOptions) -> Built:

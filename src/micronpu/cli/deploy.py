@@ -97,7 +97,7 @@ def deploy(
             vectors=arrays,
             vectors_name=vectors or "",
             source=str(path),
-            data_files=_beside(path),
+            data_files=beside(path),
         )
         for path, c_name in zip(programs, _names(programs, name), strict=True)
     ]
@@ -139,7 +139,7 @@ def check_folder_free(folder: Path) -> None:
     check_target(folder, force=False)
 
 
-def _beside(program: Path) -> dict[str, bytes]:
+def beside(program: Path) -> dict[str, bytes]:
     """Return the data files (.ptd) that the compiler wrote beside a program."""
     return {path.name: read_file(path) for path in sorted(program.parent.glob("*.ptd"))} if program.is_file() else {}
 

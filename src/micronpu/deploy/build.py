@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -113,6 +114,13 @@ def build(folder: Path, options: BuildOptions, tell: Callable[[str, float], None
         footprint(image, linker_map) if linker_map.is_file() else (),
         f"{run[1]} {image} {run[2]}" if run is not None else "",
     )
+
+
+def is_deployed(folder: Path) -> bool:
+    """Return True if `deploy` wrote a folder that can be built."""
+    with contextlib.suppress(FileError):
+        return bool(_check_folder(folder))
+    return False
 
 
 def _check_folder(folder: Path) -> str:
