@@ -192,7 +192,8 @@ def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:
 
 def _ended(node: Node, value: torch.Tensor) -> torch.Tensor:
     """Replace infinite values, such as the logarithm of 0, by the end of their range."""
-    return torch.where(value.isinf(), value.clamp(*representable_range(node)), value)
+    low, high = representable_range(node)
+    return value.nan_to_num(math.nan, high, low)
 
 
 def _on_int8(value: torch.Tensor, step: float, zero: int) -> torch.Tensor:

@@ -103,7 +103,7 @@ class Fidelity:
 def _peak(x: torch.Tensor) -> float:
     if not x.numel():
         return 0.0
-    low, high = map(float, x.aminmax())
+    low, high = map(float, x.detach().aminmax())
     is_finite = math.isfinite(low) and math.isfinite(high)
     return max(-low, high) if is_finite else float(x.abs().nan_to_num(posinf=0.0).max())
 

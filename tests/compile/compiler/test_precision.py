@@ -156,6 +156,24 @@ def test_noise_of_a_value_is_that_of_a_run_that_rounds_it_alone():
         assert sensitivity.alone(value) == sum(Fidelity.of(exact, found).shares) > 0
 
 
+def test_the_reference_runs_many_samples_side_by_side_and_ends_what_is_infinite():
+    """No value is read while it runs, which `vmap` refuses; log(0) is the end of its range."""
+    given = rows(1, 6, count=4)
+    program = torch.export.export(Logarithm().eval(), (given[0],))
+    module = calibrate_and_quantize(program, [(x.abs() + 0.5,) for x in given], NeutronQuantizer())
+    reference = DequantizedReference(module)
+    zeros = [x.relu() for x in given]
+    (batch,) = torch.func.vmap(lambda x: tuple(reference.outputs(reference.exact((x,)))))(torch.stack(zeros))
+    for x, y in zip(zeros, batch, strict=True):
+        (alone,) = reference.outputs(reference.exact((x,)))
+        assert torch.equal(y, alone) and alone.isfinite().all() and (x == 0).any()
+
+
+class Logarithm(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.log(x) * 2
+
+
 def test_what_int8_cannot_do_in_the_time_is_said_with_what_can():
     how = micronpu.Quantization(activations="accurate", max_slowdown=1.1)
     auto = compiled(Even(), rows(1, 8, 12, 12), "corstone300", quantization=how)
