@@ -92,7 +92,7 @@ def test_a_single_scale_for_weights_is_blamed():
         warnings.simplefilter("error")  # what torch warns of itself is not for the user's script
         got = micronpu.blame(MODEL, X, target=TARGET, quantization=micronpu.Quantization(per_channel=False))
     worst = got.layers[0]
-    assert worst.node == "linear_1" and worst.share > 0.5 and worst.weights < worst.qparams
+    assert worst.node == "linear_1" and worst.share > 0.5 and worst.weights < worst.grid
     assert worst.advice.startswith("per_channel=True")
     assert worst.source.startswith(__file__) and worst.module == "second"
     assert worst.operator == "linear + relu" and worst.setting == "node"
@@ -173,9 +173,7 @@ class Divides(nn.Module):
 def test_a_division_by_what_is_rounded_to_zero_is_blamed(target):
     data = torch.cat([X, torch.zeros(1, 6)])
     got = micronpu.blame(Divides().eval(), data, target=target)
-    assert all(
-        layer.share is not None and math.isfinite(layer.qparams) for layer in got.layers if layer.operator != "abs"
-    )
+    assert all(layer.share is not None and math.isfinite(layer.grid) for layer in got.layers if layer.operator != "abs")
 
 
 REFUSED = {
