@@ -488,6 +488,7 @@ def test_core_with_another_form_of_matrix_products(own: str, other: str, words: 
         network, inputs, f"cortex-{own}", calibration=[inputs], quantization=micronpu.Quantization(per_channel=False)
     )
     assert "cortex_m::quantized_linear.out" in read_plan(program.buffer)[0].operators
+    assert program.deploy(tmp_path / "named").board.core == f"cortex-{own}"  # the file does not name its core
     program.deploy(tmp_path / "own", target=f"cortex-{own}")
     with pytest.raises(OptionError, match=words):
         program.deploy(tmp_path / "no", target=f"cortex-{other}")

@@ -194,7 +194,7 @@ def test_cut_driver_actions(cut: int) -> None:
 
 
 def test_output_not_written() -> None:
-    with pytest.raises(SimulationError, match=r"has not computed output 0: nobody has written byte 64 of its 80"):
+    with pytest.raises(SimulationError, match=r"has not computed output 0: it has not written byte 64 of its 80"):
         simulator().run(copy().payload(inputs=[IN], outputs=[(64, (1, 5, 16), 1)]), [X])
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator, Sequence, Set
 from types import GenericAlias
 from typing import Any, ParamSpec, TypeGuard, TypeVar
 
+from micronpu.base.callers import warn
 from micronpu.base.errors import OptionError
 
 _PLAIN = (type(None), bool, int, float, str, bytes)
@@ -123,8 +123,8 @@ def moved(**now: str) -> Callable[[Callable[Parameters, Result]], Callable[Param
 
 
 def warn_renamed(old: str, now: str) -> None:
-    """Warn the caller's caller that a public name of the previous minor version is used."""
-    warnings.warn(f"`{old}` is called `{now}` now.", DeprecationWarning, stacklevel=3)
+    """Warn the user that a public name of the previous minor version is used."""
+    warn(f"`{old}` is called `{now}` now.", DeprecationWarning)
 
 
 def renamed(**now: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:

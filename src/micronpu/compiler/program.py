@@ -262,7 +262,7 @@ class CompiledProgram(Shown):
         )
 
     def own_target(self) -> str | None:
-        """Return the program's target if its core runs Linux, which has a different folder."""
+        """Return the program's target if its bytes do not show it: without an NPU, or with a core that runs Linux."""
         from micronpu.chips.core import runs_linux
         from micronpu.targets.registry import find_target
 
@@ -270,7 +270,8 @@ class CompiledProgram(Shown):
             target = find_target(self.report.target)
         except OptionError:  # of a chip file of the user
             return None
-        return target.name if target.chip is not None and runs_linux(target.chip.core) else None
+        is_for_linux = target.chip is not None and runs_linux(target.chip.core)
+        return target.name if is_for_linux or not vars(self).get("partitions", True) else None
 
     def _references(self) -> dict[bytes, Reference]:
         """Return references for verifying runs of command streams, by payload."""

@@ -202,6 +202,7 @@ def ended(overloads: Sequence[OpOverload], calls: int, guarded: bool) -> tuple[l
         at, good = struct.unpack("qq", place[:])
         if not os.WIFSIGNALED(status):
             break
+        at = min(at, len(overloads) - 1)  # it may also end after the last call
         found.append(f"{overloads[at]}: {signal.Signals(os.WTERMSIG(status)).name}")
         start = at + 1
     return found, good

@@ -126,7 +126,7 @@ def test_not_finite_inside_the_model():
     refused(
         lambda: micronpu.compile(model.eval(), X.abs(), "imxrt700", calibration=[good, X]),
         ModelError,
-        f"With calibration item 1, `{node}` ({__file__}:{line}) computes NaN or infinity, from which no range can be",
+        f"`{node}` ({__file__}:{line}) computes NaN or infinity with calibration item 1, so that it has no range.",
         "Try: a finite number such as -30 in a mask instead of infinity; otherwise look for a division by zero",
     )
 

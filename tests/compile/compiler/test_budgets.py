@@ -50,7 +50,7 @@ def test_kept_and_missed():
 @pytest.mark.parametrize(
     ("budget", "target", "why"),
     [
-        ({"max_ms": 1}, "cortex-m55", "time of the core: a core by itself has no clock"),
+        ({"max_ms": 1}, "cortex-m55", "time of the core: a core without a chip has no clock"),
         ({"max_ms": 1}, "mcxn94x-neutron", "time of the host: 1 operator in portable float kernels"),
         ({"min_sqnr": 1}, "cortex-m55", "the program was not compared with a float model"),
     ],

@@ -189,7 +189,7 @@ def test_positions_that_the_model_counts_itself() -> None:
     assert set(host) <= {"to.dtype", "add.Tensor"} and len(host) <= 5, host
     check(program, model, 1)
     tokens = calls(1, 99)[0]
-    words = f"The sequence is longer than the program has room for: `count` stands at {LENGTH}, .* {LENGTH - 1} at most"
+    words = f"The sequence is longer than the program has room for: `count` is at {LENGTH}, .* {LENGTH - 1} at most"
     with pytest.raises(ModelError, match=words):  # `check` has filled the cache
         program.run(*tokens)
     program.reset()

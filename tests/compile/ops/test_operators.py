@@ -339,7 +339,7 @@ def test_the_steps_are_counted():
         def __init__(self, steps: float) -> None:
             self.steps = steps
 
-        def run(self, *inputs: torch.Tensor, method: str) -> list[torch.Tensor]:
+        def run_in_order(self, *inputs: torch.Tensor, method: str) -> list[torch.Tensor]:
             return [result + self.steps * step]
 
     program._host[RunOptions(), "forward"] = Off(0)  # type: ignore[assignment]

@@ -179,7 +179,7 @@ MODELS: dict[str, tuple[Callable[[], Any], type[MicroNpuError], str, str]] = {
             Rows().eval(), torch.zeros(1, 5, dtype=torch.int64), quantization=micronpu.Quantization(io="int8")
         ),
         ModelError,
-        "The input `numbers` is int64; a program with integer inputs takes int8 or int16",
+        "The input `numbers` is int64; integer inputs are quantized floats, int8 or int16",
         "Try: leave out the integer inputs of the program",
     ),
     "uint8 as an integer": (
@@ -347,7 +347,7 @@ def test_command(options, files):
 
 
 def test_commands_with_other_models_and_chips(files):
-    says = "The input `numbers` is int64; a program with integer inputs takes int8 or int16"
+    says = "The input `numbers` is int64; integer inputs are quantized floats, int8 or int16"
     assert says in failed("compile", "m.py:rows", "-t", TARGET, "--io", "int8", "--calibration", "m.py:numbers")
     assert "toy.toml has no `core`" in failed("compile", "m.py:net", "-t", "toy.toml")
     assert "does not compute with int16" in failed("compile", "-t", "imxrt700", "m.py:net", "--quantization", "int16")

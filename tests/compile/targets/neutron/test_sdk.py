@@ -145,7 +145,7 @@ def test_a_profile_of_the_board_names_lines_of_the_model(mood):
         ("", {"extra_flags": ("--verbose=7",)}, "extra flag --verbose=7"),
         ("", {"extra_flags": ("--min-num-ops-per-graph",)}, "has no value"),
         ("no_profiling", {"profiling": True}, "has no option for profiling"),
-        ("no_selection_file", {"dump_kernel_selection_code": True}, "wrote 0 files"),
+        ("no_selection_file", {"dump_kernel_selection_code": True}, "wrote 0 kernel selections"),
         ("leftovers", {}, "left operators over that the NPU does not take: 1 x ADD"),
     ],
 )
