@@ -54,10 +54,11 @@ def test_no_warning(kind: str, core: str, tmp_path: Path) -> None:
         firmware.compile_source(folder / name, tmp_path, core, *firmware.executorch_flags(), "-DMICRONPU_ETDUMP")
 
 
-def test_the_c_of_the_page_compiles_as_it_stands(int8_folder: Path, tmp_path: Path) -> None:
-    """A file, and the body of a function behind the names that the page says are the reader's."""
+def test_the_c_of_the_pages_compiles_as_it_stands(int8_folder: Path, tmp_path: Path) -> None:
+    """A file, and the body of a function behind the names that the pages say are the reader's."""
     firmware.need("arm-none-eabi-gcc")
-    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    docs = Path(__file__).parents[2] / "docs"
+    page = "".join((docs / name).read_text(encoding="utf-8") for name in ("deploy.md", "firmware.md"))
     whole, body = re.findall(r"^```c\n(.*?)^```", page, re.S | re.M)
     start = "void start(const void *slot_a, const void *slot_b)"
     given = f"#define SLOT_BYTES 65536\nint classify(void);\n{whole}{start};\n{start} {{\n{body}}}\n"

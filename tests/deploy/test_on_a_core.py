@@ -51,7 +51,7 @@ def _check_stack(output: str, vectors: int, what: str) -> None:
     """PASS, and a stack as deep as the page says."""
     depth = re.fullmatch(rf"PASS: {vectors} vectors, 0 elements differ\nstack: (\d+) bytes\n", output)
     assert depth is not None, output
-    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "firmware.md").read_text(encoding="utf-8")
     reported = re.search(rf"{what} takes ([\d,]+) bytes".replace(" ", r"\s+"), page)
     assert reported is not None, what
     assert int(reported[1].replace(",", "")) - 256 <= int(depth[1]) <= int(reported[1].replace(",", ""))

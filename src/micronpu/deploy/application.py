@@ -183,7 +183,7 @@ def _values(facts: Facts) -> list[str]:
     name, space = f"{facts.upper}_PRINTED", "" if facts.is_whole else f"{facts.name}_values::"
     if not rows:
         return [f"#define {name} nullptr, 0", ""]
-    table = ["const micronpu::PlanValue values[] = {", *rows, "};"]
+    table = ["const micronpu::Value values[] = {", *rows, "};"]
     if space:
         table = [f"namespace {facts.name}_values {{", *table, "}"]
     return [

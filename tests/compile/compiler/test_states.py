@@ -276,13 +276,16 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "off the grid": (
         lambda: Keeps(_bounded, {"h": zeros(1, 8) + 7}, layer=linear()),
         {},
-        ("The state `h` begins with 7, which is outside of the int8 range from -1 to 0.9922", "Try: an initial value within"),
+        (
+            "The state `h` begins with 7, which is outside of the int8 range from -1 to 0.9922",
+            "Try: an initial value within",
+        ),
     ),
     "two grids": (
         lambda: torch.export.export(TwoQParams(), X).module(check_guards=False),
         {"calibration": None},
         (
-            "The state `h` cannot have one pair of qparams: it is int8 with steps of 0.1 in and int8 with steps of 0.2 out",
+            "The state `h` cannot have one pair of qparams: it is int8 with steps of 0.1 in and int8 with steps of 0.2",
             "Try: the",
         ),
     ),
