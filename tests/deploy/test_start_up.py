@@ -123,7 +123,7 @@ def test_the_stack_is_as_deep_as_the_page_says(elf: Path, tmp_path: Path) -> Non
     """The check of an image, start-up and a run of the NPU, with newlib's printf, on an emulated Cortex-M55."""
     done = run(elf, tmp_path, image_of(1, "1.0.0"), b"")
     depth = re.search(r"stack: (\d+) bytes\n$", done.output)
-    page = (HERE.parents[1] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    page = (HERE.parents[1] / "docs" / "firmware.md").read_text(encoding="utf-8")
     reported = re.search(r"without ExecuTorch take ([\d,]+) bytes of stack", page)
     assert depth is not None and reported is not None
     assert int(reported[1].replace(",", "")) - 256 <= int(depth[1]) <= int(reported[1].replace(",", ""))

@@ -301,7 +301,7 @@ def _load_program(path: Path) -> Model:
 
 
 class CalibrationInputs:
-    """CalibrationInputs data, loaded on first use; a model that is quantized already needs none.
+    """Calibration data, loaded on first use; a model that is quantized already needs none.
 
     Args:
         source: name in messages.

@@ -1,4 +1,4 @@
-"""QuantizationRule settings of tensors, and of parts of a model."""
+"""Quantization settings of tensors, and of parts of a model."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def check_io(value: Any, name: str = "io") -> IOType:
 
 @dataclass(frozen=True)
 class QuantizationConfig:
-    """QuantizationRule of an operator's tensors.
+    """Quantization of an operator's tensors.
 
     Weights are int8, symmetric in [-127, 127], or in [-7, 7] for four bits.
 

@@ -28,7 +28,7 @@ class Score:
 
 @dataclass(frozen=True)
 class MetricDifference:
-    """MetricDifference of a program's metric from the float model's, on the same samples.
+    """Difference of a program's metric from the float model's, on the same samples.
 
     Attributes:
         value: program minus float.

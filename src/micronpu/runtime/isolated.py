@@ -260,7 +260,7 @@ class IsolatedProgram:
         )
 
     def _await_start(self, head: dict[str, Any]) -> frozenset[str]:
-        """Notify the process what to import, and wait until it is ready to read a program; return its restrictions."""
+        """Send what the process imports, and wait until it can read a program; return its restrictions."""
         try:
             send(self._channel, head)
             answer, _ = receive(self._channel, time.monotonic() + _START_LIMIT)

@@ -34,7 +34,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class ElementSources:
-    """ElementSources of an output's elements.
+    """Sources of an output's elements.
 
     Attributes:
         number: index into `names` for each element, in the shape of the output; negative for a constant element.

@@ -22,7 +22,7 @@ from micronpu.quantize.dequantized import DequantizedReference, RoundedLayer, fl
 from micronpu.quantize.running import Row
 
 _SATURATED = 6.5
-"""RoundedValue from which its sigmoid is 0 or 1 to within half an LSB of int8."""
+"""Value from which its sigmoid is 0 or 1 to within half an LSB of int8."""
 _SEVERAL = 4
 """Number of samples from which on a single one does not decide; of fewer, one often makes nearly all of the noise."""
 MOST_ORDERED = 64

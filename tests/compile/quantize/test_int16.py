@@ -488,7 +488,7 @@ def test_an_int64_input_is_refused():
     model = Small(lambda m, x, z: m.c(x) + z.float(), c=conv())
     inputs = (image(), torch.ones(1, 8, 6, 6, dtype=torch.int64))
     module = quantized(model, inputs, EthosUQuantizer(SPEC, io="int8"))
-    with pytest.raises(ModelError, match="is int64; a program with integer inputs takes int8"):
+    with pytest.raises(ModelError, match="is int64; integer inputs are quantized floats, int8"):
         to_integer_io(module)
 
 

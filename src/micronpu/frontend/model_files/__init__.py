@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 from micronpu.base.arguments import described
 from micronpu.base.errors import ModelError, OptionError
-from micronpu.base.files import read_file
+from micronpu.base.files import check_name, read_file
 from micronpu.frontend.by_name import called_by_name, input_names, rows_in_order
 from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.exported import graph_module
@@ -57,7 +57,7 @@ def read_model(path: str | os.PathLike[str], shapes: Shapes = ()) -> FileModel:
         ModelError, UnsupportedError: it is damaged, or has an unsupported operator, which the message names.
         OptionError: `shapes` is invalid.
     """
-    name = Path(path)
+    name = check_name(path)
     _check_shapes(shapes)
     if name.suffix.lower() not in SUFFIXES:
         raise ModelError(f"{name} is no model file.", hint=f"a file that ends in {' or '.join(SUFFIXES)}")
