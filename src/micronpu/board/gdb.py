@@ -54,6 +54,8 @@ class Packets:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self._buffer = b""
+        if connection.family in (socket.AF_INET, socket.AF_INET6):  # packets are small and wait for answers
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, *texts: str) -> None:
         packets = [text.encode("latin-1") for text in texts]

@@ -126,7 +126,6 @@ class Remote(Packets):
         super().__init__(connection)
         try:
             connection.settimeout(1.0)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # packets are small and wait for answers
             features = self.ask("qSupported:xmlRegisters=arm;qXfer:memory-map:read+")
             size = re.search(r"PacketSize=([0-9a-fA-F]+)", features)
             self._packet = max(min(int(size[1], 16), 1 << 14), _PACKET_BYTES) if size else _PACKET_BYTES

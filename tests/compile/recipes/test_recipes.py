@@ -411,17 +411,17 @@ def test_bad_options_are_one_sentence(make, says):
         (
             lambda: get(NeutronRecipeType.INT8),
             lambda: micronpu.get_corstone300_recipe(),
-            "each brings an NPU of its own, imxrt700-neutron and corstone300-ethosu-cortexm",
+            "they set an NPU to imxrt700-neutron and corstone300-ethosu-cortexm",
         ),
         (
             lambda: get(CortexMRecipeType.INT8),
             lambda: get(CortexMRecipeType.INT8, silicon="cortex-m55"),
-            "each brings a core of its own, cortex-m33 and cortex-m55",
+            "they set a core to cortex-m33 and cortex-m55",
         ),
         (
             lambda: micronpu.get_imxrt700_recipe(),
             lambda: get(CortexMRecipeType.INT8, silicon="cortex-m55"),
-            "each brings a core of its own, cortex-m33 and cortex-m55",
+            "they set a core to cortex-m33 and cortex-m55",
         ),
         (
             lambda: get(NeutronRecipeType.INT8),

@@ -291,7 +291,7 @@ def test_nothing_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in ((price, "quantize"), (search, "price"), (judge, "results"), (search, "pruned")):
         counted(module, name)
     few = micronpu.sparsify(network(), inputs(), target=U85, sparsity=SparsityOptions(steps=0, points=1, max_cycles=10))
-    assert few.report.chosen == 1 and few.report.notes[0].startswith("Points were judged with only 8 inputs")
+    assert few.report.chosen == 1 and few.report.notes[0].startswith("Points were judged with only 8 held-out inputs")
     assert f"at most 10 cycles; the nearest takes {few.report.point.cycles:,}" in few.report.notes[-1]
     # Each point without corrections and with them, and what all layers gain.
     assert calls["quantize"] == 2 * 2 + 1 and calls["price"] == 2 + 1
