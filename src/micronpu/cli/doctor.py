@@ -107,9 +107,9 @@ def doctor(
 def tested_here() -> str:
     """Return what was tested on this system, processor and Python, as a clause; "" if the whole test suite ran."""
     system, processor = platform.system(), platform.machine()
-    for (name, own), data in _ELSEWHERE.items():
+    for (name, own), clause in _ELSEWHERE.items():
         if system == name and own in ("", processor):
-            return data
+            return clause
     if (system, processor) != ("Linux", "x86_64"):
         return "nothing was run on such a system"
     version = ".".join(platform.python_version_tuple()[:2])
@@ -227,10 +227,10 @@ def _examine_boards() -> Iterator[Dependency]:
     except BoardError as error:
         remedy = error.hint or how_to_install()
         yield Dependency(QEMU, "", False, f"{remedy}, {for_boards}", needed=False)
-    data = package()
-    there = all(runner.installed() for runner in data.runners)
+    runners = package()
+    there = all(runner.installed() for runner in runners.runners)
     remedy = f"{INSTALL}, {for_boards}"
-    yield Dependency(data.name, data.version if there else "", there, remedy, needed=False)
+    yield Dependency(runners.name, runners.version if there else "", there, remedy, needed=False)
 
 
 def examine_build() -> Iterator[Dependency]:

@@ -362,10 +362,10 @@ class Search:
         lost = 0.0
         if metric is not None:
             lost = (metric.float_model - metric.quantized) * (1 if metric.larger_is_better else -1)
-        alike = between and accuracy is not None and accuracy.agreement in (None, 1.0)
-        changes = accuracy is not None and accuracy.agreement not in (None, 1.0)
-        differs = accuracy is not None and (accuracy.decides_otherwise or (self.allowed.is_accurate and changes))
-        return Tried(activations, module, settings, fidelity, names, more, None, None, lost, alike, differs)
+        agrees = accuracy is not None and accuracy.agreement in (None, 1.0)
+        differs = accuracy is not None and (accuracy.decides_otherwise or (self.allowed.is_accurate and not agrees))
+        made = Tried(activations, module, settings, fidelity, names, more, lost=lost)
+        return replace(made, decides_alike=between and agrees, decides_otherwise=differs)
 
     @staticmethod
     def fidelity_of(trial: Trial, results: Sequence[Sequence[Row]]) -> Fidelity:

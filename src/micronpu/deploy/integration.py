@@ -6,6 +6,8 @@ PyTorch::ExecuTorch, the options of `backends/arm/scripts` and of `examples/arm/
 
 from __future__ import annotations
 
+import functools
+
 from micronpu.board import zephyr as zephyr_boards
 from micronpu.board.boards import boards
 from micronpu.board.platforms import emulated_board
@@ -29,6 +31,7 @@ def libraries(kernels: tuple[Kernel, ...]) -> list[str]:
     return [*(library.target for library in _used(kernels)), *_RUNTIME]
 
 
+@functools.cache
 def component_of(library: str) -> str:
     """Return what a library of a build is, with its name."""
     kinds = dict.fromkeys((*_RUNTIME, _FILES), "runtime")

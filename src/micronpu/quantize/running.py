@@ -37,6 +37,6 @@ def _rows_with_states(module: GraphModule, states: States, rows: Sequence[Row]) 
 
 
 def seen_calls(module: GraphModule, states: States, sequences: Sequence[Sequence[Row]]) -> list[Row]:
-    """Return all calls of sequences, each with the values of the states at that point."""
+    """Return all calls of sequences, each with the values of the states before it."""
     with torch.no_grad():
         return [row for sequence in sequences for row in _rows_with_states(module, states, sequence)]

@@ -222,21 +222,21 @@ class Sensitivity:
         Args:
             exact: results of the float model for the samples.
         """
-        rounded = list(self._run(self._own))
-        return Fidelity.of(exact, self._exact).worst, Fidelity.of(self._exact, rounded).worst
+        found = list(self._run(self._own))
+        return Fidelity.of(exact, self._exact).worst, Fidelity.of(self._exact, found).worst
 
-    def _noise(self, rounded: Mapping[Node, float]) -> float:
-        return sum(Fidelity.of(self._exact, list(self._run(rounded))).shares)
+    def _noise(self, rounding: Mapping[Node, float]) -> float:
+        return sum(Fidelity.of(self._exact, list(self._run(rounding))).shares)
 
     def _run(
-        self, rounded: Mapping[Node, float], peaks: dict[Node, float] | None = None
+        self, rounding: Mapping[Node, float], peaks: dict[Node, float] | None = None
     ) -> Iterator[list[torch.Tensor]]:
         count = len(self._states.values)
         output = self._dequantized.module.graph.output_node()
         for sequence in self._sequences:
             states = self._states.initial
             for row in sequence:
-                found = self._dequantized.exact((*row, *states), rounded)
+                found = self._dequantized.exact((*row, *states), rounding)
                 if peaks is not None:
                     for node in self._own:
                         peaks[node] = max(peaks.get(node, 0.0), _peak(found[node]))
