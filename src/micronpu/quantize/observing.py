@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -320,17 +321,18 @@ def _between_steps(scale: float, thresholds: list[float]) -> float:
     Of equal ones the smallest; the given one if no other is nearer.
     """
 
-    def missed(tried: float) -> float:
-        # Fraction of an LSB by which thresholds miss the middle, plus a penalty for larger scales.
-        return sum(abs(abs(b) / tried % 1.0 - 0.5) for b in thresholds) + 0.1 * (tried / scale - 1.0)
-
+    sizes = [abs(threshold) for threshold in thresholds]
     tried = [scale * (1.0 + (_WIDER - 1.0) * n / _PLACES) for n in range(_PLACES + 1)]
-    for threshold in map(abs, thresholds):
-        last = math.floor(threshold / scale - 0.5)
-        tried += [
-            threshold / (n + 0.5) for n in range(max(0, last - _PLACES), last + 1) if threshold / (n + 0.5) >= scale
-        ]
-    return min((s for s in tried if s <= _WIDER * scale), key=lambda s: (round(missed(s), 9), s))
+    for size in sizes:
+        last = math.floor(size / scale - 0.5)
+        tried += [size / (n + 0.5) for n in range(max(0, last - _PLACES), last + 1) if size / (n + 0.5) >= scale]
+    scales = np.array([s for s in tried if s <= _WIDER * scale])
+    # Fraction of an LSB by which thresholds miss the middle, plus a penalty for larger scales.
+    missed = sum((abs(size / scales % 1.0 - 0.5) for size in sizes), np.zeros_like(scales))
+    missed += 0.1 * (scales / scale - 1.0)
+    nearest = missed <= missed.min() + 2e-9
+    best = min(zip(missed[nearest], scales[nearest], strict=True), key=lambda at: (round(float(at[0]), 9), at[1]))
+    return float(best[1])
 
 
 class FixedObserver(nn.Module):
