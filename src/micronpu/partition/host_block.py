@@ -249,7 +249,10 @@ class _Builder:
         self._node, self._handles = node, tuple(HANDLES.of(node))
         if isinstance(target, CoreKernel):
             signature = [(value, None) for value in args]
-            result = Tensor(self._shapes.like(node.meta["val"]))
+            meta = self._shapes.like(node.meta["val"])
+            if target.keeps_order:  # the operand may be a copy, which is contiguous where the view was not
+                meta = self._shapes.computed(node, torch.empty_like, args[0], dtype=meta.dtype)
+            result = Tensor(meta)
             self._add(KernelCall(target.qualified, "out", signature, [result], node))
             return result
         if is_write(node):

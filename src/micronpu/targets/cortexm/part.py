@@ -24,7 +24,10 @@ from micronpu.targets.cortexm.legalize import legalize
 from micronpu.targets.cortexm.rewrites import REWRITES
 from micronpu.targets.cortexm.rules import check_node
 
-_KERNELS = {f"quantized_decomposed::{n}": CoreKernel(n) for n in ("quantize_per_tensor", "dequantize_per_tensor")}
+_KERNELS = {
+    f"quantized_decomposed::{name}": CoreKernel(name, keeps_order=True)
+    for name in ("quantize_per_tensor", "dequantize_per_tensor")
+}
 _TYPES = (torch.int8, torch.int16)
 
 
