@@ -27,7 +27,7 @@ from benchmarks import results
 from benchmarks.anchors import Anchor, anchors, npu_anchors
 
 import micronpu
-from micronpu.report.traffic import together
+from micronpu.report.operations import together
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.costs import npu_latency
 from micronpu.targets.ethosu.estimated import Estimated, estimated

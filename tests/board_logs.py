@@ -6,9 +6,7 @@ import flatbuffers
 
 from micronpu.ir.graph import Origin
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.estimate import Latency
-from micronpu.report.operations import Cost, Operation
-from micronpu.report.traffic import BusTraffic
+from micronpu.report.operations import BusTraffic, Cost, Latency, Operation
 
 OWN = """\
 boot

@@ -38,11 +38,11 @@ from micronpu.recipes import get_corstone300_recipe as get_corstone300_recipe
 from micronpu.recipes import get_corstone320_recipe as get_corstone320_recipe
 from micronpu.recipes import get_imx93_recipe as get_imx93_recipe
 from micronpu.recipes import get_imxrt700_recipe as get_imxrt700_recipe
-from micronpu.report.blame import Blame as Blame
+from micronpu.report.accuracy import Evaluation as Evaluation
 from micronpu.report.budgets import Budgets as Budgets
 from micronpu.report.delegation import DelegationReport as DelegationReport
-from micronpu.report.evaluation import Evaluation as Evaluation
-from micronpu.report.fixes import Fixes as Fixes
+from micronpu.report.diagnosis import Blame as Blame
+from micronpu.report.diagnosis import Fixes as Fixes
 from micronpu.report.verdict import Reason as Reason
 from micronpu.report.verdict import Verdict as Verdict
 from micronpu.report.warnings import AccuracyWarning as AccuracyWarning

@@ -19,7 +19,7 @@ from micronpu.frontend.program import arguments, origin_of, overload_name
 from micronpu.quantize.data import in_turn
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.report.accuracy import decibels
-from micronpu.report.blame import Blame, LayerError, Sort
+from micronpu.report.diagnosis import Blame, LayerError, Sort
 from micronpu.targets.options import Options
 from micronpu.targets.registry import target_required
 from micronpu.upstream.session import exclusive

@@ -24,9 +24,7 @@ from micronpu.frontend.taken import without_taken_names
 from micronpu.program.io import ProgramIO, io_of
 from micronpu.program.plan import read_plan
 from micronpu.quantize.data import calibration_batches
-from micronpu.report.accuracy import Comparison
-from micronpu.report.evaluation import Evaluation, Judged, MetricDifference, Score
-from micronpu.report.intervals import wilson
+from micronpu.report.accuracy import Comparison, Evaluation, Judged, MetricDifference, Score, wilson
 from micronpu.report.metrics import Array, Function, Metric, check_finite, metric_of
 from micronpu.runtime import ArrayProgram, RunOptions
 from micronpu.upstream.session import exclusive, one_thread

@@ -32,8 +32,8 @@ from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.settings_file import merged, read_quantization
 from micronpu.quantize.trial import Trial
-from micronpu.report.fixes import Attempt, FixChoice, Fixes, Gain
-from micronpu.report.intervals import Z
+from micronpu.report.accuracy import Z
+from micronpu.report.diagnosis import Attempt, FixChoice, Fixes, Gain
 from micronpu.targets.options import Options
 from micronpu.targets.registry import target_required
 from micronpu.upstream.session import exclusive

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.report.intervals import Z
+from micronpu.report.accuracy import Z
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -27,9 +27,9 @@ from micronpu.frontend.program import origin_of
 from micronpu.quantize.config import Activations
 from micronpu.quantize.data import calibration_batches
 from micronpu.quantize.quantization import HowToQuantize, Quantization
-from micronpu.report.advice import NEAR, SAME, TRAIN, Advice, Idea, Price
+from micronpu.report.alternatives import NEAR, SAME, TRAIN, Advice, Idea, Price
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.hotspots import hotspots
+from micronpu.report.operations import hotspots
 from micronpu.targets.options import Options
 from micronpu.targets.registry import target_required
 from micronpu.upstream.session import exclusive

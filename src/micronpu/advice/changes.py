@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from micronpu.advice.widths import narrowed, widened
 from micronpu.frontend.constants import add_constant, attribute
 from micronpu.frontend.program import overload_name, value_of
-from micronpu.report.advice import NEAR, SAME, TRAIN
+from micronpu.report.alternatives import NEAR, SAME, TRAIN
 
 aten = torch.ops.aten
 

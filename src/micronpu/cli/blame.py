@@ -54,7 +54,7 @@ def blame(
         rows = list(load_calibration(data, loaded))
         ranges = None if calibration is None else list(load_calibration(calibration, loaded))
         import micronpu
-        from micronpu.report.blame import check_sort
+        from micronpu.report.diagnosis import check_sort
 
         callback("load", 1.0)
         found = micronpu.blame(

@@ -13,8 +13,8 @@ from micronpu.cli.lists import entries, value_of
 if TYPE_CHECKING:
     from micronpu import CompiledProgram, Verification
     from micronpu.cli.files import Model
-    from micronpu.report.budget_result import BudgetResult
     from micronpu.report.budgets import Budgets
+    from micronpu.report.warnings import BudgetResult
 
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)

@@ -21,7 +21,7 @@ from micronpu.cli.completion import complete_target
 
 if TYPE_CHECKING:
     from micronpu.cli.workers import Job, Task
-    from micronpu.report.candidates import Candidate
+    from micronpu.report.alternatives import Candidate
 
 _NAME = "comparison.json"
 FAILED = 1
@@ -84,7 +84,7 @@ def compare(
     from micronpu.cli.evaluate import write_json
     from micronpu.cli.files import check_libraries
     from micronpu.cli.workers import Task, in_processes, on_ray
-    from micronpu.report.candidates import Candidates
+    from micronpu.report.alternatives import Candidates
     from micronpu.targets.registry import find_target
 
     if (data is None) != (labels is None):
@@ -124,7 +124,7 @@ def compare(
         out.print(found)
     write_json(report_json, found.to_json())
     if report_html is not None:
-        from micronpu.report.views.pages import write_candidates
+        from micronpu.report.views.html import write_candidates
 
         write_candidates(found, report_html)
         out.print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
@@ -178,7 +178,7 @@ def _read(folder: Path, key: str) -> dict[Job, Candidate]:
     Raises:
         FileError: the folder or its file belongs to something else.
     """
-    from micronpu.report.candidates import Candidate
+    from micronpu.report.alternatives import Candidate
     from micronpu.report.codec import DecodeError, decode
 
     check_folder(folder)

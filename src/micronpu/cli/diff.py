@@ -13,8 +13,8 @@ from micronpu.base.files import check_writable, read_file
 from micronpu.cli import console
 
 if TYPE_CHECKING:
-    from micronpu.report.basis import Basis, Cause
     from micronpu.report.difference import Difference, Figure
+    from micronpu.report.manifest import Basis, Cause
 
 
 @console.guarded
@@ -65,7 +65,7 @@ def diff(
     else:
         out.print(found)
     if report_html is not None:
-        from micronpu.report.views.pages import write_difference
+        from micronpu.report.views.html import write_difference
 
         write_difference(found, report_html)
         console.words(console.STANDARD_OUTPUT).print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
@@ -74,7 +74,7 @@ def diff(
 
 
 def _causes(before: Path, after: Path) -> tuple[Cause, ...]:
-    from micronpu.report.basis import causes
+    from micronpu.report.manifest import causes
 
     return causes(_basis(before), _basis(after))
 
@@ -86,9 +86,8 @@ def _basis(path: Path) -> Basis:
         FileError: there is none, or it is that of another program.
         ModelError: the report has none, because an earlier version wrote it.
     """
-    from micronpu.report.basis import Basis
     from micronpu.report.delegation import DelegationReport
-    from micronpu.report.manifest import SUFFIX, Manifest
+    from micronpu.report.manifest import SUFFIX, Basis, Manifest
 
     if path.suffix == ".pte":
         place = Manifest.beside(path)

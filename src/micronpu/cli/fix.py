@@ -19,7 +19,7 @@ from micronpu.cli.quantization import How, quantization_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from micronpu.report.fixes import Fixes
+    from micronpu.report.diagnosis import Fixes
 
 
 @console.guarded

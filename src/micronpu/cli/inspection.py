@@ -13,7 +13,7 @@ from micronpu.container.payload import content_of
 from micronpu.program.plan import read_plan
 from micronpu.program.pte import MethodSummary, TensorValue, read_pte
 from micronpu.program.states import states_of
-from micronpu.report.inspection import InspectedDelegate, Section, Tensor
+from micronpu.report.inside import InspectedDelegate, Section, Tensor
 from micronpu.targets.pools import Pools, pools_of
 from micronpu.targets.registry import BACKENDS
 

@@ -16,8 +16,7 @@ from micronpu.cli.completion import complete_target
 
 if TYPE_CHECKING:
     from micronpu.compiler.program import CompiledProgram
-    from micronpu.report.basis import Cause
-    from micronpu.report.manifest import Manifest, Sources
+    from micronpu.report.manifest import Cause, Manifest, Sources
 
 
 @console.guarded
@@ -52,8 +51,7 @@ def reproduce(
     Exit code 0 if identical, else 1 and the cause: model, data, options, tools or machine.
     """
     from micronpu.cli.sources import found_sources
-    from micronpu.report.basis import causes
-    from micronpu.report.manifest import Manifest
+    from micronpu.report.manifest import Manifest, causes
 
     if output is not None:
         check_writable(output)

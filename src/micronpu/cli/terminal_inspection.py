@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from micronpu.cli.inspection import Inspection
-from micronpu.report.inspection import InspectedDelegate, Section, Tensor
+from micronpu.report.inside import InspectedDelegate, Section, Tensor
 
 
 def inspection_view(inspection: Inspection) -> RenderableType:

@@ -16,7 +16,7 @@ from typing import Any
 
 from micronpu.base.cluster import cluster
 from micronpu.base.errors import MicroNpuError
-from micronpu.report.candidates import Candidate
+from micronpu.report.alternatives import Candidate
 from micronpu.report.texts import plural
 
 

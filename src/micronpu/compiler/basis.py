@@ -24,7 +24,7 @@ from micronpu.quantize.digests import Digests
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import read_quantization
-from micronpu.report.basis import Basis
+from micronpu.report.manifest import Basis
 from micronpu.targets.options import Options
 from micronpu.targets.registry import BACKENDS, find_target, options_for
 from micronpu.transforms.request import Transforms

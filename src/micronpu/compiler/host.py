@@ -27,9 +27,8 @@ from micronpu.program.io import IO_KEY, pack_io
 from micronpu.program.states import key_of
 from micronpu.quantize.loops import loops_of
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.operations import Operation
+from micronpu.report.operations import Operation, together
 from micronpu.report.texts import plural
-from micronpu.report.traffic import together
 
 
 @dataclass(frozen=True)

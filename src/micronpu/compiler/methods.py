@@ -11,7 +11,7 @@ from micronpu.base.arguments import check_text, check_type
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.program import ONLY, CompiledProgram
 from micronpu.frontend.states import State
-from micronpu.report.methods import MethodsReport
+from micronpu.report.delegation import MethodsReport
 from micronpu.report.shown import Shown
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from micronpu.quantize.settings_file import merged, read_quantization
 from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.precision import Frontier, Point
+from micronpu.report.diagnosis import Frontier, Point
 from micronpu.report.texts import plural
 from micronpu.upstream.session import one_thread
 from micronpu.verify.judge import compared

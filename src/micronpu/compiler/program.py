@@ -20,9 +20,8 @@ from micronpu.frontend.states import State, reset
 from micronpu.partition.device import CompiledPartition
 from micronpu.program.containers import Names
 from micronpu.program.pte import read_pte
-from micronpu.report.basis import Basis
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.manifest import Manifest, Sources
+from micronpu.report.manifest import Basis, Manifest, Sources
 from micronpu.report.shown import Shown
 
 if TYPE_CHECKING:

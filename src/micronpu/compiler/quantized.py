@@ -29,7 +29,7 @@ from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import Row
 from micronpu.quantize.states import check_stateless
 from micronpu.quantize.trial import CalibrationData, HeldOut, Trial
-from micronpu.report.precision import Frontier
+from micronpu.report.diagnosis import Frontier
 from micronpu.report.sparsity import SparsityReport
 from micronpu.report.warnings import ReportWarning
 from micronpu.transforms.sparsity.entry import Sparsity

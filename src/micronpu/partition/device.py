@@ -18,11 +18,8 @@ from micronpu.partition.partition import Partition, Partitioning
 from micronpu.partition.policy import Policy
 from micronpu.passes.choose import Choice, rewritten
 from micronpu.passes.pipeline import DEFAULT, Pipeline
-from micronpu.report.estimate import Latency
 from micronpu.report.memory import CODE, TABLES, WEIGHTS
-from micronpu.report.operations import Cost
-from micronpu.report.placement import ResidentPrice
-from micronpu.report.traffic import BusTraffic
+from micronpu.report.operations import BusTraffic, Cost, Latency, ResidentPrice
 from micronpu.report.verdict import Reason
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ _MOST_ROWS = 1024
 
 @dataclass(frozen=True)
 class Digests:
-    """Digests of the parts of the model and of the data, by name; see `micronpu.report.basis.Basis`."""
+    """Digests of the parts of the model and of the data, by name; see `micronpu.report.manifest.Basis`."""
 
     model: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)

@@ -1,9 +1,9 @@
-"""Accuracy of a program: on a few samples at every compilation, and on a user's data."""
+"""Accuracy of a program, with confidence intervals: at every compilation, and on a user's data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.report.codec import named
-from micronpu.report.intervals import jackknife, wilson
+from micronpu.report.shown import JsonReport
 
 Array = npt.NDArray[Any]
 
@@ -286,3 +286,230 @@ class ProgramAccuracy:
             parts.insert(0, str(self.metric))
         single = ", which is no verdict" if self.is_single and self.rows else ""
         return f"Accuracy {self.measured_on}{single}: {'. '.join(parts)}."
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of a program with the quantized model that it was compiled from.
+
+    Attributes:
+        inputs: number of inputs that both ran on.
+        elements: number of elements of all results.
+        equal: share of the elements that are the same, 0 to 1.
+        largest: largest difference, in LSB of the result, or in 1/127 of the largest value of a float result.
+        bound: largest expected difference: twice the quantization error on these inputs, plus four LSB.
+        hanging: results that differ by more because of rounding, such as the position of the largest of nearly equal
+            values.  The quantized model itself returns these values with other rounding.
+        reason: reason why nothing was compared, or "".
+    """
+
+    inputs: int = 0
+    elements: int = 0
+    equal: float = 1.0
+    largest: float = 0.0
+    bound: float = 0.0
+    hanging: tuple[int, ...] = ()
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"The program was not compared with the quantized model: {self.reason}."
+        inputs = f"{self.inputs} input{'' if self.inputs == 1 else 's'}"
+        if self.equal == 1.0:
+            return f"Against the quantized model, on {inputs}: all of {self.elements:,} outputs equal."
+        text = (
+            f"Against the quantized model, on {inputs}: {self.equal:.1%} of {self.elements:,} outputs equal, at most "
+            f"{self.largest:.3g} LSB off ({self.bound:.3g} expected)."
+        )
+        if self.hanging:
+            results = f"result{'' if len(self.hanging) == 1 else 's'} {', '.join(map(str, self.hanging))}"
+            text += (
+                f" Not counted: values of {results} that depend on rounding, such as positions or comparisons of "
+                "almost equal values."
+            )
+        return text
+
+
+CHANCE = 0.05
+"""A difference with a p-value above this is reported as noise."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric of one program.
+
+    Attributes:
+        value: on all samples.
+        low, high: 95 % interval for samples of the same kind.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class MetricDifference:
+    """Difference of a program's metric from the float model's, on the same samples.
+
+    Attributes:
+        value: program minus float.
+        low, high: 95 % interval.
+        p: p-value: probability of a difference as large by chance.
+        test: statistical test of ``p``.
+        worse, better: samples that only the float model, or only the program gets right; None if the metric has no such
+            count.
+    """
+
+    ALSO: ClassVar[tuple[str, ...]] = ("is_noise",)
+
+    value: float
+    low: float
+    high: float
+    p: float
+    test: str
+    worse: int | None = None
+    better: int | None = None
+
+    @property
+    def is_noise(self) -> bool:
+        """True if chance explains it."""
+        return self.p >= CHANCE
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One of the programs that were compared.
+
+    Attributes:
+        name: "float", "quantized" or "program".
+        rows_per_second: samples per second on this machine.
+        against_float: its first output compared with the float model's; None for the float model.
+        score: its metric; None without labels.
+        difference: from the float model's score.
+    """
+
+    name: str
+    rows_per_second: float
+    against_float: Comparison | None = None
+    score: Score | None = None
+    difference: MetricDifference | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation(JsonReport):
+    """Result of `micronpu.evaluate`.
+
+    Attributes:
+        rows: number of samples.
+        metric: name, or "" without labels.
+        labels: number of labels; fewer than samples if one label is for several samples.
+        larger_is_better: False for errors.
+        judged: the float model, the quantized module if it was given, the program.
+        against_quantized: the program compared with the quantized module.
+        notes: other notes.
+    """
+
+    FORMAT = "micronpu evaluation"
+    ALSO: ClassVar[tuple[str, ...]] = ("verdict",)
+
+    rows: int
+    metric: str
+    labels: int
+    larger_is_better: bool
+    judged: tuple[Judged, ...]
+    against_quantized: Comparison | None = None
+    notes: tuple[str, ...] = ()
+
+    def of(self, name: str) -> Judged:
+        """Return the entry of "float", "quantized" or "program"."""
+        return next(j for j in self.judged if j.name == name)
+
+    @property
+    def program(self) -> Judged:
+        """Return the entry of the program."""
+        return self.of("program")
+
+    @property
+    def verdict(self) -> str:
+        """Return one sentence: the loss of accuracy, and whether it is noise."""
+        program = self.program
+        assert program.against_float is not None
+        comparison = program.against_float
+        if program.difference is None or program.score is None:
+            return f"On {self.rows:,} rows: {comparison.against('float')}."
+        difference, float_score = program.difference, self.of("float").score
+        assert float_score is not None
+        gained = difference.value if self.larger_is_better else -difference.value
+        if difference.worse is not None and difference.better is not None:
+            counts = (
+                f"{difference.worse} of {self.labels:,} rows are right in float only and {difference.better} in the "
+                f"program only"
+            )
+            size = f"{100 * difference.value:+.2f} points"
+        else:
+            counts = f"float {float_score.value:.4f}, program {program.score.value:.4f}"
+            size = f"{difference.value:+.4f}"
+        chance = f"p = {difference.p:.2g}, {difference.test}"
+        if difference.value == 0:
+            return f"No difference in {self.metric}: {counts}."
+        if difference.is_noise:
+            return f"The difference of {size} in {self.metric} is noise ({chance}): {counts}."
+        kind = "gain" if gained > 0 else "loss"
+        return f"The {kind} of {size} in {self.metric} is more than chance ({chance}): {counts}."
+
+    def __str__(self) -> str:
+        return "\n".join([self.verdict, *self.notes])
+
+
+Z = 1.959963984540054
+"""The normal distribution's 97.5 % point: intervals hold the true value in 95 of 100 cases."""
+_STUDENT = (12.706, 4.303, 3.182, 2.776)
+"""The 97.5 % points of Student's t with 1 to 4 degrees of freedom; more are computed by an expansion."""
+
+
+def wilson(right: int, rows: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (E. B. Wilson, 1927): ``right`` of ``rows`` samples."""
+    share = right / rows
+    middle = (share + Z * Z / (2 * rows)) / (1 + Z * Z / rows)
+    half = Z / (1 + Z * Z / rows) * math.sqrt(share * (1 - share) / rows + Z * Z / (4 * rows * rows))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def student(freedom: int) -> float:
+    """Return the 97.5 % point of Student's t (Cornish-Fisher expansion from 5 degrees of freedom on; error at most 0.5
+    %)."""
+    if freedom <= len(_STUDENT):
+        return _STUDENT[freedom - 1]
+    first, second = (Z**3 + Z) / 4, (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96
+    third = (3 * Z**7 + 19 * Z**5 + 17 * Z**3 - 15 * Z) / 384
+    return Z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+def jackknife(figure: Callable[[float, float], float], *columns: Sequence[Any]) -> tuple[float, float] | None:
+    """Return the 95 % interval of a figure of two sums over samples (Tukey, 1958); None for fewer than two samples.
+
+    Args:
+        figure: such as the ratio of the sums in dB.
+        columns: the terms of each sum, a number per sample.
+
+    Returns:
+        None also if the figure of all samples but one is not finite.
+    """
+    first, second = (np.asarray(column, np.float64) for column in columns)
+    count = len(first)
+    if count < 2 or not np.isfinite(first.sum()) or not np.isfinite(second.sum()):
+        return None
+    values = np.asarray([figure(float(a), float(b)) for a, b in zip(_others(first), _others(second), strict=True)])
+    if not np.isfinite(values).all():
+        return None
+    half = student(count - 1) * math.sqrt((count - 1) / count * float(np.square(values - values.mean()).sum()))
+    middle = figure(float(first.sum()), float(second.sum()))
+    return middle - half, middle + half
+
+
+def _others(terms: Any) -> Any:
+    """Return sums of all terms but one.  Subtracting from the total would lose all digits of a nearly dominant term."""
+    before = np.concatenate([[0.0], np.cumsum(terms)[:-1]])
+    after = np.concatenate([np.cumsum(terms[::-1])[::-1][1:], [0.0]])
+    return before + after

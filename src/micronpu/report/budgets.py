@@ -9,9 +9,8 @@ from typing import Any
 
 from micronpu.base.errors import BudgetError, OptionError
 from micronpu.report.accuracy import ProgramAccuracy
-from micronpu.report.budget_result import BudgetResult
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.warnings import NOTE, ReportWarning
+from micronpu.report.warnings import NOTE, BudgetResult, ReportWarning
 
 Named = Callable[[str], str]
 

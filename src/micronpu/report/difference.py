@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from micronpu.base.errors import ModelError
-from micronpu.report.basis import Cause
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.manifest import Cause
 from micronpu.report.operations import Operation
-from micronpu.report.saved import JsonReport
+from micronpu.report.shown import JsonReport
 from micronpu.report.verdict import Verdict
 
 HOST = "host, float"

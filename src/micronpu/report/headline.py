@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from micronpu.report.accuracy import ProgramAccuracy, decibel_text
-from micronpu.report.hotspots import idle_hotspot
 from micronpu.report.memory import PROGRAM, Region
+from micronpu.report.operations import idle_hotspot
 from micronpu.report.texts import sentence
 from micronpu.report.verdict import host_groups
 

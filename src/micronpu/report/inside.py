@@ -1,4 +1,4 @@
-"""The inside of a payload as values: its operations and their order, or its commands."""
+"""The inside of a payload as values: what `micronpu inspect` prints, and its operations or commands in order."""
 
 from __future__ import annotations
 
@@ -78,3 +78,43 @@ def difference(a: Disassembly, b: Disassembly, registers: bool = False) -> list[
     """Return a unified diff of two payloads' lines; empty if they are equal."""
     first, second = (list(d.lines(registers)) for d in (a, b))
     return list(difflib.unified_diff(first, second, "a", "b", lineterm="", n=1))
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a payload: its name, size in bytes, and details."""
+
+    name: str
+    bytes: int
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output: "input" or "output" with its number, shape, element type or size, and its place in memory."""
+
+    name: str
+    shape: tuple[int, ...]
+    element: str
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class InspectedDelegate:
+    """A delegate call.
+
+    Attributes:
+        backend: name by which the runtime looks it up.
+        bytes: size of the payload.
+        kind: target of the payload, one clause.
+        sections: its parts in order.
+        tensors: inputs and outputs as the payload describes them.
+        objection: reason why the payload cannot be read, or "".
+    """
+
+    backend: str
+    bytes: int
+    kind: str = ""
+    sections: tuple[Section, ...] = ()
+    tensors: tuple[Tensor, ...] = ()
+    objection: str = ""

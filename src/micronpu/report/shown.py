@@ -1,4 +1,4 @@
-"""Registry of views, so that values do not import the modules that draw them.
+"""Base classes of reports, which are printed and written as JSON, and the registry of their views.
 
 A view registers with `shows` for a class and a form.  All views are in `micronpu.report.views`, which is imported when
 the first value is shown: values themselves need neither rich nor a page.
@@ -6,12 +6,17 @@ the first value is shown: values themselves need neither rich nor a page.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+
+from micronpu.base.arguments import check_type
+from micronpu.report.codec import encode
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
 
 Form = Literal["terminal", "page", "notebook", "plot"]
 """Output for rich; a file with a page; the page embedded in a notebook; a separate drawing (SVG)."""
@@ -76,3 +81,24 @@ def _printed(value: Any) -> tuple[str, str]:
     console.print(value)
     form = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;line-height:1.3\">{code}</pre>"
     return console.export_text(clear=False), console.export_html(inline_styles=True, code_format=form)
+
+
+class JsonReport(Shown):
+    """A dataclass, made with ``repr=False``, that is printed and written as JSON.
+
+    Attributes:
+        FORMAT: name of the kind of report in the JSON.
+        VERSION: version of the JSON.  Keys may be added within a version; none is removed or changes its meaning.
+    """
+
+    FORMAT: ClassVar[str]
+    VERSION: ClassVar[int] = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `to_json`."""
+        return {"format": self.FORMAT, "version": self.VERSION, **encode(self)}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Return the report as JSON; docs/report.md and docs/accuracy.md describe it."""
+        check_type("indent", indent, int, type(None))
+        return json.dumps(self.to_dict(), indent=indent)

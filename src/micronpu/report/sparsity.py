@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from micronpu.report.codec import encode
-from micronpu.report.saved import JsonReport
-from micronpu.report.shown import shown
+from micronpu.report.shown import JsonReport, shown
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from micronpu.host.litert_executor import Mode
     from micronpu.host.proof import Executor, Proof, Reference
     from micronpu.partition.device import Device
-    from micronpu.report.inside import Disassembly, Inside
-    from micronpu.report.inspection import InspectedDelegate
+    from micronpu.report.inside import Disassembly, Inside, InspectedDelegate
     from micronpu.targets.options import Options
 
 

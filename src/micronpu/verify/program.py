@@ -30,8 +30,7 @@ from micronpu.quantize.loops import Loop
 from micronpu.quantize.recordings import tensors_of
 from micronpu.quantize.running import Row
 from micronpu.quantize.trial import Trial
-from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
-from micronpu.report.agreement import Agreement
+from micronpu.report.accuracy import Agreement, Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 from micronpu.verify.guard import GuardInput, warnings_of

@@ -14,9 +14,8 @@ import pytest
 
 from micronpu.ir.graph import Origin
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.estimate import Latency
 from micronpu.report.memory import Arena, Item, Life, MemoryReport, PartitionMemory, Region
-from micronpu.report.operations import Cost, Operation
+from micronpu.report.operations import Cost, Latency, Operation
 from micronpu.report.verdict import Reason, Verdict
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

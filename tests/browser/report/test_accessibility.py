@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from micronpu.report.candidates import Candidate, Candidates
-from micronpu.report.views.pages import write_candidates
+from micronpu.report.alternatives import Candidate, Candidates
+from micronpu.report.views.html import write_candidates
 
 axe = pytest.importorskip("axe_core_python")
 Browser = Any

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from micronpu.ir.graph import Origin
-from micronpu.report.candidates import Candidate, Candidates
+from micronpu.report.alternatives import Candidate, Candidates
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.operations import Cost, Operation
 from micronpu.report.verdict import Verdict
-from micronpu.report.views.pages import write_candidates
+from micronpu.report.views.html import write_candidates
 
 ODD = "</script><b>odd</b>"
 Browser = Any

@@ -14,7 +14,7 @@ from micronpu.accuracy.fix import perturbed
 from micronpu.base.errors import MicroNpuError
 from micronpu.cli.main import app
 from micronpu.quantize.settings_file import merged, read_quantization, to_toml
-from micronpu.report.fixes import Gain
+from micronpu.report.diagnosis import Gain
 
 TARGET = "ethos-u55-128"
 

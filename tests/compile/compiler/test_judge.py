@@ -14,8 +14,7 @@ import micronpu
 from micronpu.frontend.exported import exported
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.trial import Trial
-from micronpu.report.accuracy import decibels
-from micronpu.report.intervals import jackknife, student
+from micronpu.report.accuracy import decibels, jackknife, student
 from micronpu.verify.judge import judge
 from micronpu.verify.parts import ElementSources, unequal_parts
 from micronpu.verify.static_accuracy import of_data

@@ -17,8 +17,7 @@ import micronpu
 from micronpu.base.errors import FileError, OptionError
 from micronpu.cli.main import app
 from micronpu.compiler.basis import CompileRequest
-from micronpu.report.basis import Basis, causes
-from micronpu.report.manifest import Manifest
+from micronpu.report.manifest import Basis, Manifest, causes
 
 MODEL = """
 import torch

@@ -10,7 +10,7 @@ import pytest
 
 from micronpu.accuracy.statistics import bootstrap, mcnemar, p_of, paired_share, percentile_interval
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError
-from micronpu.report.intervals import wilson
+from micronpu.report.accuracy import wilson
 from micronpu.report.metrics import METRICS, auc, f1, metric_of
 
 RANDOM = np.random.default_rng(0)

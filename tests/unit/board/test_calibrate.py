@@ -27,8 +27,7 @@ from micronpu.chips.edit import with_numbers
 from micronpu.cli.main import app
 from micronpu.ir.graph import Origin
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.estimate import Latency
-from micronpu.report.operations import Cost, Operation
+from micronpu.report.operations import Cost, Latency, Operation
 from micronpu.targets.ethosu.estimated import estimated
 from micronpu.targets.ethosu.timing import timing_of
 

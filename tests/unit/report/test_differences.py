@@ -14,13 +14,12 @@ from typer.testing import CliRunner
 from micronpu.base.errors import ModelError
 from micronpu.cli.main import app
 from micronpu.ir.graph import Origin
-from micronpu.report.candidates import Candidate, Candidates
+from micronpu.report.alternatives import Candidate, Candidates
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.difference import HOST, difference
-from micronpu.report.estimate import Latency
-from micronpu.report.operations import Cost, Operation
+from micronpu.report.operations import Cost, Latency, Operation
 from micronpu.report.verdict import Reason, Verdict
-from micronpu.report.views.pages import write_candidates, write_difference
+from micronpu.report.views.html import write_candidates, write_difference
 
 
 def report(cycles: int = 500, refused: bool = False, clock: float = 100.0) -> DelegationReport:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from micronpu.report.estimate import Latency
+from micronpu.report.operations import Latency
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,11 @@ from micronpu.ir.window import Activation
 from micronpu.ops.clamps import Relu
 from micronpu.ops.convolution import Conv2d
 from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
-from micronpu.report.candidates import Candidates
+from micronpu.report.alternatives import Candidates
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.difference import Difference
-from micronpu.report.estimate import Latency
 from micronpu.report.memory import Item, MemoryReport, Region
-from micronpu.report.operations import Cost, Operation
-from micronpu.report.placement import ResidentPrice
+from micronpu.report.operations import Cost, Latency, Operation, ResidentPrice
 from micronpu.report.texts import short_source
 from micronpu.report.verdict import Reason, Verdict
 from micronpu.report.views.html import framed, page

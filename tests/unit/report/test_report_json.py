@@ -12,12 +12,10 @@ from tests.report_schema import PLACE, report_schema, schema_of
 from tests.unit.report.test_report import compiled, report
 
 from micronpu.base.errors import FileError
-from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
-from micronpu.report.agreement import Agreement
+from micronpu.report.accuracy import Agreement, Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.codec import DecodeError, decode, encode
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.estimate import Latency
-from micronpu.report.operations import Cost, IOTensor
+from micronpu.report.operations import Cost, IOTensor, Latency
 
 
 def full() -> DelegationReport:

@@ -18,8 +18,8 @@ from micronpu.base.parsing import parse_json
 from micronpu.cli.explorer.delegates import GraphNode
 from micronpu.cli.explorer.graph import MODEL, ProgramGraph
 from micronpu.container.trace import StreamTrace, traced
-from micronpu.report.blame import Blame
 from micronpu.report.delegation import DelegationReport
+from micronpu.report.diagnosis import Blame
 from micronpu.report.operations import Operation
 
 _COLOURS = {"NPU": "#a7e3b4", "core": "#a9d0f5", "core, float": "#f7c59f"}

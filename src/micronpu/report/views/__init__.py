@@ -1,5 +1,5 @@
 """Views of reports: in the terminal, as a page, in a notebook."""
 
-from micronpu.report.views import advice, candidate_plot, html, sparsity_plot, tables, terminal
+from micronpu.report.views import html, plots, tables, terminal
 
-__all__ = ["advice", "candidate_plot", "html", "sparsity_plot", "tables", "terminal"]
+__all__ = ["html", "plots", "tables", "terminal"]

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.operations import Cost, Operation
+from micronpu.report.operations import Cost, Operation, together
 from micronpu.report.texts import NOTHING, plural
-from micronpu.report.traffic import together
 from micronpu.report.verdict import Verdict
 
 

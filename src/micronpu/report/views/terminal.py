@@ -12,8 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from micronpu.report.delegation import DelegationReport
-from micronpu.report.methods import MethodsReport
+from micronpu.report.delegation import DelegationReport, MethodsReport
 from micronpu.report.shown import shows
 from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
 from micronpu.report.verdict import HostGroup, Reason, host_groups

@@ -10,8 +10,7 @@ from micronpu.ir.graph import Graph, Node
 from micronpu.ops.indices import ArgMax
 from micronpu.ops.movement import Reshape
 from micronpu.ops.softmax import Softmax
-from micronpu.report.estimate import Latency
-from micronpu.report.operations import Cost
+from micronpu.report.operations import Cost, Latency
 
 # Assumptions, not measurements: NXP's published CPU latencies of the MLPerf Tiny networks give a Cortex-M33 0.26 to
 # 0.31 MAC per cycle in int8; portable float kernels are assumed to reach two thirds of that. The cycles of an element

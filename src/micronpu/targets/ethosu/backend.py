@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from micronpu.host.litert_executor import Mode
     from micronpu.host.proof import Executor, Proof, Reference
-    from micronpu.report.inside import Inside
-    from micronpu.report.inspection import InspectedDelegate
+    from micronpu.report.inside import Inside, InspectedDelegate
     from micronpu.targets.ethosu.device import EthosUDevice
     from micronpu.targets.ethosu.firmware import EthosUFirmware
     from micronpu.targets.ethosu.host.disassembly import StreamDisassembly

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from micronpu.report.estimate import Latency
-from micronpu.report.operations import Cost
+from micronpu.report.operations import BusTraffic, Cost, Latency, together
 from micronpu.report.texts import plural
-from micronpu.report.traffic import BusTraffic, together
 from micronpu.targets.ethosu.accelerators import Accelerator
 from micronpu.targets.ethosu.estimated import Estimated
 from micronpu.targets.ethosu.timing import Timing

@@ -14,8 +14,7 @@ from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition, Partitioning
 from micronpu.partition.policy import Policy
-from micronpu.report.estimate import Latency
-from micronpu.report.placement import ResidentPrice
+from micronpu.report.operations import Latency, ResidentPrice
 from micronpu.report.texts import plural
 from micronpu.targets.cortexm.part import CortexMPart
 from micronpu.targets.ethosu import BACKEND

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from micronpu.report.traffic import BusTraffic
+from micronpu.report.operations import BusTraffic
 from micronpu.targets.ethosu.accelerators import ports_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.schedule.busy import arithmetic_of, busy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from micronpu.base.errors import PayloadError
-from micronpu.report.inspection import InspectedDelegate, Section, Tensor
+from micronpu.report.inside import InspectedDelegate, Section, Tensor
 from micronpu.targets.ethosu import payload as ethosu
 
 _REGIONS = {0: "weights", 1: "scratch", 2: "fast scratch", 3: "inputs", 4: "outputs"}

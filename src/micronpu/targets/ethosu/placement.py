@@ -8,7 +8,7 @@ from typing import Any
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.partition.partition import Partition
-from micronpu.report.placement import ResidentPrice
+from micronpu.report.operations import ResidentPrice
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.estimated import estimated
 from micronpu.targets.ethosu.faster import LEAST_GAIN, PART_OF_MEMORY, resident

@@ -14,8 +14,7 @@ from micronpu.targets.neutron.target_spec import NEUTRON, NeutronNpu
 if TYPE_CHECKING:
     from executorch.export import RecipeType
 
-    from micronpu.report.inside import Inside
-    from micronpu.report.inspection import InspectedDelegate
+    from micronpu.report.inside import Inside, InspectedDelegate
     from micronpu.targets.neutron.device import NeutronDevice
     from micronpu.targets.neutron.firmware import NeutronFirmware
     from micronpu.targets.neutron.options import NeutronOptions

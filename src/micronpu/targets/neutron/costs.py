@@ -22,8 +22,7 @@ from micronpu.ops.elementwise import Add
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape
 from micronpu.partition.device import CompiledPartition
-from micronpu.report.estimate import Latency
-from micronpu.report.operations import Cost
+from micronpu.report.operations import Cost, Latency
 from micronpu.targets.neutron.target_spec import NeutronNpu
 
 START_CYCLES = 10_400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from micronpu.container import payload as container
 from micronpu.container.reference import read_container
-from micronpu.report.inspection import InspectedDelegate, Section, Tensor
+from micronpu.report.inside import InspectedDelegate, Section, Tensor
 
 
 def inspect(backend: str, blob: bytes) -> InspectedDelegate:

@@ -19,7 +19,7 @@ from micronpu.base.cache import FOLDER
 from micronpu.base.errors import OptionError, RuntimeUnavailableError
 from micronpu.compiler.program import CompiledProgram
 from micronpu.ethosu import EthosUOptions
-from micronpu.report.candidates import Candidate
+from micronpu.report.alternatives import Candidate
 from micronpu.report.views.tables import candidate_rows
 from micronpu.targets.ethosu import search
 from micronpu.targets.ethosu.trials import Maker, Variant, VariantTrial

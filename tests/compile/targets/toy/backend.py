@@ -12,7 +12,7 @@ from tests.compile.targets.toy import MAGIC
 from micronpu.base.errors import OptionError, PayloadError
 from micronpu.chips import Chip
 from micronpu.chips.core import Core
-from micronpu.report.inspection import InspectedDelegate
+from micronpu.report.inside import InspectedDelegate
 from micronpu.targets.backend import Backend, Target
 from micronpu.targets.options import Options
 
