@@ -30,6 +30,7 @@ from micronpu.frontend.work import work_of
 from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import calibrated, finished
 from micronpu.quantize.dequantized import float_leaves
+from micronpu.quantize.float_statistics import FloatStatistics
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.magnitudes import has_magnitudes
 from micronpu.quantize.quantization import Quantization
@@ -74,7 +75,7 @@ CURES: Cures = (
     (("ranges by results", {"fit_ranges": True}),),
 )
 """Settings without a cost on the chip; at most one of each group is kept."""
-_AFTER = frozenset({"adaptive_rounding", "bias_correction", "fit_ranges"})
+_AFTER = frozenset({"fit_ranges", *_CORRECTED})
 """Corrections of a calibrated model."""
 _CORE_CYCLES, _CORE_ROOM, _MOST_ON_CORE = 30.0, 20_000.0, 12
 """Core cycles per element that an operator computes in float; maximum number of such cycles, and of such operators."""
@@ -271,10 +272,7 @@ class Search:
     """Makes programs of a float model, and evaluates them.
 
     Args:
-        module: the float model; it is not changed.
-        states: of the float model.
-        sequences: calibration data.
-        trial: samples or recordings for the evaluation, and the float model's results.
+        module, states, sequences, trial: of `chosen`.
 
     Attributes:
         attempts: name of each correction that was tried, with the programs before and after it.
@@ -296,6 +294,7 @@ class Search:
         self.sizes = {name: value.numel() for name, value in values.items() if isinstance(value, torch.Tensor)}
         self.exact = _floats(trial.exact)
         self.has_int16 = allowed.quantizer(allowed.activations, {}).capabilities.has_int16
+        self.statistics = FloatStatistics()
         self.attempts: list[tuple[str, Tried, Tried]] = []
         self.progress: Callable[[float], None] = lambda part: None
         self.trials = 0
@@ -408,8 +407,9 @@ class Search:
         """
         quantizer = self.allowed.quantizer(activations, settings)
         if known is None:
-            known = calibrated(copy.deepcopy(self.module), self.sequences, quantizer, states=self.states)
-        module = finished(copy.deepcopy(known), self.sequences, quantizer, self.states)
+            fresh = copy.deepcopy(self.module)
+            known = calibrated(fresh, self.sequences, quantizer, None, self.states, self.statistics)
+        module = finished(copy.deepcopy(known), self.sequences, quantizer, self.states, self.statistics)
         return replace(self.rated(activations, module, settings, names, more), calibrated=known)
 
     def priced(self, tried: Tried) -> Tried:

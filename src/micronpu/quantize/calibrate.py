@@ -28,6 +28,7 @@ from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.far_values import FarValues
 from micronpu.quantize.features import mark_standardisation
 from micronpu.quantize.float64 import runnable
+from micronpu.quantize.float_statistics import FloatStatistics, observer_keys
 from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops, unobserved
 from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_observer
@@ -107,6 +108,7 @@ def calibrated(
     quantizer: Any,
     progress: Progress | None = None,
     states: States = NO_STATES,
+    statistics: FloatStatistics | None = None,
 ) -> GraphModule:
     """Return the float module with calibrated observers.
 
@@ -117,8 +119,13 @@ def calibrated(
         sequences: inputs of calls, one after the other; states are reset for each sequence.
         progress: called with the number of finished calls.
         states: of the module, if it has lifted ones.
+        statistics: of earlier quantizations with these sequences; None for none.
     """
     prepared = observed(module, quantizer, sequences, states)
+    keys = observer_keys(prepared) if statistics is not None else {}
+    if statistics is not None and statistics.restore(keys):
+        _end(prepared)
+        return prepared  # without progress, as no call runs
     entry = calibration_entry(prepared, states, sequences)
     if entry is not None and (known := entry.read()) is not None:
         unpack_observers(prepared, known)
@@ -138,6 +145,8 @@ def calibrated(
                     number += 1
                     if progress is not None:
                         progress(number)
+        if statistics is not None and far.are_none:
+            statistics.keep(keys)
         with unobserved(runs):
             far.clamp(lambda run: _repeated(functools.partial(run, runs), states, sequences))
     if entry is not None:
@@ -237,15 +246,18 @@ def _hand_on_states(module: GraphModule, made: GraphModule) -> None:
 
 
 def converted(
-    prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], corrections: Corrections | None
+    prepared: GraphModule,
+    batches: Sequence[tuple[torch.Tensor, ...]],
+    corrections: Corrections | None,
+    statistics: FloatStatistics | None = None,
 ) -> GraphModule:
     """Apply the corrections that need data, and convert; the prepared module is consumed."""
     with quiet(), torch.no_grad(), one_thread():
         if corrections is not None and corrections.fit_ranges:
-            fit_ranges(prepared, batches)
+            fit_ranges(prepared, batches, statistics)
         if corrections is not None:
             with unobserved(prepared):
-                correct(prepared, batches, corrections)
+                correct(prepared, batches, corrections, statistics)
         convert_loops(prepared, _converted)
         quantized = _converted(prepared)
         _hand_on_states(prepared, quantized)
@@ -269,15 +281,16 @@ def finished(
     sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]],
     quantizer: Any,
     states: States = NO_STATES,
+    statistics: FloatStatistics | None = None,
 ) -> GraphModule:
-    """Correct and convert the result of `calibrated`, which is consumed."""
+    """Correct and convert the result of `calibrated`, which is consumed; the arguments are those of `calibrated`."""
     settings = getattr(quantizer, "settings", None)  # torchao's own quantizers have none
     corrections = settings.corrections if settings is not None else None
     rows = [row for sequence in sequences for row in sequence]
     if corrections is not None and corrections.need_data:
         with quiet(), one_thread(), unobserved(prepared):
             rows = seen_calls(runnable(prepared, _first(states, sequences), observes=False), states, sequences)
-    quantized = converted(prepared, rows, corrections)
+    quantized = converted(prepared, rows, corrections, statistics)
     forget(prepared, quantized)
     return quantized
 

@@ -43,7 +43,7 @@ def calibration_entry(prepared: GraphModule, states: States, sequences: Sequence
     if not all(_is_known(prepared, node) for node in prepared.graph.nodes):
         return None
     nodes = [(n.op, n.name, str(n.target), repr(n.args), repr(n.kwargs)) for n in prepared.graph.nodes]
-    observers = [(name, type(o).__qualname__, _settings(o)) for name, o in _observers(prepared)]
+    observers = [(name, type(o).__qualname__, settings_of(o)) for name, o in _observers(prepared)]
     tensors = {str(n.target): read(prepared, n) for n in prepared.graph.nodes if n.op == "get_attr"}
     try:
         weights = [(name, _bytes(tensor)) for name, tensor in tensors.items()]
@@ -63,7 +63,7 @@ def pack_observers(prepared: GraphModule) -> bytes:
         for key, value in observer.named_buffers():
             blobs.append(value.detach().contiguous().numpy().tobytes())
             buffers.append([key, str(value.dtype), list(value.shape), len(blobs[-1])])
-        rows.append([name, _numbers(observer), buffers])
+        rows.append([name, numbers_of(observer), buffers])
     return with_head(rows, *blobs)
 
 
@@ -88,12 +88,12 @@ def _observers(prepared: GraphModule) -> Iterator[tuple[str, nn.Module]]:
     return ((name, m) for name, m in prepared.named_modules() if isinstance(m, (RangeObserver, FixedObserver)))
 
 
-def _numbers(observer: nn.Module) -> dict[str, int | float]:
+def numbers_of(observer: nn.Module) -> dict[str, int | float]:
     """Return the numbers of an observer that are no buffers."""
     return {key: value for key, value in vars(observer).items() if type(value) in (int, float)}
 
 
-def _settings(observer: nn.Module) -> list[tuple[str, str]]:
+def settings_of(observer: nn.Module) -> list[tuple[str, str]]:
     """Return all settings of an observer as text; functions by their names."""
     values = {key: value for key, value in vars(observer).items() if key not in _OF_EVERY_MODULE}
     return [(k, getattr(v, "__qualname__", "") or ("" if k == "operands" else repr(v))) for k, v in values.items()]

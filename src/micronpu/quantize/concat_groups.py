@@ -59,6 +59,9 @@ class PartObserver(RangeObserver):
         self.own.add_thresholds(thresholds)
         self.whole.add_thresholds(thresholds)
 
+    def learners(self) -> tuple[RangeObserver, ...]:
+        return self.fed
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for observer in self.fed:
             observer.forward(x)

@@ -119,6 +119,11 @@ class FarValues:
         self._by_observer: dict[RangeObserver, _Range] = {}
         self._parts: dict[PartObserver, _Range] = {}
 
+    @property
+    def are_none(self) -> bool:
+        """True if no values of the first calls are far from all others."""
+        return not any(found.limit for found in self._ranges.values())
+
     @contextlib.contextmanager
     def noted(self, module: GraphModule) -> Iterator[None]:
         """Note where values have a gap in the first call of a module."""

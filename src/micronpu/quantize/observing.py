@@ -174,6 +174,10 @@ class RangeObserver(nn.Module):
                 self._note_ends(seen)
         return x
 
+    def learners(self) -> tuple[RangeObserver, ...]:
+        """Return the observers that learn from the values that this one is called with."""
+        return (self,)
+
     def _note_ends(self, x: torch.Tensor) -> None:
         low, high = torch.aminmax(x.double())
         ends = torch.stack([-low, high])[:, None]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,6 +30,7 @@ from micronpu.base.errors import ModelError, first_line
 from micronpu.frontend.constants import constant_nodes
 from micronpu.frontend.importer import known_import
 from micronpu.quantize.float64 import runnable
+from micronpu.quantize.float_statistics import FloatStatistics, network_of
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.loops import loops_of, unobserved
 from micronpu.quantize.observers import is_fixed, is_observer
@@ -45,7 +47,9 @@ _CANDIDATES = 64
 """Number of candidates for each end of a range."""
 
 
-def fit_ranges(prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]]) -> None:
+def fit_ranges(
+    prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], statistics: FloatStatistics | None = None
+) -> None:
     """Choose new ranges for the int8 activations of a calibrated module, in place.
 
     Results of the program keep their ranges, as do values that share their qparams, so that they are not clipped. So do
@@ -53,13 +57,34 @@ def fit_ranges(prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]
 
     Args:
         batches: calibration samples.
+        statistics: of earlier quantizations with these samples; None for none.
 
     Raises:
         ModelError: an operator has no derivative.
     """
     places = places_of(prepared)
-    if not places:
-        return
+    network = network_of(prepared) if statistics is not None else ""
+    statistics = statistics if network else None
+    new = []
+    for place in places:
+        known = statistics.get("range", network, place.key) if statistics is not None else None
+        if known is None:
+            new.append(place)
+        else:
+            place.sums = known
+    if new:
+        _add_samples(prepared, batches, new)
+    if statistics is not None:
+        for place in new:
+            statistics.put("range", network, place.key, place.sums)
+    for place in places:
+        place.settle()
+
+
+def _add_samples(
+    prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], places: Sequence[SharedRange]
+) -> None:
+    """Add the errors of samples to places."""
     generator = torch.Generator().manual_seed(0)
     sizes = [n.meta["val"].numel() for n in prepared.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
     count = max(_FEWEST_ROWS, min(_ROWS, _ELEMENTS // max(1, sum(sizes))))
@@ -84,8 +109,6 @@ def fit_ranges(prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]
                 slopes = dict(zip(tracked, found, strict=True))
                 for place in places:
                     place.add(run.values, slopes)
-    for place in places:
-        place.settle()
 
 
 @contextmanager
@@ -147,11 +170,29 @@ def _is_result(prepared: GraphModule, node: Node, results: Sequence[Node]) -> bo
     return node in results or any(_is_result(prepared, u, results) for u in observers)
 
 
+@dataclass
+class _SumsOfSamples:
+    """Sums that give the error of the results for each range.
+
+    Attributes:
+        clipped_low, clipped_high: of clipping errors, for each direction of each sample.
+        outside_low, outside_high: of squared slopes where values are clipped.
+        squares: of squared slopes.
+    """
+
+    clipped_low: list[torch.Tensor]
+    clipped_high: list[torch.Tensor]
+    outside_low: torch.Tensor
+    outside_high: torch.Tensor
+    squares: float = 0.0
+
+
 class SharedRange:
     """Qparams, and the values that share them.
 
     Attributes:
         nodes: that compute the values.
+        sums: over the samples.
     """
 
     def __init__(self, observer: Any, nodes: list[Node]) -> None:
@@ -162,10 +203,8 @@ class SharedRange:
         is_int8 = (getattr(observer, "quant_min", 0), getattr(observer, "quant_max", 0)) == (-128, 127)
         self.has_choice = is_int8 and low < high < torch.inf
         self._lows, self._highs = (_towards_zero(end if self.has_choice else 0.0) for end in (low, high))
-        self._clipped_low: list[torch.Tensor] = []
-        self._clipped_high: list[torch.Tensor] = []
-        self._outside_low, self._outside_high = torch.zeros_like(self._lows), torch.zeros_like(self._highs)
-        self._squares = 0.0
+        self.key = (tuple(node.name for node in nodes), low, high)
+        self.sums = _SumsOfSamples([], [], torch.zeros_like(self._lows), torch.zeros_like(self._highs))
 
     def add(self, values: Mapping[str, Any], slopes: Mapping[str, torch.Tensor | None]) -> None:
         """Add one direction of a sample.
@@ -181,15 +220,15 @@ class SharedRange:
                 continue
             x, g = values[node.name].detach().flatten().double(), slope.flatten().double()
             below, above, squares = _beyond(x, g, self._lows, self._highs)
-            low, self._outside_low = low + below[0], self._outside_low + below[1]
-            high, self._outside_high = high + above[0], self._outside_high + above[1]
-            self._squares += squares
-        self._clipped_low.append(low)
-        self._clipped_high.append(high)
+            low, self.sums.outside_low = low + below[0], self.sums.outside_low + below[1]
+            high, self.sums.outside_high = high + above[0], self.sums.outside_high + above[1]
+            self.sums.squares += squares
+        self.sums.clipped_low.append(low)
+        self.sums.clipped_high.append(high)
 
     def settle(self) -> None:
         """Set the range with the least error."""
-        if not self._squares:
+        if not self.sums.squares:
             return
         first, last = divmod(int(self._errors().argmin()), len(self._highs))
         ends = self._lows[first].to(self.observer.min_val), self._highs[last].to(self.observer.max_val)
@@ -207,9 +246,10 @@ class SharedRange:
 
     def _errors(self) -> torch.Tensor:
         """Return the summed error of the results for each pair of ends, [lows, highs]."""
-        low, high = torch.stack(self._clipped_low), torch.stack(self._clipped_high)
+        sums = self.sums
+        low, high = torch.stack(sums.clipped_low), torch.stack(sums.clipped_high)
         clipping = low.square().sum(0)[:, None] + 2 * low.T @ high + high.square().sum(0)[None]
-        rounded = self._squares - self._outside_low[:, None] - self._outside_high[None]
+        rounded = sums.squares - sums.outside_low[:, None] - sums.outside_high[None]
         below, above = -self._lows[:, None], self._highs[None]
         symmetric = self.observer.qscheme == torch.per_tensor_symmetric
         step = (2 * torch.maximum(below, above) if symmetric else below + above) / 255

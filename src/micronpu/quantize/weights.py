@@ -16,6 +16,7 @@ from micronpu.frontend.constants import add_constant, attribute, set_attribute
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.float64 import runnable
+from micronpu.quantize.float_statistics import FloatStatistics, network_of
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.rounding import adaptive_rounding
@@ -29,38 +30,59 @@ _POSITIONS = 256
 """Maximum number of positions of a convolution in each sample."""
 _WIDEST = 4096
 """Weights of an output channel above which a layer keeps the nearest rounding: its moments would exceed the memory."""
+_KEPT = 1 << 27
+"""Maximum bytes of moments that are kept for further quantizations."""
 _LAYERS = ("conv1d", "conv2d", "linear")
 
 
-def correct(prepared: GraphModule, batches: Sequence[Row], corrections: Corrections) -> None:
-    """Apply the corrections of weights that need data to a calibrated module, in place."""
+def correct(
+    prepared: GraphModule, batches: Sequence[Row], corrections: Corrections, statistics: FloatStatistics | None = None
+) -> None:
+    """Apply the corrections of weights that need data to a calibrated module, in place.
+
+    Args:
+        batches: calibration samples.
+        statistics: of earlier quantizations with these samples; None for none.
+    """
     if not (corrections.bias_correction or corrections.adaptive_rounding):
         return
     layers = list(_layers(prepared))
-    count = _rows_wanted(prepared, [layer for layer, _ in layers])
-    step = max(1, len(batches) // count)
+    names = tuple(layer.name for layer, _ in layers)
+    key = network_of(prepared), names, corrections.adaptive_rounding
     with torch.no_grad():
-        statistics = {
-            layer: _Statistics(layer, _weight(prepared, layer).shape, corrections.adaptive_rounding)
-            for layer, _ in layers
-        }
-        wide = runnable(prepared, batches)
-        for row in batches[::step][:count]:
-            run = FloatRun(wide)
-            run.run(*row)
-            for layer, _ in layers:
-                statistics[layer].add(run.values[_source(prepared, layer.args[0]).name])
-
+        statistics = statistics if key[0] else None
+        operands = statistics.get("operands", key) if statistics is not None else None
+        if operands is None:
+            operands = _operands(prepared, batches, [layer for layer, _ in layers], corrections.adaptive_rounding)
+            if statistics is not None and sum(own.bytes for own in operands.values()) <= _KEPT:
+                statistics.put("operands", key, operands)
         for layer, observer in layers:
-            weight = _weight(prepared, layer)
+            weight, own = _weight(prepared, layer), operands[layer.name]
             scale = _scale(observer, weight)
             most = int(observer.quant_max)
             rounded = torch.clamp(torch.round(weight / scale), -most, most) * scale
-            if corrections.adaptive_rounding and statistics[layer].moments is not None:
-                rounded = statistics[layer].rounded(weight, scale, most)
+            if corrections.adaptive_rounding and own.moments is not None:
+                rounded = own.rounded(weight, scale, most)
                 set_attribute(prepared, _source(prepared, layer.args[1]), rounded)
             if corrections.bias_correction:
-                _correct_bias(prepared, layer, statistics[layer].mean_of(rounded - weight))
+                _correct_bias(prepared, layer, own.mean_of(rounded - weight))
+    prepared.recompile()
+
+
+def _operands(
+    prepared: GraphModule, batches: Sequence[Row], layers: Sequence[Node], with_moments: bool
+) -> dict[str, _Statistics]:
+    """Return the statistics of layers' operands, by the layer's name."""
+    count = _rows_wanted(prepared, layers)
+    step = max(1, len(batches) // count)
+    found = {layer.name: _Statistics(layer, _weight(prepared, layer).shape, with_moments) for layer in layers}
+    wide = runnable(prepared, batches)
+    for row in batches[::step][:count]:
+        run = FloatRun(wide)
+        run.run(*row)
+        for layer in layers:
+            found[layer.name].add(run.values[_source(prepared, layer.args[0]).name])
+    return found
 
 
 def _layers(prepared: GraphModule) -> Iterator[tuple[Node, Any]]:
@@ -130,7 +152,13 @@ class _Statistics:
         self._with_moments = with_moments
         self._total: torch.Tensor | None = None
         self._rows = 0
+        self._rounded: tuple[torch.Tensor, int, torch.Tensor] | None = None  # scales, most and result of the last time
         self.moments: torch.Tensor | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Size of the moments."""
+        return self.moments.nbytes if self.moments is not None else 0
 
     def add(self, x: torch.Tensor) -> None:
         """Add the operand of one sample."""
@@ -177,6 +205,8 @@ class _Statistics:
     def rounded(self, weight: torch.Tensor, scale: torch.Tensor, most: int) -> torch.Tensor:
         """Return quantized weights with a small squared error of the result."""
         assert self.moments is not None
+        if self._rounded is not None and self._rounded[1] == most and torch.equal(self._rounded[0], scale):
+            return self._rounded[2].clone()
         groups = len(self.moments)
         steps = scale.expand_as(weight).reshape(groups, -1, self.moments.shape[1])
         rows = weight.reshape(groups, -1, self.moments.shape[1])
@@ -184,7 +214,9 @@ class _Statistics:
             adaptive_rounding(row, step[:, :1], moments / self._rows, most, self._rows)
             for row, step, moments in zip(rows, steps, self.moments, strict=True)
         ]
-        return torch.stack(found).reshape(weight.shape)
+        result = torch.stack(found).reshape(weight.shape)
+        self._rounded = scale.clone(), most, result.clone()
+        return result
 
 
 def _sizes(value: Any, count: int) -> list[int]:
@@ -204,4 +236,3 @@ def _correct_bias(prepared: GraphModule, layer: Node, error: torch.Tensor) -> No
     args[2] = new
     layer.args = tuple(args)
     layer.kwargs = {k: v for k, v in layer.kwargs.items() if k != "bias"}
-    prepared.recompile()

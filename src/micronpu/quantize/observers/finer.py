@@ -42,6 +42,9 @@ class FinerObserver(RangeObserver):
         if observer is not None and observer is not self and observer not in self.operands:
             self.operands = (*self.operands, observer)
 
+    def learners(self) -> tuple[RangeObserver, ...]:
+        return (*self.operands, self) if len(self.operands) == 1 else (self,)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if len(self.operands) == 1:
             self.operands[0](x)

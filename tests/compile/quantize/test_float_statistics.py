@@ -1,0 +1,90 @@
+"""Statistics of the float network that a search keeps: the same programs, from fewer runs."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import pytest
+import torch
+from tests.compile.quantize.test_calibration_cache import Masked, Small
+from torch import nn
+from torch.fx import GraphModule
+
+from micronpu.base.errors import MicroNpuError
+from micronpu.quantize import calibrate
+from micronpu.quantize.calibrate import calibrated, finished
+from micronpu.quantize.float_statistics import FloatStatistics
+from micronpu.quantize.quantization import Quantization
+from micronpu.targets.registry import device_for
+
+ROWS = [[(torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)),)] for i in range(6)]
+CORRECTED = {"adaptive_rounding": True, "bias_correction": True}
+HOW: list[tuple[Any, dict[str, Any]]] = [
+    ("int8", {}),
+    ("int8", CORRECTED),
+    ("int8", {"fit_ranges": True}),
+    ("int16", CORRECTED),
+    ("int8", {**CORRECTED, "fit_ranges": True, "nodes": {"conv2d_1": {"activations": "int16"}}}),
+]
+"""Precisions in the order of a search; the last one has nothing that those before it had not."""
+
+
+class Averages(nn.Module):
+    """Averages, whose observers pass values to those of their operands."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.avg_pool2d(nn.functional.avg_pool2d(torch.relu(x), 2), 2) * 3.0
+
+
+def made(model: nn.Module, how: tuple[Any, dict[str, Any]], statistics: FloatStatistics | None) -> str:
+    """Text of a quantized program, with a sum of every tensor; or the message of what cannot be quantized so."""
+    module = torch.export.export(model.eval(), ROWS[0][0]).module()
+    assert isinstance(module, GraphModule)
+    quantizer = Quantization(activations=how[0], settings=how[1]).quantizer_for(device_for("ethos-u55-128").quantizer)
+    try:
+        known = calibrated(module, ROWS, quantizer, statistics=statistics)
+        done = finished(copy.deepcopy(known), ROWS, quantizer, statistics=statistics)
+    except MicroNpuError as error:
+        return str(error)
+    return f"{done.graph}{[(name, float(t.double().sum())) for name, t in sorted(done.state_dict().items())]}"
+
+
+@functools.cache
+def alone(kind: type[nn.Module], number: int) -> str:
+    return made(kind(), HOW[number], None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "calibrations"),
+    [
+        (Small, (0, 2, 3, 4), 3),  # int8, int16, and a value that the mixed one has in both
+        (Small, (4, 3, 0), 2),
+        (Masked, (0, 1), 2),  # far values are judged with the whole network
+        (Averages, (3, 0, 2), 2),
+    ],
+)
+def test_the_same_programs(
+    kind: type[nn.Module], numbers: tuple[int, ...], calibrations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one quantization learns serves any other, in any order."""
+    wanted = [alone(kind, number) for number in numbers]
+    assert len(set(wanted)) == len(wanted)
+    runs: list[int] = []
+
+    def counted(module: Any, states: Any, sequence: Any) -> Any:
+        runs.append(1)
+        return real(module, states, sequence)
+
+    real = calibrate.run_sequence
+    monkeypatch.setattr(calibrate, "run_sequence", counted)
+    statistics, model = FloatStatistics(), kind()
+    assert [made(model, HOW[number], statistics) for number in numbers] == wanted
+    assert len(runs) == calibrations * len(ROWS)
+
+
+def test_another_network_has_other_statistics() -> None:
+    statistics = FloatStatistics()
+    first, second = (made(Small(seed), HOW[1], statistics) for seed in (0, 1))
+    assert first != second == made(Small(1), HOW[1], None)
