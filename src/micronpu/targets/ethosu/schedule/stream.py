@@ -77,11 +77,6 @@ class Action:
         return (low or 0) | high << 32
 
 
-def _of_transfers(register: Register) -> bool:
-    has_value, code = register
-    return code in (_TRANSFER_LARGE if has_value else _TRANSFER_SMALL)
-
-
 def actions_of(commands: bytes) -> list[Action]:
     """Return the actions of a stream, in order.
 
@@ -89,19 +84,19 @@ def actions_of(commands: bytes) -> list[Action]:
         PayloadError: it contains no stream.
     """
     words, at, found = words_of(commands), 0, []
-    registers: dict[Register, Value] = {}
+    kernels: dict[Register, Value] = {}
+    transfers: dict[Register, Value] = {}
     while at < len(words):
         word = words[at]
         has_value, code = bool(word & HAS_VALUE), word & CODE
         if has_value and at + 1 < len(words):
-            registers[large(code)] = word >> 16, words[at + 1]
+            (transfers if code in _TRANSFER_LARGE else kernels)[True, code] = word >> 16, words[at + 1]
         elif code >= _FIRST_REGISTER:
-            registers[small(code)] = word >> 16, None
+            (transfers if code in _TRANSFER_SMALL else kernels)[False, code] = word >> 16, None
         elif code == TRANSFER:
-            seen = {r: v for r, v in registers.items() if _of_transfers(r)}
-            found.append(Action(code, word >> 16, seen))
+            found.append(Action(code, word >> 16, dict(transfers)))
         elif code in KERNELS:
-            found.append(Action(code, word >> 16, {r: v for r, v in registers.items() if not _of_transfers(r)}))
+            found.append(Action(code, word >> 16, dict(kernels)))
         else:
             found.append(Action(code, word >> 16))
         at += 2 if has_value else 1
