@@ -447,7 +447,7 @@ def _saved() -> tuple[Sequence[bytes], Read]:
 def _logs() -> tuple[Sequence[bytes], Read]:
     from tests import board_logs
 
-    from micronpu.cli.printed import log_view
+    from micronpu.cli.probe import log_view
 
     printed = (
         *("micronpu-output net 0 0 int16:1x2x1x2:0,2,3,1 8 0 AQACAAMA", "micronpu-run net 0 0 1200"),

@@ -15,8 +15,8 @@ from rich.text import Text
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable, read_file, write_file
 from micronpu.cli import console
-from micronpu.cli.build import ModelBuild, add_to, run_on_probe
-from micronpu.cli.help import Command
+from micronpu.cli.deploy import ModelBuild, build_command, run_on_probe
+from micronpu.cli.options import Command
 
 if TYPE_CHECKING:
     from micronpu.board.check import BoardOutcome
@@ -456,7 +456,7 @@ def log(
     NAME.npz has the outputs of each vector, as `micronpu deploy --vectors` takes them; NAME_values.npz what each
     instruction computed; run.etdump is for `micronpu run --recorded`, and for ExecuTorch's Inspector.
     """
-    from micronpu.cli.printed import log_view, written
+    from micronpu.cli.probe import log_view, written
 
     found = log_view(read_file(file, "The log"), file.name)
     wrote = written(found.printed, output) if output is not None else []
@@ -524,6 +524,6 @@ def list_boards(
         console.output().print(Text(line), soft_wrap=True)
 
 
-add_to(app)
+app.command(name="build", cls=Command)(build_command)
 
 __all__ = ["app"]

@@ -53,7 +53,6 @@ def calibrate(
     from micronpu.chips import Chips, load_chip, shipped_chips
     from micronpu.chips.chip import parse_chip, text_of
     from micronpu.chips.edit import with_numbers
-    from micronpu.cli.evaluate import write_json
     from micronpu.cli.terminal_calibration import calibration_view
     from micronpu.program.plan import read_plan
     from micronpu.report.delegation import DelegationReport
@@ -87,7 +86,7 @@ def calibrate(
     text = with_numbers(text, changes, f"micronpu calibrate, {names}")
     Chips(*shipped_chips().values(), parse_chip(text, str(target), str(target)))  # raises if the new file is invalid
     console.words(report_json).print(calibration_view(calibration))
-    write_json(report_json, calibration.to_json())
+    console.write_json(report_json, calibration.to_json())
     if not dry_run:
         write_file(target, text.encode())
         console.words(report_json).print(f"Wrote {target}.", soft_wrap=True, markup=False)

@@ -17,7 +17,7 @@ from micronpu.base.files import check_folder, check_writable, read_file, write_f
 from micronpu.base.installed import VERSION
 from micronpu.base.parsing import parse_json
 from micronpu.cli import console
-from micronpu.cli.completion import complete_target
+from micronpu.cli.options import complete_target
 
 if TYPE_CHECKING:
     from micronpu.cli.workers import Job, Task
@@ -81,7 +81,6 @@ def compare(
 
     A target that fails becomes a row with the reason; exit code 1 if all fail.
     """
-    from micronpu.cli.evaluate import write_json
     from micronpu.cli.files import check_libraries
     from micronpu.cli.workers import Task, in_processes, on_ray
     from micronpu.report.alternatives import Candidates
@@ -122,7 +121,7 @@ def compare(
     out = console.words(report_json)
     if report_json != console.STANDARD_OUTPUT:
         out.print(found)
-    write_json(report_json, found.to_json())
+    console.write_json(report_json, found.to_json())
     if report_html is not None:
         from micronpu.report.views.html import write_candidates
 

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from micronpu.base.cache import CACHE
 from micronpu.base.errors import FileError, MicroNpuError, OptionError
-from micronpu.base.files import check_writable
+from micronpu.base.files import check_writable, write_file
 from micronpu.base.progress import STEPS
 
 if TYPE_CHECKING:
@@ -175,6 +175,15 @@ def checked_json_path(json: bool, report_json: Path | None) -> Path | None:
     if path not in (None, STANDARD_OUTPUT):
         check_writable(path)
     return path
+
+
+def write_json(path: Path | None, text: str) -> None:
+    """Write JSON to a file, or to standard output if the path is "-"."""
+    if path == STANDARD_OUTPUT:
+        typer.echo(text)
+    elif path is not None:
+        write_file(path, (text + "\n").encode())
+        output().print(f"Wrote {path}.", soft_wrap=True, markup=False)
 
 
 _FOR_TERMINALS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")

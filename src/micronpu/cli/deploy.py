@@ -1,23 +1,90 @@
-"""`micronpu deploy`: sources, data and build files for the firmware."""
+"""`micronpu new`, `deploy`, `board build` and `image`: from a starter project to firmware and its updates."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from string import Template
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from micronpu.base.errors import OptionError
-from micronpu.base.files import read_file
+from micronpu.base.errors import FileError, OptionError
+from micronpu.base.files import read_file, write_file
+from micronpu.base.installed import how_to_install
+from micronpu.base.leaving import scratch_folder
 from micronpu.cli import console
-from micronpu.cli.completion import complete_target
+from micronpu.cli.options import Target, complete_target
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from micronpu.board.probe import ProbeOptions
+    from micronpu.deploy.build import BuildOptions, Built
     from micronpu.deploy.deployment import Deployment
+
+
+FILES = {
+    "model.py": "model.py.in",
+    "README.md": "README.md.in",
+    ".github/workflows/micronpu.yml": "workflow.yml.in",
+    ".gitignore": "gitignore.in",
+}
+"""Files of the folder, and the template of each."""
+ACTIONS = {
+    "checkout": "actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2",
+    "python": "actions/setup-python@a26af69be951a213d495a4c3e4e4022e16d87065 # v5.6.0",
+}
+"""Actions of the workflow by commit, as in this project's own workflows."""
+LIMITS = {"flash": "256K", "sram": "256K"}
+"""Budgets of the workflow: the template's network fits on any target."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+@console.guarded
+def new(
+    folder: Annotated[Path, console.argument("DIR", "A folder that does not exist yet, or is empty.")],
+    target: Target = "",
+    json: console.Json = False,
+    debug: console.Debug = False,
+) -> None:
+    """Create a starter project with a GitHub workflow that enforces budgets."""
+    from micronpu.deploy.folder import write_folder
+    from micronpu.targets.registry import find_target
+
+    find_target(target)
+    name = folder.resolve().name
+    if not _NAME.fullmatch(name):
+        raise OptionError(
+            f"The folder's name {name!r} is the program's too, and has characters other than letters, digits, - and _.",
+            hint="micronpu new my-network",
+        )
+    if folder.is_dir() and any(folder.iterdir()):
+        raise FileError(f"{folder} holds files already, and nothing is overwritten.", hint="a name that is free")
+    get, install = how_to_install()
+    note = (
+        f"{get}\n# micronpu is not on PyPI: commit this wheel file, which the workflow installs as well\n"
+        if get
+        else ""
+    )
+    values = {"name": name, "target": target, "install": install, "get": note, **ACTIONS, **LIMITS}
+    home = resources.files("micronpu.cli") / "starter"
+    written = {
+        path: Template((home / template).read_text(encoding="utf-8")).substitute(values).encode()
+        for path, template in FILES.items()
+    }
+    write_folder(folder, written)
+    if json:
+        console.print_json({"folder": str(folder), "target": target, "files": sorted(written)})
+        return
+    out = console.output()
+    out.print(Text(f"Wrote {len(written)} files to {folder}. Next:", style="bold"), soft_wrap=True)
+    out.print(Text(f"  cd {folder}\n  micronpu compile model.py:net -t {target} -o {name}.pte"), soft_wrap=True)
 
 
 @console.guarded
@@ -183,3 +250,252 @@ def show_deployment(done: Deployment, out: Console) -> None:
     vectors = f"{done.vectors} golden vectors" if done.vectors else "no golden vectors"
     summary = f"Wrote {done.folder}: {len(done.files)} files, {vectors}; start with README.md."
     out.print(Text(summary, style="bold"), soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Build:
+    """Options of a build."""
+
+    runtime: Annotated[
+        Path | None,
+        console.option(
+            "PATH",
+            "ExecuTorch, installed for the core of the folder.",
+            default="where CMake finds it, such as the variable executorch_DIR",
+        ),
+    ] = None
+    define: Annotated[
+        list[str] | None,
+        console.option("NAME=VALUE", "A variable of the folder's CMake, such as MICRONPU_RUNS=10.", "--define", "-D"),
+    ] = None
+    linker: Annotated[
+        Path | None,
+        console.option("FILE.ld", "Your board's linker script.", default="board/link.ld, for the emulated board"),
+    ] = None
+    toolchain: Annotated[
+        Path | None, console.option("FILE.cmake", "Another toolchain file.", default="board/toolchain.cmake")
+    ] = None
+
+    def options(self, output: Path | None = None) -> BuildOptions:
+        """The options for `build`."""
+        from micronpu.deploy.build import BuildOptions
+
+        return BuildOptions(self.runtime, output, self.toolchain, self.linker, self.define or ())
+
+
+@dataclass(frozen=True)
+class ModelBuild(Build):
+    """Options of a build of a model."""
+
+    target: Annotated[
+        str | None,
+        console.option(
+            "TARGET",
+            "Board for which a .pte is deployed and built, with --gdb.",
+            "--for",
+            default="what the program was compiled for",
+            complete=complete_target,
+        ),
+    ] = None
+    output: Annotated[
+        Path | None,
+        console.option(
+            "DIR", "The folder that is deployed and built, new or of an earlier run.", "--output", "-o",
+            default="a temporary one",
+        ),
+    ] = None  # fmt: skip
+
+    def check_unused(self, hint: str) -> None:
+        """Refuse the options where nothing is built.
+
+        Raises:
+            OptionError: one is given.
+        """
+        if self != type(self)():
+            raise OptionError("--for, --output and the options of a build are given, and nothing is built.", hint=hint)
+
+
+def run_on_probe(
+    file: Path,
+    how: ModelBuild,
+    options: ProbeOptions,
+    reference: Path | None,
+    vectors: str | None,
+    files: tuple[Path | None, Path | None],
+    *,
+    json: bool,
+    print_bytes: Callable[[bytes], None],
+) -> None:
+    """Run a firmware, or a model's firmware that is built first, on a board; exits with its status."""
+    from micronpu.cli.probe import run_firmware
+
+    if read_file(file)[:4] == b"\x7fELF":
+        how.check_unused("a .pte, or the firmware without these options")
+        run_firmware(file, options, reference, vectors, files, json=json, print_bytes=print_bytes)
+        return
+    if reference is not None:
+        raise OptionError("--reference is for a firmware: the program of a model is the model.", hint="leave it out")
+    with _firmware(file, how, vectors, quiet=json) as image:
+        run_firmware(image, options, None, None, files, json=json, print_bytes=print_bytes)
+
+
+@contextlib.contextmanager
+def _firmware(model: Path, how: ModelBuild, vectors: str | None, *, quiet: bool) -> Iterator[Path]:
+    """Deploy and build a model, and yield the firmware's ELF file."""
+    from micronpu.cli.files import load_arrays
+    from micronpu.deploy.build import is_deployed
+    from micronpu.deploy.deployment import Source, deploy_together
+
+    source = Source(
+        read_file(model),
+        vectors=load_arrays(vectors) if vectors is not None else None,
+        vectors_name=vectors or "",
+        source=str(model),
+        data_files=beside(model),
+    )
+    with contextlib.ExitStack() as stack:
+        folder = how.output or stack.enter_context(scratch_folder("micronpu-")) / "firmware"
+        with console.at_work("deploy"):
+            deploy_together([source], folder, target=how.target, force=is_deployed(folder))
+        done = built(folder, how.options())
+        if not quiet:
+            show(done)
+        yield done.image
+
+
+def built(folder: Path, options: BuildOptions) -> Built:
+    """Build a folder, with progress on the terminal."""
+    from micronpu.deploy.build import build
+
+    with console.progress() as tell:
+        return build(folder, options, tell)
+
+
+@console.guarded
+@console.takes(how=Build)
+def build_command(
+    folder: Annotated[Path, console.argument("FOLDER", "The folder of `micronpu deploy`.")],
+    how: Build,
+    output: Annotated[
+        Path | None, console.option("DIR", "The folder of the build.", "--output", "-o", default="FOLDER/build")
+    ] = None,
+    json: console.Json = False,
+    debug: console.Debug = False,
+) -> None:
+    """Build the firmware of a deployed folder with CMake, Ninja and Arm's GNU compiler, and list its sizes.
+
+    ExecuTorch for the core is not part of it: the folder's README has the commands that install it, once for each core.
+    """
+    done = built(folder, how.options(output))
+    if json:
+        data = {"image": str(done.image), "components": [asdict(one) for one in done.components], "run": done.run}
+        console.print_json(data)
+        return
+    show(done)
+    console.output().print(Text(f"Built {done.image}.", style="bold"), soft_wrap=True)
+    if done.run:
+        console.output().print(Text(f"Run it: {done.run}"), soft_wrap=True)
+
+
+def show(done: Built) -> None:
+    """Print the sizes of a firmware."""
+    from rich import box
+    from rich.table import Table
+
+    if not done.components:
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_footer=True)
+    table.add_column("component", footer="in all")
+    table.add_column("flash", justify="right", footer=f"{sum(one.flash for one in done.components):,}")
+    table.add_column("RAM", justify="right", footer=f"{sum(one.ram for one in done.components):,}")
+    for one in done.components:
+        table.add_row(Text(one.name), f"{one.flash:,}", f"{one.ram:,}")
+    console.output().print(table)
+
+
+@console.guarded
+def image(
+    program: Annotated[Path, console.argument("PROGRAM.pte", "The program of `micronpu compile`.")],
+    output: Annotated[Path, console.option("FILE", "The image.", "--output", "-o")],
+    version: Annotated[str, console.option("X.Y.Z", "Image version; of two slots the newer is used.", "--version")],
+    target: Annotated[
+        str | None,
+        console.option(
+            "TARGET",
+            "The board, see `micronpu targets`.",
+            "--for",
+            "-t",
+            default="what the program was compiled for",
+            complete=complete_target,
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        console.option("FILE.pem", "Sign with this private Ed25519 key.", "--key", default="no signature"),
+    ] = None,
+    json: console.Json = False,
+    debug: console.Debug = False,
+) -> None:
+    """Write a program as an update image that firmware verifies and loads without a rebuild."""
+    from micronpu.deploy.image import make_image
+
+    made = make_image(
+        read_file(program),
+        version=version,
+        target=target,
+        sign=signer(key) if key is not None else None,
+        source=str(program),
+    )
+    write_file(output, made.data)
+    data: dict[str, Any] = {
+        "image": str(output),
+        "bytes": len(made.data),
+        "program_bytes": made.program_bytes,
+        "version": version,
+        "accelerator": made.board.accelerator,
+        "memory_mode": made.board.memory_mode,
+        "method_pool_bytes": made.pools.method,
+        "temporary_pool_bytes": made.pools.temporary,
+        "planned_bytes": list(made.pools.planned),
+        "kernels": list(made.kernels),
+        "signed": made.signed,
+    }
+    if json:
+        console.print_json(data)
+        return
+    signed = "signed" if made.signed else "not signed"
+    summary = f"Wrote {output}: version {version}, {len(made.data):,} bytes, {signed}."
+    console.output().print(Text(summary, style="bold"), soft_wrap=True)
+
+
+def signer(path: Path) -> Callable[[bytes], bytes]:
+    """Return a function that signs with the private key of a PEM file.
+
+    Raises:
+        OptionError: the package that signs is not installed, or the file holds no such key.
+        FileError: it cannot be read.
+    """
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    except ImportError as error:
+        raise OptionError(
+            "An image is signed with the package cryptography, which is not installed.",
+            hint='pip install "micronpu[sign]"',
+        ) from error
+    try:
+        key = load_pem_private_key(read_file(path), password=None)
+    except FileError:
+        raise
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise OptionError(
+            f"{path} holds no private key that could be read: it is damaged, or has a password.",
+            hint="openssl genpkey -algorithm ed25519 -out key.pem",
+        ) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise OptionError(
+            f"{path} holds a key of another kind than Ed25519.", hint="openssl genpkey -algorithm ed25519 -out key.pem"
+        )
+    sign: Callable[[bytes], bytes] = key.sign
+    return sign

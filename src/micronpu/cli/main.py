@@ -16,31 +16,20 @@ from micronpu.base.files import check_writable, read_file
 from micronpu.base.installed import VERSION
 from micronpu.base.timing import Times, timed
 from micronpu.cli import console
-from micronpu.cli.advise import advise
-from micronpu.cli.blame import blame
+from micronpu.cli.analysis import advise, blame, evaluate, fix
 from micronpu.cli.board import app as board_app
-from micronpu.cli.budgets import UNLIMITED, Limits
-from micronpu.cli.budgets import flag_of as budget_flag
 from micronpu.cli.calibrate import calibrate
 from micronpu.cli.compare import compare
-from micronpu.cli.completion import Target
-from micronpu.cli.deploy import check_folder_free, deploy, show_deployment
-from micronpu.cli.diff import diff
-from micronpu.cli.disassemble import disassemble
+from micronpu.cli.deploy import check_folder_free, deploy, image, new, show_deployment
+from micronpu.cli.diff import diff, reproduce
 from micronpu.cli.doctor import doctor
-from micronpu.cli.evaluate import evaluate
-from micronpu.cli.explore import explore
-from micronpu.cli.fix import fix
-from micronpu.cli.help import Command
-from micronpu.cli.image import image
+from micronpu.cli.explore import disassemble, explore
 from micronpu.cli.listing import passes, targets
-from micronpu.cli.lists import entries, names_of, only_one, value_of
-from micronpu.cli.new import new
-from micronpu.cli.options import Group, chosen_options, takes_npu_options
-from micronpu.cli.pictures import NO_PICTURES, Pictures
-from micronpu.cli.quantization import How, quantization_of
+from micronpu.cli.options import Command, Group, Target, chosen_options, takes_npu_options
 from micronpu.cli.reports import NOWHERE, Reports
-from micronpu.cli.reproduce import reproduce
+from micronpu.cli.settings import UNLIMITED, How, Limits, entries, names_of, only_one, quantization_of, value_of
+from micronpu.cli.settings import flag_of as budget_flag
+from micronpu.cli.sources import NO_PICTURES, Pictures
 from micronpu.report.manifest import Manifest, Sources
 from micronpu.targets.registry import BACKENDS
 
@@ -274,7 +263,7 @@ def compile_command(
 def _show_times(times: Times | None, path: Path | None, out: Console) -> None:
     """Show and write compilation times, if ``--profile`` is given."""
     if times is not None and path is not None:
-        from micronpu.cli.times import show_times
+        from micronpu.cli.reports import show_times
 
         show_times(times, path, out)
 
@@ -533,7 +522,7 @@ def inspect(
     if json:
         console.print_json(found.to_dict())
     else:
-        from micronpu.cli.terminal_inspection import inspection_view
+        from micronpu.cli.inspection import inspection_view
 
         console.output().print(inspection_view(found))
 

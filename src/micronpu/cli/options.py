@@ -1,28 +1,256 @@
-"""Command-line options made from the fields of the NPU backends' options, so that no field is named twice."""
+"""Commands with their options: those of the NPU backends, help by topic, old spellings, completion of targets.
+
+Options of the backends are made from the fields of their options, so that no field is named twice."""
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import Field, fields
 from types import FunctionType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from micronpu.base.errors import InternalError, OptionError
+from micronpu.base.errors import InternalError, MicroNpuError, OptionError
 from micronpu.base.extensions import COMMANDS, extensions, load
+from micronpu.cli import console
 from micronpu.cli.console import flag_of, guarded
-from micronpu.cli.help import Command
-from micronpu.cli.old_spellings import rewritten_command
 from micronpu.report.codec import attribute_texts
 
 if TYPE_CHECKING:
-    from micronpu.targets.backend import Target
+    from micronpu.targets.backend import Target as FoundTarget
     from micronpu.targets.options import Options
+
+
+def complete_target(incomplete: str) -> list[tuple[str, str]]:
+    """Return targets and aliases that start with ``incomplete``, each with the chip's title."""
+    from micronpu.targets.registry import BACKENDS, all_targets
+
+    try:
+        targets = sorted(all_targets().items())
+    except MicroNpuError:
+        return []  # a message would disturb the line that is being typed
+    found = []
+    for name, target in targets:
+        title = target.chip.title if target.chip is not None else BACKENDS[target.backend].title
+        found += [(word, title) for word in (name, *target.entry.aliases) if word.startswith(incomplete)]
+    return found
+
+
+Target = Annotated[
+    str,
+    console.option(
+        "NAME",
+        "Target chip, NPU, core or chip file (required); see `micronpu targets`.",
+        "--target",
+        "-t",
+        complete=complete_target,
+    ),
+]
+"""Required, but "" by default: `find_target` rejects "" with an example of each kind of target."""
+
+
+OPTIONS = {
+    "--activations": "--quantization ",
+    "--max-slowdown": "--quantization max_slowdown=",
+    "--activation-observer": "--quantization activation_observer=",
+    "--percentile": "--quantization percentile=",
+    "--input-observer": "--quantization input_observer=",
+    "--weight-observer": "--quantization weight_observer=",
+    "--per-tensor": "--quantization per_channel=false",
+    "--equalize": "--quantization equalize",
+    "--bias-correction": "--quantization bias_correction",
+    "--adaptive-rounding": "--quantization adaptive_rounding",
+    "--fit-ranges": "--quantization fit_ranges",
+    "--projections": "--quantization projections",
+    "--max-ms": "--budget ms=",
+    "--max-sram": "--budget sram=",
+    "--max-flash": "--budget flash=",
+    "--min-sqnr": "--budget sqnr=",
+    "--min-agreement": "--budget top1=",
+    "--min-accuracy": "--budget accuracy=",
+    "--eval-data": "--data ",
+    "--sparsity": "--sparse ",
+    "--max-loss": "--sparse max_loss=",
+    "--max-cycles": "--sparse max_cycles=",
+    "--fix-output": "--output ",
+}
+"""New spelling by the old one; a value follows if it ends with "=" or a space."""
+OLD_COMMANDS = {"eval": "evaluate"}
+LAST = "0.2"
+"""Last minor version that accepts them."""
+
+
+def rewritten_command(name: str, arguments: Sequence[str]) -> tuple[str, list[str], str]:
+    """Return the command and the arguments in the new spelling, and the notice; "" if nothing changed."""
+    now, left = OLD_COMMANDS.get(name, name), list(arguments)
+    if name == "blame" and "--fix" in left:
+        now = "fix"
+        left.remove("--fix")
+    return now, left, _notice([(f"{name} --fix" if now == "fix" != name else name, now)] if now != name else [])
+
+
+def rewritten_options(arguments: Sequence[str], own: Collection[str]) -> tuple[list[str], str]:
+    """Return the arguments in the new spelling, and the notice.
+
+    Args:
+        own: flags of the command. They are never rewritten, and a new spelling must be one of them.
+    """
+    result: list[str] = []
+    changed: list[tuple[str, str]] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--":
+            result += [argument, *rest]
+            break
+        flag, equals, value = argument.partition("=")
+        now = OPTIONS.get(flag, "")
+        new, _, item = now.partition(" ")
+        if flag in own or new not in own:
+            result.append(argument)
+            continue
+        if now.endswith(("=", " ")):
+            item += value if equals else next(rest, "")
+        result += [new, item]
+        changed.append((flag, f"{new} {item}"))
+    return result, _notice(changed)
+
+
+def _notice(changed: Sequence[tuple[str, str]]) -> str:
+    if not changed:
+        return ""
+    pairs = "; ".join(f"{old} is now `{now}`" for old, now in changed)
+    return f"Note: {pairs}. Version {LAST} is the last to take the old spelling."
+
+
+PANELS = {
+    "Data": ("library", "normalize", "data", "labels", "metric"),
+    "Accuracy": ("verify", "held_out"),
+    "Kernels of your own": ("allow_missing_kernels",),
+    "Report": (
+        *("top", "every", "report_json", "trace", "etrecord", "manifest"),
+        *("profile", "no_cache", "quiet", "debug"),
+    ),
+}
+"""Panels of options that name none themselves, in --help-all."""
+USUAL = (
+    *("output", "target", "calibration", "images", "quantization", "io", "budget", "sparse", "deploy_to", "strict"),
+    *("require_full", "report_html", "json", "data", "labels", "metric", "folder", "chart"),
+)
+"""Options that --help shows first if a command has more than it shows."""
+MOST = 14
+"""Options that --help shows; those of the target's NPU come on top."""
+_ALL = "--help-all"
+
+
+class Command(TyperCommand):
+    """A command whose --help shows the usual options and those of the target's NPU, and --help-all every option.
+
+    Options of the previous minor version are rewritten before they are parsed.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = [flag for parameter in self.params for flag in (*parameter.opts, *parameter.secondary_opts)]
+        args, notice = rewritten_options(args, own)
+        if notice and not ctx.resilient_parsing:
+            print(notice, file=sys.stderr)
+        ctx.meta[_ALL] = _ALL in args
+        ctx.meta["--target"] = _target_of(args)
+        rest: list[str] = super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else args)
+        return rest
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        options: list[Any] = [p for p in self.get_params(ctx) if p.param_type_name == "option"]
+        own = [option for option in options if not _backends_of(option)]
+        panels = {name: panel for panel, names in PANELS.items() for name in names} if len(own) > MOST else {}
+        hidden = [] if ctx.meta[_ALL] or len(options) <= MOST else _rare(options, own, ctx.meta["--target"])
+        text, self.help, self.epilog = self.help, _unwrapped(self.help or ""), None
+        if hidden:
+            self.epilog = f"{_ALL} shows all {len(options)} options" + (
+                "." if len(own) == len(options) else ", and --help with -t TARGET those of its NPU."
+            )
+        try:
+            for option in own:
+                option.rich_help_panel = panels.get(option.name) if not hidden else None
+            for option in hidden:
+                option.hidden = True
+            with _whole_names():
+                super().format_help(ctx, formatter)
+        finally:
+            self.help = text
+            for option in hidden:
+                option.hidden = False
+
+
+def _target_of(args: list[str]) -> str:
+    """Return the target among the arguments of a command, "" without one."""
+    for argument, value in itertools.zip_longest(args, args[1:], fillvalue=""):
+        if argument in ("-t", "--target"):
+            return value
+        if argument.startswith("--target="):
+            return argument.partition("=")[2]
+    return ""
+
+
+def _backends_of(option: Any) -> set[str]:
+    """Return the titles of the NPUs that an option is for; an empty set for the command's own."""
+    from micronpu.targets.registry import BACKENDS
+
+    return {backend.title for backend in BACKENDS.values()} & set((option.rich_help_panel or "").split(" and "))
+
+
+def _rare(options: list[Any], own: list[Any], target: str) -> list[Any]:
+    """Return the options that --help leaves out."""
+    from micronpu.base.errors import MicroNpuError
+    from micronpu.targets.registry import BACKENDS, find_target
+
+    try:
+        backend = BACKENDS[find_target(target).backend].title if target else ""
+    except MicroNpuError:
+        backend = ""  # the command itself lists the valid targets
+    order = ["help", *USUAL, *(option.name for option in own)]
+    usual = sorted(own, key=lambda option: order.index(option.name))[:MOST]
+    return [option for option in options if option not in usual and backend not in _backends_of(option)]
+
+
+def _unwrapped(text: str) -> str:
+    """Return the text with each paragraph on one line, so that the terminal decides where lines end."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
+
+
+@contextmanager
+def _whole_names() -> Iterator[None]:
+    """Make columns of the help fold instead of cutting names: typer sets no widths, and rich shortens all columns
+    alike."""
+    from rich.table import Table
+    from rich.text import Text
+    from typer import rich_utils
+
+    class Whole(Table):
+        def add_row(self, *cells: Any, **settings: Any) -> None:
+            super().add_row(*cells, **settings)
+            for column, cell in zip(self.columns, cells, strict=False):
+                column.overflow = "fold"
+                for part in getattr(cell, "renderables", ()):  # help text with its default
+                    if isinstance(part, Text):
+                        part.overflow = "fold"
+                if isinstance(cell, Text) and cell.plain.startswith("-"):
+                    column.no_wrap = True
+
+    names = vars(rich_utils)
+    before = names["Table"]
+    names["Table"] = Whole
+    try:
+        yield
+    finally:
+        names["Table"] = before
+
 
 _KEY = "micronpu.options"
 _EXTENDED: dict[str, Callable[..., None]] = {}
@@ -96,7 +324,7 @@ def takes_npu_options(name: str) -> Callable[[Callable[..., None]], Callable[...
     return register
 
 
-def chosen_options(context: typer.Context, target: Target) -> Options:
+def chosen_options(context: typer.Context, target: FoundTarget) -> Options:
     """Return the options for the target's NPU as given on the command line, the others at their defaults.
 
     Raises:

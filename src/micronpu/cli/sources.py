@@ -1,22 +1,153 @@
-"""Paths of the model and its data in a manifest: relative to the manifest's folder when stored."""
+"""Pictures, labels and metrics for a model; paths of the model and its data, in a manifest relative to its folder."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 from micronpu.base import timing
-from micronpu.base.errors import OptionError
+from micronpu.base.errors import FileError, ModelError, OptionError, first_line
 from micronpu.base.files import check_name
+from micronpu.cli import console
 from micronpu.cli.named_models import is_named
 from micronpu.report.manifest import Sources
 
 if TYPE_CHECKING:
+    import torch
+
     from micronpu.cli.files import CalibrationInputs, Model
-    from micronpu.cli.pictures import Pictures
+
+
+_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm")
+IMAGENET, UNIT, SYMMETRIC = "imagenet", "0..1", "-1..1"
+NORMALIZATIONS: dict[str, tuple[Sequence[float], Sequence[float]]] = {
+    IMAGENET: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    UNIT: ((0.0,), (1.0,)),
+    SYMMETRIC: ((0.5,), (0.5,)),
+}
+"""Mean and standard deviation of the channels, for values from 0 to 1."""
+
+_Images = Annotated[
+    Path | None,
+    console.option(
+        "DIR",
+        "Folder of images as typical inputs, subfolders included; resized and centre-cropped to the input size.",
+    ),
+]
+_Normalize = Annotated[
+    str | None,
+    console.option(
+        "RANGE",
+        f"Pixel scaling: {UNIT}, {SYMMETRIC}, or {IMAGENET} (mean/std).",
+        default="0..1",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Options for pictures, one for each field."""
+
+    images: _Images = None
+    normalize: _Normalize = None
+
+    def check(self, others: str | None = None, option: str = "--calibration") -> None:
+        """Check the options before the work is done.
+
+        Args:
+            others: value of another option that also gives inputs.
+            option: name of that option.
+
+        Raises:
+            OptionError: the options contradict each other.
+            FileError: there is no such folder.
+        """
+        if self.images is None:
+            if self.normalize is not None:
+                raise OptionError("--normalize is about pictures.", hint="--images DIR as well")
+            return
+        if others is not None:
+            raise OptionError(f"--images and {option} are both typical inputs.", hint="one of the two")
+        if self.normalize is not None and self.normalize not in NORMALIZATIONS:
+            raise OptionError(
+                f"There is no normalization {self.normalize!r}.", hint=f"one of {', '.join(NORMALIZATIONS)}"
+            )
+        if not self.images.is_dir():
+            raise FileError(f"There is no folder {self.images} with pictures.", hint="check the path")
+
+    def load(self, examples: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """Yield the pictures as inputs of the model, sorted by file name.
+
+        Args:
+            examples: inputs of the model.
+
+        Raises:
+            ModelError: the model takes no pictures, or there are none.
+            FileError: one cannot be read.
+        """
+        assert self.images is not None
+        channels, height, width = _size(examples)
+        files = sorted(p for p in self.images.rglob("*") if p.suffix.lower() in _ENDINGS and p.is_file())
+        if not files:
+            raise ModelError(
+                f"The folder {self.images} holds no pictures ({', '.join(_ENDINGS)}).", hint="another folder"
+            )
+        mean, deviation = NORMALIZATIONS[self.normalize or UNIT]
+        if len(mean) not in (1, channels):
+            raise OptionError(
+                f"--normalize {self.normalize} is for {len(mean)} channels, and the model's input has {channels}.",
+                hint=f"--normalize {UNIT}",
+            )
+        for file in files:
+            yield _tensor(_pixels(file, channels, height, width), mean, deviation)
+
+
+NO_PICTURES = Pictures()
+
+
+def _size(examples: Sequence[torch.Tensor]) -> tuple[int, int, int]:
+    shape = tuple(examples[0].shape) if len(examples) == 1 else ()
+    if len(shape) != 4 or shape[0] != 1 or shape[1] not in (1, 3) or not examples[0].is_floating_point():
+        shapes = ", ".join(f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in examples)
+        raise ModelError(
+            f"The model takes {shapes}, and pictures are float32[1, 3, height, width], or 1 channel.",
+            hint="--calibration file.py:function, which returns a list of inputs",
+        )
+    return shape[1], shape[2], shape[3]
+
+
+def _pixels(file: Path, channels: int, height: int, width: int) -> Any:
+    """Return the pixels, uint8 [height, width, channels]."""
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise ModelError("--images needs Pillow, which is not installed.", hint="pip install pillow") from error
+    import numpy as np
+
+    # A small file may declare a size of hundreds of megabytes; Pillow warns at half the size that it refuses.
+    too_large = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file) as picture:
+                fitted = ImageOps.fit(picture.convert("L" if channels == 1 else "RGB"), (width, height))
+        return np.array(fitted, np.uint8).reshape(height, width, channels)
+    except (OSError, ValueError, SyntaxError, *too_large) as error:
+        said = first_line(error) or type(error).__name__
+        raise FileError(f"{file} is no picture that can be read: {said}.", hint="leave it out of the folder") from error
+
+
+def _tensor(pixels: Any, mean: Sequence[float], deviation: Sequence[float]) -> torch.Tensor:
+    import torch
+
+    values = torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
+    centre, spread = (torch.tensor(list(v)).reshape(-1, 1, 1) for v in (mean, deviation))
+    return ((values - centre) / spread).unsqueeze(0).contiguous()
+
 
 _PYTHON, _CHIP = ".py", ".toml"
 
@@ -117,3 +248,39 @@ def _file(text: str) -> str:
 
 def _is_python(text: str) -> bool:
     return not is_named(text) and _parts(text)[0].endswith(_PYTHON)
+
+
+def load_labels(text: str) -> Any:
+    """Return the one array that ``text`` names.
+
+    Raises:
+        ModelError: the file holds several.
+        FileError: it cannot be read.
+    """
+    from micronpu.cli.files import load_arrays
+
+    arrays = load_arrays(text)
+    if len(arrays) != 1:
+        raise ModelError(
+            f"{text} holds {len(arrays)} arrays ({', '.join(arrays)}), of which one is the labels.",
+            hint=f"{text.partition(':')[0]}:{next(iter(arrays), 'name')}",
+        )
+    return next(iter(arrays.values()))
+
+
+def load_metric(text: str) -> str | Callable[..., Any]:
+    """Return the name of a metric, or the function that ``file.py:function`` names.
+
+    Raises:
+        ModelError: there is no such file or function.
+    """
+    from micronpu.cli.files import UserFile
+
+    path, colon, name = text.rpartition(":")
+    if not colon:
+        return text
+    file = UserFile(Path(path))
+    if not file.has(name):
+        raise ModelError(f"{file.path} has no function {name!r}.", hint="def metric(outputs, labels): return number")
+    function: Callable[..., Any] = getattr(file.module, name)
+    return function

@@ -51,8 +51,8 @@ class Worker:
     def __init__(self, task: Task) -> None:
         import torch
 
-        from micronpu.cli.evaluate import load_labels, load_metric
         from micronpu.cli.files import load_calibration, load_model, register
+        from micronpu.cli.sources import load_labels, load_metric
 
         torch.set_num_threads(1)  # one process per core
         register(task.libraries)

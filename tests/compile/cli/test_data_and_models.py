@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from micronpu.base.errors import FileError, ModelError, OptionError
 from micronpu.cli.files import load_model, register
 from micronpu.cli.main import app
-from micronpu.cli.pictures import Pictures
+from micronpu.cli.sources import Pictures
 from micronpu.runtime import HostProgram
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from micronpu import __version__
+from micronpu.cli.deploy import ACTIONS
 from micronpu.cli.main import app
-from micronpu.cli.new import ACTIONS
 
 ROOT = Path(__file__).parents[3]
 

@@ -18,7 +18,7 @@ from torch._export.serde import schema
 
 import micronpu
 from micronpu.base.errors import FileError, ModelError
-from micronpu.cli.archive_fields import REFUSED, RULES, RefusedContentError, check_fields
+from micronpu.cli.archive import REFUSED, RULES, RefusedContentError, check_fields
 from micronpu.cli.files import load_model
 
 RECORDS = "a/"

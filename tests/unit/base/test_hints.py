@@ -16,7 +16,7 @@ ELSEWHERE = {
     "NothingLeftError": "caught by the partitioner, and no user's",
 }
 """Errors without a hint of their own, with the reason."""
-CLAUSES = {"cli/explorer/delegates.py", "host/container_view.py", "targets/backend.py"}
+CLAUSES = {"cli/explorer/graph.py", "host/container_view.py", "targets/backend.py"}
 """Files in which one without a hint is part of another's sentence."""
 
 

@@ -58,7 +58,6 @@ OWN = {
     "runtime/isolated_worker.py": "what its parent says",
     "targets/neutron/sdk_worker.py": "what its parent says",
     "cli/archive.py": "as torch's loader decodes it, whose limits are checked first",
-    "cli/archive_fields.py": "the same",
 }
 """Files of the package that parse by themselves, with the reason."""
 

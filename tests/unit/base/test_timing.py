@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from micronpu.base import timing
-from micronpu.cli.times import as_json, show_times
+from micronpu.cli.reports import as_json, show_times
 
 
 def _counts(times: timing.Times) -> list[tuple[str, str, int]]:

@@ -11,7 +11,7 @@ from micronpu.base.errors import FileError
 from micronpu.board.elf import Elf
 from micronpu.board.gdb import BoardError
 from micronpu.board.logs import read_log
-from micronpu.cli.printed import log_view
+from micronpu.cli.probe import log_view
 
 LONG = b"9" * 5000
 

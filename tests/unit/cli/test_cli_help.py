@@ -13,10 +13,9 @@ import pytest
 import typer
 
 from micronpu import __version__
-from micronpu.cli.budgets import ACCURACY, NAMES
-from micronpu.cli.help import MOST, PANELS, USUAL
 from micronpu.cli.main import app
-from micronpu.cli.old_spellings import OPTIONS, rewritten_command, rewritten_options
+from micronpu.cli.options import MOST, OPTIONS, PANELS, USUAL, rewritten_command, rewritten_options
+from micronpu.cli.settings import ACCURACY, NAMES
 from micronpu.report.budgets import Budgets
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.neutron.options import NeutronOptions
@@ -26,7 +25,7 @@ from micronpu.targets.registry import BACKENDS, all_targets, find_target, target
 LOADED = """
 import sys
 from micronpu.cli.main import app
-from micronpu.cli.old_spellings import OPTIONS, rewritten_command, rewritten_options
+from micronpu.cli.options import OPTIONS, rewritten_command, rewritten_options
 try:
     app(prog_name="micronpu")
 finally:

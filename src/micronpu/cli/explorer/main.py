@@ -11,8 +11,7 @@ from typing import Any
 from model_explorer import Adapter, AdapterMetadata, graph_builder
 
 from micronpu.base.files import read_file
-from micronpu.cli.explorer.delegates import GraphNode
-from micronpu.cli.explorer.graph import ProgramGraph, program_graphs, report_graph
+from micronpu.cli.explorer.graph import GraphNode, ProgramGraph, program_graphs, report_graph
 from micronpu.report.delegation import DelegationReport
 
 IDENTIFIER = "micronpu"

@@ -15,8 +15,7 @@ from typing import Any
 from micronpu.base.errors import FileError
 from micronpu.base.files import read_file
 from micronpu.base.parsing import parse_json
-from micronpu.cli.explorer.delegates import GraphNode
-from micronpu.cli.explorer.graph import MODEL, ProgramGraph
+from micronpu.cli.explorer.graph import MODEL, GraphNode, ProgramGraph
 from micronpu.container.trace import StreamTrace, traced
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.diagnosis import Blame

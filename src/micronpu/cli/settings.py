@@ -1,20 +1,110 @@
-"""Budgets on the command line, and labelled data to evaluate a program on."""
+"""Options with a list: ``--budget ms=5,sram=256K`` with the data to evaluate on, ``--quantization int16,equalize``."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any
 
 from micronpu.base.errors import OptionError
 from micronpu.cli import console
-from micronpu.cli.lists import entries, value_of
 
 if TYPE_CHECKING:
+    import micronpu
     from micronpu import CompiledProgram, Verification
     from micronpu.cli.files import Model
     from micronpu.report.budgets import Budgets
     from micronpu.report.warnings import BudgetResult
+
+
+def entries(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Split the values of an option at their commas into words and pairs ``name=value``."""
+    words: list[str] = []
+    pairs: dict[str, str] = {}
+    for part in (part.strip() for text in texts for part in text.split(",") if part.strip()):
+        name, equals, value = part.partition("=")
+        if equals:
+            pairs[name.strip().replace("-", "_")] = value.strip()
+        else:
+            words.append(part)
+    return words, pairs
+
+
+def value_of(text: str) -> bool | int | float | str:
+    """Return the value of a text: true, false, a number, or the text itself."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    kinds: tuple[Callable[[str], int | float], ...] = (int, float)
+    for kind in kinds:
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def only_one(flag: str, words: Sequence[str], hint: str) -> str | None:
+    """Return the only word of a list, or None.
+
+    Raises:
+        OptionError: there are several.
+    """
+    if len(words) > 1:
+        raise OptionError(f"{flag} has {len(words)} values: {', '.join(words)}.", hint=hint)
+    return words[0] if words else None
+
+
+def names_of(kind: type[Any]) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields."""
+    return tuple(field.name for field in fields(kind))
+
+
+How = Annotated[
+    list[str] | None,
+    console.option(
+        "int8|int16|auto|FILE.toml",
+        "Type of activations (weights are always int8), or a settings file as `micronpu fix` writes it. auto: int8 if "
+        "near float, otherwise the most accurate program in 1.1 times its time. Single settings may follow: "
+        "int16,equalize,activation_observer=mse; see docs/quantization.md.",
+        default="auto; int8 with other settings",
+    ),
+]
+
+
+def quantization_of(given: Sequence[str] | None, io: str | None = None) -> micronpu.Quantization:
+    """Return the value for the argument ``quantization``; settings override those of a file.
+
+    Raises:
+        FileError, OptionError: the file cannot be read, or there is no such type or setting.
+    """
+    import micronpu
+    from micronpu.quantize.config import check_io
+    from micronpu.quantize.corrections import Corrections
+    from micronpu.quantize.settings_file import read_quantization
+
+    switches = names_of(Corrections)
+    words, pairs = entries(given or ())
+    settings: dict[str, Any] = {word: True for word in words if word in switches}
+    parts = [(word, micronpu.Quantization.of(word)) for word in words if word not in switches]
+    types = [word for word, part in parts if part.settings is None]
+    files = [word for word, part in parts if part.settings is not None]
+    activations = only_one("--quantization", types, "one type")
+    file = only_one("--quantization", files, "one file")
+    own: dict[str, Any] = {} if io is None else {"io": check_io(io, "--io")}
+    default: dict[str, Any] = {}
+    for name, text in pairs.items():
+        part = own if name in ("per_channel", "max_slowdown") else settings if name in switches else default
+        part[name] = value_of(text)
+    if default or settings:
+        base = {} if file is None else read_quantization(file)
+        own["settings"] = {**base, **settings}
+        if default:
+            own["settings"]["default"] = {**base.get("default", {}), **default}
+    elif file is not None:
+        own["settings"] = file
+    return micronpu.Quantization(activations=activations, **own)  # type: ignore[arg-type]  # `of` has checked it
+
 
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
@@ -116,8 +206,8 @@ class Limits:
             ModelError: data or labels do not fit.
         """
         from micronpu import Verification
-        from micronpu.cli.evaluate import load_labels, load_metric
         from micronpu.cli.files import load_calibration
+        from micronpu.cli.sources import load_labels, load_metric
 
         labels = None if self.labels is None else load_labels(self.labels)
         return Verification(
@@ -140,8 +230,8 @@ class Limits:
         if limit is None or self.data is None or self.labels is None:
             return ()
         import micronpu
-        from micronpu.cli.evaluate import load_labels, load_metric
         from micronpu.cli.files import load_calibration
+        from micronpu.cli.sources import load_labels, load_metric
         from micronpu.report.budgets import result
 
         judge = load_metric(self.metric) if self.metric is not None else None

@@ -1,0 +1,270 @@
+"""`micronpu evaluate`, `blame`, `fix` and `advise`: accuracy and time of a model, and what would improve them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from micronpu.base.errors import OptionError
+from micronpu.base.files import check_new_folder, make_folder, write_file
+from micronpu.cli import console
+from micronpu.cli.options import Target, chosen_options
+from micronpu.cli.settings import How, quantization_of
+from micronpu.cli.sources import NO_PICTURES, Pictures
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from micronpu.report.diagnosis import Fixes
+
+
+@console.guarded
+@console.takes(pictures=Pictures)
+def evaluate(
+    model: Annotated[
+        str,
+        console.argument("MODEL", "The float model: path/to/file.py:function or file.pt2."),
+    ],
+    program: Annotated[Path, console.argument("PROGRAM.pte", "The program that `micronpu compile` made from it.")],
+    data: Annotated[
+        str | None,
+        console.option(
+            "DATA",
+            "Inputs: FILE.npy, FILE.npz (one array per input of the model, one row per input; FILE.npz:name,... "
+            "picks arrays), or file.py:function, which returns a list of inputs; for a model with states a list of "
+            "sequences, each a list of inputs. Or --images.",
+        ),
+    ] = None,
+    pictures: Pictures = NO_PICTURES,
+    library: console.Library = None,
+    labels: Annotated[
+        str | None,
+        console.option("FILE", "FILE.npy or FILE.npz:name with an entry for each row, or for each sequence."),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        console.option(
+            "NAME",
+            "top1, auc, f1, mae, or file.py:function, which gets outputs and labels (and inputs) and returns a "
+            "number, of which more is better.",
+            default="top1 where there are labels",
+        ),
+    ] = None,
+    output: Annotated[int, typer.Option(metavar="NUMBER", help="Output of the model to evaluate.")] = 0,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Fast kernels, which may differ by one LSB from the bit-exact ones.")
+    ] = False,
+    report_json: Annotated[
+        Path | None,
+        console.option("PATH", "Write the figures as JSON; - for standard output."),
+    ] = None,
+    json: console.JsonInstead = False,
+    debug: console.Debug = False,
+) -> None:
+    """Compare the accuracy of a .pte with the float model, with significance."""
+    from micronpu.cli.files import load_model, register
+    from micronpu.cli.sources import load_data, load_labels, load_metric
+
+    pictures.check(data, "--data")
+    if data is None and pictures.images is None:
+        raise OptionError("There are no inputs to judge the program on.", hint="--data DATA, or --images DIR")
+    if metric is not None and labels is None:
+        raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
+    report_json = console.checked_json_path(json, report_json)
+    with console.progress() as callback:
+        callback("load", 0.0)
+        register(library)
+        loaded = load_model(model)
+        rows = load_data(data, pictures, loaded)
+        truth = load_labels(labels) if labels is not None else None
+        judge = load_metric(metric) if metric is not None else None
+        import micronpu
+
+        callback("load", 1.0)
+        found = micronpu.evaluate(
+            loaded.module, rows, program, truth, metric=judge, output=output, fast=fast, callback=callback
+        )
+    console.words(report_json).print(found)
+    console.write_json(report_json, found.to_json())
+
+
+Sort = Annotated[str, typer.Option(metavar="BY", help="Sort by: output, own or total error.")]
+FloatModel = Annotated[str, console.argument("MODEL", "The float model: path/to/file.py:function or file.pt2.")]
+MeasuredOn = Annotated[
+    str | None,
+    console.option(
+        "DATA",
+        "Inputs to measure on, a dozen or more: FILE.npy, FILE.npz (FILE.npz:name,... picks arrays), or "
+        "file.py:function, which returns a list of inputs.",
+        default="the function `calibration` of the model's file",
+    ),
+]
+Ranges = Annotated[str | None, console.option("DATA", "Calibration inputs.", default="those of --data")]
+
+
+@console.guarded
+def blame(
+    context: typer.Context,
+    model: FloatModel,
+    data: MeasuredOn = None,
+    calibration: Ranges = None,
+    target: Target = "",
+    quantization: How = None,
+    library: console.Library = None,
+    sort: Sort = "output",
+    report_json: Annotated[Path | None, console.option("PATH", "Write all layers as JSON; - for stdout.")] = None,
+    json: console.JsonInstead = False,
+    debug: console.Debug = False,
+) -> None:
+    """Show which layers lose accuracy in quantization, and what to try."""
+    from micronpu.cli.files import load_calibration, load_model, register
+    from micronpu.targets.registry import find_target
+
+    options = chosen_options(context, find_target(target))
+    report_json = console.checked_json_path(json, report_json)
+    with console.progress() as callback:
+        callback("load", 0.0)
+        register(library)
+        loaded = load_model(model)
+        rows = list(load_calibration(data, loaded))
+        ranges = None if calibration is None else list(load_calibration(calibration, loaded))
+        import micronpu
+        from micronpu.report.diagnosis import check_sort
+
+        callback("load", 1.0)
+        found = micronpu.blame(
+            loaded.module,
+            rows,
+            target,
+            calibration=ranges,
+            example_inputs=loaded.examples,
+            quantization=quantization_of(quantization),
+            options=options,
+            sort=check_sort(sort),
+            callback=callback,
+        )
+    console.words(report_json).print(found)
+    console.write_json(report_json, found.to_json())
+
+
+@console.guarded
+def fix(
+    context: typer.Context,
+    model: FloatModel,
+    data: MeasuredOn = None,
+    calibration: Ranges = None,
+    target: Target = "",
+    quantization: How = None,
+    library: console.Library = None,
+    budget: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit (wall-clock seconds).")] = 60.0,
+    output: Annotated[
+        Path | None,
+        console.option(
+            "DIR", "Folder for the settings files; created if missing.", "--output", "-o", default="the current folder"
+        ),
+    ] = None,
+    report_json: Annotated[Path | None, console.option("PATH", "Write all choices as JSON; - for stdout.")] = None,
+    json: console.JsonInstead = False,
+    debug: console.Debug = False,
+) -> None:
+    """Try fixes for the accuracy, keep those that help on held-out samples, write a settings file for each trade-off.
+
+    Each file is for `micronpu compile --quantization FILE.toml`.
+    """
+    from micronpu.cli.files import load_calibration, load_model, register
+    from micronpu.targets.registry import find_target
+
+    options = chosen_options(context, find_target(target))
+    report_json = console.checked_json_path(json, report_json)
+    if output is not None:
+        check_new_folder(output)
+    with console.progress() as callback:
+        callback("load", 0.0)
+        register(library)
+        loaded = load_model(model)
+        rows = list(load_calibration(data, loaded))
+        ranges = None if calibration is None else list(load_calibration(calibration, loaded))
+        import micronpu
+
+        callback("load", 1.0)
+        found = micronpu.fix(
+            loaded.module,
+            rows,
+            target,
+            calibration=ranges,
+            example_inputs=loaded.examples,
+            quantization=quantization_of(quantization),
+            options=options,
+            budget=budget,
+            callback=callback,
+        )
+    out = console.words(report_json)
+    out.print(found)
+    _write_choices(found, make_folder(output or Path()), f"micronpu compile {model} -t {target}", loaded.name, out)
+    console.write_json(report_json, found.to_json())
+
+
+def _write_choices(fixes: Fixes, folder: Path, command: str, name: str, out: Console) -> None:
+    """Write a settings file for each choice worth taking, and print the command that takes it."""
+    from micronpu.quantize.settings_file import to_toml
+
+    for number, choice in enumerate(fixes.choices):
+        if not choice.best or not choice.quantization:
+            continue
+        path = write_file(folder / f"{name}.quantization-{number}.toml", to_toml(choice.quantization).encode())
+        out.print(Text.assemble((f"{number}: ", "bold"), f"{command} --quantization {path}"), soft_wrap=True)
+
+
+@console.guarded
+def advise(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        console.argument("MODEL", "The float model: path/to/file.py:function or file.pt2."),
+    ],
+    calibration: Annotated[
+        str | None,
+        console.option(
+            "DATA",
+            "Calibration data, see `micronpu compile`; eight inputs are enough.",
+            default="`calibration` of the file",
+        ),
+    ] = None,
+    target: Target = "",
+    quantization: How = None,
+    library: console.Library = None,
+    report_json: Annotated[
+        Path | None,
+        console.option("PATH", "Write hotspots and changes as JSON; - for standard output."),
+    ] = None,
+    json: console.JsonInstead = False,
+    debug: console.Debug = False,
+) -> None:
+    """Show where the time goes and what model changes would save (compiled, not retrained)."""
+    from micronpu.cli.files import load_calibration, load_model, register
+    from micronpu.targets.registry import find_target
+
+    options = chosen_options(context, find_target(target))
+    report_json = console.checked_json_path(json, report_json)
+    with console.progress() as callback:
+        callback("load", 0.0)
+        register(library)
+        loaded = load_model(model)
+        rows = load_calibration(calibration, loaded)
+        import micronpu
+
+        callback("load", 1.0)
+        found = micronpu.advise(
+            loaded.module,
+            loaded.examples,
+            target,
+            calibration=rows,
+            quantization=quantization_of(quantization),
+            options=options,
+            callback=callback,
+        )
+    console.words(report_json).print(found)
+    console.write_json(report_json, found.to_json())
