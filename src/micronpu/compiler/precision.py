@@ -58,14 +58,12 @@ _FREE_GAIN, _PAID_GAIN = 0.5, 1.0
 _FEWEST_HELD_OUT, _FEWEST_CALLS = 2, 64
 """Minimum number of held-out calls, and of calls that also calibrated, for a choice."""
 _MORE_SAMPLES = f"{LEAST} calibration samples or {LEAST_RECORDINGS} recordings, to choose the precision by"
-_TRIALS = 9
-"""Approximate number of programs that a search tries."""
+_TRIALS, _MOST_SETS = 9, 3
+"""Approximate number of programs that a search tries, and maximum number of sets of operators among them."""
 _ORDER_SAMPLES, _CALLS = 8, 64
 """Samples, and calls of a recording, that order the values."""
-_ORDER_WORK, _FIT_WORK = 12_000_000_000, 4_000_000_000
-"""Maximum number of MACs for ordering values, and for the search for ranges."""
-_ORDER_NODES = 400_000
-"""Maximum number of operators that run to order values."""
+_ORDER_WORK, _ORDER_NODES, _FIT_WORK = 12_000_000_000, 400_000, 4_000_000_000
+"""Maximum number of MACs and of operators that run to order values; maximum number of MACs of the search for ranges."""
 _CLOSE, _CORE_GAIN = 40.0, 3.0
 """dB up to which operators are moved to the core, and minimum gain in dB."""
 _CORRECTED = {"adaptive_rounding": True, "bias_correction": True}
@@ -83,8 +81,6 @@ _METRIC, _LOST = 1e-3, 1e-2
 """Minimum difference of the user's metric that decides between two programs, and maximum loss that counts as none."""
 _MOST_TYPED = 4
 """Maximum number of operators whose settings the report shows."""
-_STOPS = (0.2, 0.5, 1.0)
-"""Fractions of the additional time at which a set of operators is simulated."""
 Settings: TypeAlias = dict[str, Any]
 """Settings in the form that `micronpu.quantize.settings_file` reads."""
 Cures: TypeAlias = tuple[tuple[tuple[str, Settings], ...], ...]
@@ -468,19 +464,22 @@ class Search:
         most = min(most, wide.cycles)
         sensitivity = Sensitivity(narrow.module, self.work, self.for_order(narrow)[0], wide=True)
         path = Path(sensitivity, self._by_name(narrow), self._by_name(wide))
-        sets = [path.within(part * (most - narrow.cycles)) for part in _STOPS]
-        sets += [value.parts for value in sensitivity.ordered()[:1]]  # should all of these take longer than predicted
-        sets = sorted((s for s in {frozenset(s) for s in sets} if s), key=sensitivity.without)
         found: list[Tried] = []
-        for parts in sets if self.allowed.everything else sets[:3]:
+        done: set[frozenset[str]] = set()
+        room, longer = most - narrow.cycles, 1.0  # longer: measured cycles relative to predicted ones
+        while len(done) < _MOST_SETS + self.allowed.everything and (parts := path.best(room / longer, done)):
+            done.add(parts)
             more = f"{narrow.more} with {plural(len(parts), 'operator')} in int16"
             settings = merged(narrow.settings, {"nodes": {name: {"activations": "int16"} for name in sorted(parts)}})
-            made = self.quantized("int8", settings, narrow.names, more)
-            made = self.priced(made) if made is not None else None
-            if made is not None and made.cycles <= most:
-                found.append(made)
-                if not self.allowed.everything:
-                    break
+            if (made := self.quantized("int8", settings, narrow.names, more)) is None:
+                continue
+            made = self.priced(made)
+            if made.cycles > most:
+                longer = max(longer, (made.cycles - narrow.cycles) / max(path.price(parts), 0.01 * room))
+                continue
+            found.append(made)
+            if not self.allowed.everything:
+                break
         return found
 
     def for_order(self, tried: Tried, noisiest: bool = True) -> tuple[list[Sequence[Row]], list[list[torch.Tensor]]]:

@@ -29,6 +29,8 @@ MOST_ORDERED = 64
 """Maximum number of values that are measured alone: those with the largest rounding noise."""
 _AT_ONCE = 16
 """Values that are measured in one run of the samples: more of them would keep more outputs in memory."""
+_STOPS = (0.2, 0.5, 1.0)
+"""Fractions of the additional time at which a set of operators is simulated."""
 _DOWN, _UP = 3.2, 1.03
 """NPU cycles per element for the conversion from int16 to int8, and from int8 to int16 (Vela's figures)."""
 
@@ -311,8 +313,10 @@ class Path:
 
     def __init__(self, sensitivity: Sensitivity, narrow: Mapping[str, float], wide: Mapping[str, float]) -> None:
         self.steps: list[tuple[frozenset[str], float]] = []
+        self._sensitivity = sensitivity
+        self._noise: dict[frozenset[str], float] = {}
         names = {name for value in sensitivity.values for name in value.parts}
-        added = {name: wide.get(name, 0.0) - narrow.get(name, 0.0) for name in names}
+        self._added = added = {name: wide.get(name, 0.0) - narrow.get(name, 0.0) for name in names}
         near: dict[str, list[RoundedValue]] = {name: [] for name in names}
         for value in sensitivity.values:
             for name in value.parts:
@@ -337,6 +341,26 @@ class Path:
             total += best[2]
             self.steps.append((frozenset(done), total))
             waiting = {value: noise for value, noise in waiting.items() if not value.parts <= done}
+
+    def best(self, cycles: float, done: Collection[frozenset[str]] = ()) -> frozenset[str]:
+        """Return the operators with which least noise is left, of several sets that add at most so many cycles; no
+        operators if there is no other set.
+
+        Args:
+            done: sets that are not returned.
+        """
+        first = [value.parts for value in self._sensitivity.ordered()[:1]]
+        sets = {*(self.within(part * cycles) for part in _STOPS), *(s for s in first if self.price(s) <= cycles)}
+        left = sorted((s for s in sets if s and s not in done), key=sorted)
+        for parts in left:
+            if parts not in self._noise:
+                self._noise[parts] = self._sensitivity.without(parts)
+        return min(left, key=self._noise.__getitem__, default=frozenset())
+
+    def price(self, parts: frozenset[str]) -> float:
+        """Return the cycles that int16 adds to some operators, with the conversions around them."""
+        near = [value for value in self._sensitivity.values if not value.parts.isdisjoint(parts)]
+        return sum(self._added[name] for name in parts) + sum(_conversion(value, parts) for value in near)
 
     def within(self, cycles: float) -> frozenset[str]:
         """Return the longest prefix of the path that adds at most so many cycles."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from micronpu.frontend.work import work_of
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize.calibrate import calibrate_and_quantize
 from micronpu.quantize.dequantized import DequantizedReference
-from micronpu.verify.sensitivity import Fidelity, Sensitivity
+from micronpu.verify.sensitivity import Fidelity, Path, RoundedValue, Sensitivity
 
 
 def rows(*shape: int, count: int = 24) -> list[torch.Tensor]:
@@ -207,6 +207,38 @@ def test_corrections_that_help_are_kept_and_the_same_bytes_come_again():
     plain = compiled(Magnitude(), data, "imxrt700", quantization="int8")
     assert first.buffer == second.buffer != plain.buffer
     assert first.report.accuracy.sqnr > plain.report.accuracy.sqnr + 3
+
+
+class Chain:
+    """Values a -> b -> c -> d of 100 elements each, and the noise that rounding each of them adds."""
+
+    noise: ClassVar = {"a": 8.0, "b": 1.0, "c": 2.0}
+
+    def __init__(self) -> None:
+        nodes = torch.fx.Graph()
+        self.values = tuple(
+            RoundedValue(nodes.placeholder(name), name, frozenset(reader), 100)
+            for name, reader in (("a", "b"), ("b", "c"), ("c", "d"))
+        )
+
+    def alone(self, value: RoundedValue) -> float:
+        return self.noise[value.producer]
+
+    def ordered(self) -> list[RoundedValue]:
+        return sorted(self.values, key=lambda value: -self.alone(value))
+
+    def without(self, parts: frozenset[str]) -> float:
+        return sum(self.alone(value) for value in self.values if not value.parts <= parts)
+
+
+def test_sets_of_operators_within_a_price():
+    """Two operators cost 2,000 cycles and a conversion behind them; what was tried is not offered again."""
+    path = Path(Chain(), dict.fromkeys("abcd", 1000.0), dict.fromkeys("abcd", 2000.0))  # type: ignore[arg-type]
+    assert path.price(frozenset("ab")) == 2000 + 3.2 * 100
+    assert path.price(frozenset("bc")) == 2000 + 1.03 * 100 + 3.2 * 100
+    assert path.best(2320.0) == frozenset("ab") and not path.best(2319.0)
+    assert path.best(4000.0) == frozenset("abcd") and path.best(3999.0) == frozenset("ab")
+    assert path.best(4000.0, [frozenset("abcd")]) == frozenset("ab")
 
 
 @pytest.mark.parametrize("most", [0.9, math.inf, math.nan, True, "2"])
