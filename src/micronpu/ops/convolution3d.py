@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
 
+CONVOLUTIONS_3D = ("conv3d.default", "conv3d.padding")
 _CHANNELS_LAST = (0, 2, 3, 4, 1)
 
 

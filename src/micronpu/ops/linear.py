@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
 
+LINEAR = ("linear.default",)
+
 
 @operator("fully_connected")
 class FullyConnected(Op):
@@ -51,7 +53,7 @@ class FullyConnected(Op):
         scaled = round_scaled(accumulators, x.scale * np.array(weight.type.qparams.scale) / y.scale)
         return saturate(scaled + y.zero_point, *self.activation.limits(y), y.dtype.value)
 
-    @from_aten("linear.default", x="input", fuses=True)
+    @from_aten(*LINEAR, x="input", fuses=True)
     @from_aten("addmm.default", x="mat1", weight="mat2", bias="self", quantization=weighted(axis=1), fuses=True)
     @from_aten("mm.default", x="self", weight="mat2", quantization=weighted(axis=1), fuses=True)
     @classmethod

@@ -28,9 +28,10 @@ VIEWS = (
     "unflatten.int",
 )
 """Overloads that only change the shape."""
+SQUEEZES = tuple(f"squeeze{copy}.{form}" for copy in ("", "_", "_copy") for form in ("default", "dim", "dims"))
 RESHAPES = (
     *VIEWS,
-    *(f"squeeze{copy}.{form}" for copy in ("", "_", "_copy") for form in ("default", "dim", "dims")),
+    *SQUEEZES,
     *(f"unsqueeze{copy}.default" for copy in ("", "_", "_copy")),
 )
 """Overloads that change the shape and keep the order of the elements."""
@@ -272,8 +273,9 @@ _IDENTITIES = (
 )
 for _overload in _IDENTITIES:
     add_lowering(AtenImport(_overload, _identity, shares_qparams(), (("x", "self"),), moves_only=True))
-for _overload in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"):
-    add_lowering(AtenImport(f"{_overload}.default", _identity, shares_qparams(), (("x", "input"),), moves_only=True))
+DROPOUTS = tuple(f"{name}dropout.default" for name in ("", "alpha_", "feature_", "feature_alpha_"))
+for _overload in DROPOUTS:
+    add_lowering(AtenImport(_overload, _identity, shares_qparams(), (("x", "input"),), moves_only=True))
 
 
 # ---------------------------------------------------------------- decompositions

@@ -82,9 +82,12 @@ def _pad_quantization(node: AtenArguments) -> QuantizationRule:
     return shares_qparams(new_values=NewValues.NONE if value.is_integer() else NewValues.ANY)
 
 
+PADS = ("pad.default", "constant_pad_nd.default")
+"""Overloads that pad with a constant, the first one possibly with others."""
+
+
 @imports(
-    "pad.default",
-    "constant_pad_nd.default",
+    *PADS,
     *(f"{kind}_pad{n}d.default" for kind in ("reflection", "replication") for n in (1, 2, 3)),
     "_pad_circular.default",
     quantization=_pad_quantization,

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenArguments, AtenNode
     from micronpu.ir.graph import Tensor
 
+_AVERAGE_POOLS = ("avg_pool1d.default", "avg_pool2d.default")
+_MAX_POOLS = ("max_pool1d.default", "max_pool2d.default")
+POOLS = (*_AVERAGE_POOLS, *_MAX_POOLS)
+"""Overloads with windows and one result."""
+
 
 @dataclass(frozen=True)
 class _Pool(Op):
@@ -144,9 +149,7 @@ class MaxPool2d(_Pool):
             result = np.maximum(result, taps)
         return result
 
-    @from_aten(
-        *(f"max_pool{n}d{form}.default" for n in (1, 2) for form in ("", "_with_indices")),
-    )
+    @from_aten(*_MAX_POOLS, *(f"max_pool{n}d_with_indices.default" for n in (1, 2)))
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         window = _window(node)
@@ -219,7 +222,7 @@ class AvgPool2d(_Pool):
         magnitude = (np.abs(total) + count // 2) // count
         return np.asarray((np.sign(total) * magnitude).clip(*y.dtype.limits).astype(y.dtype.value))
 
-    @from_aten("avg_pool1d.default", "avg_pool2d.default", quantization=_averages)
+    @from_aten(*_AVERAGE_POOLS, quantization=_averages)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         window = _window(node)

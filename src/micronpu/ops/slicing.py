@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
 
+SLICES = ("slice.Tensor", "slice_copy.Tensor")
+SELECTIONS = ("select.int", "select_copy.int")
 MAX_LITERT_RANK = 5
 """Maximum rank of tensors that LiteRT slices."""
 
@@ -61,7 +63,7 @@ class Slice(Op):
     def build_narrow(cls, node: AtenNode) -> Tensor:
         return _from(node, "start", int(node.value("length")))
 
-    @from_aten("select.int", "select_copy.int", moves_only=True)
+    @from_aten(*SELECTIONS, moves_only=True)
     @classmethod
     def build_select(cls, node: AtenNode) -> Tensor:
         return reshaped(node, _from(node, "index", 1), node.shape)

@@ -8,14 +8,14 @@ from micronpu.ir.aten import axis_of
 from micronpu.ir.registry import imports
 from micronpu.ops.movement import Pad, channels_first, channels_last, reshaped
 from micronpu.ops.pooling import MaxPool2d
-from micronpu.ops.slicing import Slice, sliced
+from micronpu.ops.slicing import SLICES, Slice, sliced
 
 if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
 
 
-@imports("slice.Tensor", "slice_copy.Tensor", quantization=Slice.quantization)
+@imports(*SLICES, quantization=Slice.quantization)
 def _slice(node: AtenNode) -> Tensor:
     x = node.tensor("x")
     axis = axis_of(node, "dim", len(x.shape))

@@ -22,21 +22,22 @@ from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.functional import functional
+from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name
 from micronpu.frontend.taken import without_taken_names
+from micronpu.ops.axes import SAME_AXES, axis_behind
 from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.convolution import CONVOLUTIONS
-from micronpu.ops.movement import COPIES, VIEWS
+from micronpu.ops.movement import SQUEEZES, VIEWS
+from micronpu.ops.padding import PADS
+from micronpu.ops.pooling import POOLS
 from micronpu.ops.recurrent import RECURRENT
-from micronpu.ops.softmax import SOFTMAX
-from micronpu.transforms.other_axes import OtherAxes
-from micronpu.transforms.step_graph import Flow
+from micronpu.ops.slicing import SELECTIONS, SLICES
+from micronpu.transforms.step_graph import Flow, StepGraph
 from micronpu.upstream.session import exclusive
 from micronpu.upstream.torch import OpOverload, codegen_of
 
 aten = torch.ops.aten
-_POOLS = ("avg_pool1d.default", "avg_pool2d.default", "max_pool1d.default", "max_pool2d.default")
-_SAME_AXES = ("dropout.default", "expand_as.default", *COPIES)
 
 
 class WindowWarning(UserWarning):
@@ -145,7 +146,7 @@ def _without_training(model: nn.Module) -> nn.Module:
     return own
 
 
-class _Rewriter(OtherAxes):
+class _Rewriter(StepGraph):
     """Writes the graph of a step, operator by operator."""
 
     def run(self) -> GraphModule:
@@ -184,40 +185,28 @@ class _Rewriter(OtherAxes):
         name = overload_name(node)
         if name in CONVOLUTIONS:
             return self._convolution
-        if name in _POOLS:
+        if name in POOLS:
             return self._pool
         if name in RECURRENT:
             return self._recurrent
         if node.target is operator.getitem:
             return self._unpacked
-        named = {
-            "pad.default": self._pad,
-            "constant_pad_nd.default": self._pad,
-            "slice.Tensor": self._slice,
-            "select.int": self._select,
-            **dict.fromkeys(CONCATENATIONS, self._cat),
-            "permute.default": self._permute,
-            "transpose.int": self._permute,
-            "unsqueeze.default": self._unsqueeze,
-            "squeeze.dim": self._squeeze,
-            "squeeze.dims": self._squeeze,
-            "linear.default": self._by_frame,
-            "quantize_per_tensor.default": self._with_qparams,
-            "dequantize_per_tensor.default": self._with_qparams,
-            **dict.fromkeys(SOFTMAX, self._by_frame),
-            "layer_norm.default": self._by_frame,
-            "rms_norm.default": self._by_frame,
-            "batch_norm.default": self._by_frame,
-            "_native_batch_norm_legit_no_training.default": self._by_frame,
-        }
-        if name in named:
-            return named[name]
+        if name in PADS:
+            return self._pad
+        if name in SLICES:
+            return self._slice
+        if name in SELECTIONS:
+            return self._select
+        if name in CONCATENATIONS:
+            return self._cat
+        if name in SQUEEZES:
+            return self._squeeze
+        if is_quantize(node) or is_dequantize(node):
+            return self._with_qparams
         if name in VIEWS:
             return self._view
-        if (other := self.other_axes(name)) is not None:
-            return other
         pointwise = isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
-        return self._pointwise if pointwise or name in _SAME_AXES else self._whole
+        return self._pointwise if pointwise or name in SAME_AXES else self._by_frame
 
     # -- rules
 
@@ -241,18 +230,37 @@ class _Rewriter(OtherAxes):
         return replace(flows[0], node=self._copy(node), axis=next(iter(axes)))
 
     def _by_frame(self, node: Node) -> Any:
-        """Operator along axes other than time."""
-        source = node.all_input_nodes[0]
-        flow = self._flow(node, source)
-        given, rank = arguments(node), source.meta["val"].dim()
-        name = overload_name(node)
-        if name.startswith(("layer_norm", "rms_norm")):
-            apart = flow.axis < rank - len(given["normalized_shape"])
-        elif "batch_norm" in name:
-            apart = flow.axis != 1
+        """Operator along axes other than time; any other gets a window."""
+        sources = [n for n in node.all_input_nodes if n in self._flows]
+        flow, value = self._same(sources), node.meta["val"]
+        several = isinstance(value, (tuple, list))
+        shape = list((value[0] if several else value).shape)
+        axis = None
+        if flow is not None:
+            axis = axis_behind(overload_name(node), arguments(node), sources, flow.axis, shape, _shape)
+        if flow is None or axis is None:
+            return self._whole(node)
+        entry = known_import(node)
+        if entry is None or not entry.moves_only:
+            self._flow(node, sources[0])
+        made = self._copy(node)
+        if several:
+            self._apart.add(node)  # `getitem` unpacks the parts, which have the same properties
         else:
-            apart = flow.axis != (rank - 1 if name.startswith("linear") else given["dim"] % rank)
-        return replace(flow, node=self._copy(node)) if apart else self._whole(node)
+            self._resize(node, made, axis, flow.frames)
+        return replace(flow, node=made, axis=axis)
+
+    def _same(self, parts: Sequence[Node]) -> Flow | None:
+        """The common time properties of several values; None if they differ."""
+        flows = [self._flows[p] for p in parts]
+        return flows[0] if len({replace(f, node=flows[0].node) for f in flows}) == 1 else None
+
+    def _resize(self, node: Node, made: Node, axis: int, frames: int) -> None:
+        """Replace the number of frames in the arguments of a copy that are the size of the result."""
+        sizes: list[Any] = list(node.meta["val"].shape)
+        sizes[axis] = frames
+        new = {"size": sizes} | ({"output_size": sizes[2:], "scale_factors": None} if axis >= 2 else {})
+        made.args = tuple(new.get(n, given) for n, given in zip(arguments(node), made.args, strict=False))
 
     def _with_qparams(self, node: Node) -> Flow:
         """Quantize or dequantize each element; leading padding is rounded too, zeros stay zeros."""
@@ -329,7 +337,7 @@ class _Rewriter(OtherAxes):
                 "would read frames before the first one, because an operator over time before it pads nothing",
                 "F.pad(x, (p, 0)) before that operator",
             )
-        states = given["hx"] if overload_name(node) == "lstm.input" else [given["hx"]]
+        states = given["hx"] if isinstance(given["hx"], (list, tuple)) else [given["hx"]]
         past = []
         for state in states:
             value = state.meta["val"]
@@ -338,7 +346,7 @@ class _Rewriter(OtherAxes):
             if first is None:
                 raise self._refuse(node, "begins with a state that the model computes", "no initial state")
             self._root.get_buffer(f"past_{self._count - 1}").copy_(first)
-        hx: Any = past if overload_name(node) == "lstm.input" else past[0]
+        hx: Any = past if isinstance(given["hx"], (list, tuple)) else past[0]
         params = [self._nodes[p] for p in given["params"]]
         options = [given[k] for k in ("has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")]
         made = self._call(node.target, flow.node, hx, params, *options)
@@ -415,27 +423,11 @@ class _Rewriter(OtherAxes):
         size = parts[0].meta["val"].shape[dim]
         return replace(self._flow(node, parts[1]), padded=size, value=float(known.flatten()[0]))
 
-    def _permute(self, node: Node) -> Flow:
-        given = arguments(node)
-        source = given["self"]
-        flow, rank = self._flows[source], source.meta["val"].dim()
-        if overload_name(node) == "transpose.int":
-            axes = list(range(rank))
-            one, other = given["dim0"] % rank, given["dim1"] % rank
-            axes[one], axes[other] = axes[other], axes[one]
-        else:
-            axes = [a % rank for a in given["dims"]]
-        return replace(flow, node=self._copy(node), axis=axes.index(flow.axis))
-
-    def _unsqueeze(self, node: Node) -> Flow:
-        flow = self._flows[node.all_input_nodes[0]]
-        dim = arguments(node)["dim"] % node.meta["val"].dim()
-        return replace(flow, node=self._copy(node), axis=flow.axis + (dim <= flow.axis))
-
     def _squeeze(self, node: Node) -> Any:
         source = node.all_input_nodes[0]
-        flow, shape, given = self._flows[source], source.meta["val"].shape, arguments(node)["dim"]
-        dims = [d % len(shape) for d in (given if isinstance(given, (list, tuple)) else [given])]
+        flow, shape = self._flows[source], source.meta["val"].shape
+        given = arguments(node).get("dim", range(len(shape)))
+        dims = [d % len(shape) for d in ([given] if isinstance(given, int) else given)]
         if flow.axis in dims and shape[flow.axis] == 1:
             return self._whole(node)
         gone = sum(1 for d in dims if d < flow.axis and shape[d] == 1)
@@ -453,6 +445,10 @@ class _Rewriter(OtherAxes):
                 after[axis] = flow.frames
                 return replace(flow, node=self._call(aten.reshape.default, flow.node, after), axis=axis)
         return self._whole(node)
+
+
+def _shape(node: Node) -> Sequence[int]:
+    return node.meta["val"].shape  # type: ignore[no-any-return]
 
 
 def _listed(value: Any, count: int) -> list[int]:

@@ -18,13 +18,14 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.program import arguments, origin_of, overload_name
 from micronpu.ir.pattern import GROUP, KEPT, is_made_two_in_four
 from micronpu.ops.convolution import CONVOLUTIONS
-from micronpu.ops.movement import VIEWS
+from micronpu.ops.convolution3d import CONVOLUTIONS_3D
+from micronpu.ops.linear import LINEAR
+from micronpu.ops.movement import COPIES, DROPOUTS, VIEWS
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.ops.transposed import TRANSPOSED
 
-LINEAR = ("linear.default",)
-_DENSE_ONLY = (*TRANSPOSED, "conv3d.default", "conv3d.padding")
-_FLATTENS = (*VIEWS, "dropout.default", "clone.default")
+_DENSE_ONLY = (*TRANSPOSED, *CONVOLUTIONS_3D)
+_FLATTENS = (*VIEWS, *DROPOUTS, *COPIES)
 
 
 @dataclass(eq=False)
