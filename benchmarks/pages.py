@@ -292,18 +292,6 @@ def cortexm_latency(figures: Any) -> str:
     )
 
 
-@on("figures.md")
-def memory_plans(figures: Any) -> str:
-    """Planned bytes beside the bound and beside ExecuTorch's planner."""
-
-    def row(r: dict[str, Any]) -> list[str]:
-        sizes = [f"{r['planned']:,}", f"{r['bound']:,}", f"{r['planned'] / r['bound']:.3f}", f"{r['greedy']:,}"]
-        return [f"`{r['network']}`", str(r["tensors"]), *sizes, f"{r['seconds']:.2f}"]
-
-    head = ("network", "tensors", "planned", "bound", "planned / bound", "greedy", "seconds")
-    return table(head, map(row, figures))
-
-
 @on("virtual-board.md", "board")
 def board(figures: Any) -> str:
     """Programs in Arm's own runners."""

@@ -56,10 +56,12 @@ def load_archive(path: Path) -> ExportedProgram:
         ModelError: it is no saved program, is damaged, or would run code while it is loaded.
     """
     data = read_file(path)
-    from micronpu.upstream.torch import archive_reader, read_archive
+    from torch.export.pt2_archive import PT2ArchiveReader
+
+    from micronpu.upstream.torch import read_archive
 
     try:
-        reader = archive_reader(io.BytesIO(data))
+        reader = PT2ArchiveReader(io.BytesIO(data))
         _check(reader, len(data))
         with _tensors_only():
             program = read_archive(io.BytesIO(data))[_MODEL]

@@ -27,7 +27,7 @@ from micronpu.frontend.checks import (
     check_weights,
 )
 from micronpu.frontend.failures import explain
-from micronpu.upstream.torch import OpOverload, buffers_of, is_view, schema_of
+from micronpu.upstream.torch import OpOverload, buffers_of, schema_of
 
 
 def as_inputs(example_inputs: Any) -> tuple[torch.Tensor, ...]:
@@ -98,14 +98,14 @@ def _traced(model: nn.Module, examples: tuple[torch.Tensor, ...]) -> ExportedPro
 
 
 def _standing_alone(examples: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Return example inputs that are no views, such as a row of a data set.
+    """Return copies of example inputs, which may be views, such as a row of a data set.
 
     torch.export would treat sizes of a view's base as symbols; the first symbol of a process takes 0.1 s.
     """
     storages = [example.untyped_storage().data_ptr() for example in examples]
 
     def alone(example: torch.Tensor) -> torch.Tensor:
-        if not is_view(example) or example.requires_grad or storages.count(example.untyped_storage().data_ptr()) > 1:
+        if example.requires_grad or storages.count(example.untyped_storage().data_ptr()) > 1:
             return example
         copied = example.clone()
         return copied if copied.stride() == example.stride() else example

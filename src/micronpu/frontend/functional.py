@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, OutputKind
+from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
 from micronpu.frontend.program import aten_overload, is_getitem
-from micronpu.frontend.regions import with_own_graph
-from micronpu.upstream.torch import schema_of, set_graph
+from micronpu.frontend.regions import with_graph, with_own_graph
+from micronpu.upstream.torch import schema_of
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:
@@ -46,7 +46,7 @@ def _without_written_inputs(program: ExportedProgram) -> ExportedProgram:
     y = relu(x)                     y = relu(x)
     return y as x, y        ->      return y
     """
-    changed, module = with_own_graph(program)
+    module = with_own_graph(program)
     signature = program.graph_signature
     kept = [i for i, s in enumerate(signature.output_specs) if s.kind is not OutputKind.USER_INPUT_MUTATION]
     output = module.graph.output_node()
@@ -54,9 +54,7 @@ def _without_written_inputs(program: ExportedProgram) -> ExportedProgram:
     assert isinstance(results, (tuple, list))
     output.args = (tuple(results[i] for i in kept),)
     module.recompile()
-    specs = [signature.output_specs[i] for i in kept]
-    set_graph(changed, module, ExportGraphSignature(list(signature.input_specs), specs))
-    return changed
+    return with_graph(program, module, kept)
 
 
 def _writes_what_others_see(node: Node) -> bool:

@@ -24,7 +24,7 @@ from micronpu.base.errors import ModelError, UnsupportedError
 from micronpu.ir.graph import Origin
 from micronpu.ir.types import DType, QParams
 from micronpu.upstream.executorch import operator_behind
-from micronpu.upstream.torch import FakeTensor, OpOverload, overload_part, schema_of
+from micronpu.upstream.torch import FakeTensor, OpOverload, schema_of
 
 _QUANTIZE = "quantized_decomposed::quantize_per_tensor"
 _DEQUANTIZE = "quantized_decomposed::dequantize_per_tensor"
@@ -53,8 +53,12 @@ def aten_overload(node: Node) -> Any:
 @functools.lru_cache(maxsize=4096)
 def _names(overload: Any) -> tuple[str, str]:
     """Return names such as ("aten::conv2d", "conv2d.default")."""
-    name = schema_of(overload).name
-    return name, f"{name.split('::')[1]}.{overload_part(overload)}"
+    return schema_of(overload).name, short_name(overload)
+
+
+def short_name(overload: OpOverload) -> str:
+    """Return ``add.Tensor`` of ``torch.ops.aten.add.Tensor``."""
+    return str(overload).partition(".")[2]
 
 
 def qualified_name(node: Node) -> str:

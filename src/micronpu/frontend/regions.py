@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, TensorArgument
+from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.fx import GraphModule, Node
 
 from micronpu.base.quiet import quiet
 from micronpu.frontend.loops import flow_name
 from micronpu.frontend.program import is_getitem, overload_name
-from micronpu.upstream.torch import set_graph
 
 _REGIONS = (
     "tag_activation_checkpoint",
@@ -26,12 +25,45 @@ _REGIONS = (
 )
 
 
-def with_own_graph(program: ExportedProgram) -> tuple[ExportedProgram, GraphModule]:
-    """Return a copy of a program for `set_graph`, and a copy of its graph that may be changed."""
+def with_own_graph(program: ExportedProgram) -> GraphModule:
+    """Return a copy of a program's graph, which may be changed, for `with_graph`."""
     with quiet():  # torch warns about its own copying
         module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
     module.meta.update(program.graph_module.meta)
-    return copy.copy(program), module
+    return module
+
+
+def with_graph(program: ExportedProgram, module: GraphModule, kept: Sequence[int] | None = None) -> ExportedProgram:
+    """Return a program with another graph, which it takes, whose nodes may have other names.
+
+    Args:
+        kept: indices of the outputs that the graph still has; all by default.
+    """
+    signature = program.graph_signature
+    inputs, names = [], {}
+    for given, node in zip(signature.input_specs, module.graph.find_nodes(op="placeholder", sort=True), strict=True):
+        inputs.append(replace(given, arg=replace(given.arg, name=node.name)))
+        names[given.arg.name] = node.name
+    outputs = []
+    places = range(len(signature.output_specs)) if kept is None else kept
+    for place, result in zip(places, module.graph.output_node().args[0], strict=True):  # type: ignore[arg-type]
+        own = signature.output_specs[place]
+        if isinstance(result, Node):
+            own = replace(own, arg=replace(own.arg, name=result.name))
+        if own.kind is OutputKind.USER_INPUT_MUTATION and own.target is not None:
+            own = replace(own, target=names[own.target])
+        outputs.append(own)
+    return ExportedProgram(
+        module,
+        module.graph,
+        ExportGraphSignature(inputs, outputs),
+        program.state_dict,
+        program.range_constraints,
+        program.module_call_graph,
+        program.example_inputs,
+        program.constants,
+        verifiers=program.verifiers,
+    )
 
 
 def without_regions(program: ExportedProgram) -> ExportedProgram:
@@ -44,14 +76,12 @@ def without_regions(program: ExportedProgram) -> ExportedProgram:
     """
     if not any(map(_is_region, program.graph.nodes)):
         return program
-    changed, module = with_own_graph(program)
-    renamed: dict[str, str] = {}
+    module = with_own_graph(program)
     for node in [n for n in module.graph.nodes if _is_region(n)]:
         body, operands = _parts(module, node)
         with module.graph.inserting_before(node):
             results = _inlined(module, body, operands)
         for old, new in _replacements(node, results):
-            renamed[old.name] = new.name
             old.replace_all_uses_with(new)
             module.graph.erase_node(old)
         if node in module.graph.nodes:
@@ -61,13 +91,7 @@ def without_regions(program: ExportedProgram) -> ExportedProgram:
     module.graph.eliminate_dead_code()
     module.delete_all_unused_submodules()
     module.recompile()
-    signature = program.graph_signature
-    specs = [
-        replace(s, arg=TensorArgument(name=renamed[s.arg.name])) if s.arg.name in renamed else s
-        for s in signature.output_specs
-    ]
-    set_graph(changed, module, ExportGraphSignature(list(signature.input_specs), specs))
-    return changed
+    return with_graph(program, module)
 
 
 def _is_region(node: Node) -> bool:

@@ -15,8 +15,6 @@ from typing import Any
 from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 
-from micronpu.upstream.executorch import backends_named
-
 Specs = list[CompileSpec]
 
 
@@ -78,6 +76,11 @@ class ByCompileSpec:
             return None
         others = [c for c in backends_named(cls.__name__) if not issubclass(c, ByCompileSpec)]
         return others[-1] if others else None  # without another class, this one reports the error
+
+
+def backends_named(name: str) -> list[type[BackendDetails]]:
+    """Return the backends of a name in ExecuTorch's order; it uses the last one."""
+    return [c for c in BackendDetails.__subclasses__() if c.__name__ == name]
 
 
 def be_found(backend: type[BackendDetails]) -> type[BackendDetails]:

@@ -16,7 +16,6 @@ from micronpu.upstream.torch import (
     OpOverload,
     as_exported,
     decomposition_table,
-    is_composite,
     schema_of,
     tree_leaves,
     tree_map,
@@ -26,6 +25,11 @@ from micronpu.upstream.torch import (
 @functools.lru_cache(maxsize=1)
 def _table() -> Mapping[OpOverload, Any]:
     return decomposition_table()
+
+
+def is_composite(operator: Any) -> bool:
+    """Return True if torch computes an operator by calling others, on any device."""
+    return bool(operator.has_kernel_for_dispatch_key("CompositeImplicitAutograd"))
 
 
 def is_decomposed(operator: OpOverload) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +17,8 @@ from torch.fx.passes.infra.pass_base import PassResult
 from micronpu.base.errors import OptionError
 from micronpu.container import digest
 from micronpu.frontend.importer import import_program
-from micronpu.frontend.program import ProgramView, is_dequantize, overload_name
+from micronpu.frontend.program import ProgramView, is_dequantize, overload_name, short_name
+from micronpu.frontend.regions import with_graph, with_own_graph
 from micronpu.frontend.separate import separate_clamps
 from micronpu.partition.axes import order_inputs, order_results, out_of_order
 from micronpu.partition.backends import be_found
@@ -28,7 +28,7 @@ from micronpu.partition.partition import Partitioning
 from micronpu.partition.weights import SeenWeights
 from micronpu.report.delegation import DelegationReport
 from micronpu.upstream.executorch import decompositions, is_edge_operator, named_data_store
-from micronpu.upstream.torch import OpOverload, overload_part, reshape_copy, schema_of, set_graph
+from micronpu.upstream.torch import OpOverload, reshape_copy, schema_of
 
 _ALIGNMENT = 16  # bytes, so that a board can read it in place
 
@@ -132,19 +132,17 @@ class DevicePartitioner(Partitioner):
         an operator that ExecuTorch does not replace: a reshape of a transposed value would become a copy and a view
         without quantization between them, which cannot be delegated.
         """
-        changed = copy.copy(exported_program)
-        module = GraphModule(exported_program.graph_module, copy.deepcopy(exported_program.graph))
-        module.meta.update(exported_program.graph_module.meta)
+        module = with_own_graph(exported_program)
         order_inputs(module, set(exported_program.graph_signature.user_inputs))
         separate_clamps(module, self.device.excludes)
-        set_graph(changed, split_dequantizes(module).graph_module)
+        changed = with_graph(exported_program, split_dequantizes(module).graph_module)
         partitioning = self._partitioning(changed)
-        order_results(module, partitioning)
+        order_results(changed.graph_module, partitioning)
         for group in partitioning.partitions:
             for node in group.nodes:
                 if node.target is torch.ops.aten.reshape.default:
                     node.target = reshape_copy()
-        module.recompile()
+        changed.graph_module.recompile()
         return changed
 
     def _partitioning(self, program: ExportedProgram) -> Partitioning:
@@ -191,7 +189,7 @@ def _overload(op: Any) -> str:
             f"`preserve_ops` holds {op!r}, which is no overload of an ATen operator.",
             hint="torch.ops.aten.hardswish.default and the like",
         )
-    return f"{schema_of(op).name.split('::')[1]}.{overload_part(op)}"
+    return short_name(op)
 
 
 def _torn_dequantizes(partitioning: Partitioning) -> set[Node]:

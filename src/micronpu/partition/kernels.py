@@ -9,7 +9,7 @@ from typing import Any
 from micronpu.partition.portable import portable_kernels
 from micronpu.upstream.executorch import core_operator
 from micronpu.upstream.pte import CORE_KERNELS
-from micronpu.upstream.torch import OpOverload, overload_part, schema_of
+from micronpu.upstream.torch import OpOverload, schema_of
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def kernel_of(operator: OpOverload) -> OutKernel | None:
         results = sum(argument.is_out for argument in other)
         if results and [(a.name, str(a.type)) for a in other if not a.is_out] == wanted:
             return OutKernel(schema.name, overload, _taken(a for a in other if not a.is_out), results)
-    part = overload_part(operator)
+    part = str(operator).rpartition(".")[2]
     for overload in ("out",) if part == "default" else (f"{part}_out", f"{part.capitalize()}_out"):
         if f"{schema.name}.{overload}" in portable_kernels():
             return OutKernel(schema.name, overload, _taken(own), len(schema.returns))

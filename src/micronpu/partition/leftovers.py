@@ -14,12 +14,13 @@ import torch
 from executorch.exir import to_edge
 from torch import nn
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import Node
 from torch.fx.node import map_aggregate, map_arg
 
 from micronpu.frontend.program import aten_overload, is_getitem
-from micronpu.upstream.executorch import constant_placeholder, edge_config
-from micronpu.upstream.torch import FakeTensor, OpOverload
+from micronpu.upstream.executorch import edge_config
+from micronpu.upstream.torch import OpOverload
 
 
 def decompose_leftovers(program: ExportedProgram, operators: Collection[OpOverload]) -> bool:
@@ -86,7 +87,12 @@ def _add_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> N
     """Add a constant to the program, before its inputs."""
     first = next(n for n in program.graph.find_nodes(op="placeholder", sort=True) if _is_input(program, n))
     with program.graph.inserting_before(first):
-        node: Node = constant_placeholder(program, name, value)
+        node: Node = program.graph.placeholder(name)
+    node.meta["val"] = _into(getattr(first.meta["val"], "fake_mode", None), value)
+    program.constants[node.name] = value
+    spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), node.name)
+    place = program.graph.find_nodes(op="placeholder", sort=True).index(node)
+    program.graph_signature.input_specs.insert(place, spec)
     return node
 
 
@@ -96,7 +102,7 @@ def _is_input(program: ExportedProgram, node: Node) -> bool:
 
 def _into(mode: Any, value: Any) -> Any:
     """Return a fake tensor with the same shape in the fake mode of another program."""
-    if mode is None or not isinstance(value, FakeTensor):
+    if mode is None or not isinstance(value, torch.Tensor):
         return value
     with mode:
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)

@@ -10,7 +10,6 @@ from torch.fx import Graph, GraphModule, Node
 from micronpu.frontend.constants import attribute
 from micronpu.frontend.states import states_of
 from micronpu.partition.outline import DelegateCall
-from micronpu.upstream.torch import scan_operator
 
 
 def scan(module: GraphModule, node: Node, step: GraphModule, body: GraphModule) -> None:
@@ -34,7 +33,9 @@ def scan(module: GraphModule, node: Node, step: GraphModule, body: GraphModule) 
         for number, value in enumerate(constants):
             module.register_buffer(f"{name}_constant_{number}", value)
             given.append(graph.get_attr(f"{name}_constant_{number}"))
-        made = graph.call_function(scan_operator(), (called, list(node.args[1:]), [node.args[0]], tuple(given)))
+        made = graph.call_function(
+            torch.ops.higher_order.scan, (called, list(node.args[1:]), [node.args[0]], tuple(given))
+        )
     for reader in list(node.users):
         index = int(reader.args[1])  # type: ignore[arg-type]
         reader.args = (made, count if index == 0 else index - 1)

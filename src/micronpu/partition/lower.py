@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from executorch.exir import ExecutorchBackendConfig
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.tensor import TensorSpec
 from torch import nn
+from torch.export.graph_signature import ExportGraphSignature
+from torch.fx import GraphModule
 
 from micronpu.frontend.states import PREFIX
 from micronpu.partition.entry import named_data
-from micronpu.partition.memory import plan
+from micronpu.partition.memory import Lifetime, place
 from micronpu.partition.outline import DelegateCall
-from micronpu.upstream.executorch import initialized, planning_by
+from micronpu.upstream.executorch import initialized
 
 
 def delegate(call: DelegateCall) -> LoweredBackendModule:
@@ -36,6 +42,32 @@ def with_delegates(module: nn.Module) -> nn.Module:
     return module
 
 
+def plan(
+    alignment: int,
+    specs: Iterable[TensorSpec],
+    graph_module: GraphModule,
+    graph_signature: ExportGraphSignature,
+    extra_padding: int = 0,
+) -> list[int]:
+    """Place tensors, as an algorithm of ExecuTorch's memory planning; return the size of each memory in bytes.
+
+    Programs with control flow, tensors in the storage of others or several memories are left to ExecuTorch's greedy
+    one.
+    """
+    specs = list(specs)
+    special = any(s.storage_base is not None or s.mem_id not in (None, 1) for s in specs)
+    if special or any(getattr(graph_module, "input_mem_buffer_sizes", None) or ()):
+        own: Any = MemoryPlanningPass().memory_planning_algo
+        sizes: list[int] = own(alignment, specs, graph_module, graph_signature, extra_padding)
+        return sizes
+    for spec in specs:
+        spec.realign(alignment)
+    placement = place([Lifetime(s.allocated_memory, s.lifetime[0], s.lifetime[1]) for s in specs])
+    for number, (spec, offset) in enumerate(zip(specs, placement.offsets, strict=True)):
+        spec.mem_id, spec.mem_obj_id, spec.mem_offset = 1, number, offset
+    return [0, placement.size + extra_padding if specs else 0]
+
+
 def backend_config(*, shared: bool = False) -> ExecutorchBackendConfig:
     """Return the configuration for writing programs: inline payloads, which the board can read in place, and planned
     memory.
@@ -43,7 +75,7 @@ def backend_config(*, shared: bool = False) -> ExecutorchBackendConfig:
     Args:
         shared: states are in a memory that all methods share.
     """
-    planning = MemoryPlanningPass(memory_planning_algo=planning_by(plan), share_mutable_buffers=shared)
+    planning = MemoryPlanningPass(memory_planning_algo=plan, share_mutable_buffers=shared)
     return ExecutorchBackendConfig(
         extract_delegate_segments=False,
         memory_planning_pass=planning,

@@ -10,16 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from micronpu.upstream.executorch import greedily, placed
-
-if TYPE_CHECKING:
-    from executorch.exir.tensor import TensorSpec
-    from torch.export.graph_signature import ExportGraphSignature
-    from torch.fx import GraphModule
 
 TRIES = 400
 """Number of orders that are tried after the fixed ones."""
@@ -158,25 +150,3 @@ def _first_fit(tensors: Sequence[Lifetime], neighbours: Sequence[Sequence[int]],
         offsets[i] = offset
         top = max(top, offset + tensors[i].size)
     return Placement(tuple(offsets), top)
-
-
-def plan(
-    alignment: int,
-    specs: Iterable[TensorSpec],
-    graph_module: GraphModule,
-    graph_signature: ExportGraphSignature,
-    extra_padding: int = 0,
-) -> Any:
-    """Place tensors, as an algorithm of ExecuTorch's memory planning.
-
-    Programs with control flow, tensors in the storage of others or several memories are left to ExecuTorch's greedy
-    one.
-    """
-    specs = list(specs)
-    special = any(s.storage_base is not None or s.mem_id not in (None, 1) for s in specs)
-    if special or any(getattr(graph_module, "input_mem_buffer_sizes", None) or ()):
-        return greedily(alignment, specs, graph_module, graph_signature, extra_padding)
-    for spec in specs:
-        spec.realign(alignment)
-    placement = place([Lifetime(s.allocated_memory, s.lifetime[0], s.lifetime[1]) for s in specs])
-    return placed(specs, placement.offsets, placement.size + extra_padding)

@@ -125,6 +125,7 @@ def compute_contiguously(module: GraphModule) -> None:
 
     Results of partitions are contiguous, and ExecuTorch's kernels refuse operands and results in different orders.
     """
+    changed = False
     for node in list(module.graph.nodes):
         source = node.args[0] if is_quantize(node) else node
         if not isinstance(source, Node) or source.op != "placeholder" or _is_in_order(node):
@@ -136,7 +137,9 @@ def compute_contiguously(module: GraphModule) -> None:
             clone = module.graph.call_function(_CLONE, (node,), {"memory_format": torch.contiguous_format})
         for reader in readers:
             reader.replace_input_with(node, clone)
-    module.recompile()
+        changed = True
+    if changed:
+        module.recompile()
 
 
 def _is_in_order(node: Node) -> bool:

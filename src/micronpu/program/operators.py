@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from micronpu.upstream.pte import CORE_KERNELS
 from micronpu.upstream.pte import KernelTypes as Kind
@@ -108,13 +109,19 @@ def describe(operator: str) -> str | None:
     """
     if operator.startswith(CORE_KERNELS) and "torch" not in sys.modules:
         return None  # they check their arguments: not worth the import
-    from micronpu.upstream.torch import schema_named
-
     space, _, rest = operator.partition("::")
     name, _, overload = rest.partition(".")
-    schema = schema_named(f"{space}::{name}", overload)
-    if schema is None:
+    import torch
+
+    from micronpu.upstream.torch import OpOverload, schema_of
+
+    try:
+        found: Any = getattr(getattr(getattr(torch.ops, space), name), overload or "default")
+    except (AttributeError, RuntimeError, TypeError):
         return None
+    if not isinstance(found, OpOverload):
+        return None
+    schema = schema_of(found)
     arguments = ", ".join(
         f"{a.name}: {a.type}{'!' if a.alias_info is not None and a.alias_info.is_write else ''}"
         for a in schema.arguments

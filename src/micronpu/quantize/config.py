@@ -15,14 +15,14 @@ from torch.fx import GraphModule, Node
 from micronpu.base.arguments import check_switch, check_text, check_type, described, is_class
 from micronpu.base.errors import OptionError
 from micronpu.frontend.facts import SETTING
-from micronpu.frontend.program import aten_overload, is_compute, overload_name
+from micronpu.frontend.program import aten_overload, is_compute, overload_name, short_name
 from micronpu.ir.op import QuantizationRule
 from micronpu.ir.types import DType
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.observers import for_activations, for_weights, observers
 from micronpu.quantize.own_specs import check_specs, with_spec
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec
-from micronpu.upstream.torch import OpOverload, OpOverloadPacket, overload_part, packet_name, schema_of
+from micronpu.upstream.torch import OpOverload, OpOverloadPacket
 
 # Small enough for values in amperes or seconds; the exponents of a softmax have 26 fractional bits, so a scale four
 # times smaller has no effect on it.
@@ -499,9 +499,9 @@ def operator_key(operator: Any) -> str:
         OptionError: it is none of these, or ATen has no such operator.
     """
     if isinstance(operator, OpOverload):
-        return f"{schema_of(operator).name.split('::')[1]}.{overload_part(operator)}"
+        return short_name(operator)
     if isinstance(operator, OpOverloadPacket):
-        return packet_name(operator).split("::")[1]
+        return str(operator).partition(".")[2]
     if not isinstance(operator, str):
         raise OptionError(
             f"`set_operator` got {operator!r}; it takes an ATen operator.", hint='torch.ops.aten.conv2d or "conv2d"'

@@ -11,6 +11,7 @@ from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import graph_module
+from micronpu.frontend.program import short_name
 from micronpu.frontend.states import lift
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.recipes.lowering import OutliningPartitioner, examples_of, plan_scratch
@@ -18,7 +19,7 @@ from micronpu.report.delegation import DelegationReport
 from micronpu.targets.cortexm.compat import CortexMTargetConfig
 from micronpu.targets.cortexm.device import CortexMDevice
 from micronpu.upstream.executorch import decompositions, edge_config, operator_behind
-from micronpu.upstream.torch import OpOverload, overload_part, packet_name
+from micronpu.upstream.torch import OpOverload
 
 
 def cortex_m_edge_compile_config() -> EdgeCompileConfig:
@@ -30,7 +31,7 @@ def cortex_m_edge_compile_config() -> EdgeCompileConfig:
 
 
 def _name(overload: Any) -> str:
-    return f"{packet_name(overload.overloadpacket).split('::')[1]}.{overload_part(overload)}"
+    return short_name(overload)
 
 
 class CortexMPassManager:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import builtins
-import functools
 import importlib
 import importlib.util
-import inspect
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,11 +26,6 @@ _TABLE = declared(
     "`to_edge_transform_and_lower` decomposes operators that an NPU runs whole",
     parameters=("_use_old_decomp_table",),
 )
-_EDGE_OPERATOR = declared(
-    "executorch.exir.dialects.edge._ops:EdgeOpOverload._op",
-    "no operator of an edge program is known",
-    probe=lambda: _edge_operators().edge.aten.add.Tensor._op,
-)
 _EMPTY = declared(
     "executorch.exir.dialects._ops:ops.edge.dim_order_ops._empty_dim_order",
     "scratch memory of a core's kernels is filled in every call",
@@ -43,17 +36,6 @@ _VALIDITY = declared(
     "operators outside of the edge dialect cannot be lowered",
     probe=lambda: importlib.import_module("executorch.exir").EdgeCompileConfig(_check_ir_validity=False),
 )
-_SUBCLASSES = declared(
-    "executorch.exir.backend.backend_api:BackendDetails",
-    "ExecuTorch finds no back end by the name of its class, the last one that was defined",
-)
-
-
-def _edge() -> Any:
-    import torch
-
-    exir: Any = importlib.import_module("executorch.exir")
-    return exir.to_edge(torch.export.export(torch.nn.ReLU(), (torch.zeros(1),)))
 
 
 def _edge_operators() -> Any:
@@ -77,10 +59,11 @@ def is_edge_operator(target: Any) -> bool:
     return type(target).__name__ == "EdgeOpOverload"
 
 
-@through(_EDGE_OPERATOR)
 def operator_behind(target: Any) -> Any:
     """Return the ATen operator of an edge operator; anything else unchanged."""
-    return target._op if is_edge_operator(target) else target
+    if not is_edge_operator(target):
+        return target
+    return getattr(target.overloadpacket, target.name().partition(".")[2] or "default")
 
 
 @through(_EMPTY)
@@ -95,96 +78,19 @@ def edge_config() -> Any:
     return importlib.import_module("executorch.exir").EdgeCompileConfig(_check_ir_validity=False)
 
 
-@through(_SUBCLASSES)
-def backends_named(name: str) -> list[type[Any]]:
-    """Return the backends of a name in ExecuTorch's order; it uses the last one."""
-    base: Any = importlib.import_module("executorch.exir.backend.backend_api").BackendDetails
-    return [c for c in base.__subclasses__() if c.__name__ == name]
+# ---------------------------------------------------------------- states
 
-
-# ---------------------------------------------------------------- memory and constants
-
-_PLANNING = "executorch.exir.memory_planning"
-_SUITE = declared(
-    f"{_PLANNING}:MemoryPlanningAlgorithmSuite", "tensors are placed by ExecuTorch's own algorithms alone"
-)
-_GREEDY = declared(
-    f"{_PLANNING}:greedy",
-    "programs with control flow get no memory",
-    parameters=(
-        "alignment",
-        "specs",
-        "graph_module",
-        "graph_signature",
-        "extra_padding",
-        "allow_overlapping_allocations",
-    ),
-)
-_RESULT = declared(
-    f"{_PLANNING}:MemoryAlgoResult", "a placement cannot be handed over", parameters=("spec_dict", "bufsizes")
-)
-_PLACED = declared(
-    f"{_PLANNING}:SpecAllocResult",
-    "a placement cannot be handed over",
-    parameters=("mem_id", "mem_obj_id", "mem_offset"),
-)
 _INITIALIZED = declared(
     "executorch.exir.passes.init_mutable_pass:InitializedMutableBufferPass",
     "states begin with undefined values",
     parameters=("patterns",),
 )
-_PLACEHOLDER = declared(
-    "executorch.backends.transforms.utils:create_constant_placeholder",
-    "parts for the core have no constants",
-    parameters=("exp_program", "graph", "name", "kind", "data", "persistent_buffer"),
-)
-_CONTROL_FLOW = declared(
-    "executorch.exir.graph_module:get_control_flow_submodules",
-    "scratch memory inside loops is filled in every call",
-    parameters=("graph_module",),
-)
-
-
-@through(_SUITE)
-def planning_by(algorithm: Callable[..., Any]) -> Any:
-    """Return ExecuTorch's memory planning with one algorithm; see `greedily` and `placed` for arguments and result."""
-    return importlib.import_module(_PLANNING).MemoryPlanningAlgorithmSuite([algorithm])
-
-
-@through(_GREEDY)
-def greedily(alignment: int, specs: Any, graph_module: Any, graph_signature: Any, extra_padding: int) -> Any:
-    """Return ExecuTorch's own placement."""
-    return importlib.import_module(_PLANNING).greedy(alignment, specs, graph_module, graph_signature, extra_padding)
-
-
-@through(_RESULT, _PLACED)
-def placed(specs: Sequence[Any], offsets: Sequence[int], size: int) -> Any:
-    """Return a placement in ExecuTorch's form, with everything in its first memory."""
-    planning: Any = importlib.import_module(_PLANNING)
-    chosen = {s: planning.SpecAllocResult(1, i, o) for i, (s, o) in enumerate(zip(specs, offsets, strict=True))}
-    return planning.MemoryAlgoResult(chosen, [0, size] if specs else [0, 0])
 
 
 @through(_INITIALIZED)
 def initialized(prefix: str) -> Any:
     """Return a pass that gives buffers with this name prefix their initial values."""
     return importlib.import_module("executorch.exir.passes.init_mutable_pass").InitializedMutableBufferPass([prefix])
-
-
-@through(_PLACEHOLDER)
-def constant_placeholder(program: Any, name: str, value: Any) -> Any:
-    """Add a constant to an edge program, at its graph's insertion point."""
-    from torch.export.graph_signature import InputKind
-
-    utils: Any = importlib.import_module("executorch.backends.transforms.utils")
-    return utils.create_constant_placeholder(program, program.graph, name, InputKind.CONSTANT_TENSOR, value)
-
-
-@through(_CONTROL_FLOW)
-def steps_of(module: Any) -> list[Any]:
-    """Return the graphs that loops and branches of an edge program call."""
-    graphs: Any = importlib.import_module("executorch.exir.graph_module")
-    return [step for _, step, _ in graphs.get_control_flow_submodules(module)]
 
 
 # ---------------------------------------------------------------- the kernels of a core
@@ -262,11 +168,6 @@ def core_operator(name: str) -> Any:
 # ---------------------------------------------------------------- the runtime and its tools
 
 
-def _field_of_record(name: str) -> Any:
-    record: Any = importlib.import_module("executorch.devtools.etrecord").ETRecord
-    return inspect.signature(record).parameters[name]
-
-
 _BINDINGS = "executorch.extension.pybindings._C"
 _BACKENDS = declared(f"{_BINDINGS}:_get_registered_backend_names", "a delegate that the host lacks ends the load")
 _OPERATORS = declared(f"{_BINDINGS}:_get_operator_names", "kernels that the host lacks are not named")
@@ -274,14 +175,21 @@ _LOAD = declared(f"{_BINDINGS}:_load_program_from_buffer", "no program runs with
 _SCHEMA = declared(
     "executorch.schema:program.fbs", "a `.pte` is read and written as another version's", probe=check_schema
 )
-_RECORD = [
-    declared(
-        f"executorch.devtools.etrecord:ETRecord.{name}",
-        "no ETRecord tells where in the model an instruction comes from",
-        probe=functools.partial(_field_of_record, name),
-    )
-    for name in ("_debug_handle_map", "_delegate_map", "_instruction_id_to_num_outs_map", "_representative_inputs")
-]
+_RECORD = declared(
+    "executorch.devtools.etrecord:ETRecord",
+    "no ETRecord tells where in the model an instruction comes from",
+    parameters=(
+        "exported_program",
+        "export_graph_id",
+        "edge_dialect_program",
+        "graph_map",
+        "_debug_handle_map",
+        "_delegate_map",
+        "_instruction_id_to_num_outs_map",
+        "_reference_outputs",
+        "_representative_inputs",
+    ),
+)
 _REFERENCE = declared(
     "executorch.devtools:Inspector._resolve_reference_graph",
     "values of a profile have no scales",
@@ -319,7 +227,7 @@ def load_program(data: bytes, *, profile: bool, debug_buffer_size: int) -> Any:
     )
 
 
-@through(*_RECORD)
+@through(_RECORD)
 def debug_record(reference: Any, *, handles: Any, delegates: Any, outputs: Any, inputs: Any) -> Any:
     """Return an ETRecord of a program that was not made by ExecuTorch's compiler.
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph
 
 from micronpu.upstream.shim import declared, through
 
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
     from torch.utils._pytree import tree_structure as tree_structure
     from torch.utils._pytree import treespec_dumps as treespec_dumps
 else:
-    OpOverload = declared("torch._ops:OpOverload", "no operator of a graph is known as one").find()
-    OperatorBase = declared("torch._ops:OperatorBase", "control flow is calibrated as if it were arithmetic").find()
-    OpOverloadPacket = declared("torch._ops:OpOverloadPacket", "no operator is found by its name alone").find()
+    OpOverload, OpOverloadPacket = type(torch.ops.aten.add.Tensor), type(torch.ops.aten.add)
+    OperatorBase = OpOverload.__base__  # of control flow, too
     FakeTensor = declared("torch._subclasses:FakeTensor", "values of a graph and weights are mixed up").find()
     FakeTensorMode = declared("torch._subclasses:FakeTensorMode", "no shapes are found without computing").find()
     _TREE = "results of a model in tuples, lists and dictionaries are not found"
@@ -45,24 +43,9 @@ def _add() -> Any:
     return torch.ops.aten.add.Tensor
 
 
-def _program() -> ExportedProgram:
-    return torch.export.export(nn.Identity(), (torch.zeros(1),))
-
-
 # ---------------------------------------------------------------- operators
 
 _SCHEMA = declared("torch._ops:OpOverload._schema", "no argument of an operator is read", probe=lambda: _add()._schema)
-_OVERLOAD = declared(
-    "torch._ops:OpOverload._overloadname",
-    "overloads of an operator cannot be distinguished",
-    probe=lambda: _add()._overloadname,
-)
-_PACKET = declared(
-    "torch._ops:OpOverloadPacket._qualified_op_name",
-    "`set_operator(torch.ops.aten.conv2d, ...)` finds no operator",
-    probe=lambda: torch.ops.aten.add._qualified_op_name,
-)
-_BY_NAME = declared("torch._C:_get_schema", "calls of unlisted kernels in a `.pte` are not checked")
 _RESHAPE = declared(
     "torch.ops:aten._reshape_copy",
     "`to_edge_transform_and_lower` makes copies and views of reshapes that an NPU computes",
@@ -71,7 +54,6 @@ _RESHAPE = declared(
 _CAST = declared(
     "torch.ops:aten._to_copy", "the core part of a program has no casts", probe=lambda: torch.ops.aten._to_copy.default
 )
-_SCAN = declared("torch._higher_order_ops.scan:scan_op", "a long recurrent layer on the host has no loop")
 _DECOMPOSED = declared(
     "torch.ao.quantization.fx._decomposed",
     "the operators `quantized_decomposed::*` of quantized programs are not there",
@@ -92,28 +74,6 @@ def schema_of(overload: Any) -> Any:
     return overload._schema
 
 
-@through(_OVERLOAD)
-def overload_part(overload: OpOverload) -> str:
-    """Return ``Tensor`` of ``add.Tensor``."""
-    return str(overload._overloadname)
-
-
-@through(_PACKET)
-def packet_name(packet: OpOverloadPacket) -> str:
-    """Return a name such as ``aten::add``."""
-    return str(packet._qualified_op_name)
-
-
-@through(_BY_NAME)
-def schema_named(name: str, overload: str) -> Any:
-    """Return the schema of a name such as ``aten::add`` and an overload such as ``out``; None if there is no such
-    operator."""
-    try:
-        return torch._C._get_schema(name, overload)
-    except RuntimeError:
-        return None
-
-
 @through(_RESHAPE)
 def reshape_copy() -> OpOverload:
     """Return a reshape that ExecuTorch does not replace."""
@@ -128,15 +88,6 @@ def cast() -> OpOverload:
     return found
 
 
-@through(_SCAN)
-def scan_operator() -> Any:
-    """Return the operator for loops, called with (step, initial states, sequences, constants)."""
-    from torch._higher_order_ops.scan import scan_op
-
-    return scan_op
-
-
-_COMPOSITE = declared("torch._C:_dispatch_has_kernel_for_dispatch_key", "operators of the host are not decomposed")
 _NORM = declared("torch._decomp:get_decompositions", "norms on the host have no kernel")
 
 
@@ -149,12 +100,6 @@ _DISPATCHER = declared(
 def as_exported() -> Any:
     """Return a context in which operators are decomposed as in `torch.export`."""
     return importlib.import_module("torch._dispatch.python").enable_python_dispatcher()
-
-
-@through(_COMPOSITE)
-def is_composite(operator: OpOverload) -> bool:
-    """Return True if torch computes an operator by calling others, on any device."""
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
 
 
 @through(_NORM)
@@ -173,7 +118,6 @@ def register_quantized_operators() -> None:
 # ---------------------------------------------------------------- tensors, graphs, programs
 
 _VERSION = declared("torch:Tensor._version", "weights that training changes keep their first qparams")
-_VIEW = declared("torch:Tensor._is_view", "torch.export takes the sizes of what an example is part of for symbols")
 _BUFFERS = declared(
     "torch.nn:Module._buffers",
     "what a model assigns to its buffers is lost",
@@ -184,18 +128,6 @@ _CODEGEN = declared(
     "a rewritten model forgets which tuples it takes and gives",
     probe=lambda: Graph()._codegen,
 )
-_MODULE = declared(
-    "torch.export:ExportedProgram._graph_module",
-    "the graph of an exported program cannot be exchanged",
-    probe=lambda: _program()._graph_module,
-)
-_SIGNATURE = declared(
-    "torch.export:ExportedProgram._graph_signature",
-    "programs that write into their inputs cannot be compiled",
-    probe=lambda: _program()._graph_signature,
-)
-
-
 _GUARDS = declared(
     "torch.export._unlift:GuardsFn", "the check of shapes in an exported module counts as a module in training mode"
 )
@@ -214,12 +146,6 @@ def version_of(tensor: torch.Tensor) -> int:
     return tensor._version
 
 
-@through(_VIEW)
-def is_view(tensor: torch.Tensor) -> bool:
-    """Return True if autograd regards a tensor as a view of another."""
-    return tensor._is_view()
-
-
 @through(_BUFFERS)
 def buffers_of(module: nn.Module) -> dict[str, torch.Tensor | None]:
     """Return the buffers of a module itself; `setattr` would be traced by `torch.export`."""
@@ -232,23 +158,8 @@ def codegen_of(graph: Graph) -> Any:
     return graph._codegen
 
 
-@through(_MODULE, _SIGNATURE)
-def set_graph(program: ExportedProgram, module: GraphModule, signature: ExportGraphSignature | None = None) -> None:
-    """Replace the graph and, if given, the signature of an exported program, in place."""
-    _ = (
-        program._graph_module,
-        program._graph_signature,
-    )  # raises if an attribute was renamed, which would be written and never read
-    program._graph_module = module
-    if signature is not None:
-        program._graph_signature = signature
-
-
 # ---------------------------------------------------------------- saved programs
 
-_READER = declared(
-    "torch.export.pt2_archive._package:PT2ArchiveReader", "no `.pt2` file is looked at before it is read"
-)
 _FORM = declared("torch._export.serde.schema", "the texts of a `.pt2` are not checked before it is read")
 _ELEMENT = declared(
     "torch._export.serde.serialize:deserialize_scalar_type",
@@ -279,14 +190,6 @@ def element_type(number: int) -> torch.dtype:
 def pickle_reader(file: Any) -> Any:
     """Return a reader for records of `torch.save`; it refuses other formats."""
     return torch._C.PyTorchFileReader(file)
-
-
-@through(_READER)
-def archive_reader(file: Any) -> Any:
-    """Return a reader for records of a `.pt2`: ``get_file_names()``, ``read_bytes(name)``."""
-    from torch.export.pt2_archive import _package
-
-    return _package.PT2ArchiveReader(file)
 
 
 @through(_LOAD)

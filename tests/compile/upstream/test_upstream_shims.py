@@ -16,6 +16,8 @@ from executorch.exir import to_edge
 from torch import nn
 
 from micronpu.base.errors import OptionError, UpstreamError
+from micronpu.partition.decompose import is_composite
+from micronpu.program.operators import describe
 from micronpu.upstream import executorch as et
 from micronpu.upstream import pte, session, torchao
 from micronpu.upstream import torch as upstream
@@ -58,25 +60,6 @@ def schema_of():
     assert schema.arguments[0].alias_info.is_write and not schema.arguments[1].alias_info
 
 
-def overload_part():
-    assert [upstream.overload_part(o) for o in (aten.add.Tensor, aten.relu.default)] == ["Tensor", "default"]
-
-
-def packet_name():
-    assert upstream.packet_name(aten.conv2d) == "aten::conv2d"
-
-
-def schema_named():
-    assert upstream.schema_named("aten::add", "out").arguments[-1].is_out
-    assert upstream.schema_named("aten::nothing_like_it", "") is None
-
-
-def overloads():
-    assert isinstance(aten.add.Tensor, upstream.OpOverload) and isinstance(aten.add, upstream.OpOverloadPacket)
-    assert not isinstance(torch.add, upstream.OpOverload)
-    assert isinstance(aten.add.Tensor, upstream.OperatorBase)
-
-
 def fakes():
     with upstream.FakeTensorMode():
         assert isinstance(torch.empty(1000, 1000), upstream.FakeTensor)
@@ -113,15 +96,7 @@ def codegen_of():
     assert torch.equal(torch.fx.GraphModule(module, graph)(X)[0]["y"], X.relu())
 
 
-def set_graph():
-    changed, other = program(), torch.export.export(nn.Tanh(), (X,))
-    upstream.set_graph(changed, other.graph_module, other.graph_signature)
-    assert changed.graph is other.graph_module.graph and changed.graph_signature is other.graph_signature
-
-
 def archive():
-    names = upstream.archive_reader(saved()).get_file_names()
-    assert "models/model.json" in names
     (name,) = upstream.read_archive(saved())
     assert name == "model"
 
@@ -139,15 +114,6 @@ def pickle_reader():
     assert "data.pkl" in upstream.pickle_reader(file).get_all_records()
     with pytest.raises(RuntimeError):
         upstream.pickle_reader(io.BytesIO(b"no archive"))
-
-
-def scan():
-    class Loop(nn.Module):
-        def forward(self, x):
-            return upstream.scan_operator()(lambda h, row: [h + row, h + 0], [torch.zeros(2)], [x], ())
-
-    exported = torch.export.export(Loop(), (torch.ones(3, 2),))
-    assert any("scan" in str(n.target) for n in exported.graph.nodes)
 
 
 def reshape_copy():
@@ -190,12 +156,6 @@ def decompositions():
     assert aten.hardswish.default in et.decompositions() and aten.relu.default not in et.decompositions()
 
 
-def edge_operators():
-    (node,) = (n for n in edge().exported_program().graph.nodes if n.op == "call_function")
-    assert et.is_edge_operator(node.target) and et.operator_behind(node.target) is aten.relu.default
-    assert et.operator_behind(aten.relu.default) is aten.relu.default
-
-
 def empty_tensor():
     assert et.is_edge_operator(et.empty_tensor())
     assert et.operator_behind(et.empty_tensor()) is torch.ops.dim_order_ops._empty_dim_order.default
@@ -205,46 +165,13 @@ def edge_config():
     assert et.edge_config()._check_ir_validity is False
 
 
-def planning():
-    from executorch.exir.memory_planning import MemoryAlgoResult
-
-    from micronpu.partition.lower import backend_config
-
-    specs = ["a", "b"]  # whatever can be a key
-    result = et.placed(specs, [0, 16], 32)
-    assert isinstance(result, MemoryAlgoResult) and result.bufsizes == [0, 32]
-    assert result.spec_dict["b"].mem_offset == 16 and et.placed([], [], 0).bufsizes == [0, 0]
-    assert backend_config().memory_planning_pass.memory_planning_algo.algo_list
-    assert et.greedily(16, set(), edge().exported_program().graph_module, None, 0).bufsizes == [0, 0]
+def initialized():
     assert et.initialized("state").patterns == ["state"]
-
-
-def constants():
-    made = edge().exported_program()
-    first = next(iter(made.graph.nodes))
-    with made.graph.inserting_before(first):
-        node = et.constant_placeholder(made, "seven", torch.tensor([7.0]))
-    assert node.op == "placeholder" and made.constants[node.name].tolist() == [7.0]
-
-
-def control_flow():
-    class Branch(nn.Module):
-        def forward(self, x):
-            return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
-
-    assert len(et.steps_of(to_edge(torch.export.export(Branch(), (X,))).exported_program().graph_module)) == 2
 
 
 def kernels_of_a_core():
     et.define_core_operators()
     assert torch.ops.cortex_m.quantized_linear.default and et.cmsis_nn().Backend.MVE
-
-
-def back_ends():
-    from executorch.exir.backend.backend_details import BackendDetails
-
-    made = [type("ABackend", (BackendDetails,), {}) for _ in range(2)]
-    assert et.backends_named("ABackend") == made
 
 
 def runtime():
@@ -270,17 +197,9 @@ def schema():
     assert pte.differences(pte.schema_text()) == []
 
 
-def is_view():
-    assert upstream.is_view(X[:1]) and not upstream.is_view(X)
-
-
 def is_guard():
     guards = [m for m in program().module().modules() if upstream.is_guard(m)]
     assert guards and not upstream.is_guard(Net())
-
-
-def composite():
-    assert upstream.is_composite(aten.reshape.default) and not upstream.is_composite(aten.relu.default)
 
 
 def decomposition_table():
@@ -325,40 +244,22 @@ def transforms():
 
 
 TREES = ("tree_leaves", "tree_map", "tree_structure", "treespec_dumps")
-RECORDS = ("_debug_handle_map", "_delegate_map", "_instruction_id_to_num_outs_map", "_representative_inputs")
-PLANNING = (
-    "executorch.exir.memory_planning:MemoryPlanningAlgorithmSuite",
-    "executorch.exir.memory_planning:greedy",
-    "executorch.exir.memory_planning:MemoryAlgoResult",
-    "executorch.exir.memory_planning:SpecAllocResult",
-    "executorch.exir.passes.init_mutable_pass:InitializedMutableBufferPass",
-)
 SESSION = (
     "torch._C:_len_torch_dispatch_stack",
     "torch._C._functorch:get_dynamic_layer_stack_depth",
     "torch._C._functorch:pop_dynamic_layer_stack_and_undo_to_depth",
 )
 USES = {
-    "torch._ops:OpOverload": overloads,
-    "torch._ops:OperatorBase": overloads,
-    "torch._ops:OpOverloadPacket": overloads,
     "torch._subclasses:FakeTensor": fakes,
     "torch._subclasses:FakeTensorMode": fakes,
     **{f"torch.utils._pytree:{name}": trees for name in TREES},
     "torch._ops:OpOverload._schema": schema_of,
-    "torch._ops:OpOverload._overloadname": overload_part,
-    "torch._ops:OpOverloadPacket._qualified_op_name": packet_name,
-    "torch._C:_get_schema": schema_named,
     "torch.ops:aten._reshape_copy": reshape_copy,
     "torch.ops:aten._to_copy": cast,
-    "torch._higher_order_ops.scan:scan_op": scan,
     "torch.ao.quantization.fx._decomposed": quantized_operators,
     "torch:Tensor._version": version_of,
     "torch.nn:Module._buffers": buffers_of,
     "torch.fx:Graph._codegen": codegen_of,
-    "torch.export:ExportedProgram._graph_module": set_graph,
-    "torch.export:ExportedProgram._graph_signature": set_graph,
-    "torch.export.pt2_archive._package:PT2ArchiveReader": archive,
     "torch.export.pt2_archive._package:load_pt2": archive,
     "torch._export.serde.schema": form_of_programs,
     "torch._export.serde.serialize:deserialize_scalar_type": form_of_programs,
@@ -367,27 +268,21 @@ USES = {
     "torchao.quantization.pt2e.export_utils:_EXPORTED_TRAINING_ATTR": note_mode,
     "executorch.exir._serialize._named_data_store:NamedDataStore": named_data,
     "executorch.exir.tracer:_default_decomposition_table": decompositions,
-    "executorch.exir.dialects.edge._ops:EdgeOpOverload._op": edge_operators,
     "executorch.exir.dialects._ops:ops.edge.dim_order_ops._empty_dim_order": empty_tensor,
     "executorch.exir:EdgeCompileConfig._check_ir_validity": edge_config,
-    **dict.fromkeys(PLANNING, planning),
-    "torch._C:_dispatch_has_kernel_for_dispatch_key": composite,
+    "executorch.exir.passes.init_mutable_pass:InitializedMutableBufferPass": initialized,
     **dict.fromkeys(SESSION, session_of_torch),
     "torch._functorch.predispatch": transforms,
     "torch._decomp:get_decompositions": decomposition_table,
     "torch._dispatch.python:enable_python_dispatcher": dispatcher,
-    "torch:Tensor._is_view": is_view,
     "torch.export._unlift:GuardsFn": is_guard,
-    "executorch.backends.transforms.utils:create_constant_placeholder": constants,
-    "executorch.exir.graph_module:get_control_flow_submodules": control_flow,
     "executorch.backends.cortex_m.ops.operators": kernels_of_a_core,
     "executorch.backends.cortex_m.library.cmsis_nn": kernels_of_a_core,
-    "executorch.exir.backend.backend_api:BackendDetails": back_ends,
     "executorch.extension.pybindings._C:_get_registered_backend_names": runtime,
     "executorch.extension.pybindings._C:_get_operator_names": runtime,
     "executorch.extension.pybindings._C:_load_program_from_buffer": runtime,
     "executorch.schema:program.fbs": schema,
-    **{f"executorch.devtools.etrecord:ETRecord.{name}": debug_record for name in RECORDS},
+    "executorch.devtools.etrecord:ETRecord": debug_record,
     "executorch.devtools:Inspector._resolve_reference_graph": reference_graph,
 }
 """What each door is gone through for, by its name."""
@@ -396,6 +291,7 @@ USES = {
 def test_every_shim_has_a_use_here():
     repaired = {shim.name for shim in torchao.REPAIRS.values()}  # tests/compile/quantize/test_shims.py has one for each
     assert USES.keys() | repaired == {shim.name for shim in all_shims()}
+    assert len(all_shims()) <= 45  # lower it with each that goes
 
 
 @pytest.mark.parametrize("shim", all_shims(), ids=lambda shim: shim.name)
@@ -406,6 +302,34 @@ def test_a_shim_fits(shim):
 @pytest.mark.parametrize("use", dict.fromkeys(USES.values()), ids=lambda use: use.__name__)
 def test_a_shim_finds_what_it_declares(use):
     use()
+
+
+# ---------------------------------------------------------------- what public names give
+
+
+def test_classes_of_operators():
+    assert isinstance(aten.add.Tensor, upstream.OpOverload) and isinstance(aten.add, upstream.OpOverloadPacket)
+    assert not isinstance(torch.add, upstream.OpOverload)
+    assert all(isinstance(o, upstream.OperatorBase) for o in (aten.add.Tensor, torch.ops.higher_order.scan))
+
+
+def test_operators_behind_edge_operators():
+    module = nn.Sequential(nn.ReLU(), nn.Hardtanh())
+    nodes = to_edge(torch.export.export(module, (X,))).exported_program().graph.nodes
+    targets = [n.target for n in nodes if n.op == "call_function"]
+    assert all(map(et.is_edge_operator, targets))
+    assert list(map(et.operator_behind, targets)) == [aten.relu.default, aten.hardtanh.default]
+    assert et.operator_behind(aten.relu.default) is aten.relu.default
+
+
+def test_compositions():
+    assert is_composite(aten.reshape.default) and not is_composite(aten.relu.default)
+
+
+def test_schemas_by_name():
+    assert describe("aten::abs.out") == "aten::abs.out(self: Tensor, out: Tensor!) repeats 1"
+    for name in ("aten::nothing_like_it", "aten::abs.such", "load_library::x", "::", "\ud800::x", "__class__::y.z"):
+        assert describe(name) is None
 
 
 # ---------------------------------------------------------------- names that are gone
@@ -466,48 +390,25 @@ def annotated():
     return (node,)
 
 
-def edge_program():
-    made = edge().exported_program()
-    return made, "seven", torch.tensor([7.0])
-
-
 def profile():
     from executorch.devtools import Inspector
 
     return (Inspector.__new__(Inspector),)
 
 
-def edge_call():
-    return (next(n.target for n in edge().exported_program().graph.nodes if n.op == "call_function"),)
-
-
 ARGUMENTS = {
     "schema_of": lambda: (aten.add_.Tensor,),
-    "overload_part": lambda: (aten.add.Tensor,),
-    "packet_name": lambda: (aten.conv2d,),
-    "schema_named": lambda: ("aten::add", "out"),
     "version_of": lambda: (torch.zeros(2),),
-    "is_view": lambda: (X[:1],),
     "is_guard": lambda: (Net(),),
-    "is_composite": lambda: (aten.relu.default,),
     "buffers_of": lambda: (Net(),),
     "codegen_of": lambda: (torch.fx.Graph(),),
-    "set_graph": lambda: (program(), program().graph_module, program().graph_signature),
     "element_type": lambda: (7,),
     "pickle_reader": lambda: (saved(),),
-    "archive_reader": lambda: (saved(),),
     "read_archive": lambda: (saved(),),
     "is_annotated": annotated,
     "annotation": lambda: ({}, None),
     "note_mode": prepared,
-    "operator_behind": edge_call,
-    "backends_named": lambda: ("ABackend",),
-    "planning_by": lambda: (print,),
-    "greedily": lambda: (16, set(), edge().exported_program().graph_module, None, 0),
-    "placed": lambda: (["a"], [0], 16),
     "initialized": lambda: ("state",),
-    "constant_placeholder": edge_program,
-    "steps_of": lambda: (program().graph_module,),
     "load_program": lambda: (bytes(edge().to_executorch().buffer),),
     "reference_graph": profile,
 }
@@ -520,7 +421,6 @@ WHOLE = {"bindings"}
 """Functions that need no more than the module."""
 USED = [(guarded, shim) for _ in [all_shims()] for guarded in GUARDED for shim in guarded.shims]
 EAGER = {
-    "torch._ops": ("OpOverload", "OperatorBase", "OpOverloadPacket"),
     "torch._subclasses": ("FakeTensor", "FakeTensorMode"),
     "torch.utils._pytree": TREES,
 }

@@ -8,7 +8,7 @@ from executorch import exir
 from executorch.exir import EdgeProgramManager
 from torch.fx import GraphModule
 
-from micronpu.upstream.executorch import empty_tensor, steps_of
+from micronpu.upstream.executorch import empty_tensor
 
 
 def plan_scratch(edge: EdgeProgramManager) -> None:
@@ -27,5 +27,6 @@ def _plan_scratch(module: GraphModule) -> None:
         node.replace_all_uses_with(made)
         module.graph.erase_node(node)
     module.recompile()
-    for step in steps_of(module):
-        _plan_scratch(step)
+    for step in module.children():  # of loops and branches
+        if isinstance(step, GraphModule):
+            _plan_scratch(step)
