@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from micronpu.accuracy.sequences import Sequences, begun_anew
 from micronpu.accuracy.statistics import bootstrap, mcnemar, p_of, paired_share, percentile_interval
+from micronpu.accuracy.subject import Sequences, begun_anew
 from micronpu.base.arguments import check_type, described, renamed
 from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.base.files import check_name, read_file

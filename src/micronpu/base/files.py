@@ -63,11 +63,7 @@ def _replace(target: Path, data: bytes) -> None:
 
 
 def _behind_links(path: Path) -> Path:
-    """Resolve the links of a path that is to be replaced.
-
-    Raises:
-        FileError: it is a link made by another user, which may point at a file that only we can write.
-    """
+    """Resolve the links of a path that is to be replaced."""
     if path.is_symlink() and sys.platform != "win32":
         owner = os.lstat(path).st_uid
         if owner not in (os.getuid(), _ADMINISTRATOR):

@@ -1,4 +1,4 @@
-"""Remove temporary files and end child processes when a signal ends the process.
+"""End a process: remove its temporary files and child processes, also after a signal; end workers with their parent.
 
 The command line calls `leave_on_signals`. In a process of another application, signal handling is unchanged, and the
 code that registers a cleanup runs it.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -120,3 +122,27 @@ def _remove(path: Path) -> None:
     until = time.monotonic() + _UNDO_SECONDS
     while path.exists() and time.monotonic() < until:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def tie(channel: socket.socket | int) -> None:
+    """Make the system signal events of a socket to this process; they have no effect outside of `working`."""
+    import fcntl  # missing on Windows, which has no workers
+
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    fcntl.fcntl(channel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(channel, fcntl.F_SETFL, fcntl.fcntl(channel, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+@contextlib.contextmanager
+def working(channel: socket.socket | int) -> Iterator[None]:
+    """End this process at once if the other end of a tied socket is closed within the context.
+
+    The other end must send nothing until it has the response.
+    """
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    try:
+        if select.select([channel], [], [], 0)[0]:
+            raise EOFError  # it is closed already
+        yield
+    finally:
+        signal.signal(signal.SIGIO, signal.SIG_IGN)

@@ -1,14 +1,55 @@
-"""Wall time of a compilation by step, and within a step by the parts it calls.
+"""Steps of a compilation: titles for progress displays, and wall time by step and part.
 
-Disabled by default; if enabled, a part costs two clock readings.
+Time is measured only if asked for; a part then costs two clock readings.
 """
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+STEPS = {
+    "load": "Loading the model",
+    "export": "Exporting",
+    "sparsify": "Choosing weights and training without labels",
+    "quantize": "Calibrating and quantizing",
+    "choose": "Choosing the precision",
+    "partition": "Deciding what runs where",
+    "compile": "Compiling for the NPU",
+    "lower": "Lowering the host's part",
+    "run": "Running",
+    "blame": "Comparing layer by layer",
+    "fix": "Trying fixes",
+    "advise": "Compiling with changes",
+    "float": "Running the float model",
+    "program": "Running the program",
+    "compare": "Compiling for the targets",
+    "read": "Reading the program",
+    "disassemble": "Running the stream for what it reads and writes",
+    "deploy": "Writing what the firmware needs",
+    "build": "Building the firmware",
+}
+"""Steps passed to progress callbacks, and their titles for users."""
+
+
+def notebook_callback() -> Callable[[str, float], None] | None:
+    """Return a progress callback that shows one line under the notebook cell until the end; None outside of
+    notebooks."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None or not hasattr(shell, "kernel"):  # a terminal's shell has none
+        return None
+    width = max(map(len, STEPS.values())) + len(" 100 %")
+
+    def notify(name: str, part: float) -> None:
+        text = f"{STEPS.get(name, name)} {part:.0%}" if part < 1 else ""
+        sys.stdout.write(f"\r{text:{width}}\r{text}")
+        sys.stdout.flush()
+
+    return notify
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from micronpu.report.diagnosis import Fixes
 
 
+FloatModel = Annotated[str, console.argument("MODEL", "The float model: path/to/file.py:function or file.pt2.")]
+
+
 @console.guarded
 @console.takes(pictures=Pictures)
 def evaluate(
-    model: Annotated[
-        str,
-        console.argument("MODEL", "The float model: path/to/file.py:function or file.pt2."),
-    ],
+    model: FloatModel,
     program: Annotated[Path, console.argument("PROGRAM.pte", "The program that `micronpu compile` made from it.")],
     data: Annotated[
         str | None,
@@ -92,7 +92,6 @@ def evaluate(
 
 
 Sort = Annotated[str, typer.Option(metavar="BY", help="Sort by: output, own or total error.")]
-FloatModel = Annotated[str, console.argument("MODEL", "The float model: path/to/file.py:function or file.pt2.")]
 MeasuredOn = Annotated[
     str | None,
     console.option(
@@ -221,10 +220,7 @@ def _write_choices(fixes: Fixes, folder: Path, command: str, name: str, out: Con
 @console.guarded
 def advise(
     context: typer.Context,
-    model: Annotated[
-        str,
-        console.argument("MODEL", "The float model: path/to/file.py:function or file.pt2."),
-    ],
+    model: FloatModel,
     calibration: Annotated[
         str | None,
         console.option(

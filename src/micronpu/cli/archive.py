@@ -5,7 +5,8 @@ with ``weights_only=True`` is loaded without it, native libraries in the archive
 any dotted name, and sizes and guards are evaluated as Python.  A model of tensors needs none of this, so an archive
 that has any of it is refused before the loader reads it.  The file is read into memory once and parsed with torch's
 own archive reader.  Each text field of torch's schema has a rule for its content; a text without a rule and a field
-that the schema does not have are refused."""
+that the schema does not have are refused.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +50,7 @@ _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 def load_archive(path: Path) -> ExportedProgram:
-    """Return the program of a `.pt2`.
-
-    Raises:
-        FileError: the file cannot be read.
-        ModelError: it is no saved program, is damaged, or would run code while it is loaded.
-    """
+    """Return the program of a `.pt2`."""
     data = read_file(path)
     from torch.export.pt2_archive import PT2ArchiveReader
 
@@ -93,11 +89,7 @@ def _tensors_only() -> Iterator[None]:
 
 
 def _check(reader: Any, size: int) -> None:
-    """Refuse an archive that runs code when it is loaded, or needs more memory than the file has bytes.
-
-    Raises:
-        RefusedContentError: with the reason.
-    """
+    """Refuse an archive that runs code when it is loaded, or needs more memory than the file has bytes."""
     from torch.export.pt2_archive import constants as at
 
     from micronpu.upstream.torch import form_of_programs
@@ -211,9 +203,6 @@ def check_fields(kind: type, value: Any) -> None:
     Args:
         kind: a class of `torch._export.serde.schema`.
         value: the parsed JSON.
-
-    Raises:
-        RefusedContentError: with the reason.
     """
     _walk(kind, value, kind.__name__, "")
 

@@ -133,12 +133,7 @@ def _is_plain(overload: Any) -> bool:
 
 
 def check_calls(program: ExportedProgram) -> None:
-    """Compute a program on tensors without data.
-
-    Raises:
-        RefusedContentError: an operator does not accept its operands, or a value differs in shape or type from what the
-            file states, or is too large for any microcontroller.
-    """
+    """Compute a program on tensors without data."""
     import torch
 
     from micronpu.upstream.torch import FakeTensorMode
@@ -271,11 +266,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the result of an operator on tensors without data.
-
-    Raises:
-        RefusedContentError: an operand is of another type than the operator's schema states.
-    """
+    """Return the result of an operator on tensors without data."""
     from micronpu.frontend.export import by_shape
     from micronpu.upstream.torch import OpOverload, schema_of
 

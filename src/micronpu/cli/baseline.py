@@ -18,10 +18,6 @@ def write_baseline(model: Model, path: Path) -> str:
 
     Returns:
         A sentence about the program.
-
-    Raises:
-        ModelError: it is quantized, cannot be exported, or ExecuTorch cannot lower it.
-        FileError: it cannot be written.
     """
     from executorch.exir import to_edge_transform_and_lower
 

@@ -80,11 +80,7 @@ class Probe:
     ] = None
 
     def options(self, seconds: float) -> ProbeOptions:
-        """The board.
-
-        Raises:
-            OptionError: it is not named.
-        """
+        """The board."""
         from micronpu.board.check import MachineOptions, check_limits
         from micronpu.board.probe import ProbeOptions
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable, read_file, write_file
 from micronpu.cli import console
+from micronpu.report.texts import NOTHING
+
+if TYPE_CHECKING:
+    from micronpu.board.calibrate import MemoryCalibration
 
 
 @console.guarded
@@ -53,7 +59,6 @@ def calibrate(
     from micronpu.chips import Chips, load_chip, shipped_chips
     from micronpu.chips.chip import parse_chip, text_of
     from micronpu.chips.edit import with_numbers
-    from micronpu.cli.terminal_calibration import calibration_view
     from micronpu.program.plan import read_plan
     from micronpu.report.delegation import DelegationReport
     from micronpu.targets.registry import find_target
@@ -90,3 +95,35 @@ def calibrate(
     if not dry_run:
         write_file(target, text.encode())
         console.words(report_json).print(f"Wrote {target}.", soft_wrap=True, markup=False)
+
+
+def calibration_view(calibration: MemoryCalibration) -> RenderableType:
+    """Return tables of measurements and estimates, of the constants before and after, and of their error."""
+    from micronpu.report.views.tables import plain_table
+
+    parts: list[RenderableType] = [Text(f"{calibration.chip}, from {', '.join(calibration.logs)}", style="bold"), ""]
+    numbers = ("measured", "estimate before", "off", "after", "off ")
+    table = plain_table("", *numbers, numbers=numbers)
+    for row in calibration.rows:
+        before, after = f"{row.error_before:+.0%}", f"{row.error_after:+.0%}"
+        times = (_time(row.measured), _time(row.before), before, _time(row.after), after)
+        table.add_row(*map(Text, (row.what, *times)))
+    parts += [table, ""]
+    table = plain_table("constant", "before", "after", numbers=("before", "after"))
+    for constant in calibration.constants:
+        table.add_row(*map(Text, (constant.name, constant.before or NOTHING, constant.after)))
+    parts += [table, ""]
+    if calibration.beats:
+        table = plain_table("beats of the bus", "counted on the board", "of the stream", "off", numbers=_BEATS)
+        for counter, (found, own) in calibration.beats.items():
+            off = f"{own / found - 1:+.1%}" if found else NOTHING
+            table.add_row(*map(Text, (counter, f"{found:,}", f"{own:,}", off)))
+        parts += [table, ""]
+    return Group(*parts, *(Text(sentence) for sentence in calibration.holds))
+
+
+_BEATS = ("counted on the board", "of the stream", "off")
+
+
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds:,.{1 if milliseconds >= 100 else 2 if milliseconds >= 1 else 4}f} ms"

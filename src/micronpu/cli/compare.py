@@ -137,11 +137,7 @@ def compare(
 
 
 def _measured(path: Path, targets: Sequence[str]) -> tuple[str, str]:
-    """Return the target of a chip file with measurements, and its path.
-
-    Raises:
-        OptionError: it has none, or is of another chip than the targets.
-    """
+    """Return the target of a chip file with measurements, and its path."""
     from micronpu.chips import load_measured
     from micronpu.targets.registry import find_target, options_for
 
@@ -172,11 +168,7 @@ def _key(task: Task) -> str:
 
 
 def _read(folder: Path, key: str) -> dict[Job, Candidate]:
-    """Read the rows of an earlier run of the same command; failed ones are tried again.
-
-    Raises:
-        FileError: the folder or its file belongs to something else.
-    """
+    """Read the rows of an earlier run of the same command; failed ones are tried again."""
     from micronpu.report.alternatives import Candidate
     from micronpu.report.codec import DecodeError, decode
 

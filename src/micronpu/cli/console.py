@@ -26,7 +26,7 @@ from rich.text import Text
 from micronpu.base.cache import CACHE
 from micronpu.base.errors import FileError, MicroNpuError, OptionError
 from micronpu.base.files import check_writable, write_file
-from micronpu.base.progress import STEPS
+from micronpu.base.timing import STEPS
 
 if TYPE_CHECKING:
     from micronpu.report.warnings import ReportWarning
@@ -151,11 +151,7 @@ def print_json(data: Any) -> None:
 
 
 def json_path(json: bool, report_json: Path | None) -> Path | None:
-    """Return the path for JSON that ``--json`` or ``--report-json PATH`` selects.
-
-    Raises:
-        OptionError: both are given.
-    """
+    """Return the path for JSON that ``--json`` or ``--report-json PATH`` selects."""
     if json and report_json is not None:
         raise OptionError(
             "--json prints what --report-json writes to a file, and both are given.",
@@ -165,12 +161,7 @@ def json_path(json: bool, report_json: Path | None) -> Path | None:
 
 
 def checked_json_path(json: bool, report_json: Path | None) -> Path | None:
-    """Return `json_path`, and check that the file can be written.
-
-    Raises:
-        OptionError: both are given.
-        FileError: the file cannot be written.
-    """
+    """Return `json_path`, and check that the file can be written."""
     path = json_path(json, report_json)
     if path not in (None, STANDARD_OUTPUT):
         check_writable(path)
@@ -294,11 +285,7 @@ def guarded(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
 
 
 def _check_current_folder() -> None:
-    """Check that the current folder exists.
-
-    Raises:
-        FileError: it does not, so that relative paths have no meaning.
-    """
+    """Check that the current folder exists."""
     try:
         os.getcwd()
     except OSError as error:

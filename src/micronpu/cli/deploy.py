@@ -196,11 +196,7 @@ def _names(programs: list[Path], given: str | None) -> list[str]:
 
 
 def check_folder_free(folder: Path) -> None:
-    """Refuse a folder that holds files.
-
-    Raises:
-        FileError: it holds files, or cannot be made.
-    """
+    """Refuse a folder that holds files."""
     from micronpu.deploy.folder import check_target
 
     check_target(folder, force=False)
@@ -306,11 +302,7 @@ class ModelBuild(Build):
     ] = None  # fmt: skip
 
     def check_unused(self, hint: str) -> None:
-        """Refuse the options where nothing is built.
-
-        Raises:
-            OptionError: one is given.
-        """
+        """Refuse the options where nothing is built."""
         if self != type(self)():
             raise OptionError("--for, --output and the options of a build are given, and nothing is built.", hint=hint)
 
@@ -469,12 +461,7 @@ def image(
 
 
 def signer(path: Path) -> Callable[[bytes], bytes]:
-    """Return a function that signs with the private key of a PEM file.
-
-    Raises:
-        OptionError: the package that signs is not installed, or the file holds no such key.
-        FileError: it cannot be read.
-    """
+    """Return a function that signs with the private key of a PEM file."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -85,12 +85,7 @@ def _causes(before: Path, after: Path) -> tuple[Cause, ...]:
 
 
 def _basis(path: Path) -> Basis:
-    """Return the inputs of a compilation, from a manifest, a report, or the manifest beside a program.
-
-    Raises:
-        FileError: there is none, or it is that of another program.
-        ModelError: the report has none, because an earlier version wrote it.
-    """
+    """Return the inputs of a compilation, from a manifest, a report, or the manifest beside a program."""
     from micronpu.report.delegation import DelegationReport
     from micronpu.report.manifest import SUFFIX, Basis, Manifest
 
@@ -128,9 +123,6 @@ def _of_programs(before: Path, after: Path, *, why: bool) -> Difference:
 
     Args:
         why: causes come from manifests: inputs and outputs may differ because of an option.
-
-    Raises:
-        ModelError: inputs or outputs differ, so that the programs are not of one model.
     """
     from micronpu.program.pte import PteSummary, read_pte
     from micronpu.report.difference import Difference, Figure

@@ -122,9 +122,6 @@ def run_program(
         check, isolated: see `RunOptions`.
         time_limit: see `RunOptions`; 0 for no limit, None for the default.
         records: files about the run itself.
-
-    Raises:
-        MicroNpuError: a file cannot be read or written, or does not fit the program.
     """
     profile, trace = records.profile, records.trace
     if records.recorded is not None:

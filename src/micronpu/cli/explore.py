@@ -91,11 +91,7 @@ def explore(
 
 
 def load_explorer() -> Any:
-    """Import Google's package.
-
-    Raises:
-        RuntimeUnavailableError: it is not installed.
-    """
+    """Import Google's package."""
     try:
         return importlib.import_module("model_explorer")
     except ImportError as error:
@@ -114,11 +110,7 @@ def has_browser() -> bool:
 
 
 def _check_free(port: int) -> None:
-    """Check that a port is free.
-
-    Raises:
-        OptionError: something answers on it.
-    """
+    """Check that a port is free."""
     with socket.socket() as own:
         if own.connect_ex((_HOST, port)) == 0:
             raise OptionError(f"Port {port} is in use.", hint=f"another one, or {_ANY_FREE}, which takes a free one")
@@ -173,11 +165,7 @@ def disassemble(
 
 
 def _streams(path: Path) -> list[Disassembly]:
-    """Return the command streams of a program in order.
-
-    Raises:
-        OptionError: it has none.
-    """
+    """Return the command streams of a program in order."""
     from micronpu.program.pte import read_pte
     from micronpu.targets.registry import backend_with
 

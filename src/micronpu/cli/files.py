@@ -65,11 +65,7 @@ class _Uncached(SourceFileLoader):
 
 
 class UserFile:
-    """A Python file of the user, imported with its folder on `sys.path`.
-
-    Raises:
-        ModelError: it does not exist, or raises while it is imported.
-    """
+    """A Python file of the user, imported with its folder on `sys.path`."""
 
     def __init__(self, path: Path) -> None:
         self.path = check_name(path)
@@ -108,11 +104,7 @@ class UserFile:
         return callable(getattr(self.module, name, None))
 
     def call(self, name: str) -> Any:
-        """Return the result of a function of the file, or the value if the name is no function.
-
-        Raises:
-            ModelError: there is no such name, the function needs arguments, or it raises.
-        """
+        """Return the result of a function of the file, or the value if the name is no function."""
         if not hasattr(self.module, name):
             functions = [n for n, value in vars(self.module).items() if self._is_own_function(n, value)]
             hint = f"one of {', '.join(functions)}" if functions else "define it"
@@ -155,11 +147,7 @@ class UserFile:
                 sys.path.remove(folder)
 
     def _check_surroundings(self) -> None:
-        """Check that the user's code has not closed or deleted what the command needs.
-
-        Raises:
-            ModelError: it has.
-        """
+        """Check that the user's code has not closed or deleted what the command needs."""
         for stream, number in (("stdout", 1), ("stderr", 2)):
             try:
                 os.fstat(number)
@@ -193,11 +181,7 @@ def _is_installed(name: str) -> bool:
 
 @timing.step("load")
 def load_model(text: str) -> Model:
-    """Return the model that ``text`` names.
-
-    Raises:
-        ModelError: there is none, or it is no model with example inputs.
-    """
+    """Return the model that ``text`` names."""
     if text.endswith(".pt2"):
         return _load_program(Path(text))
     if is_named(text):
@@ -222,9 +206,6 @@ def model_file(text: str) -> tuple[Path, dict[str, list[int]]] | None:
 
     Args:
         text: PATH or PATH:INPUT=1x3x48x192,...
-
-    Raises:
-        ModelError: a shape is invalid.
     """
     path, found, sizes = text, re.search(r"\.(?:tflite|onnx)(?=:|$)", text, re.IGNORECASE), ""
     if found is None:
@@ -240,11 +221,7 @@ def model_file(text: str) -> tuple[Path, dict[str, list[int]]] | None:
 
 
 def check_libraries(libraries: Sequence[str] | None) -> None:
-    """Refuse libraries that cannot be imported, without importing them.
-
-    Raises:
-        ModelError: one does not exist, or is no Python file.
-    """
+    """Refuse libraries that cannot be imported, without importing them."""
     for path in map(Path, libraries or ()):
         if not check_name(path).is_file():
             raise ModelError(f"There is no file {path}.", hint="check the path")
@@ -253,11 +230,7 @@ def check_libraries(libraries: Sequence[str] | None) -> None:
 
 
 def register(libraries: Sequence[str] | None) -> None:
-    """Import files of the user that register custom operators.
-
-    Raises:
-        ModelError: one does not exist, or raises.
-    """
+    """Import files of the user that register custom operators."""
     for path in libraries or ():
         UserFile(Path(path))
 
@@ -366,11 +339,7 @@ def _from_function(file: UserFile, name: str) -> CalibrationInputs:
 
 
 def load_calibration(text: str | None, model: Model) -> CalibrationInputs:
-    """Return the calibration data that ``text`` names, or those of the model's file.
-
-    Raises:
-        ModelError: ``text`` names none. If there are none at all, the first use raises it.
-    """
+    """Return the calibration data that ``text`` names, or those of the model's file."""
     file = model.file
     if text is None and file is not None and file.has("calibration"):
         return _from_function(file, "calibration")
@@ -446,9 +415,6 @@ def load_arrays(text: str) -> dict[str, Array]:
     """Return the arrays of a ``.npy`` or ``.npz`` file by name, in the order of the file.
 
     ``file.npz:b,a`` picks some of them, in this order.
-
-    Raises:
-        FileError: the file does not exist, is of neither kind, or has no such array.
     """
     import numpy as np
 
@@ -482,11 +448,7 @@ _TIMES = 32
 
 
 def _check_sizes(path: Path, wanted: list[str] | None) -> None:
-    """Check the sizes of arrays from their headers, so that no small file unpacks to much more memory.
-
-    Raises:
-        FileError: an array is larger than its header says, or all of them are too large for the file.
-    """
+    """Check the sizes of arrays from their headers, so that no small file unpacks to much more memory."""
     size = path.stat().st_size
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:

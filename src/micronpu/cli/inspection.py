@@ -1,6 +1,7 @@
 """Contents of a finished `.pte`: inputs and outputs, host operators, and each delegate's payload.
 
-Reads only the file: no torch, no ExecuTorch."""
+Reads only the file: no torch, no ExecuTorch.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +61,6 @@ def inspect_pte(data: bytes, name: str = "The program") -> Inspection:
     Args:
         data: the file's contents.
         name: name in messages, such as the path.
-
-    Raises:
-        PayloadError: no `.pte`, truncated, or damaged.  An unreadable payload is no error: its entry has the reason.
     """
     summary = read_pte(data, name=name)
     return Inspection(

@@ -307,11 +307,7 @@ def _check_float(context: typer.Context, wanted: bool) -> None:
 
 
 def _sparsity(given: Sequence[str] | None) -> SparsityOptions | None:
-    """Parse --sparse.
-
-    Raises:
-        OptionError: there is no such pattern or setting.
-    """
+    """Parse --sparse."""
     if not given:
         return None
     import micronpu

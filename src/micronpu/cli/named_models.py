@@ -31,11 +31,7 @@ def is_named(text: str) -> bool:
 
 
 def load_named(text: str) -> tuple[Any, tuple[Any, ...], str]:
-    """Return the model in evaluation mode, its example inputs, and a name for files.
-
-    Raises:
-        ModelError: the library is not installed, has no such model, or cannot fetch its weights.
-    """
+    """Return the model in evaluation mode, its example inputs, and a name for files."""
     library, _, rest = text.partition(":")
     name, _, how = rest.partition(":")
     if not name or how not in ("", UNTRAINED):

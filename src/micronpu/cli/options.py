@@ -1,6 +1,7 @@
 """Commands with their options: those of the NPU backends, help by topic, old spellings, completion of targets.
 
-Options of the backends are made from the fields of their options, so that no field is named twice."""
+Options of the backends are made from the fields of their options, so that no field is named twice.
+"""
 
 from __future__ import annotations
 
@@ -325,11 +326,7 @@ def takes_npu_options(name: str) -> Callable[[Callable[..., None]], Callable[...
 
 
 def chosen_options(context: typer.Context, target: FoundTarget) -> Options:
-    """Return the options for the target's NPU as given on the command line, the others at their defaults.
-
-    Raises:
-        OptionError: an option of another backend, or an invalid value.
-    """
+    """Return the options for the target's NPU as given on the command line, the others at their defaults."""
     from micronpu.targets.registry import BACKENDS, options_for
 
     backend = BACKENDS[target.backend]

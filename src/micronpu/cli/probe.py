@@ -75,11 +75,7 @@ class LogView:
 
 
 def log_view(data: bytes, name: str) -> LogView:
-    """Read a log.
-
-    Raises:
-        FileError: it is empty or damaged.
-    """
+    """Read a log."""
     printed = read_printed(data, name)
     empty = not printed.etdump and not printed.names()
     try:
@@ -175,12 +171,7 @@ def _reference(file: Path, vectors: str) -> ExpectedOutputs:
 
 
 def probes() -> list[dict[str, str]]:
-    """The debug probes that pyOCD sees: their name and identity.
-
-    Raises:
-        OptionError: pyOCD is not installed.
-        MicroNpuError: it fails.
-    """
+    """The debug probes that pyOCD sees: their name and identity."""
     try:
         from pyocd.core.helpers import ConnectHelper
     except ImportError as error:

@@ -15,8 +15,7 @@ from rich.text import Text
 
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_writable, write_file
-from micronpu.base.progress import STEPS
-from micronpu.base.timing import Times
+from micronpu.base.timing import STEPS, Times
 from micronpu.cli import console
 
 if TYPE_CHECKING:
@@ -53,11 +52,7 @@ class Reports:
 
     @property
     def path(self) -> Path | None:
-        """Path of the report as JSON.
-
-        Raises:
-            OptionError: two options give one.
-        """
+        """Path of the report as JSON."""
         return console.json_path(self.json, self.report_json)
 
     @property
@@ -66,12 +61,7 @@ class Reports:
         return console.words(self.path)
 
     def check(self) -> None:
-        """Check that the files can be written, before the work is done.
-
-        Raises:
-            FileError: one cannot be written.
-            OptionError: two options contradict each other.
-        """
+        """Check that the files can be written, before the work is done."""
         if self.top is not None and self.top < 1:
             raise OptionError(f"--top is {self.top}.", hint="1 or more lines")
         if self.top is not None and self.every:

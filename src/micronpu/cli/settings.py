@@ -45,11 +45,7 @@ def value_of(text: str) -> bool | int | float | str:
 
 
 def only_one(flag: str, words: Sequence[str], hint: str) -> str | None:
-    """Return the only word of a list, or None.
-
-    Raises:
-        OptionError: there are several.
-    """
+    """Return the only word of a list, or None."""
     if len(words) > 1:
         raise OptionError(f"{flag} has {len(words)} values: {', '.join(words)}.", hint=hint)
     return words[0] if words else None
@@ -73,11 +69,7 @@ How = Annotated[
 
 
 def quantization_of(given: Sequence[str] | None, io: str | None = None) -> micronpu.Quantization:
-    """Return the value for the argument ``quantization``; settings override those of a file.
-
-    Raises:
-        FileError, OptionError: the file cannot be read, or there is no such type or setting.
-    """
+    """Return the value for the argument ``quantization``; settings override those of a file."""
     import micronpu
     from micronpu.quantize.config import check_io
     from micronpu.quantize.corrections import Corrections
@@ -124,11 +116,7 @@ flag_of = _FLAGS.__getitem__
 
 
 def bytes_of(flag: str, text: str) -> int:
-    """Parse ``262144``, ``256K`` or ``1.5M`` into bytes.
-
-    Raises:
-        OptionError: it has another form.
-    """
+    """Parse ``262144``, ``256K`` or ``1.5M`` into bytes."""
     match = _SIZE.fullmatch(text.strip())
     size = float(match[1]) * _UNITS[match[2].lower()] if match is not None else 0.5
     if size != int(size):
@@ -163,11 +151,7 @@ class Limits:
     ] = None
 
     def _limits(self) -> dict[str, float]:
-        """Return limits by the fields of `Budgets`, and the accuracy.
-
-        Raises:
-            OptionError: a limit is no number, or there is no such budget.
-        """
+        """Return limits by the fields of `Budgets`, and the accuracy."""
         from micronpu.report.budgets import check_limit
 
         words, pairs = entries(self.budget or ())
@@ -184,11 +168,7 @@ class Limits:
         return found
 
     def budgets(self) -> Budgets:
-        """Return all budgets but the accuracy, which needs a run of the program.
-
-        Raises:
-            OptionError: an option is invalid, or has no effect without another.
-        """
+        """Return all budgets but the accuracy, which needs a run of the program."""
         from micronpu.report.budgets import Budgets
 
         given = self._limits()
@@ -199,12 +179,7 @@ class Limits:
         return Budgets(**given)  # type: ignore[arg-type]
 
     def verification(self, loaded: Model, *, run: bool, held_out: int | None, missing: bool) -> Verification:
-        """Return how to verify the program, with the evaluation samples and the metric.
-
-        Raises:
-            OptionError: two options exclude each other.
-            ModelError: data or labels do not fit.
-        """
+        """Return how to verify the program, with the evaluation samples and the metric."""
         from micronpu import Verification
         from micronpu.cli.files import load_calibration
         from micronpu.cli.sources import load_labels, load_metric
@@ -220,12 +195,7 @@ class Limits:
         )
 
     def accuracy(self, loaded: Model, program: CompiledProgram) -> tuple[BudgetResult, ...]:
-        """Return the program's value of the metric on the labelled data beside its budget, if there is one.
-
-        Raises:
-            OptionError: smaller values of that metric are better.
-            ModelError: data or labels do not fit.
-        """
+        """Return the program's value of the metric on the labelled data beside its budget, if there is one."""
         limit = self._limits().get(ACCURACY)
         if limit is None or self.data is None or self.labels is None:
             return ()

@@ -61,10 +61,6 @@ class Pictures:
         Args:
             others: value of another option that also gives inputs.
             option: name of that option.
-
-        Raises:
-            OptionError: the options contradict each other.
-            FileError: there is no such folder.
         """
         if self.images is None:
             if self.normalize is not None:
@@ -84,10 +80,6 @@ class Pictures:
 
         Args:
             examples: inputs of the model.
-
-        Raises:
-            ModelError: the model takes no pictures, or there are none.
-            FileError: one cannot be read.
         """
         assert self.images is not None
         channels, height, width = _size(examples)
@@ -154,11 +146,7 @@ _PYTHON, _CHIP = ".py", ".toml"
 
 @timing.step("load")
 def load_data(calibration: str | None, pictures: Pictures, loaded: Model) -> CalibrationInputs:
-    """Return the calibration inputs that the options name.
-
-    Raises:
-        ModelError, FileError: they name none, or cannot be read.
-    """
+    """Return the calibration inputs that the options name."""
     from micronpu.cli.files import CalibrationInputs, load_calibration
 
     if pictures.images is not None:
@@ -198,10 +186,6 @@ def found_sources(
 
     Args:
         model, calibration, libraries: replacements for those of the manifest, relative to the current folder.
-
-    Raises:
-        OptionError: the manifest names Python files that the command line does not name, or no model at all.
-        FileError: a name cannot be a path.
     """
 
     def seen(text: str) -> str:
@@ -251,12 +235,7 @@ def _is_python(text: str) -> bool:
 
 
 def load_labels(text: str) -> Any:
-    """Return the one array that ``text`` names.
-
-    Raises:
-        ModelError: the file holds several.
-        FileError: it cannot be read.
-    """
+    """Return the one array that ``text`` names."""
     from micronpu.cli.files import load_arrays
 
     arrays = load_arrays(text)
@@ -269,11 +248,7 @@ def load_labels(text: str) -> Any:
 
 
 def load_metric(text: str) -> str | Callable[..., Any]:
-    """Return the name of a metric, or the function that ``file.py:function`` names.
-
-    Raises:
-        ModelError: there is no such file or function.
-    """
+    """Return the name of a metric, or the function that ``file.py:function`` names."""
     from micronpu.cli.files import UserFile
 
     path, colon, name = text.rpartition(":")

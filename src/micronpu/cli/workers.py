@@ -185,9 +185,6 @@ def on_ray(task: Task, jobs: Sequence[Job], count: int, seconds: float = math.in
 
     Args:
         seconds: see `in_processes`.
-
-    Raises:
-        RuntimeUnavailableError: Ray is not installed.
     """
     with cluster() as ray:
         yield from _on_cluster(ray, task, jobs, count, seconds)

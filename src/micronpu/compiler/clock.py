@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from micronpu.base import timing
 from micronpu.base.errors import InternalError, MicroNpuError, first_line
 from micronpu.base.memory import release
-from micronpu.base.progress import notebook_callback
+from micronpu.base.timing import notebook_callback
 
 ProgressCallback = Callable[[str, float], None]
 """Progress callback: name of the current step, and its finished fraction, 0 to 1."""

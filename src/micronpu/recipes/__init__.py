@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from executorch.export import recipe_registry
 
-from micronpu.recipes.chips import (
+from micronpu.recipes.combine import combine
+from micronpu.recipes.files import FILES, FilesStage, stages_with_files
+from micronpu.recipes.lowering import CorePartitioner, OutliningPartitioner
+from micronpu.recipes.providers import (
+    BY_BACKEND,
+    PROVIDERS,
     get_chip_recipe,
     get_corstone300_recipe,
     get_corstone320_recipe,
     get_imx93_recipe,
     get_imxrt700_recipe,
 )
-from micronpu.recipes.combine import combine
-from micronpu.recipes.files import FILES, FilesStage, stages_with_files
-from micronpu.recipes.lowering import CorePartitioner, OutliningPartitioner
-from micronpu.recipes.providers import BY_BACKEND, PROVIDERS
 from micronpu.targets.cortexm.recipes import CortexMRecipeType
 from micronpu.targets.ethosu.recipes import EthosURecipeType
 from micronpu.targets.neutron.recipes import NeutronRecipeType

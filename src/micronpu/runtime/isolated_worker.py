@@ -35,7 +35,7 @@ def main() -> None:
     scratch = sys.argv[2] or None
     sys.dont_write_bytecode = True
     from micronpu.base.errors import MicroNpuError
-    from micronpu.base.lifeline import tie, working
+    from micronpu.base.leaving import tie, working
     from micronpu.runtime.isolated import receive, send
 
     with socket.socket(fileno=os.dup(0)) as channel:

@@ -23,7 +23,7 @@ from micronpu.frontend.exported import graph_module
 from micronpu.neutron import NeutronOptions, calibrate_and_quantize
 from micronpu.recipes import CortexMRecipeType, EthosURecipeType, NeutronRecipeType, combine
 from micronpu.recipes.files import host_operators
-from micronpu.recipes.quantization import any_batch_size
+from micronpu.recipes.lowering import any_batch_size
 from micronpu.runtime import HostProgram, stamp
 
 REFUSED = ("aten.minimum.default", "aten.softmax.int", "aten.max_pool2d.default")

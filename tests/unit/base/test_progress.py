@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from micronpu.base.progress import notebook_callback
+from micronpu.base.timing import notebook_callback
 
 
 def shell(monkeypatch: pytest.MonkeyPatch, **attributes: object) -> None:

@@ -160,9 +160,6 @@ def program_graphs(data: bytes, name: str = "The program") -> tuple[ProgramGraph
     Args:
         data: the file's contents.
         name: name in messages, such as the path.
-
-    Raises:
-        PayloadError: no `.pte`, truncated, or damaged.
     """
     methods: list[ProgramGraph] = []
     carried: list[ProgramGraph] = []

@@ -29,11 +29,7 @@ class ProgramAdapter(Adapter):
     )
 
     def convert(self, model_path: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return the graphs of a program or a report.
-
-        Raises:
-            MicroNpuError: it cannot be read.
-        """
+        """Return the graphs of a program or a report."""
         if Path(model_path).suffix == ".pte":
             found = program_graphs(read_file(model_path), model_path)
         else:

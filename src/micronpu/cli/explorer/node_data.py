@@ -38,9 +38,6 @@ def check_same_program(data: bytes, program: str, report: DelegationReport, name
     Args:
         data: the program.
         program, name: names of the two in messages.
-
-    Raises:
-        FileError: it belongs to another, or was written before compilation.
     """
     wanted = report.hashes.get("program")
     hint = "micronpu compile MODEL -o PROGRAM.pte --report-json REPORT.json, which writes both"
@@ -76,11 +73,7 @@ def node_data(
 
 
 def read_blame(path: str) -> dict[str, float]:
-    """Return SQNR in dB by node, from a file of `micronpu blame --report-json`.
-
-    Raises:
-        FileError: it cannot be read, or is no such file.
-    """
+    """Return SQNR in dB by node, from a file of `micronpu blame --report-json`."""
     wrong = FileError(f"{path} is not what `micronpu blame` writes.", hint="micronpu blame MODEL --report-json PATH")
     try:
         data = parse_json(read_file(path, "The file of `micronpu blame`"))

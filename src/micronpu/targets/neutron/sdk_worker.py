@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from micronpu.base.lifeline import tie, working
+from micronpu.base.leaving import tie, working
 
 PACKAGE = "eiq_neutron_sdk"
 

@@ -41,7 +41,7 @@ def main() -> None:
     sys.path += sys.argv[1:]
     from ethosu import regor
 
-    from micronpu.base.lifeline import tie, working
+    from micronpu.base.leaving import tie, working
 
     tie(channel)
     _send(channel, None, b"")
