@@ -50,8 +50,8 @@ from micronpu.verify.sensitivity import MOST_ORDERED, Fidelity, Path, Sensitivit
 NEAR, FAR = 26.0, 20.0
 """dB from which int8 suffices; dB from which it suffices if no decision changes.
 
-Among the measured networks, all from 26 dB on are as good as float in int8, and none below 20 dB is. Those between are
-not if decisions change on held-out samples.  See docs/accuracy.md.
+Of the measured networks from 26 dB on, all but two small classifiers are as good as float in int8, and none below 20 dB
+is. Those between are not if decisions change on held-out samples.  See docs/quantization.md.
 """
 _FREE_GAIN, _PAID_GAIN = 0.5, 1.0
 """Minimum gain in dB on held-out samples for a correction, and for a program that takes more time."""
