@@ -54,37 +54,6 @@ class GraphNode:
     tensor: str = ""
 
 
-def delegate_nodes(
-    prefix: str,
-    namespace: str,
-    backend_id: str,
-    blob: bytes,
-    named_data: Mapping[str, bytes],
-    arguments: Sequence[Source | None],
-    subgraph: str = "",
-    partition: int | None = None,
-) -> tuple[list[GraphNode], Made]:
-    """Return the nodes of a delegate call, and the sources of its results.
-
-    Args:
-        prefix: of the identifiers.
-        namespace: of the nodes.
-        named_data: data stored beside the payload.
-        arguments: sources of the call's arguments; None for those that no node of the method has computed.
-
-    Returns:
-        One node with the reason and no results if the payload cannot be read.
-    """
-
-    def look() -> Inside:
-        backend = backend_with(backend_id)
-        if backend is None:
-            raise PayloadError("micronpu does not know this backend")
-        return backend.view(blob, named_data)
-
-    return inside_nodes(prefix, namespace, backend_id, look, arguments, subgraph, partition)
-
-
 def inside_nodes(
     prefix: str,
     namespace: str,
@@ -94,7 +63,13 @@ def inside_nodes(
     subgraph: str = "",
     partition: int | None = None,
 ) -> tuple[list[GraphNode], Made]:
-    """Return nodes and sources as `delegate_nodes` does; ``title`` is the label if ``look`` cannot read the inside."""
+    """Return the nodes of a delegate call, and the sources of its results.
+
+    Args:
+        prefix, namespace: of the identifiers, and of the nodes.
+        title: label of the one node, with the reason and no results, if ``look`` cannot read the inside.
+        arguments: sources of the call's arguments; None for those that no node of the method has computed.
+    """
 
     def given(number: int) -> tuple[Source, ...]:
         """Return the source of an argument."""
@@ -259,10 +234,16 @@ class _Method:
         delegate = self._plan.delegates[call.delegate]
         where = f"partition {call.delegate} ({delegate.backend})"
         arguments = [(self._sources(i) or (None,))[0] for i in call.arguments]
-        nodes, made = delegate_nodes(
-            f"partition {call.delegate}: ", where, delegate.backend, delegate.payload, self._named, arguments,
-            self._carried.get(call.delegate, ""), call.delegate,
-        )  # fmt: skip
+
+        def look() -> Inside:
+            backend = backend_with(delegate.backend)
+            if backend is None:
+                raise PayloadError("micronpu does not know this backend")
+            return backend.view(delegate.payload, self._named)
+
+        carried = self._carried.get(call.delegate, "")
+        prefix = f"partition {call.delegate}: "
+        nodes, made = inside_nodes(prefix, where, delegate.backend, look, arguments, carried, call.delegate)
         # Results come last, in order. Without a readable payload, results are the arguments that no call has written
         # yet.
         fresh = [i for i in call.arguments if i not in self._made]
