@@ -325,7 +325,8 @@ def shipped_chips() -> Chips:
 
 def text_of(chip: Chip) -> str:
     """Return the file of a chip of the package."""
-    return next(text for name, text in _texts() if parse_chip(text, name) == chip)
+    own = f'name = "{chip.name}"'  # also a core's, in the files of other chips
+    return next(text for name, text in _texts() if own in text and parse_chip(text, name) == chip)
 
 
 def _texts() -> Iterator[tuple[str, str]]:
