@@ -11,10 +11,9 @@ from tests.layers import SOURCE, nodes
 
 MOST = {
     "advice": 37,
-    "frontend": 38,
-    "partition": 20,
+    "frontend": 13,
+    "partition": 18,
     "quantize": 83,
-    "recipes": 3,
     "targets": 15,
     "transforms": 7,
     "upstream": 7,

@@ -11,6 +11,7 @@ from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.constants import add_constant, read
 from micronpu.frontend.program import is_getitem, origin_of, overload_name, value_of
+from micronpu.ops import facts
 from micronpu.upstream.torch import OpOverload, tree_leaves, tree_map
 
 _SCATTERS = ("index_copy", "index_put", "scatter", "scatter_add", "slice_scatter", "index_add", "masked_scatter")
@@ -34,7 +35,7 @@ def remove_empty_tensors(module: GraphModule) -> None:
         if node.op == "call_function":
             _without_empty_operands(module, node)
     for node in reversed(list(module.graph.nodes)):
-        written = overload_name(node) == "copy_.default" and _is_empty(node.all_input_nodes[0])  # has no shape
+        written = overload_name(node) == facts.WRITE and _is_empty(node.all_input_nodes[0])  # has no shape
         if node.op not in ("placeholder", "output") and not node.users and (_is_empty(node) or written):
             module.graph.erase_node(node)
     module.graph.eliminate_dead_code()

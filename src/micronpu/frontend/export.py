@@ -27,6 +27,7 @@ from micronpu.frontend.checks import (
     check_weights,
 )
 from micronpu.frontend.failures import explain
+from micronpu.ops.recurrent import RECURRENT
 from micronpu.upstream.torch import OpOverload, buffers_of, schema_of
 
 
@@ -186,12 +187,7 @@ def _stand_in(name: str) -> Any:
     return getattr(torch.ops.micronpu, name).default
 
 
-_LAYERS = {
-    "gru": torch.ops.aten.gru.input,
-    "lstm": torch.ops.aten.lstm.input,
-    "rnn_tanh": torch.ops.aten.rnn_tanh.input,
-    "rnn_relu": torch.ops.aten.rnn_relu.input,
-}
+_LAYERS = {name: getattr(torch.ops.aten, name).input for name in (layer.split(".")[0] for layer in RECURRENT)}
 _SHAPES = {name: _stand_in(name) for name in _LAYERS}
 
 

@@ -16,7 +16,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import read
-from micronpu.frontend.program import value_of
+from micronpu.frontend.program import overload_name, value_of
+from micronpu.ops import facts
 from micronpu.upstream.torch import OpOverload
 
 MOST_STEPS = 64
@@ -222,7 +223,7 @@ class _Constants:
         """Return a small tensor that is neither written nor trained."""
         found = read(self._module, node)
         is_changed = str(node.target) in self._written or any(
-            user.target is torch.ops.aten.copy_.default and user.args[0] is node for user in node.users
+            overload_name(user) == facts.WRITE and user.args[0] is node for user in node.users
         )
         is_constant = isinstance(found, torch.Tensor) and not isinstance(found, torch.nn.Parameter)
         return found if is_constant and not is_changed and _is_small(found) else _UNKNOWN

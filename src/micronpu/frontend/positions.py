@@ -13,6 +13,8 @@ from micronpu.frontend.facts import NOT_NEGATIVE
 from micronpu.frontend.program import arguments, overload_name, value_of
 from micronpu.frontend.states import states_of
 from micronpu.ops import facts
+from micronpu.ops.concat import CONCATENATIONS
+from micronpu.ops.slicing import SELECTIONS, SLICES
 
 _INTEGERS = (torch.int64, torch.int32)
 
@@ -50,12 +52,13 @@ def _same(node: Node) -> Node | None:
     """Return the operand whose numbers an operator returns unchanged, or None."""
     name = overload_name(node)
     first = node.args[0] if node.args else None
-    if facts.hands_on(name) or (name == "select.int" and _elements(first) == 1):
+    if facts.hands_on(name) or (name in SELECTIONS and _elements(first) == 1):
         return first if isinstance(first, Node) else None
-    if name == "copy.default" and _elements(node.args[1]) == _elements(node):
+    if name == facts.COPY and _elements(node.args[1]) == _elements(node):
         return node.args[1] if isinstance(node.args[1], Node) else None
-    if name in ("add.Tensor", "add.Scalar") and len(node.args) == 2:  # such as the addition of `arange(1)`
-        rest = [arg for arg in node.args if not _is_zero(arg)]
+    if name and facts.is_sum(name, arguments(node)):  # such as the addition of `arange(1)`
+        given = arguments(node)
+        rest = [arg for arg in (given["self"], given["other"]) if not _is_zero(arg)]
         only = rest[0] if len(rest) == 1 else None
         return only if isinstance(only, Node) and _elements(only) == _elements(node) else None
     return None
@@ -70,8 +73,9 @@ def _is_zero(value: Any) -> bool:
     """Return True if an operand contains only zeros."""
     if not isinstance(value, Node):
         return isinstance(value, (int, float)) and value == 0
-    if overload_name(value).startswith("arange."):
-        return _elements(value) == 1 and arguments(value).get("start", 0) == 0
+    name = overload_name(value)
+    if (start := facts.counts_from(name, arguments(value)) if name else None) is not None:
+        return _elements(value) == 1 and bool(start == 0)
     owner = value.graph.owning_module
     constant = _constant(owner, value) if value.op == "get_attr" and isinstance(owner, GraphModule) else None
     return constant is not None and not bool(constant.any())
@@ -91,14 +95,15 @@ def _keeps_sign(node: Node, found: Collection[Node]) -> bool:
     if node.op != "call_function":
         return False
     name = overload_name(node)
-    if name == "arange.default" or (name.startswith("arange.start") and _number(node.args[0]) >= 0):
+    start = facts.counts_from(name, arguments(node)) if name else None
+    if start is not None and _number(start) >= 0:
         return True
-    picked = node.args[0] if name in ("select.int", "slice.Tensor") else _same(node)
+    picked = node.args[0] if name in (*SELECTIONS, *SLICES) else _same(node)
     if picked in found:
         return True
     if not name or not facts.keeps_not_negative(name, arguments(node)) or not is_position(node):
         return False
-    return all(_fits(operand, found) for operand in (node.args[:1] if name == "cat.default" else node.args[:2]))
+    return all(_fits(operand, found) for operand in (node.args[:1] if name in CONCATENATIONS else node.args[:2]))
 
 
 def not_negative(module: GraphModule) -> set[Node]:
@@ -211,8 +216,9 @@ def _bounds(module: GraphModule, node: Any) -> tuple[Node | None, int, int] | No
         return _bounds(module, same)
     if name.startswith("arange."):
         return _counted(arguments(node))
-    if name in ("add.Tensor", "add.Scalar", "add_.Tensor") and node.kwargs.get("alpha", 1) == 1 and len(node.args) == 2:
-        one, other = (_bounds(module, arg) for arg in node.args)
+    if name and facts.is_sum(name, arguments(node)):
+        given = arguments(node)
+        one, other = (_bounds(module, given[operand]) for operand in ("self", "other"))
         if one is not None and other is not None and None in (one[0], other[0]):
             return one[0] or other[0], one[1] + other[1], one[2] + other[2]
     return None

@@ -23,6 +23,7 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import ModelError, UnsupportedError
 from micronpu.ir.graph import Origin
 from micronpu.ir.types import DType, QParams
+from micronpu.ops import truths
 from micronpu.upstream.executorch import operator_behind
 from micronpu.upstream.torch import FakeTensor, OpOverload, schema_of
 
@@ -133,7 +134,7 @@ def is_getitem(node: Node) -> bool:
     return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
 
 
-CASTS = ("to.dtype", "_to_copy.default", "_to_dim_order_copy.default")
+CASTS = (*truths.CASTS, "_to_dim_order_copy.default")
 
 
 def is_float_cast(node: Node) -> bool:

@@ -9,9 +9,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.importer import clamp_behind
-from micronpu.frontend.program import is_quantize, overload_name, value_of
-
-_QUANTIZE = "quantize_per_tensor.default"
+from micronpu.frontend.program import is_quantize, value_of
 
 
 def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bool:
@@ -34,7 +32,7 @@ def separate_clamps(module: GraphModule, excludes: Callable[[Node], bool]) -> bo
         if len(quantizes) != len(clamp.users) or len({q.args[1:] for q in quantizes}) != 1:
             continue
         (quantize, *_) = quantizes
-        if overload_name(quantize) != _QUANTIZE or quantize.kwargs:
+        if quantize.kwargs or len(quantize.all_input_nodes) != 1:  # qparams may be tensors
             continue
         target: Any = quantize.target
         opposite = torch.ops.quantized_decomposed.dequantize_per_tensor.default

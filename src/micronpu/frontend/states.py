@@ -20,13 +20,13 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.program import (
     overload_name,
 )
+from micronpu.ops import facts
 from micronpu.upstream.torch import codegen_of
 
 KEY = "micronpu_states"
 """Key of a module's meta: its states, while they are inputs and outputs."""
 PREFIX = "micronpu_state_"
 """Prefix of the names of buffers that hold a state in a finished program."""
-_WRITE = "copy_.default"
 _VIEWS = ("view", "reshape", "squeeze", "unsqueeze", "alias", "detach", "expand", "flatten", "_unsafe_view")
 
 
@@ -100,7 +100,7 @@ def _drop_copies(graph: Graph) -> dict[Node, Node]:
     """
     dropped: dict[Node, Node] = {}
     for node in list(graph.nodes):
-        if node.target is torch.ops.aten.copy.default and isinstance(node.args[1], Node):
+        if overload_name(node) == facts.COPY and isinstance(node.args[1], Node):
             value, source = node.meta.get("val"), node.args[1].meta.get("val")
             if not isinstance(value, torch.Tensor) or not isinstance(source, torch.Tensor):
                 continue
@@ -243,7 +243,7 @@ def reset(module: torch.nn.Module, states: Sequence[State]) -> None:
 
 def is_write(node: Node) -> bool:
     """Return True if a node writes a new value into a buffer."""
-    if overload_name(node) != _WRITE or not isinstance(node.args[1], Node):
+    if overload_name(node) != facts.WRITE or not isinstance(node.args[1], Node):
         return False
     return isinstance(node.args[0], Node) and node.args[0].op == "get_attr"
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
+from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.upstream.torch import schema_of
 
 Train = Callable[[nn.Module], Any]
@@ -22,9 +23,13 @@ def is_dropout(node: Node) -> bool:
     return overload_name(node).split(".")[0].rstrip("_") in _DROPOUTS
 
 
+def _is_batch_norm(node: Node) -> bool:
+    return overload_name(node) in BATCH_NORMS and "training" in arguments(node)
+
+
 def is_in_training(node: Node) -> bool:
     """Return True if a node is an active dropout or a batch norm that uses the statistics of its batch."""
-    mode = {"batch_norm.default": "training"}.get(overload_name(node), "train" if is_dropout(node) else "")
+    mode = "training" if _is_batch_norm(node) else "train" if is_dropout(node) else ""
     return bool(mode and arguments(node).get(mode))
 
 
@@ -33,9 +38,7 @@ def set_training(model: GraphModule, training: bool, dropouts: bool = True, batc
     for node in model.graph.nodes:
         if dropouts and is_dropout(node):
             _set_argument(node, "train", training)
-        elif (
-            batch_norms and overload_name(node) == "batch_norm.default" and arguments(node)["running_mean"] is not None
-        ):
+        elif batch_norms and _is_batch_norm(node) and arguments(node)["running_mean"] is not None:
             _set_argument(node, "training", training)
     if dropouts:
         for module in model.modules():

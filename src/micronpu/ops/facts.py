@@ -18,6 +18,8 @@ from micronpu.ops.truths import CASTS
 
 Given = Mapping[str, Any]
 
+COPY, WRITE = "copy.default", "copy_.default"
+"""Overloads that return the second operand in the shape and type of the first, or write it into the first."""
 EXPONENTIAL, LOGARITHM = "exp.default", "log.default"
 ROW_SUMS = ("mean.dim", "sum.dim_IntList")
 """Overloads that add up elements along axes, up to a factor."""
@@ -120,6 +122,16 @@ def jumps_of(overload: str, given: Given) -> frozenset[tuple[float, float]]:
     at = given["other"] if overload in _ORDERED else given["threshold"] if name == "threshold" else None
     is_known = isinstance(at, (int, float)) and math.isfinite(at)
     return frozenset({(float(np.float32(at)), 0.0)}) if is_known else frozenset()
+
+
+def is_sum(overload: str, given: Given) -> bool:
+    """Return whether the result is ``self + other``."""
+    return _name(overload) == "add" and "other" in given and bool(given.get("alpha", 1) == 1)
+
+
+def counts_from(overload: str, given: Given) -> Any:
+    """Return the first number of a result that counts up; None of any other operator."""
+    return given.get("start", 0) if _name(overload) == "arange" else None
 
 
 def is_whole(overload: str) -> bool:

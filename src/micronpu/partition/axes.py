@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.program import CHANNELS_LAST, axes_in_memory, is_dequantize, overload_name, value_of
+from micronpu.frontend.program import CHANNELS_LAST, axes_in_memory, is_dequantize, is_quantize, value_of
 from micronpu.partition.partition import Partitioning
 from micronpu.partition.policy import reason_at
 from micronpu.report.verdict import Reason
@@ -16,7 +16,6 @@ from micronpu.report.verdict import Reason
 RULE = "border_has_an_order"
 SENTENCE = "Tensors between NPU and host are contiguous or channels-last in memory."
 _HINT = "micronpu.compile, which reorders it, or contiguous example inputs"
-_QUANTIZE = "quantize_per_tensor.default"
 
 
 def is_in_order(value: Any) -> bool:
@@ -51,7 +50,7 @@ def order_results(module: GraphModule, partitioning: Partitioning) -> None:
     """
     for partition in partitioning.partitions:
         for quantize in partition.nodes:
-            if overload_name(quantize) != _QUANTIZE or is_in_order(value_of(quantize)):
+            if not is_quantize(quantize) or is_in_order(value_of(quantize)):
                 continue
             readers = [n for n in quantize.users if is_dequantize(n)]
             if not readers:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
     CASTS,
     arguments,
@@ -17,7 +18,6 @@ from micronpu.frontend.program import (
     shifted_bytes,
     value_of,
 )
-from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.indices import MOST_POSITIONS, POSITIONS
 
 QParams = tuple[Any, ...]
@@ -134,13 +134,12 @@ def _decision(node: Node) -> Node | None:
 
 
 def _moves(node: Node) -> bool:
-    name = overload_name(node)
-    entry = ATEN_IMPORTS.get(name)
-    if name == "index_put.default" and arguments(node)["accumulate"]:
+    entry = known_import(node)
+    if entry is None or not entry.moves_only or arguments(node).get("accumulate"):
         return False
     if any(isinstance(a, torch.dtype) for a in (*node.args, *node.kwargs.values())):
         return False  # for integers, a cast to float32 would change the result
-    return entry is not None and entry.moves_only and _is_float(node)
+    return _is_float(node)
 
 
 def _read_on(node: Node, chosen: dict[Node, QParams]) -> QParams | None:

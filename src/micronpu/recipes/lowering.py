@@ -21,9 +21,10 @@ from micronpu.compiler.host import host_part
 from micronpu.frontend.export import check_static
 from micronpu.frontend.exported import finished, graph_module
 from micronpu.frontend.integers import IntegerIO, integer_states, to_integer_io
-from micronpu.frontend.program import overload_name, static_shape
+from micronpu.frontend.program import arguments, overload_name, static_shape
 from micronpu.frontend.states import hold, lift, states_of
 from micronpu.frontend.training import Train, is_in_training
+from micronpu.ops.movement import VIEWS
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.lower import with_delegates
 from micronpu.quantize.config import IOType
@@ -153,8 +154,6 @@ def lowering(partitioner: Partitioner, callbacks: list[Any]) -> LoweringRecipe:
 
 Inputs = tuple[torch.Tensor, ...]
 
-_VIEWS = ("view.default", "reshape.default", "_unsafe_view.default")
-
 
 def post_training(quantizer: StaticQuantizer, calibration: Any) -> QuantizationRecipe:
     """Return a recipe for post-training quantization.
@@ -242,7 +241,7 @@ def any_batch_size(module: GraphModule) -> GraphModule:
     before.
     """
     for node in module.graph.nodes:
-        if overload_name(node) not in _VIEWS:
+        if overload_name(node) not in VIEWS or not {"size", "shape"} & arguments(node).keys():
             continue
         before, after = static_shape(node.args[0]), static_shape(node)
         if before and after and before[0] == after[0] == 1 and 0 not in after:
