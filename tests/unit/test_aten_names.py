@@ -10,7 +10,7 @@ import torch
 from tests.layers import SOURCE, nodes
 
 MOST = {
-    "advice": 37,
+    "advice": 25,
     "frontend": 13,
     "partition": 18,
     "quantize": 83,

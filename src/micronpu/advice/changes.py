@@ -15,7 +15,11 @@ from torch.fx import GraphModule, Node
 
 from micronpu.advice.widths import narrowed, widened
 from micronpu.frontend.constants import add_constant, attribute
+from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import overload_name, value_of
+from micronpu.ops.movement import DROPOUTS
+from micronpu.ops.normalization import BATCH_NORMS
+from micronpu.ops.pooling import POOLS
 from micronpu.report.alternatives import NEAR, SAME, TRAIN
 
 aten = torch.ops.aten
@@ -113,28 +117,18 @@ def kernels_of_three(module: GraphModule) -> Sequence[Node]:
     return changed
 
 
-_UNARY = frozenset(
-    (
-        "relu.default",
-        "relu_.default",
-        "relu6.default",
-        "hardtanh.default",
-        "batch_norm.default",
-        "dropout.default",
-        *_CURVES,
-    )
-)
+_UNARY = {*BATCH_NORMS, *DROPOUTS, *_CURVES}
 
 
 def stride_for_pool(module: GraphModule) -> Sequence[Node]:
     """Replace a convolution of stride 1 before a pool of 2 x 2 by a convolution of stride 2."""
     changed = []
-    for pool in _calls(module, "max_pool2d.default", "avg_pool2d.default"):
+    for pool in _calls(module, *POOLS):
         kernel, stride = _pair(pool.args[1]), _pair(_at(pool, 2, None) or pool.args[1])
         if kernel != (2, 2) or stride != (2, 2) or any(_pair(_at(pool, 3, 0)) or ()):
             continue
         node = pool.args[0]
-        while isinstance(node, Node) and len(node.users) == 1 and overload_name(node) in _UNARY:
+        while isinstance(node, Node) and len(node.users) == 1 and _is_unary(node):
             node = node.args[0]
         if not isinstance(node, Node) or overload_name(node) != "conv2d.default" or len(node.users) != 1:
             continue
@@ -207,6 +201,11 @@ CHANGES: tuple[Change, ...] = (
 
 def _calls(module: GraphModule, *overloads: str) -> list[Node]:
     return [node for node in module.graph.nodes if overload_name(node) in overloads]
+
+
+def _is_unary(node: Node) -> bool:
+    entry = known_import(node)
+    return overload_name(node) in _UNARY or (entry is not None and entry.is_activation)
 
 
 def _at(node: Node, position: int, default: Any) -> Any:

@@ -17,6 +17,10 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import add_constant, attribute
 from micronpu.frontend.program import overload_name, value_of
+from micronpu.ops.concat import CONCATENATIONS
+from micronpu.ops.facts import ROW_SUMS
+from micronpu.ops.linear import LINEAR
+from micronpu.ops.normalization import BATCH_NORMS
 
 MULTIPLE = 16
 """Number of channels that an array of multipliers processes at once."""
@@ -36,7 +40,6 @@ _SAME = frozenset(
 )
 """Operators whose result has its operands' channels, each computed from the same channel."""
 
-_CAT = "cat.default"
 _FLATTEN = ("flatten.using_ints", "view.default", "reshape.default")
 Index = list[int]
 """Index of the old channel for each new one, or -1 for zeros."""
@@ -74,7 +77,7 @@ def _resized(module: GraphModule, size: Callable[[int], int]) -> Sequence[Node]:
 
 def _handed_on(node: Node, count: int, operands: Sequence[Index]) -> Index:
     """Channels of the result of an operator that mixes none, from those of its operands."""
-    if overload_name(node) == _CAT:
+    if overload_name(node) in CONCATENATIONS:
         sizes = [_channels(n) or 0 for n in node.all_input_nodes]
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         return [i if i < 0 else i + s for s, index in zip(starts, operands, strict=True) for i in index]
@@ -97,7 +100,7 @@ def _adapt(module: GraphModule, node: Node, indices: dict[Node, Index]) -> None:
         args[1] = _taken(module, node, args[1], {0: own})
         args[2:3] = [_taken(module, node, bias, {0: own}) for bias in args[2:3]]
         args[6] = len(own)
-    elif name == "batch_norm.default":
+    elif name in BATCH_NORMS:
         args[1:5] = [_taken(module, node, parameter, {0: own}) for parameter in args[1:5]]
     elif name in _SAME:
         rank = len(value_of(node).shape)
@@ -130,7 +133,7 @@ class _Groups:
     def __init__(self, module: GraphModule) -> None:
         self._parent: dict[Node, Node] = {}
         nodes = [n for n in module.graph.nodes if n.op != "get_attr"]
-        derived = dict.fromkeys(n for n in nodes if overload_name(n) == _CAT or _is_flatten(n))
+        derived = dict.fromkeys(n for n in nodes if overload_name(n) in CONCATENATIONS or _is_flatten(n))
         fixed = {other for node in nodes if node not in derived for other in self._join_operands(node)}
         self._fixed = {self._find(node) for node in fixed}
         makers = Counter(self._find(n) for n in nodes if n in derived or _is_mixing(n))
@@ -182,7 +185,7 @@ def _channels(node: Node) -> int | None:
 def _is_mixing(node: Node) -> bool:
     """True if every output channel depends on all input channels."""
     name = overload_name(node)
-    if name not in ("conv2d.default", "linear.default") or _channels(node) is None:
+    if name not in ("conv2d.default", *LINEAR) or _channels(node) is None:
         return False
     return _reads_constants(node) and node.args[6:] in ((), (1,))
 
@@ -200,8 +203,8 @@ def _reads_constants(node: Node) -> bool:
 def _is_alike(node: Node) -> bool:
     """True if each output channel depends on the same channel of the operands."""
     name = overload_name(node)
-    if name == "mean.dim":
-        return set(node.args[1]) <= {2, 3, -1, -2} and len(_shape(node.args[0])) == 4  # type: ignore[arg-type]
+    if name in ROW_SUMS:
+        return set(node.args[1] or (0,)) <= {2, 3, -1, -2} and len(_shape(node.args[0])) == 4  # type: ignore[arg-type]
     return name in _SAME and _channels(node) is not None
 
 
