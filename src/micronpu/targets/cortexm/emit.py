@@ -19,13 +19,16 @@ from micronpu.chips.core import Core, InstructionSet
 from micronpu.frontend.facts import HANDLES
 from micronpu.ir.arithmetic import float32_quotient, per_channel_multipliers, quantize_multiplier
 from micronpu.ir.graph import Graph, Node, Tensor
-from micronpu.ir.op import Op
+from micronpu.ir.op import Op, Value
+from micronpu.ir.types import DType
+from micronpu.ops.activation import Prelu
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.ops.elementwise import Add, Maximum, Minimum, Mul
+from micronpu.ops.elementwise import Add, Binary, Maximum, Minimum, Mul
 from micronpu.ops.indices import ArgMax, GatherRows
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
+from micronpu.ops.pointwise import Elementwise
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Amax, Amin
 from micronpu.ops.resize import ResizeNearest
@@ -34,7 +37,6 @@ from micronpu.ops.softmax import Softmax, softmax_multiplier
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.partition.kernels import CoreKernel
 from micronpu.targets.cortexm import scratch
-from micronpu.targets.cortexm.table import table_of, table_operand
 from micronpu.upstream.torch import cast
 
 Lowering = Callable[["Emitter", Node], fx.Node]
@@ -147,7 +149,7 @@ class Emitter:
         return self._calls.get_attr(name)
 
     def scratch(self, size: int) -> fx.Node:
-        """Scratch memory of a kernel; `micronpu.targets.cortexm.lower` plans it."""
+        """Scratch memory of a kernel; `micronpu.targets.cortexm.scratch` plans it."""
         return self.call(_aten.empty.memory_format, [size], dtype=torch.uint8)
 
     def reshape(self, x: fx.Node, shape: Sequence[int]) -> fx.Node:
@@ -460,3 +462,44 @@ def _pad(emit: Emitter, node: Node) -> fx.Node:
         return emit.reshape(padded, node.output.shape)
     sides = [side for b, a in zip(reversed(op.before), reversed(op.after), strict=True) for side in (b, a)]
     return emit.call(_aten.constant_pad_nd.default, emit.value(x), sides, value)
+
+
+TABLE_SIZE = 256
+
+
+def is_table(node: Node) -> bool:
+    """True if each element of the result depends on one element of one int8 operand only."""
+    return table_operand(node) is not None
+
+
+def table_operand(node: Node) -> Tensor | None:
+    """Return the operand that indexes the table, or None if the operator is not a table.
+
+    This is the operand of a unary function, or of an operator that combines it with a constant of one element or with
+    itself.
+    """
+    if node.output.type.dtype is not DType.INT8:
+        return None
+    if not isinstance(node.op, (Elementwise, Binary, Prelu)):
+        return None
+    varying = list(dict.fromkeys(t for t in node.inputs if not (t.is_constant and t.type.size == 1)))
+    if len(varying) != 1 or varying[0].is_constant or varying[0].type.dtype is not DType.INT8:
+        return None
+    # A constant of one element and more axes would add axes to the result.
+    return varying[0] if varying[0].shape == node.output.shape else None
+
+
+def table_of(node: Node) -> npt.NDArray[np.int8]:
+    """Results of the operator's reference for the operands -128 to 127."""
+    operand = table_operand(node)
+    assert operand is not None
+    every = np.arange(-128, 128).astype(np.int8)
+
+    def value(tensor: Tensor) -> Value:
+        if tensor is operand:
+            return Value(every, tensor.type.with_shape((TABLE_SIZE,)))
+        assert tensor.data is not None
+        return Value(tensor.data.reshape(1), tensor.type.with_shape((1,)))
+
+    result = node.op.reference(node.output.type.with_shape((TABLE_SIZE,)), *(value(t) for t in node.inputs))
+    return np.ascontiguousarray(result, np.int8)

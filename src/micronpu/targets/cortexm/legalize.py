@@ -15,9 +15,8 @@ from micronpu.passes import run_passes
 from micronpu.passes.choose import Choice, choose, no_cost, rewritten
 from micronpu.passes.fusion import FoldPads
 from micronpu.passes.pipeline import DEFAULT, Pipeline, switchable_passes
-from micronpu.targets.cortexm.emit import LOWERINGS
+from micronpu.targets.cortexm.emit import LOWERINGS, is_table
 from micronpu.targets.cortexm.rewrites import REWRITES, is_even
-from micronpu.targets.cortexm.table import is_table
 
 
 def legalize(graph: Graph, disabled: Collection[str] = (), pipeline: Pipeline = DEFAULT) -> Graph:

@@ -149,7 +149,7 @@ class EthosU(Backend):
         return recorded_bytes(payload)
 
     def view(self, payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
-        from micronpu.targets.ethosu.host.view import view
+        from micronpu.targets.ethosu.host.disassembly import view
 
         return view(payload, named_data)
 

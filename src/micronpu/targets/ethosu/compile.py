@@ -36,12 +36,12 @@ from micronpu.targets.ethosu.faster import LEAST_GAIN, PrefetchResult, candidate
 from micronpu.targets.ethosu.host import prove
 from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError, check_of
 from micronpu.targets.ethosu.options import EthosUOptions
-from micronpu.targets.ethosu.parts import in_parts
 from micronpu.targets.ethosu.payload import COMMANDS, CONSTANTS, pack, parse
 from micronpu.targets.ethosu.plans import UNCHAINED, Planned, Searched, VelaPlan, compiled, objections
 from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.recall import known_plan, simulator_hash
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
+from micronpu.targets.ethosu.search import in_parts
 from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS, reads_sparse
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, pack_program, unpack_program
 from micronpu.targets.ethosu.vela.optimised import OPERATOR, optimised

@@ -14,13 +14,13 @@ from micronpu.targets.ethosu.host.simulator import WEIGHTS_OF_ONE_RUN, Array, Et
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import checksum, content_of
 from micronpu.targets.ethosu.schedule.accesses import accesses_of
-from micronpu.targets.ethosu.schedule.hazards import missing_waits
 from micronpu.targets.ethosu.schedule.operations import CONSTANTS, tables_of
 from micronpu.targets.ethosu.schedule.prefetch import (
     Analysed,
     Prefetched,
     analysed,
     arrangement_in,
+    missing_waits,
     prefetched,
     space_of,
 )

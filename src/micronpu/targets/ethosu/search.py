@@ -13,24 +13,25 @@ import dataclasses
 import itertools
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from micronpu.base.cache import Entry, in_short
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.parsing import parse_json
-from micronpu.ir.graph import Graph
+from micronpu.ir.graph import Graph, Node
 from micronpu.partition.partition import Partition
+from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.ethosu.cache_entries import entry_of, options_of
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.estimated import estimated
 from micronpu.targets.ethosu.faster import candidate
 from micronpu.targets.ethosu.host.prove import Check, Checked, check_of
 from micronpu.targets.ethosu.options import EthosUOptions
-from micronpu.targets.ethosu.parts import in_parts
 from micronpu.targets.ethosu.plans import Bench, Planned, Searched, VelaPlan, use_cheapest
 from micronpu.targets.ethosu.recall import ReplayedOffers, described
-from micronpu.targets.ethosu.rewrites import PARTS, TO_COME_EARLIER
+from micronpu.targets.ethosu.rewrites import PARTS, TO_COME_EARLIER, SplitChannels
 from micronpu.targets.ethosu.trials import Maker, Run, Variant, VariantTrial, on_ray, one_by_one
 
 _LEAST_GAIN = 0.005
@@ -182,3 +183,23 @@ class _Search:
             waiting=checked.waiting,
             prefetch=prefetch,
         )
+
+
+def in_parts(graph: Graph, spec: EthosUOptions, most: int = PARTS) -> dict[str, int]:
+    """Split every operator that is large enough, in place; return the number of operators by rewrite.
+
+    Args:
+        most: maximum bytes of weights of a part.
+    """
+    offered: Sequence[Rewrite] = TO_COME_EARLIER if most == PARTS else (SplitChannels(most),)
+    rewrites = [rewrite for rewrite in offered if rewrite.name not in spec.disabled_passes]
+    used: Counter[str] = Counter()
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        name, made = next(((r.name, new) for r in rewrites if (new := r.apply(node))), ("", [node]))
+        used.update([name] if name else [])
+        nodes += made
+    if used:
+        graph.nodes = nodes
+        graph.rename()
+    return dict(used)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,7 +19,6 @@ from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.report.verdict import Reason
 from micronpu.targets.neutron.converter import NeutronConverter
 from micronpu.targets.neutron.costs import costs_of
-from micronpu.targets.neutron.intermediates import describe
 from micronpu.targets.neutron.kernels import SUFFIX, selection_of_model
 from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.policy import neutron_policy
@@ -197,3 +197,25 @@ def take_boundary_transposes(graph: Graph) -> None:
 
 def _is(node: Node, permutation: tuple[int, ...]) -> bool:
     return isinstance(node.op, Transpose) and node.op.permutation == permutation
+
+
+def describe(converter: str, artifacts: Artifacts, options: NeutronOptions, payload_bytes: int) -> str:
+    """Describe a converted partition as JSON."""
+    report = {
+        "converter": converter,
+        "kind": artifacts.kind,
+        "versions": dict(artifacts.versions),
+        "excluded_graph_passes": list(options.excluded_graph_passes) if artifacts.kind == "silicon" else [],
+        "target": options.target_spec.chip.name,
+        "assumed": list(options.target_spec.npu.assumed),
+        "cycles_estimated_by_converter": artifacts.cycles,
+        "warnings": list(artifacts.warnings),
+        "bytes": {
+            "microcode": len(artifacts.microcode),
+            "weights": len(artifacts.weights),
+            "kernels": len(artifacts.kernels),
+            "payload": payload_bytes,
+        },
+        "payload_version": artifacts.payload_version,
+    }
+    return json.dumps(report, indent=2) + "\n"

@@ -27,9 +27,8 @@ from micronpu.targets.ethosu.host import simulator
 from micronpu.targets.ethosu.payload import content_of
 from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.engines import Engines
-from micronpu.targets.ethosu.schedule.hazards import missing_waits
 from micronpu.targets.ethosu.schedule.operations import parts_of, region_of
-from micronpu.targets.ethosu.schedule.prefetch import analysed, arrangement_in, prefetched, space_of
+from micronpu.targets.ethosu.schedule.prefetch import analysed, arrangement_in, missing_waits, prefetched, space_of
 from micronpu.targets.ethosu.schedule.ranges import Ranges
 from micronpu.targets.ethosu.schedule.stream import TRANSFER_WAIT, actions_of, with_actions
 from micronpu.targets.ethosu.vela.compiler import VelaProgram

@@ -14,8 +14,8 @@ import micronpu
 from micronpu.compiler.program import CompiledProgram
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.schedule.accesses import accesses_of
-from micronpu.targets.ethosu.schedule.hazards import missing_waits
 from micronpu.targets.ethosu.schedule.operations import is_indexed, tables_of
+from micronpu.targets.ethosu.schedule.prefetch import missing_waits
 from micronpu.targets.ethosu.schedule.stream import TRANSFER, Action, actions_of, large, small
 
 ROWS, WIDTH, LENGTH = 64, 96, 128

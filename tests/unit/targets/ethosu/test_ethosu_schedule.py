@@ -12,9 +12,8 @@ from tests.ethosu_stream import CONSTANTS, SCRATCH, Stream
 
 from micronpu.targets.ethosu.payload import EthosUPayload
 from micronpu.targets.ethosu.schedule.engines import Engines, EngineWork, Memories, _Port
-from micronpu.targets.ethosu.schedule.hazards import Order, missing_waits
-from micronpu.targets.ethosu.schedule.ranges import Ranges
-from micronpu.targets.ethosu.schedule.space import Space
+from micronpu.targets.ethosu.schedule.prefetch import Order, missing_waits
+from micronpu.targets.ethosu.schedule.ranges import Ranges, Space
 from micronpu.targets.ethosu.schedule.stream import (
     KERNEL_WAIT,
     TRANSFER,

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from micronpu.targets.ethosu.schedule.engines import Engines, EngineWork, Memories
 from micronpu.targets.ethosu.schedule.operations import cycles_of
-from micronpu.targets.ethosu.schedule.ranges import Ranges
-from micronpu.targets.ethosu.schedule.space import GRAIN, Space
+from micronpu.targets.ethosu.schedule.ranges import GRAIN, Ranges, Space
 from micronpu.targets.ethosu.schedule.stream import Action
 from micronpu.targets.ethosu.schedule.weights import Weights
 
