@@ -66,9 +66,9 @@ class CortexM(Backend):
         return CmsisNnKernels()
 
     def plan_scratch(self, edge: EdgeProgramManager) -> None:
-        from micronpu.targets.cortexm import scratch
+        from micronpu.targets.cortexm import lower
 
-        scratch.plan_scratch(edge)
+        lower.plan_scratch(edge)
 
     def rewrites(self) -> dict[str, dict[str, str]]:
         from micronpu.targets.cortexm.rewrites import REWRITES

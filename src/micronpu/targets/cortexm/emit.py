@@ -149,7 +149,7 @@ class Emitter:
         return self._calls.get_attr(name)
 
     def scratch(self, size: int) -> fx.Node:
-        """Scratch memory of a kernel; `micronpu.targets.cortexm.scratch` plans it."""
+        """Scratch memory of a kernel; `micronpu.targets.cortexm.lower` plans it."""
         return self.call(_aten.empty.memory_format, [size], dtype=torch.uint8)
 
     def reshape(self, x: fx.Node, shape: Sequence[int]) -> fx.Node:

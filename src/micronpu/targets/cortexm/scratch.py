@@ -1,18 +1,14 @@
-"""Scratch memory of CMSIS-NN's kernels: bytes, which depend on the core's instruction set, and its planning."""
+"""Scratch memory of CMSIS-NN's kernels in bytes; it depends on the core's instruction set."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from executorch import exir
-from executorch.exir import EdgeProgramManager
-from torch.fx import GraphModule
-
 from micronpu.chips.core import Core
 from micronpu.ir.graph import Node
 from micronpu.ir.window import Padding2d, Size2d
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
-from micronpu.upstream.executorch import cmsis_nn, empty_tensor
+from micronpu.upstream.executorch import cmsis_nn
 
 _FEW_CHANNELS = 16
 """Maximum input channels of a transposed convolution; above it CMSIS-NN convolves with the reversed kernel."""
@@ -74,24 +70,3 @@ def average_pool_bytes(node: Node, core: Core) -> int:
 def batch_matmul_bytes(inner: int, columns: int, core: Core) -> int:
     """Scratch bytes of the product of [M, ``inner``] and [``inner``, ``columns``]."""
     return _bytes("fully_connected", core, filter_nhwc=[inner, -1, -1, columns])
-
-
-def plan_scratch(edge: EdgeProgramManager) -> None:
-    """Turn the scratch tensors of kernels into uninitialized memory planned by ExecuTorch."""
-    for method in sorted(edge.methods):
-        _plan_scratch(edge.exported_program(method).graph_module)
-
-
-def _plan_scratch(module: GraphModule) -> None:
-    empty: Any = empty_tensor()
-    for node in module.graph.find_nodes(op="call_function", target=empty, sort=False):
-        value = node.meta["val"]
-        with module.graph.inserting_before(node):
-            made = module.graph.call_function(exir.memory.alloc, (((tuple(value.shape), value.dtype)),))
-        made.meta = dict(node.meta)
-        node.replace_all_uses_with(made)
-        module.graph.erase_node(node)
-    module.recompile()
-    for step in module.children():  # of loops and branches
-        if isinstance(step, GraphModule):
-            _plan_scratch(step)
