@@ -205,7 +205,7 @@ def _axis_before(move: Node, value: Node, axis: int) -> int | None:
     numbers = {node: _size(node.meta["val"]) for node in others}
     before = torch.empty([_size(n) for n in value.meta["val"].shape])  # not on meta: a move may name the device
     after = move.target(*torch.fx.map_arg(move.args, lambda n: numbers.get(n, before)), **move.kwargs)
-    if not isinstance(after, torch.Tensor) or (after is not before and not after._is_view()):
+    if not isinstance(after, torch.Tensor) or after.untyped_storage().data_ptr() != before.untyped_storage().data_ptr():
         return None
     size, stride = after.shape[axis], after.stride(axis)
     return next((a for a, n in enumerate(before.shape) if n == size > 1 and before.stride(a) == stride), None)
