@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -18,6 +18,8 @@ from micronpu.cli.sources import NO_PICTURES, Pictures
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from micronpu.cli.files import Model
+    from micronpu.compiler.clock import ProgressCallback
     from micronpu.report.diagnosis import Fixes
 
 
@@ -104,6 +106,19 @@ MeasuredOn = Annotated[
 Ranges = Annotated[str | None, console.option("DATA", "Calibration inputs.", default="those of --data")]
 
 
+def _measured(
+    model: str, data: str | None, calibration: str | None, library: console.Library, callback: ProgressCallback
+) -> tuple[Model, list[Any], list[Any] | None]:
+    """Load a float model, inputs to measure it on, and calibration inputs; None for those of `data`."""
+    from micronpu.cli.files import load_calibration, load_model, register
+
+    callback("load", 0.0)
+    register(library)
+    loaded = load_model(model)
+    rows = list(load_calibration(data, loaded))
+    return loaded, rows, None if calibration is None else list(load_calibration(calibration, loaded))
+
+
 @console.guarded
 def blame(
     context: typer.Context,
@@ -119,17 +134,12 @@ def blame(
     debug: console.Debug = False,
 ) -> None:
     """Show which layers lose accuracy in quantization, and what to try."""
-    from micronpu.cli.files import load_calibration, load_model, register
     from micronpu.targets.registry import find_target
 
     options = chosen_options(context, find_target(target))
     report_json = console.checked_json_path(json, report_json)
     with console.progress() as callback:
-        callback("load", 0.0)
-        register(library)
-        loaded = load_model(model)
-        rows = list(load_calibration(data, loaded))
-        ranges = None if calibration is None else list(load_calibration(calibration, loaded))
+        loaded, rows, ranges = _measured(model, data, calibration, library, callback)
         import micronpu
         from micronpu.report.diagnosis import check_sort
 
@@ -173,7 +183,6 @@ def fix(
 
     Each file is for `micronpu compile --quantization FILE.toml`.
     """
-    from micronpu.cli.files import load_calibration, load_model, register
     from micronpu.targets.registry import find_target
 
     options = chosen_options(context, find_target(target))
@@ -181,11 +190,7 @@ def fix(
     if output is not None:
         check_new_folder(output)
     with console.progress() as callback:
-        callback("load", 0.0)
-        register(library)
-        loaded = load_model(model)
-        rows = list(load_calibration(data, loaded))
-        ranges = None if calibration is None else list(load_calibration(calibration, loaded))
+        loaded, rows, ranges = _measured(model, data, calibration, library, callback)
         import micronpu
 
         callback("load", 1.0)

@@ -9,13 +9,14 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, overload_name
+from micronpu.ops.movement import DROPOUTS
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.upstream.torch import schema_of
 
 Train = Callable[[nn.Module], Any]
 """Trains a module in place; `train()` and `eval()` of the module work as usual."""
 
-_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+_DROPOUTS = {overload.split(".")[0] for overload in DROPOUTS}
 
 
 def is_dropout(node: Node) -> bool:

@@ -276,10 +276,11 @@ class _Builder:
         self._node, self._handles = node, tuple(HANDLES.of(node))
         if isinstance(target, CoreKernel):
             signature = [(value, None) for value in args]
-            meta = self._shapes.like(node.meta["val"])
+            value = node.meta["val"]
             if target.keeps_order:  # the operand may be a copy, which is contiguous where the view was not
-                meta = self._shapes.computed(node, torch.empty_like, args[0], dtype=meta.dtype)
-            result = Tensor(meta)
+                result = Tensor(self._shapes.computed(node, torch.empty_like, args[0], dtype=value.dtype))
+            else:
+                result = Tensor(self._shapes.like(value))
             self._add(KernelCall(target.qualified, "out", signature, [result], node))
             return result
         if is_write(node):

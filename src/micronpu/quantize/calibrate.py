@@ -123,12 +123,12 @@ def calibrated(
     """
     prepared = observed(module, quantizer, sequences, states)
     keys = observer_keys(prepared) if statistics is not None else {}
-    if statistics is not None and statistics.restore(keys):
-        _end(prepared)
-        return prepared  # without progress, as no call runs
-    entry = calibration_entry(prepared, states, sequences)
+    is_known = statistics is not None and statistics.restore(keys)
+    entry = None if is_known else calibration_entry(prepared, states, sequences)
     if entry is not None and (known := entry.read()) is not None:
         unpack_observers(prepared, known)
+        is_known = True
+    if is_known:
         _end(prepared)
         if progress is not None:
             progress(sum(map(len, sequences)))

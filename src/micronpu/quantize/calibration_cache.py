@@ -7,7 +7,7 @@ of the processor.  A program that calls anything but operators of torch is not c
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -73,19 +73,24 @@ def unpack_observers(prepared: GraphModule, data: bytes) -> None:
     start = 0
     own = dict(_observers(prepared))
     for name, numbers, buffers in rows:
-        observer = own[name]
-        for key, value in numbers.items():
-            setattr(observer, key, value)
+        values = {}
         for key, dtype, shape, size in buffers:
-            buffer = observer.get_buffer(key).resize_(shape)
-            if size:
-                values = torch.frombuffer(bytearray(blobs[start : start + size]), dtype=_DTYPES[dtype])
-                buffer.copy_(values.reshape(shape))
+            kind, part = _DTYPES[dtype], bytearray(blobs[start : start + size])
+            values[key] = torch.frombuffer(part, dtype=kind).reshape(shape) if size else torch.empty(shape, dtype=kind)
             start += size
+        restore(own[name], numbers, values)
 
 
 def _observers(prepared: GraphModule) -> Iterator[tuple[str, nn.Module]]:
     return ((name, m) for name, m in prepared.named_modules() if isinstance(m, (RangeObserver, FixedObserver)))
+
+
+def restore(observer: nn.Module, numbers: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]) -> None:
+    """Restore the observed values of one observer."""
+    for name, number in numbers.items():
+        setattr(observer, name, number)
+    for name, value in buffers.items():
+        observer.get_buffer(name).resize_(value.shape).copy_(value)
 
 
 def numbers_of(observer: nn.Module) -> dict[str, int | float]:

@@ -34,16 +34,16 @@ def of_model(given: Exported) -> dict[str, str]:
     They do not depend on the machine: neither the place of source files nor the layout of tensors matters.
     """
     lines: list[str] = []
-    found = {"graph": "", "inputs": _of_tensors(given.examples)}
-    found |= {name: _of_tensors([tensor]) for name, tensor in _tensors(given.module, lines)}
+    found = {"graph": "", "inputs": of_tensors(given.examples)}
+    found |= {name: of_tensors([tensor]) for name, tensor in _tensors(given.module, lines)}
     for state in given.states.values:
-        found[f"state {state.name}"] = _of_tensors([state.initial])
+        found[f"state {state.name}"] = of_tensors([state.initial])
     return found | {"graph": _digest("\n".join(lines).encode())}
 
 
 def of_recording(calls: Sequence[Row]) -> str:
     """Return the digest of one recording's calls, independent of its position."""
-    return _of_tensors([tensor for row in calls for tensor in row])
+    return of_tensors([tensor for row in calls for tensor in row])
 
 
 def of_rows(sequences: Sequence[Sequence[Row]]) -> dict[str, str]:
@@ -53,7 +53,7 @@ def of_rows(sequences: Sequence[Sequence[Row]]) -> dict[str, str]:
     found = {}
     for start in range(0, len(rows), size):
         name = f"row {start}" if size == 1 else f"rows {start} to {min(start + size, len(rows)) - 1}"
-        found[name] = _of_tensors([tensor for row in rows[start : start + size] for tensor in row])
+        found[name] = of_tensors([tensor for row in rows[start : start + size] for tensor in row])
     if any(len(sequence) > 1 for sequence in sequences):
         found["sequences"] = _digest(repr([len(sequence) for sequence in sequences]).encode())
     return found
@@ -74,7 +74,8 @@ def _tensors(module: GraphModule, lines: list[str], path: str = "") -> Iterator[
             yield f"{path}{node.target}", value
 
 
-def _of_tensors(tensors: Iterable[torch.Tensor]) -> str:
+def of_tensors(tensors: Iterable[torch.Tensor]) -> str:
+    """Return one digest of the dtypes, shapes and values of tensors."""
     digest = hashlib.sha256()
     for tensor in tensors:
         own = tensor.detach()

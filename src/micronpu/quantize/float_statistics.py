@@ -14,7 +14,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import read
-from micronpu.quantize.calibration_cache import numbers_of, settings_of
+from micronpu.quantize.calibration_cache import numbers_of, restore, settings_of
+from micronpu.quantize.digests import of_tensors
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.observing import RangeObserver
 
@@ -25,52 +26,46 @@ class FloatStatistics:
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}
 
-    def get(self, *key: Hashable) -> Any:
+    def get(self, key: Hashable) -> Any:
         """Return what is known under a key, or None."""
         return self._known.get(key)
 
-    def put(self, *key_and_value: Any) -> None:
-        """Keep a value, the last argument, under a key."""
-        self._known[key_and_value[:-1]] = key_and_value[-1]
+    def put(self, key: Hashable, value: Any) -> None:
+        """Keep a value under a key."""
+        self._known[key] = value
 
     def restore(self, keys: Mapping[RangeObserver, Hashable]) -> bool:
         """Give observers what others of the same keys have seen; False, and no change, if one of them is unknown."""
-        known = {observer: self.get("observer", key) for observer, key in keys.items()}
+        known = {observer: self.get(key) for observer, key in keys.items()}
         if not known or None in known.values():
             return False
         for observer, (numbers, buffers) in known.items():
-            for name, number in numbers.items():
-                setattr(observer, name, number)
-            for name, value in buffers.items():
-                observer.get_buffer(name).resize_(value.shape).copy_(value)
+            restore(observer, numbers, buffers)
         return True
 
     def keep(self, keys: Mapping[RangeObserver, Hashable]) -> None:
         """Keep what observers have seen."""
         for observer, key in keys.items():
             buffers = {name: value.detach().clone() for name, value in observer.named_buffers(recurse=False)}
-            self.put("observer", key, (numbers_of(observer), buffers))
+            self.put(key, (numbers_of(observer), buffers))
 
 
 def network_of(prepared: GraphModule) -> str:
     """Return the digest of a network with every weight and without its observers; "" if it calls other modules."""
     lines = []
-    digest = hashlib.sha256()
     for node in prepared.graph.nodes:
         if node.op == "call_module":
             if not is_observer(prepared.get_submodule(str(node.target))):
                 return ""
             continue
-        args = torch.fx.map_arg((node.args, node.kwargs), lambda n: _source(prepared, n).name)
+        args = torch.fx.map_arg((node.args, node.kwargs), lambda n: source_of(prepared, n).name)
         lines.append(repr((node.op, node.name, str(node.target), args)))
         if node.op == "get_attr":
             value = read(prepared, node)
             if not isinstance(value, torch.Tensor):
                 return ""
-            digest.update(f"{value.dtype}{list(value.shape)}".encode())
-            digest.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    digest.update("\n".join(lines).encode())
-    return digest.hexdigest()
+            lines.append(of_tensors([value]))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def observer_keys(prepared: GraphModule) -> dict[RangeObserver, Hashable]:
@@ -84,7 +79,7 @@ def observer_keys(prepared: GraphModule) -> dict[RangeObserver, Hashable]:
     for node in prepared.graph.nodes if network else ():
         if node.op == "call_module":
             observer: Any = prepared.get_submodule(str(node.target))
-            source = _source(prepared, node).name
+            source = source_of(prepared, node).name
             for learner in _learners(observer):
                 seen.setdefault(learner, []).append(source)
     if any(observer.singularity is not None for observer in seen):
@@ -105,8 +100,8 @@ def _learners(observer: Any) -> Iterator[RangeObserver]:
                 yield from _learners(other)
 
 
-def _source(prepared: GraphModule, node: Node) -> Node:
+def source_of(prepared: GraphModule, node: Any) -> Node:
     """Return the value behind observers."""
-    while node.op == "call_module" and isinstance(node.args[0], Node):
+    while node.op == "call_module" and is_observer(prepared.get_submodule(str(node.target))):
         node = node.args[0]
-    return node
+    return node  # type: ignore[no-any-return]

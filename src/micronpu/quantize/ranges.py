@@ -67,7 +67,7 @@ def fit_ranges(
     statistics = statistics if network else None
     new = []
     for place in places:
-        known = statistics.get("range", network, place.key) if statistics is not None else None
+        known = statistics.get((network, place.key)) if statistics is not None else None
         if known is None:
             new.append(place)
         else:
@@ -76,7 +76,7 @@ def fit_ranges(
         _add_samples(prepared, batches, new)
     if statistics is not None:
         for place in new:
-            statistics.put("range", network, place.key, place.sums)
+            statistics.put((network, place.key), place.sums)
     for place in places:
         place.settle()
 
@@ -192,6 +192,7 @@ class SharedRange:
 
     Attributes:
         nodes: that compute the values.
+        key: what `sums` follow from, besides the network and the samples.
         sums: over the samples.
     """
 

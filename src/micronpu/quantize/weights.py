@@ -16,7 +16,7 @@ from micronpu.frontend.constants import add_constant, attribute, set_attribute
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.float64 import runnable
-from micronpu.quantize.float_statistics import FloatStatistics, network_of
+from micronpu.quantize.float_statistics import FloatStatistics, network_of, source_of
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.rounding import adaptive_rounding
@@ -47,15 +47,15 @@ def correct(
     if not (corrections.bias_correction or corrections.adaptive_rounding):
         return
     layers = list(_layers(prepared))
-    names = tuple(layer.name for layer, _ in layers)
-    key = network_of(prepared), names, corrections.adaptive_rounding
+    network = network_of(prepared) if statistics is not None else ""
+    statistics = statistics if network else None
+    key = network, tuple(layer.name for layer, _ in layers), corrections.adaptive_rounding
     with torch.no_grad():
-        statistics = statistics if key[0] else None
-        operands = statistics.get("operands", key) if statistics is not None else None
+        operands = statistics.get(key) if statistics is not None else None
         if operands is None:
             operands = _operands(prepared, batches, [layer for layer, _ in layers], corrections.adaptive_rounding)
             if statistics is not None and sum(own.bytes for own in operands.values()) <= _KEPT:
-                statistics.put("operands", key, operands)
+                statistics.put(key, operands)
         for layer, observer in layers:
             weight, own = _weight(prepared, layer), operands[layer.name]
             scale = _scale(observer, weight)
@@ -63,7 +63,7 @@ def correct(
             rounded = torch.clamp(torch.round(weight / scale), -most, most) * scale
             if corrections.adaptive_rounding and own.moments is not None:
                 rounded = own.rounded(weight, scale, most)
-                set_attribute(prepared, _source(prepared, layer.args[1]), rounded)
+                set_attribute(prepared, source_of(prepared, layer.args[1]), rounded)
             if corrections.bias_correction:
                 _correct_bias(prepared, layer, own.mean_of(rounded - weight))
     prepared.recompile()
@@ -81,7 +81,7 @@ def _operands(
         run = FloatRun(wide)
         run.run(*row)
         for layer in layers:
-            found[layer.name].add(run.values[_source(prepared, layer.args[0]).name])
+            found[layer.name].add(run.values[source_of(prepared, layer.args[0]).name])
     return found
 
 
@@ -116,15 +116,8 @@ def _rows_wanted(prepared: GraphModule, layers: Sequence[Node]) -> int:
     return max(ROWS, min(wanted, _WORK // max(macs, 1)))
 
 
-def _source(prepared: GraphModule, node: Any) -> Node:
-    """Return the value behind observers."""
-    while node.op == "call_module" and is_observer(prepared.get_submodule(str(node.target))):
-        node = node.args[0]
-    return node  # type: ignore[no-any-return]
-
-
 def _weight(prepared: GraphModule, layer: Node) -> torch.Tensor:
-    weight = attribute(prepared, _source(prepared, layer.args[1]))
+    weight = attribute(prepared, source_of(prepared, layer.args[1]))
     assert weight is not None
     return weight.detach()
 

@@ -316,11 +316,11 @@ class Path:
         self._sensitivity = sensitivity
         self._noise: dict[frozenset[str], float] = {}
         names = {name for value in sensitivity.values for name in value.parts}
-        self._added = added = {name: wide.get(name, 0.0) - narrow.get(name, 0.0) for name in names}
-        near: dict[str, list[RoundedValue]] = {name: [] for name in names}
+        self._added = {name: wide.get(name, 0.0) - narrow.get(name, 0.0) for name in names}
+        self._near: dict[str, list[RoundedValue]] = {name: [] for name in names}
         for value in sensitivity.values:
             for name in value.parts:
-                near[name].append(value)
+                self._near[name].append(value)
         waiting = {value: sensitivity.alone(value) for value in sensitivity.ordered()}
         done: set[str] = set()
         total = 0.0
@@ -329,10 +329,8 @@ class Path:
             for value in waiting:
                 parts = frozenset(value.parts - done)
                 after = done | parts
-                touched = list(dict.fromkeys(v for name in parts for v in near[name]))
-                price = sum(added[name] for name in parts)
-                price += sum(_conversion(v, after) - _conversion(v, done) for v in touched)
-                removed = sum(waiting.get(v, 0.0) for v in touched if v.parts <= after)
+                price = self.price(parts, done)
+                removed = sum(waiting.get(v, 0.0) for v in self._touched(parts) if v.parts <= after)
                 rank = removed / price if price > 0 else math.inf
                 if best is None or rank > best[0]:
                     best = rank, parts, price
@@ -357,10 +355,15 @@ class Path:
                 self._noise[parts] = self._sensitivity.without(parts)
         return min(left, key=self._noise.__getitem__, default=frozenset())
 
-    def price(self, parts: frozenset[str]) -> float:
-        """Return the cycles that int16 adds to some operators, with the conversions around them."""
-        near = [value for value in self._sensitivity.values if not value.parts.isdisjoint(parts)]
-        return sum(self._added[name] for name in parts) + sum(_conversion(value, parts) for value in near)
+    def price(self, parts: frozenset[str], done: Collection[str] = ()) -> float:
+        """Return the cycles that int16 adds to some operators, with conversions; those of `done` are int16 already."""
+        after = parts.union(done)
+        conversions = (_conversion(v, after) - _conversion(v, done) for v in self._touched(parts))
+        return sum(self._added[name] for name in sorted(parts)) + sum(conversions)
+
+    def _touched(self, parts: frozenset[str]) -> list[RoundedValue]:
+        """Return the values that some operators compute or read."""
+        return list(dict.fromkeys(value for name in sorted(parts) for value in self._near[name]))
 
     def within(self, cycles: float) -> frozenset[str]:
         """Return the longest prefix of the path that adds at most so many cycles."""
