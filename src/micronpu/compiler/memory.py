@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from micronpu.compiler.thresholds import ALIGNMENT
 from micronpu.ir.graph import Graph, Tensor
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.memory import Lifetime, lower_bound, place
@@ -18,7 +19,6 @@ from micronpu.report.texts import file_name
 from micronpu.targets.board import board_of
 from micronpu.targets.pools import pools_of
 
-ALIGNMENT = 16
 _HIDDEN = (
     "The vendor's converter decides how much SRAM the NPU uses; the tensors inside of a partition take at least the "
     "size of its arena."

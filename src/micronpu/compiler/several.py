@@ -36,7 +36,8 @@ from micronpu.quantize.digests import Digests, of_model, of_rows
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.shared import Call, Member, check_qparams, quantize_methods
-from micronpu.quantize.trial import INPUTS, CalibrationData, Trial, float_results, rows_run
+from micronpu.quantize.thresholds import PROGRAM_CALLS
+from micronpu.quantize.trial import CalibrationData, Trial, float_results, rows_run
 from micronpu.targets.options import Options
 from micronpu.targets.registry import device_for
 from micronpu.transforms.request import Transforms
@@ -341,7 +342,7 @@ def _calls(
         rows = [row for sequence in sequences for called, row in sequence if called == name]
         if not rows:
             raise ModelError(f"The method `{name}` has no calibration data: no sequence calls it.", hint=hint)
-        tried: list[Row] = rows[: rows_run(own.module, INPUTS)]
+        tried: list[Row] = rows[: rows_run(own.module, PROGRAM_CALLS)]
         recordings = (tried,) if own.states else tuple([row] for row in tried)
         exact = float_results(own, recordings) if checks.run else ()
         numbers = tuple(range(len(recordings)))

@@ -38,11 +38,7 @@ from micronpu.quantize.specs import (
     Spec,
 )
 from micronpu.quantize.states import annotate_new_values, annotate_states
-
-_SMALL = 4000
-"""Maximum number of elements of an operand for which another form of an operator takes hardly any time."""
-_ROOM = 1.25
-"""Range of separate qparams for averages, as a multiple of the observed range."""
+from micronpu.quantize.thresholds import AVERAGE_MARGIN, SMALL_OPERAND
 
 
 def annotate(
@@ -234,8 +230,8 @@ def _shared(
 def _finer(operand: Node, rule: QuantizationRule, config: QuantizationConfig) -> QuantizationSpec:
     """Return the spec of a result that has its own qparams if their scale is much smaller."""
     assert rule.finer is not None
-    times = rule.finer[math.prod(n for n in operand.meta["val"].shape if isinstance(n, int)) > _SMALL]
-    return config.finer(times, _ROOM if rule.new_values is NewValues.BETWEEN else 1.0)
+    times = rule.finer[math.prod(n for n in operand.meta["val"].shape if isinstance(n, int)) > SMALL_OPERAND]
+    return config.finer(times, AVERAGE_MARGIN if rule.new_values is NewValues.BETWEEN else 1.0)
 
 
 def _is_coarser(operand: Node, config: QuantizationConfig) -> bool:

@@ -24,9 +24,7 @@ from micronpu.quantize.observers import is_average, observer_for
 from micronpu.quantize.observers.finer import FinerObserver
 from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.specs import Place, QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
-
-_FINER = 4.0
-"""Ratio of scales from which a value keeps its own qparams: two bits of precision are worth an operator."""
+from micronpu.quantize.thresholds import FINER_OPERAND
 
 
 class PartObserver(RangeObserver):
@@ -70,10 +68,10 @@ class PartObserver(RangeObserver):
 
     @property
     def is_fine(self) -> bool:
-        """True if its own scale is at least `_FINER` times smaller than the group's."""
+        """True if its own scale is at least `FINER_OPERAND` times smaller than the group's."""
         if self.own.is_empty or self.whole.is_empty or (self.follows and not any(p.is_fine for p in self.follows)):
             return False
-        return _FINER * float(self.own.calculate_qparams()[0]) <= float(self.whole.calculate_qparams()[0])
+        return FINER_OPERAND * float(self.own.calculate_qparams()[0]) <= float(self.whole.calculate_qparams()[0])
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         return (self.own if self.is_fine else self.whole).calculate_qparams()

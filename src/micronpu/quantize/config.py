@@ -22,16 +22,12 @@ from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.observers import for_activations, for_weights, observers
 from micronpu.quantize.own_specs import check_specs, with_spec
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec
+from micronpu.quantize.thresholds import ACTIVATION_EPS as ACTIVATION_EPS
+from micronpu.quantize.thresholds import CONSTANT_EPS, WEIGHT_BITS, WEIGHT_EPS
 from micronpu.upstream.torch import OpOverload, OpOverloadPacket
 
-# Small enough for values in amperes or seconds; the exponents of a softmax have 26 fractional bits, so a scale four
-# times smaller has no effect on it.
-ACTIVATION_EPS = {"int8": 2**-24, "int16": 2**-24}
-# Small enough for a channel with tiny weights to keep its own scale.
-WEIGHT_EPS = 2**-24
-_CONSTANT_EPS = 2**-30
-SHARES, _SHARES_EPS = "shares", 2**-30
-"""Name of the observer of weights of a softmax over long rows, and its smallest scale."""
+SHARES = "shares"
+"""Name of the observer of weights of a softmax over long rows."""
 FINER = "finer"
 """Name of the observer of results that share their operand's qparams unless their own scale is much smaller."""
 OF_RESULTS = (SHARES, FINER)
@@ -50,8 +46,6 @@ class QuantizerChoices(TypedDict, total=False):
     activations: Activations
     io: IOType | None
 
-
-_WEIGHT_BITS = (8, 7, 6, 5, 4)
 
 _TORCH_TYPES = {"int8": torch.int8, "int16": torch.int16}
 
@@ -134,9 +128,9 @@ class QuantizationConfig:
 
     def __post_init__(self) -> None:
         check_type("weight_bits", self.weight_bits, int)
-        if self.weight_bits not in _WEIGHT_BITS:
+        if self.weight_bits not in WEIGHT_BITS:
             raise OptionError(
-                f"`weight_bits` is {self.weight_bits!r}; it is one of {list(_WEIGHT_BITS)}.", hint="weight_bits=8"
+                f"`weight_bits` is {self.weight_bits!r}; it is one of {list(WEIGHT_BITS)}.", hint="weight_bits=8"
             )
         check_activations(self.activations)
         for name in ("per_channel", "is_qat", "freeze_batch_norm", "as_bytes"):
@@ -214,12 +208,12 @@ class QuantizationConfig:
     @property
     def constant(self) -> QuantizationSpec:
         """`activation` for a known number of any size: 1/N of a mean must be representable."""
-        return replace(self.activation, eps=_CONSTANT_EPS)
+        return replace(self.activation, eps=CONSTANT_EPS)
 
     @property
     def shares(self) -> QuantizationSpec:
         """Spec of the int8 result of a softmax over long rows, if it may have a smaller scale than 1/256."""
-        return replace(self._activation, observer=SHARES, eps=_SHARES_EPS, options=())
+        return replace(self._activation, observer=SHARES, eps=CONSTANT_EPS, options=())
 
     @property
     def may_share(self) -> bool:

@@ -24,6 +24,7 @@ from micronpu.quantize.concat import CLAMPS, activation_before_concat
 from micronpu.quantize.fills import function_before_fill
 from micronpu.quantize.identities import spelled_out
 from micronpu.quantize.switches import apply, clean, is_on, switchable
+from micronpu.quantize.thresholds import MOST_FOLDED
 from micronpu.quantize.writer import GraphWriter, first_of
 
 aten = torch.ops.aten
@@ -179,9 +180,6 @@ def make_functional(model: GraphModule) -> bool:
     return changed
 
 
-_LARGEST_FOLDED = 1 << 22  # elements
-
-
 @switchable
 def fold_constants(model: GraphModule) -> bool:
     """Computes what depends on no input.  Parameters that are going to be trained stay as they are.
@@ -193,7 +191,7 @@ def fold_constants(model: GraphModule) -> bool:
     for node in list(model.graph.nodes):
         value = node.meta.get("val")
         name = overload_name(node).split(".")[0].rstrip("_")
-        if not name or not isinstance(value, torch.Tensor) or value.numel() > _LARGEST_FOLDED:
+        if not name or not isinstance(value, torch.Tensor) or value.numel() > MOST_FOLDED:
             continue
         if is_random(node) or (name == "dropout" and IN_TRAINING.of(model)):
             continue

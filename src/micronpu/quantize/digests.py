@@ -13,11 +13,7 @@ from torch.fx import GraphModule
 from micronpu.frontend.constants import read
 from micronpu.frontend.exported import Exported
 from micronpu.quantize.data import Row
-
-_DIGITS = 16
-"""Hexadecimal digits of a digest: enough to detect accidental changes."""
-_MOST_ROWS = 1024
-"""Maximum number of digests of samples; of more samples each is that of a block."""
+from micronpu.quantize.thresholds import DIGEST_DIGITS, MOST_DIGESTS
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ def of_recording(calls: Sequence[Row]) -> str:
 def of_rows(sequences: Sequence[Sequence[Row]]) -> dict[str, str]:
     """Return digests of the samples in order, numbered from 0, and of the starts of sequences."""
     rows = [row for sequence in sequences for row in sequence]
-    size = -(-len(rows) // _MOST_ROWS)
+    size = -(-len(rows) // MOST_DIGESTS)
     found = {}
     for start in range(0, len(rows), size):
         name = f"row {start}" if size == 1 else f"rows {start} to {min(start + size, len(rows)) - 1}"
@@ -81,8 +77,8 @@ def of_tensors(tensors: Iterable[torch.Tensor]) -> str:
         own = tensor.detach()
         digest.update(f"{own.dtype}{list(own.shape)}".encode())
         digest.update(own.contiguous().reshape(-1).as_strided((own.numel(),), (1,)).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:_DIGITS]
+    return digest.hexdigest()[:DIGEST_DIGITS]
 
 
 def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:_DIGITS]
+    return hashlib.sha256(data).hexdigest()[:DIGEST_DIGITS]

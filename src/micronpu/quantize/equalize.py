@@ -17,16 +17,11 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import attribute, set_attribute
 from micronpu.frontend.program import arguments, overload_name
+from micronpu.quantize.thresholds import DEAD_CHANNEL, EQUALIZE_ROUNDS, EQUALIZED, MOST_EQUALIZED
 
 _LAYERS = ("conv1d", "conv2d", "linear")
 _HOMOGENEOUS = ("relu", "relu_", "leaky_relu", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", "dropout")
 """f(s x) = s f(x) for s > 0, channel by channel."""
-_SMALLEST = 1e-6
-"""Fraction of the largest range below which a channel counts as dead, and is not changed."""
-_MOST = 1e4
-"""Maximum factor in either direction."""
-_ROUNDS = 20
-_CONVERGED = 0.01
 
 
 @dataclass
@@ -45,9 +40,9 @@ def equalize(model: GraphModule) -> int:
     tensors: those of the exported model stay.
     """
     pairs = [pair for node in model.graph.nodes if (pair := _pair(model, node)) is not None]
-    for _ in range(_ROUNDS):
+    for _ in range(EQUALIZE_ROUNDS):
         # A depthwise layer is in two pairs, so that the ranges converge after some rounds.
-        if max((_apply(model, pair) for pair in pairs), default=0.0) < _CONVERGED:
+        if max((_apply(model, pair) for pair in pairs), default=0.0) < EQUALIZED:
             break
     return len(pairs)
 
@@ -126,9 +121,9 @@ def _apply(model: GraphModule, pair: _Pair) -> float:
     rows = first.reshape(len(first), -1).abs().amax(1) * _factor(model, pair)
     axis = 0 if _is_depthwise(pair.second) else 1
     columns = second.transpose(0, axis).reshape(second.shape[axis], -1).abs().amax(1)
-    alive = (rows > _SMALLEST * rows.max()) & (columns > _SMALLEST * columns.max())
+    alive = (rows > DEAD_CHANNEL * rows.max()) & (columns > DEAD_CHANNEL * columns.max())
     factor = torch.where(alive, (rows / columns.clamp(min=1e-30)).sqrt(), torch.ones_like(rows))
-    factor = factor.clamp(1 / _MOST, _MOST)
+    factor = factor.clamp(1 / MOST_EQUALIZED, MOST_EQUALIZED)
     if pair.norm is None:
         _scale(model, arguments(pair.first)["weight"], 1 / factor, 0)
         _scale(model, arguments(pair.first).get("bias"), 1 / factor, 0)

@@ -20,14 +20,8 @@ from micronpu.frontend.constants import constant_nodes
 from micronpu.quantize.concat_groups import PartObserver
 from micronpu.quantize.floats import called
 from micronpu.quantize.observing import FARTHEST_BEYOND, RangeObserver
+from micronpu.quantize.thresholds import FAR_DISTANCES, FAR_GAP, MOST_FAR
 from micronpu.upstream.torch import tree_leaves
-
-_GAP = 4.0
-"""Minimum ratio of half a far value to the largest of the others: at least two bits of int8 are at stake."""
-_DISTANCES = (0, 1, 4, 16, 64, 256)
-"""Distances of a clamp from the other values that are tried, in multiples of the largest magnitude of these."""
-_MOST = 64
-"""Maximum number of ranges that are tried, in the order of the program."""
 
 
 class _Range:
@@ -54,7 +48,7 @@ class _Range:
         sizes = x.abs()
         most = float(sizes.max()) if x.numel() else 0.0
         others = sizes[(sizes > 0) & (sizes < most / 2)]
-        if most < math.inf and others.numel() and not (others >= most / 2 / _GAP).any():
+        if most < math.inf and others.numel() and not (others >= most / 2 / FAR_GAP).any():
             self.limit = max(self.limit, most / 2)
 
     def note(self, place: Node, x: torch.Tensor) -> torch.Tensor:
@@ -71,7 +65,7 @@ class _Range:
 
     def has_gap(self, others: float) -> bool:
         """True if values are far beyond a magnitude and not of an input, whose range is the user's."""
-        return not self._is_given and others * _GAP <= self.limit
+        return not self._is_given and others * FAR_GAP <= self.limit
 
     def clamp(self, place: Node, x: torch.Tensor) -> torch.Tensor:
         """Return values within the ends."""
@@ -81,7 +75,7 @@ class _Range:
         """Yield ends of clamps, the narrowest first; none where other samples have values in the gap."""
         least, most = float(self.observer.min_val), float(self.observer.max_val)
         reach = max(-self.low, self.high)
-        for distance in _DISTANCES if reach else ():
+        for distance in FAR_DISTANCES if reach else ():
             low = self.low - distance * reach if least <= -self.limit else least
             high = self.high + distance * reach if most >= self.limit else most
             if (low, high) == (least, most) or not self.has_gap(max(-low, high)):
@@ -178,7 +172,7 @@ class FarValues:
             if not any(r.has_gap(max(-r.low, r.high)) for r in ranges.values()):
                 return
         every = list(dict.fromkeys(ranges.values()))
-        for candidate in every[:_MOST]:
+        for candidate in every[:MOST_FAR]:
             for ends in candidate.trials():
                 candidate.ends = ends
                 if all(map(_are_same, results(_Range.clamp), wanted)):

@@ -24,13 +24,8 @@ from micronpu.ops.facts import affine_in
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.running import Row
+from micronpu.quantize.thresholds import FEATURE_ENOUGH, FEATURE_NOISE, FEATURE_ROWS
 from micronpu.quantize.writer import GraphWriter
-
-_TIMES, _ENOUGH = 4.0, 40.0
-"""The standardisation stays in float if rounding the raw input and the constants makes an error so many times that of
-rounding the result, and leaves fewer dB than this, as the mean over features: the largest would hide the others."""
-_ROWS = 64
-"""Calibration samples whose range is measured."""
 
 
 def mark_standardisation(
@@ -42,7 +37,7 @@ def mark_standardisation(
         sequences: calibration data, of which the first sample of some sequences is measured.
         default: configuration of what no setting is for.
     """
-    rows = [sequence[0] for sequence in sequences[:: max(1, len(sequences) // _ROWS)][:_ROWS] if sequence]
+    rows = [sequence[0] for sequence in sequences[:: max(1, len(sequences) // FEATURE_ROWS)][:FEATURE_ROWS] if sequence]
     if default is None or not rows:
         return
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -101,7 +96,8 @@ def _loses(
             noise += (_computed(module, x, chain, _rounded(row, before / steps), steps) - result).square()
     own = (after / steps) ** 2 / 12
     shares = (noise / signal)[signal > 0].clamp(max=1.0)
-    return float(noise.mean()) / len(raw) > _TIMES**2 * own and float(shares.mean()) > 10 ** (-_ENOUGH / 10)
+    costs = float(noise.mean()) / len(raw) > FEATURE_NOISE**2 * own
+    return costs and float(shares.mean()) > 10 ** (-FEATURE_ENOUGH / 10)
 
 
 def _range(values: Sequence[torch.Tensor]) -> float:

@@ -20,10 +20,8 @@ from micronpu.ops.elementwise import EXTREMA
 from micronpu.ops.facts import is_function
 from micronpu.quantize.readers import line_of
 from micronpu.quantize.switches import switchable
+from micronpu.quantize.thresholds import INFINITE
 from micronpu.quantize.writer import GraphWriter
-
-_FAR = 1e3
-"""Magnitude from which constants mean infinity, as before a softmax (`micronpu.ops.attention`)."""
 
 
 class _Fill(NamedTuple):
@@ -54,7 +52,7 @@ def _fill_behind(model: GraphModule, node: Node, able: Capabilities) -> bool:
         return False
     at: Any = node.target(torch.tensor(fill.value), *node.args[1:], **node.kwargs)  # type: ignore[operator]
     end = float(at)
-    if math.isnan(end) or (abs(end) >= _FAR and line_of(model, node) is None):
+    if math.isnan(end) or (abs(end) >= INFINITE and line_of(model, node) is None):
         return False
     write = GraphWriter(model, node, able, {})
     computed = write(overload_name(node), fill.x, *node.args[1:], **node.kwargs)
@@ -117,7 +115,7 @@ def _fill_of(model: GraphModule, node: Any) -> _Fill | None:
 
     else:
         return None
-    is_far = value is not None and abs(value) >= _FAR and isinstance(x, Node)
+    is_far = value is not None and abs(value) >= INFINITE and isinstance(x, Node)
     return _Fill(x, value, again) if is_far and value is not None else None
 
 

@@ -20,12 +20,11 @@ from micronpu.frontend.constants import read
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.loops import Loop, unobserved
 from micronpu.quantize.observers import is_observer
+from micronpu.quantize.thresholds import SMALL_IMAGE
 from micronpu.upstream.torch import OperatorBase, OpOverload, codegen_of, schema_of, tree_map
 
 _FACTORIES = ("arange", "full", "linspace", "ones", "scalar_tensor", "zeros")
 """Operators that make a float32 tensor from numbers only if no dtype is given."""
-_SMALL_IMAGE = 40 * 40
-"""Maximum elements of a padded channel for which depthwise convolutions are computed tap by tap."""
 _PLAIN = frozenset(
     (
         *("adaptive_avg_pool2d", "add", "avg_pool1d", "avg_pool2d", "batch_norm", "cat", "clamp", "conv1d"),
@@ -223,7 +222,7 @@ def _conv2d(
         return alone
     (n, c, h, w), (kh, kw) = x.shape, weight.shape[2:]
     (ph, pw), (dh, dw) = (tuple(v) * 2 if len(v) == 1 else v for v in (padding, dilation))
-    is_small = (h + 2 * ph) * (w + 2 * pw) <= _SMALL_IMAGE
+    is_small = (h + 2 * ph) * (w + 2 * pw) <= SMALL_IMAGE
     if groups != c or weight.shape[0] != c or any(s != 1 for s in stride) or not is_small or x.requires_grad:
         usual: torch.Tensor = torch.ops.aten.conv2d.default(x, weight, bias, stride, padding, dilation, groups)
         return usual

@@ -16,6 +16,7 @@ from micronpu.ir.lowering import Capabilities
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.readers import power_of
 from micronpu.quantize.switches import switchable
+from micronpu.quantize.thresholds import EQUAL_DEPTH
 from micronpu.quantize.writer import GraphWriter
 
 Identity = Callable[[GraphModule, Node, GraphWriter], "Node | None"]
@@ -166,11 +167,7 @@ def _axis_of_largest(x: Any) -> int | None:
     return _only_axis(x) if _name(x) == "amax.default" else None
 
 
-_DEPTH = 4
-"""Maximum number of successive operators that are compared: models do not repeat longer expressions."""
-
-
-def _is_same(a: Any, b: Any, depth: int = _DEPTH) -> bool:
+def _is_same(a: Any, b: Any, depth: int = EQUAL_DEPTH) -> bool:
     """Return True if two values are one, or the same operators of the same values."""
     if not isinstance(a, Node) or not isinstance(b, Node):
         return type(a) is type(b) and bool(a == b)

@@ -18,9 +18,8 @@ from micronpu.frontend.program import arguments, is_float32, overload_name
 from micronpu.ir.lowering import Capabilities
 from micronpu.quantize.readers import power_of
 from micronpu.quantize.switches import clean
+from micronpu.quantize.thresholds import PROJECTION_GAIN
 from micronpu.quantize.writer import GraphWriter
-
-_GAIN = 2 / (1 + math.cos(math.pi / 8))
 
 
 def project_magnitudes(model: GraphModule, able: Capabilities) -> int:
@@ -31,7 +30,7 @@ def project_magnitudes(model: GraphModule, able: Capabilities) -> int:
         a, b = write("abs.default", a), write("abs.default", b)
         diagonal = write("mul.Tensor", write("add.Tensor", a, b), write.constant(math.sqrt(0.5)))
         largest = write("maximum.default", write("maximum.default", a, b), diagonal)
-        node.replace_all_uses_with(write("mul.Tensor", largest, write.constant(_GAIN)))
+        node.replace_all_uses_with(write("mul.Tensor", largest, write.constant(PROJECTION_GAIN)))
         model.graph.erase_node(node)
     clean(model, bool(pairs))
     return len(pairs)

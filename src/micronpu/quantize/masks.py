@@ -1,8 +1,8 @@
 """Exclude masked scores from the calibration of a softmax's operand.
 
 A mask adds a number that means minus infinity.  A range that covered it would leave few LSBs for the unmasked scores. A
-range that ends `FLOOR` below the lowest of them is as good, since a score that saturates there has at most exp(-16) =
-1.1e-7 of the weight of any other, which is zero in the result of a softmax.
+range that ends `MASKED_FLOOR` below the lowest of them is as good, since a score that saturates there has hardly any
+weight, which is zero in the result of a softmax.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ from micronpu.ir.op import NewValues, QuantizationRule
 from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.observers import is_average, is_fixed, is_observer
-
-FLOOR = 16.0
-"""Distance of masked scores below the lowest unmasked one."""
-_FAR = 32.0
-"""Distance below the largest of its row up to which a score counts; lower ones have at most 1.3e-14 of its weight."""
+from micronpu.quantize.thresholds import MASKED_FLOOR, SCORE_REACH
 
 
 def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
@@ -103,9 +99,9 @@ def _lifted(
     rows: Sequence[tuple[tuple[Any, ...], frozenset[int | None]]],
     also_floor: bool,
 ) -> tuple[Any, ...]:
-    """Return scores, with masked ones lifted to `FLOOR` below the lowest of the others.
+    """Return scores, with masked ones lifted to `MASKED_FLOOR` below the lowest of the others.
 
-    Masked are scores `_FAR` below the largest of their row, and rows that are completely masked.
+    Masked are scores `SCORE_REACH` below the largest of their row, and rows that are completely masked.
 
     Args:
         rows: shapes of scores with the axes along which softmaxes read them; None for rows along none.
@@ -122,12 +118,12 @@ def _lifted(
             top, near = data.amax(), data > MASKED / 2
         else:
             top = data.amax(axis, keepdim=True)
-            near = (data >= top - _FAR) & (top > MASKED / 2)
+            near = (data >= top - SCORE_REACH) & (top > MASKED / 2)
         counts, number = counts | near, max(number, top.numel())
     shown = data[counts]
     if not shown.numel():
         return given
-    floor = shown.min() - FLOOR
+    floor = shown.min() - MASKED_FLOOR
     if also_floor:
         observer.forward(floor.expand(number))
     return x.clamp(min=float(floor)), *others
@@ -136,7 +132,7 @@ def _lifted(
 def _near_the_largest(observer: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
     """Clip distances to the largest of a row where the exponential is zero compared with one."""
     x, *others = given
-    return x.clamp(min=-FLOOR), *others
+    return x.clamp(min=-MASKED_FLOOR), *others
 
 
 def _is_of_shape(x: torch.Tensor, shape: tuple[Any, ...]) -> bool:

@@ -27,12 +27,10 @@ from micronpu.ops import ATEN_IMPORTS
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.folded_norms import folded_batch_norm
 from micronpu.quantize.pt2e import FakeQuantizeBase, ObserverBase
+from micronpu.quantize.thresholds import SMALLEST_GAMMA
 
 aten = torch.ops.aten
 
-# A gamma below this is replaced by it for the scale of the layer's weights, since a disabled channel has no range.  Its
-# contribution after conversion is below one LSB of int8.
-SMALLEST_GAMMA = 1e-4
 
 _LAYERS = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "linear")
 

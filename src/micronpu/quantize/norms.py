@@ -23,17 +23,7 @@ from micronpu.ops.normalization import NORMS
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.readers import power_of
 from micronpu.quantize.running import Row
-
-_UNEQUAL = 1.5
-"""Ratio between the 95th and the 5th of 100 rows from which a norm is computed in int16, beyond the ratio of as many
-normal numbers."""
-_COARSE = 0.04
-"""Relative error of the mean of a row's squares with shared qparams from which single large rows count, too."""
-_STEPS = 255
-_NORMAL = 1.65
-"""Distance of the normal distribution's 95th percentile from its mean, in standard deviations."""
-_ROWS = 8
-"""Number of calibration samples that are measured."""
+from micronpu.quantize.thresholds import COARSE_SQUARES, NORM_ROWS, NORMAL_95, STEPS_INT8, UNEQUAL_ROWS
 
 
 def mark_uneven(module: GraphModule, sequences: Sequence[Sequence[Row]], states: States) -> None:
@@ -47,7 +37,7 @@ def mark_uneven(module: GraphModule, sequences: Sequence[Sequence[Row]], states:
     if not norms:
         return
     seen = _Sizes(module, norms)
-    for sequence in sequences[:: max(1, len(sequences) // _ROWS)][:_ROWS]:
+    for sequence in sequences[:: max(1, len(sequences) // NORM_ROWS)][:NORM_ROWS]:
         if sequence:
             with torch.no_grad():
                 seen.run(*sequence[0], *states.initial)
@@ -70,7 +60,7 @@ def widen(model: GraphModule, default: QuantizationConfig | None, able: Capabili
 
 
 def _is_uneven(node: Node) -> bool:
-    return bool(UNEVEN.of(node) >= _UNEQUAL)
+    return bool(UNEVEN.of(node) >= UNEQUAL_ROWS)
 
 
 class _Sizes(Interpreter):
@@ -100,9 +90,9 @@ class _Sizes(Interpreter):
         sizes = sizes[sizes.isfinite() & (sizes > 1e-3 * sizes.nan_to_num(posinf=0.0).max())]
         if sizes.numel() < 2:
             return 1.0
-        most = 1.0 if self._coarseness(norm) > _COARSE else 0.95
+        most = 1.0 if self._coarseness(norm) > COARSE_SQUARES else 0.95
         small, large = torch.quantile(sizes, torch.tensor([0.05, most], dtype=torch.float64))
-        spread = min(0.9, _NORMAL / math.sqrt(2 * self._counts[norm]))
+        spread = min(0.9, NORMAL_95 / math.sqrt(2 * self._counts[norm]))
         return float(large / small) * (1 - spread) / (1 + spread)
 
     def _coarseness(self, norm: Node) -> float:
@@ -113,7 +103,7 @@ class _Sizes(Interpreter):
         squares = squares[squares.isfinite().all(-1) & (squares.amax(-1) > 0)]
         if not squares.numel():
             return 0.0
-        step = squares.max() / _STEPS
+        step = squares.max() / STEPS_INT8
         exact = squares.mean(-1)
         off = ((squares / step).round() * step).mean(-1) / exact - 1
         return float(off.square().mean().sqrt())

@@ -27,20 +27,14 @@ from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.movement import COPIES, RESHAPES, TRANSPOSES
 from micronpu.ops.truths import TRUTH
 from micronpu.quantize.switches import switchable
+from micronpu.quantize.thresholds import TABLE_COMPUTED, TABLE_ELEMENTS, TABLE_POSITIONS, TABLE_TRIES
 from micronpu.quantize.writer import GraphWriter, place_behind
 from micronpu.upstream.torch import OpOverload, schema_of
 
 Shared = dict[tuple[Any, ...], Node]
 """Shared nodes, each written once; see `GraphWriter`."""
-MOST_POSITIONS = 4096
-MOST_ELEMENTS = 1 << 22
-"""Maximum number of elements of a table, by which the program grows."""
-MOST_COMPUTED = 1 << 25
-"""Maximum number of elements that are computed to make a table, for all positions at once."""
 _MOVES = ("expand.default", "repeat.default", *RESHAPES, *TRANSPOSES, *COPIES)
 _REPLACING = ("index_put.default", "index_copy.default")
-_TRIES = 3
-"""Number of lists of positions on which rows are compared with the program's results."""
 
 
 @switchable
@@ -115,7 +109,7 @@ def _blended(write: GraphWriter, known: dict[Node, int]) -> Node | None:
     x, shape = given["self"], write.shape()
     axis %= len(shape)
     size, count = shape[axis], math.prod(write.shape(index))
-    if root not in known or size > MOST_POSITIONS or count != math.prod(write.shape(root)) or size == 1:
+    if root not in known or size > TABLE_POSITIONS or count != math.prod(write.shape(root)) or size == 1:
         return None
     new = _as_written(write, new, (*shape[:axis], count, *shape[axis + 1 :]))
     ones = _one_hot(write, root, size, node)
@@ -204,9 +198,9 @@ class _Tables:
 
     def replace(self) -> bool:
         """Replace values with other readers by rows of tables."""
-        size = roots(self._model).get(self._root, MOST_POSITIONS + 1)
-        ends = [end for end in self._ends() if size * math.prod(end.meta["val"].shape) <= MOST_COMPUTED]
-        if size > MOST_POSITIONS or not ends:
+        size = roots(self._model).get(self._root, TABLE_POSITIONS + 1)
+        ends = [end for end in self._ends() if size * math.prod(end.meta["val"].shape) <= TABLE_COMPUTED]
+        if size > TABLE_POSITIONS or not ends:
             return False
         with torch.no_grad():
             rows = self._rows(size, ends)
@@ -214,7 +208,7 @@ class _Tables:
             return False
         changed = False
         for end, (axis, table) in rows.items():
-            if table.numel() <= MOST_ELEMENTS:
+            if table.numel() <= TABLE_ELEMENTS:
                 self._write(end, axis, table)
                 changed = True
         return changed
@@ -245,7 +239,7 @@ class _Tables:
         if count == 1:
             return {end: (None, torch.stack([v[end] for v in every])) for end in ends}
         dice = random.Random(0)
-        tried = [[dice.randrange(size) for _ in range(count)] for _ in range(_TRIES)]
+        tried = [[dice.randrange(size) for _ in range(count)] for _ in range(TABLE_TRIES)]
         seen = [self._run(torch.tensor(p, dtype=dtype).reshape(shape), ends) for p in tried]
         found: dict[Node, tuple[int | None, torch.Tensor]] = {}
         for end in ends:

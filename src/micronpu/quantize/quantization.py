@@ -13,10 +13,9 @@ from micronpu.base.errors import OptionError
 from micronpu.quantize.config import Activations, IOType, check_activations, check_io
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import Settings, configure
+from micronpu.quantize.thresholds import SLOWDOWN
 
-_SLOWDOWN = {"auto": 1.1, "accurate": 2.0}
-"""Maximum time of a chosen program, as a multiple of int8's."""
-_TYPES = (*get_args(Activations), *_SLOWDOWN)
+_TYPES = (*get_args(Activations), *SLOWDOWN)
 UNSET: Literal["int8", "auto"] = "auto"
 """The activations of `micronpu.compile` without options and settings."""
 
@@ -53,7 +52,7 @@ class Quantization:
 
     def __post_init__(self) -> None:
         check_switch("per_channel", self.per_channel)
-        if self.activations is not None and not (isinstance(self.activations, str) and self.activations in _SLOWDOWN):
+        if self.activations is not None and not (isinstance(self.activations, str) and self.activations in SLOWDOWN):
             check_activations(self.activations)
         self._check_slowdown()
         if self.io is not None:
@@ -147,15 +146,15 @@ class Quantization:
     def is_auto(self) -> bool:
         """True if the compiler chooses the precision."""
         if self.activations is None:
-            return UNSET in _SLOWDOWN and self.settings is None and self.quantizer is None
-        return self.activations in _SLOWDOWN
+            return UNSET in SLOWDOWN and self.settings is None and self.quantizer is None
+        return self.activations in SLOWDOWN
 
     @property
     def slowdown(self) -> float | None:
         """The maximum time of a program, as a multiple of int8's; None for a fixed precision."""
         if not self.is_auto or self.max_slowdown is not None:
             return self.max_slowdown
-        return _SLOWDOWN[self.activations or UNSET]
+        return SLOWDOWN[self.activations or UNSET]
 
     @property
     def base(self) -> Activations:
@@ -179,7 +178,7 @@ class Quantization:
         Raises:
             OptionError: the device, or training, does not support a value.
         """
-        if self.activations in _SLOWDOWN and (is_qat or not chooses):
+        if self.activations in SLOWDOWN and (is_qat or not chooses):
             raise OptionError(
                 f'activations="{self.activations}" is chosen by `micronpu.compile` with calibration data, and by '
                 "nothing else.",

@@ -31,14 +31,11 @@ from micronpu.ops import facts
 from micronpu.ops.clamps import clamp_bounds
 from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.specs import Place
+from micronpu.quantize.thresholds import LINEAR_DEPTH, SIGN_RANGE
 
 Ends: TypeAlias = tuple[float, float]
 
-_PART = 0.125
-"""Fraction of its range for a difference of which only the sign is read: its LSB is smaller than its operands'."""
 _AT_ZERO = Thresholds(frozenset({(0.0, 0.0)}))
-_DEEPEST = 4
-"""Maximum number of successive operators that multiply or add a number, and are looked through."""
 
 
 def power_of(node: Node) -> float | None:
@@ -87,7 +84,7 @@ def observe_for_readers(model: GraphModule, places: Mapping[Place, Any]) -> None
             continue
         is_alone = results[observer] == 1
         if SIGN_COUNTS.of(node) == node.name:
-            observer.part = _PART if is_alone else observer.part
+            observer.part = SIGN_RANGE if is_alone else observer.part
             _set_thresholds(model, places, node, _AT_ZERO)
         observer.is_whole |= is_alone and facts.is_whole(name)
         if is_alone and (found := _singular(model, node)) is not None:
@@ -102,7 +99,7 @@ def observe_for_readers(model: GraphModule, places: Mapping[Place, Any]) -> None
 
 def _set_thresholds(model: GraphModule, places: Mapping[Place, Any], value: Node, thresholds: Thresholds) -> None:
     """Set the thresholds of a value, and of the values that it is a linear function of, which are rounded before."""
-    for _ in range(_DEEPEST):
+    for _ in range(LINEAR_DEPTH):
         observer = places.get(value)
         if isinstance(observer, RangeObserver):
             observer.add_thresholds(thresholds)

@@ -11,9 +11,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.quantize.readers import is_singular, power_of
-
-_STEP = 2**-16
-"""LSB of a value without qparams; values nearer to zero are treated as half an LSB away."""
+from micronpu.quantize.thresholds import UNKNOWN_LSB
 
 
 @contextmanager
@@ -57,7 +55,7 @@ def _away_from_zero(function: Callable[..., Any], observer: nn.Module | None, po
     """Return the function with finite values and gradients; unchanged wherever it is finite."""
 
     def computed(x: torch.Tensor, *arguments: Any) -> torch.Tensor:
-        step: Any = _STEP if observer is None else observer.scale
+        step: Any = UNKNOWN_LSB if observer is None else observer.scale
         half = (torch.as_tensor(step, dtype=x.dtype, device=x.device) / 2).max()
         near = torch.maximum(x, half) if positive else torch.where(x.abs() < half, half.copysign(x), x)
         result: torch.Tensor = function(near, *arguments)

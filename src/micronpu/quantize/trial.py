@@ -15,6 +15,7 @@ from micronpu.base.arguments import described
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.frontend.exported import Exported
 from micronpu.frontend.work import multiply_accumulates
+from micronpu.quantize import thresholds
 from micronpu.quantize.data import calibration_calls
 from micronpu.quantize.digests import of_recording, of_rows
 from micronpu.quantize.recordings import run_recordings
@@ -22,24 +23,6 @@ from micronpu.quantize.running import Row
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.metrics import Array, Function, Metric, metric_of
 from micronpu.upstream.torch import tree_leaves
-
-INPUTS = 2
-"""Maximum number of calls that the program itself runs if its samples also calibrated."""
-_LARGE = 30_000_000
-"""Maximum MACs of all calls that the program runs: a tenth of a second in LiteRT's reference kernels."""
-SEEN = 16
-"""Maximum number of calibration samples that are examined again."""
-HELD_OUT = 8
-"""Maximum number of calls that the program itself runs if they were held out."""
-ENOUGH, MOST = 32, 32
-"""Number of samples that suffices for calibration, so that others are held out, and maximum number of held-out samples.
-"""
-_WORK, _CALL = 10_000_000_000, 400_000
-"""MACs of an evaluation, about a second, and overhead of a call in MACs."""
-_RESULTS = 1 << 26
-"""Maximum bytes of the results of all samples."""
-_FEWEST = 4
-"""Minimum number of samples of an evaluation, regardless of cost."""
 
 Recording: TypeAlias = Sequence[Row]
 """Inputs of the calls from the initial state on; a sample of a model without states is a recording of one call."""
@@ -125,8 +108,8 @@ def held_out_rows(count: int, wanted: int | None, *, are_recordings: bool = Fals
 
     Args:
         count: number of samples.
-        wanted: number to hold out; None for one in eight, or those beyond `ENOUGH`, at most `MOST`, if there are
-            `LEAST` or more.
+        wanted: number to hold out; None for one in eight, or those beyond `ENOUGH_SAMPLES`, at most `MOST_HELD_OUT`, if
+            there are `LEAST` or more.
         are_recordings: the samples are recordings of many calls, so that fewer suffice for calibration: one in four is
             held out, from `LEAST_RECORDINGS` on.
 
@@ -135,7 +118,11 @@ def held_out_rows(count: int, wanted: int | None, *, are_recordings: bool = Fals
     """
     if wanted is None:
         least, part = (LEAST_RECORDINGS, 4) if are_recordings else (LEAST, 8)
-        wanted = min(MOST, max(count // part, count - ENOUGH)) if count >= least else 0
+        wanted = (
+            min(thresholds.MOST_HELD_OUT, max(count // part, count - thresholds.ENOUGH_SAMPLES))
+            if count >= least
+            else 0
+        )
     check_held_out(wanted)
     if wanted and wanted >= count:
         raise OptionError(
@@ -147,7 +134,7 @@ def held_out_rows(count: int, wanted: int | None, *, are_recordings: bool = Fals
 
 def rows_run(module: GraphModule, most: int) -> int:
     """Return the number of samples that a program of a float module runs, at most ``most``; fewer if it is large."""
-    return max(1, min(most, _LARGE // max(multiply_accumulates(module), 1)))
+    return max(1, min(most, thresholds.PROGRAM_WORK // max(multiply_accumulates(module), 1)))
 
 
 def affordable(exported: Exported, recordings: Sequence[Recording]) -> int:
@@ -156,9 +143,10 @@ def affordable(exported: Exported, recordings: Sequence[Recording]) -> int:
     results = [n.meta.get("val") for n in tree_leaves(output.args[0]) if isinstance(n, Node)]
     own = results[: len(results) - len(states.values)]
     size = sum(r.numel() * r.element_size() for r in own if isinstance(r, torch.Tensor))
-    each = multiply_accumulates(exported.module) + _CALL
+    each = multiply_accumulates(exported.module) + thresholds.CALL_WORK
     ends = itertools.accumulate(map(len, recordings))
-    return max(_FEWEST, sum(each * calls <= _WORK and size * calls <= _RESULTS for calls in ends))
+    fits = (each * calls <= thresholds.EVALUATION_WORK and size * calls <= thresholds.RESULT_BYTES for calls in ends)
+    return max(thresholds.FEWEST_EVALUATED, sum(fits))
 
 
 def float_results(exported: Exported, recordings: Sequence[Recording]) -> list[list[Row]]:
@@ -209,6 +197,7 @@ class CalibrationData:
             alike.setdefault(of_recording(sequence), []).append(number)
         groups = list(alike.values())  # of equal sequences: a held-out sample must not calibrate under another number
         kept: tuple[int, ...] = ()
+        most = thresholds.EXAMINED_AGAIN
         if asked.data is not None:
             judging = calibration_calls(asked.data, examples, in_turn=bool(states), kind="held-out")
             chosen = tuple(i for i, recording in enumerate(judging) if of_recording(recording) not in alike)
@@ -220,13 +209,13 @@ class CalibrationData:
         else:
             judging = everything
             kept = held_out_rows(len(groups), asked.count, are_recordings=bool(states))
-            chosen = tuple(groups[i][0] for i in kept) or _spread(len(everything), SEEN)
+            chosen = tuple(groups[i][0] for i in kept) or _spread(len(everything), most)
         is_held_out = bool(kept) or asked.data is not None
         labels = None if asked.labels is None else _labels(asked.labels, judging)
         count = affordable(exported, [judging[n] for n in chosen])
         chosen = tuple(chosen[i] for i in _spread(len(chosen), count))
         recordings = tuple(judging[n] for n in chosen)
-        runs = rows_run(exported.module, HELD_OUT if is_held_out else INPUTS)
+        runs = rows_run(exported.module, thresholds.PROGRAM_HELD_OUT if is_held_out else thresholds.PROGRAM_CALLS)
         gone = {i for number in kept for i in groups[number]}
         used = [sequence for i, sequence in enumerate(everything) if i not in gone]
         trial = Trial(
@@ -237,7 +226,7 @@ class CalibrationData:
             float_results(exported, recordings) if float_too else (),
             bool(states),
             min(runs, len(recordings[0]) if states else len(recordings)),
-            () if states else [calls[0] for calls in used[:: max(1, len(used) // SEEN)][:SEEN] if calls],
+            () if states else [calls[0] for calls in used[:: max(1, len(used) // most)][:most] if calls],
             None if asked.metric is None else metric_of(asked.metric),
             None if labels is None else np.concatenate([labels[n] for n in chosen]),
             multiply_accumulates(exported.module),

@@ -19,7 +19,6 @@ from torch.fx import GraphModule, Node
 from micronpu.base.quiet import quiet
 from micronpu.frontend.program import arguments, is_compute, origin_of, overload_name
 from micronpu.frontend.states import states_of
-from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.dequantized import (
     DequantizedReference,
     RoundedLayer,
@@ -31,42 +30,14 @@ from micronpu.quantize.dequantized import (
     rounded,
 )
 from micronpu.quantize.loops import loops_of
-from micronpu.quantize.trial import SEEN, Trial
+from micronpu.quantize.thresholds import ACTIVATION_EPS, EXAMINED_AGAIN
+from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import WRONG, Comparison, OutputAccuracy, ProgramAccuracy, decibel_text, decibels
 from micronpu.report.warnings import NOTE, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 from micronpu.upstream.torch import tree_leaves
+from micronpu.verify import thresholds
 from micronpu.verify.own_qparams import Beside, beside_own_qparams
-
-FAR, NEAR = 10.0, 20.0
-"""dB against float: below the first value a program is usually useless, below the second it deserves a look."""
-_SURE = 30.0
-"""dB from which a single changed decision is explained by two nearly equal scores."""
-_FEW = 0.125
-"""Minimum share of samples with another top-1 result for a note; `WRONG` is that for a warning."""
-_ROWS, _CALLS, _OWN = 4, 64, 16
-"""Maximum number of samples for measuring operators, of calls of a recording, and of calls for errors of single
-results."""
-_TRIED, _WORK = 64, 1_500_000_000
-"""Maximum number of operators that are measured alone, and of MACs for it; two operators may exceed the latter."""
-_ALIKE = 0.5
-"""Share of the largest noise of a single operator from which another counts as equally expensive."""
-_MOST = 0.25
-"""Share of the noise at an output from which one operator is named as the cause."""
-_BEYOND = 0.1
-"""Part of a range by which values exceed it, from which they count as clipped and not only rounded."""
-_UNREAD = 0.1
-"""Minimum share of a layer's noise at an output for its saturated values to count as read."""
-_WIDE = 8.0
-"""Ratio of a range to its values from which other values must have widened it."""
-_MARGIN = 3.0
-"""Additional dB by which samples other than the held-out ones may be further from float."""
-_AVOIDABLE = 3.0
-"""dB between a program and the limit of int8 from which the loss is called avoidable."""
-_LOOKS, _FEWEST = 3, 4
-"""Runs for measuring one sample, and number of samples below which ranges mean nothing."""
-_FRESH = 16
-"""Size in the smallest LSB of all values below which an output looks untrained."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +120,7 @@ def warnings_of(accuracy: ProgramAccuracy | None, ran: GuardInput) -> tuple[Repo
     search = _Search(ran)
     found = [_not_finite(i, ran, search) for i in range(len(ran.exact[0]))]
     for output in accuracy.outputs:
-        if output.float_model is not None and output.float_model.sqnr < NEAR:
+        if output.float_model is not None and output.float_model.sqnr < thresholds.NEAR:
             found.append(_far(output.output, output.float_model, accuracy, search))
         elif (part := _far_part(output, accuracy)) is not None:
             found.append(part)
@@ -164,7 +135,7 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
     text = f"Output {number} is {against.against('float')}, {accuracy.measured_on}."
     known: dict[str, Any] = {"output": number, "sqnr": against.sqnr, "agreement": against.agreement}
     peak = max(float(_finite(row[number]).abs().max()) for row in search.ran.exact)
-    if peak < _FRESH * ACTIVATION_EPS["int8"]:
+    if peak < thresholds.FRESH * ACTIVATION_EPS["int8"]:
         what = (
             f"{text} In float it is {peak:.3g} at most, and the smallest scale of int8 is "
             f"{ACTIVATION_EPS['int8']:.3g}: the weights "
@@ -172,7 +143,7 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
         )
         hint = "the trained weights, or larger units where values of that size are meant"
         return ReportWarning(NOTE, "fresh-weights", what, hint, **known)
-    level = WARNING if against.sqnr < FAR else NOTE
+    level = WARNING if against.sqnr < thresholds.FAR else NOTE
     cause = search.cause(number)
     what, hint = _cause_text(cause, search.ran)
     return ReportWarning(level, "far-from-float", f"{text} {what}", hint, **known, **_place_of(cause))
@@ -181,10 +152,10 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
 def _far_part(output: OutputAccuracy, accuracy: ProgramAccuracy) -> ReportWarning | None:
     """Return a warning for an output with a part of small values that is far from float, though the output is not."""
     worst = min(output.parts, key=lambda part: part.sqnr, default=None)
-    if worst is None or worst.sqnr >= NEAR:
+    if worst is None or worst.sqnr >= thresholds.NEAR:
         return None
     return ReportWarning(
-        WARNING if worst.sqnr < FAR else NOTE,
+        WARNING if worst.sqnr < thresholds.FAR else NOTE,
         "unequal-parts",
         f"Output {output.output}: {worst} against float, {accuracy.measured_on}; it shares its qparams with "
         "values of size "
@@ -199,7 +170,8 @@ def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) 
     """Return a warning for an output whose top-1 results change, although its noise is small."""
     share = against.agreement
     wrong = against.rows - (against.agreeing or 0)
-    if share is None or 1 - share <= _FEW or (against.sqnr >= _SURE and wrong < 2):
+    is_near = against.sqnr >= thresholds.EXPLAINED
+    if share is None or 1 - share <= thresholds.FEW_CHANGED or (is_near and wrong < 2):
         return None
     return ReportWarning(
         WARNING if 1 - share >= WRONG else NOTE,
@@ -207,7 +179,7 @@ def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) 
         f"The top-1 class of output {number} differs from float in {wrong} of {against.rows} samples, "
         f"{accuracy.measured_on}, at {decibel_text(against.sqnr)}.",
         "micronpu.evaluate on labelled samples, which shows whether the accuracy drops; "
-        + ("scores that differ by more, as before a softmax" if against.sqnr >= _SURE else "micronpu.fix"),
+        + ("scores that differ by more, as before a softmax" if is_near else "micronpu.fix"),
         output=number,
         sqnr=against.sqnr,
         agreement=share,
@@ -216,9 +188,9 @@ def _other_answers(number: int, against: Comparison, accuracy: ProgramAccuracy) 
 
 def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarning | None:
     """Return a note for an output that is further from float than int8 requires."""
-    if against.sqnr >= _SURE + _MARGIN or (beside := search.beside(number)) is None:
+    if against.sqnr >= thresholds.EXPLAINED + thresholds.MARGIN or (beside := search.beside(number)) is None:
         return None
-    if min(against.sqnr, beside.sqnr) >= _SURE or beside.lost < _AVOIDABLE:
+    if min(against.sqnr, beside.sqnr) >= thresholds.EXPLAINED or beside.lost < thresholds.AVOIDABLE:
         return None
     cause = search.cause(number)
     what, hint = _cause_text(cause, search.ran)
@@ -238,7 +210,7 @@ def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarni
 def _other_integers(accuracy: ProgramAccuracy) -> ReportWarning | None:
     """Return a warning for integer outputs, such as positions of the largest values."""
     share = accuracy.integers
-    if share is None or 1 - share <= _FEW:
+    if share is None or 1 - share <= thresholds.FEW_CHANGED:
         return None
     return ReportWarning(
         WARNING if 1 - share >= WRONG else NOTE,
@@ -305,7 +277,7 @@ class _Search:
         """The recordings with most noise, as ranges of calls; only the first calls of long ones."""
         found, first = [], 0
         for recording in self.ran.trial.recordings:
-            found.append(range(first, first + min(len(recording), _CALLS)))
+            found.append(range(first, first + min(len(recording), thresholds.BLAME_CALLS)))
             first += len(recording)
         sums = [sum(s for s, _ in column) or 1.0 for column in zip(*self._totals, strict=True)]
 
@@ -313,7 +285,7 @@ class _Search:
             own = zip(*(self._totals[i] for i in calls), strict=True)
             return max((sum(n for _, n in column) / whole for column, whole in zip(own, sums, strict=True)), default=0)
 
-        return sorted(found, key=share, reverse=True)[: 1 if self.ran.has_states else _ROWS]
+        return sorted(found, key=share, reverse=True)[: 1 if self.ran.has_states else thresholds.BLAME_SAMPLES]
 
     @cached_property
     def _calls(self) -> list[int]:
@@ -344,9 +316,9 @@ class _Search:
     @cached_property
     def _beside(self) -> list[Beside] | None:
         ran = self.ran
-        seen, tried = ran.trial.seen, min(len(ran.rows), SEEN // 2)
-        most = _WORK // max(1, _LOOKS * ran.trial.macs) - tried
-        if ran.has_states or not ran.in_float or min(len(seen), most) < _FEWEST:
+        seen, tried = ran.trial.seen, min(len(ran.rows), EXAMINED_AGAIN // 2)
+        most = thresholds.BLAME_WORK // max(1, thresholds.LOOKS * ran.trial.macs) - tried
+        if ran.has_states or not ran.in_float or min(len(seen), most) < thresholds.FEWEST_RANGED:
             return None
         if next(iter(loops_of(ran.module)), None) is not None:  # the steps of a loop are not rounded one by one
             return None
@@ -412,18 +384,20 @@ class _Search:
         A value and the result computed from it often cost as much: then the operator whose own error is large is named.
         """
         self._measure()
-        count = min(_TRIED, max(2, _WORK // max(self.ran.trial.macs * len(self._calls), 1)))
+        count = min(
+            thresholds.BLAME_OPERATORS, max(2, thresholds.BLAME_WORK // max(self.ran.trial.macs * len(self._calls), 1))
+        )
         worst = set(sorted(self._ratios, key=lambda layer: self._ratios[layer])[:count])
         tried = [layer for layer in self._ratios if layer in worst]
         if self.ran.has_states:
             self._all_in_turn(tried)
         errors = {layer: self._noise_of(layer)[place] for layer in tried}
         most = max(errors.values(), default=0.0)
-        alike = [layer for layer in tried if errors[layer] >= _ALIKE * most and errors[layer] > 0]
+        alike = [layer for layer in tried if errors[layer] >= thresholds.ALIKE * most and errors[layer] > 0]
         if not alike:
             return _Cause()
         seen = {layer: self._own_as_read(layer, place, errors[layer]) for layer in alike}
-        far = [layer for layer in alike if seen[layer][0] < NEAR]
+        far = [layer for layer in alike if seen[layer][0] < thresholds.NEAR]
         layer = far[0] if far else max(alike, key=lambda layer: errors[layer])
         (own, reach), error = seen[layer], errors[layer]
         return _Cause(layer, own, decibels(signal, error), error / max(total, 1e-30), reach=reach)
@@ -448,7 +422,7 @@ class _Search:
             wanted = self._outputs(self._values(call))
             found = self._dequantized.alone(self._values(call), {layer.quantize: value})[: len(wanted)]
             lost += noise(found, wanted)[place][1]
-        if lost > _UNREAD * error:
+        if lost > thresholds.READ * error:
             return self._ratios[layer], (low, high)
         pairs = [noise([own[layer]], [cut[call]])[0] for call, own in self._owns.items()]
         ratio = decibels(sum(signal for signal, _ in pairs), sum(rest for _, rest in pairs))
@@ -459,7 +433,7 @@ class _Search:
         if self._owns:
             return
         powers = {layer: (0.0, 0.0) for layer in self._dequantized.layers if not layer.moves}
-        for call in self._calls[:: max(1, len(self._calls) // _OWN)]:
+        for call in self._calls[:: max(1, len(self._calls) // thresholds.OWN_CALLS)]:
             self._owns[call] = {}
             for layer, wanted, own in self._dequantized.own(self._values(call)):
                 if layer in powers and wanted.is_floating_point():
@@ -531,7 +505,7 @@ def _cause_text(cause: _Cause, ran: GuardInput) -> tuple[str, str]:
     name = f"`{cause.layer.first.name}`{f' ({where.source})' if where.source else ''}"
     dtype = str(arguments(cause.layer.quantize)["dtype"]).removeprefix("torch.")
     auto = [ran.proposal] if ran.proposal and dtype == "int8" else []
-    if cause.share < _MOST:
+    if cause.share < thresholds.CAUSE:
         what = f"No single operator costs much of it; most costs {name}, {decibel_text(cause.alone)} with all else"
         return f"{what} in float.", ", ".join([*auto, *look])
     what = (
@@ -539,10 +513,10 @@ def _cause_text(cause: _Cause, ran: GuardInput) -> tuple[str, str]:
         f"else in float the output is at {decibel_text(cause.alone)}."
     )
     (low, high), (least, most) = representable_range(cause.layer.quantize), cause.reach
-    if max(low - least, most - high) > _BEYOND * (high - low):
+    if max(low - least, most - high) > thresholds.CLIPPED * (high - low):
         what += f" Its values reach from {least:.3g} to {most:.3g}, its int8 range from {low:.3g} to {high:.3g}."
         return what, ", ".join(["calibration samples with such values, or another observer", *look])
-    if high - low > _WIDE * (most - least) > 0:
+    if high - low > thresholds.WIDE * (most - least) > 0:
         what += (
             f" Its values reach from {least:.3g} to {most:.3g}, its int8 range from {low:.3g} to {high:.3g}: a "
             "constant or "

@@ -32,10 +32,7 @@ from micronpu.report.accuracy import (
 )
 from micronpu.report.metrics import Metric
 from micronpu.verify.parts import ElementSources, sources_of, unequal_parts
-
-_QUARTERS = 4
-_RESAMPLES, _FEWEST = 100, 4
-"""Number of resamples for the interval of a metric, and minimum number of samples for an interval."""
+from micronpu.verify.thresholds import FEWEST_RESAMPLED, QUARTERS, RESAMPLES
 
 
 @dataclass(frozen=True)
@@ -123,15 +120,15 @@ def _output(
 
 def _over_calls(found: Sequence[Array], wanted: Sequence[Array], lengths: Sequence[int]) -> tuple[float, ...]:
     """Return dB in each quarter of the recordings; () if these have fewer calls than quarters."""
-    signal, noise = np.zeros(_QUARTERS), np.zeros(_QUARTERS)
+    signal, noise = np.zeros(QUARTERS), np.zeros(QUARTERS)
     first = 0
     for length in lengths:
-        if length >= _QUARTERS:
+        if length >= QUARTERS:
             for call in range(length):
                 y, x = found[first + call], wanted[first + call]
                 known = np.isfinite(x)
-                signal[call * _QUARTERS // length] += np.square(x[known]).sum()
-                noise[call * _QUARTERS // length] += np.square(y[known] - x[known]).sum()
+                signal[call * QUARTERS // length] += np.square(x[known]).sum()
+                noise[call * QUARTERS // length] += np.square(y[known] - x[known]).sum()
         first += length
     return tuple(decibels(float(s), float(n)) for s, n in zip(signal, noise, strict=True)) if signal.any() else ()
 
@@ -196,7 +193,7 @@ def _bootstrapped(
     metric: Metric, outputs: Any, labels: Any, inputs: tuple[Array, ...], lengths: Sequence[int]
 ) -> tuple[float, float] | None:
     """Return the 95 % interval of a metric by resampling samples or recordings; None if few, or if the metric fails."""
-    if len(lengths) < _FEWEST:
+    if len(lengths) < FEWEST_RESAMPLED:
         return None
     random, ends = np.random.default_rng(0), np.cumsum(lengths)
     calls = [np.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)]
@@ -205,7 +202,7 @@ def _bootstrapped(
         return tuple(v[numbers] for v in values) if isinstance(values, tuple) else values[numbers]
 
     found = []
-    for _ in range(_RESAMPLES):
+    for _ in range(RESAMPLES):
         numbers = np.concatenate([calls[i] for i in random.integers(0, len(lengths), len(lengths))])
         try:
             value = metric.score(drawn(outputs, numbers), drawn(labels, numbers), drawn(inputs, numbers))

@@ -14,13 +14,11 @@ from torch.fx import Node
 
 from micronpu.frontend.states import held
 from micronpu.ops.recurrent import RECURRENT
-from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.dequantized import DequantizedReference, Row, ScaleZero, float_leaves, noise
 from micronpu.quantize.eager import Eager
 from micronpu.quantize.recordings import tensors_of
+from micronpu.quantize.thresholds import ACTIVATION_EPS, STEPS_INT8
 from micronpu.report.accuracy import decibels
-
-_STEPS = 255
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def beside_own_qparams(
 
 
 def _qparams(low: float, high: float) -> ScaleZero:
-    step = max((high - low) / _STEPS, ACTIVATION_EPS["int8"])
+    step = max((high - low) / STEPS_INT8, ACTIVATION_EPS["int8"])
     return step, max(-128, min(127, round(-128 - low / step)))
 
 

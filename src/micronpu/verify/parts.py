@@ -21,15 +21,7 @@ from micronpu.ops.concat import CONCATENATIONS
 from micronpu.quantize.floats import called
 from micronpu.report.accuracy import Array, PartAccuracy, decibels
 from micronpu.upstream.torch import tree_leaves
-
-_APART = 8.0
-"""Minimum ratio of sizes between neighbours in sorted order for parts to be evaluated separately."""
-_CHANNELS = 64
-"""Maximum number of channels; a longer axis has positions."""
-_NOTHING = 2.0**-16
-"""Ratio to the largest size below which a channel is empty."""
-_SHOWN = 4
-"""Maximum number of sources, and of channels of one, that are named."""
+from micronpu.verify.thresholds import APART, CHANNELS, EMPTY, SHOWN
 
 
 @dataclass(frozen=True)
@@ -83,7 +75,7 @@ def _numbered(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor |
     axis = 1 if value.dim() in (2, 4) else value.dim() - 1
     count = value.shape[axis] if value.dim() > 1 else 0
     first, shape = len(names) + 1, tuple(value.shape)
-    if not 2 <= count <= _CHANNELS:
+    if not 2 <= count <= CHANNELS:
         names.append((node.name, None))
         return torch.full(shape, first)
     names += [(node.name, channel) for channel in range(count)]
@@ -115,10 +107,10 @@ def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: Elem
     if low >= 0.0 and high <= 1.0:  # probabilities, whose errors are comparable
         return ()
     sizes = np.sqrt(signal / np.maximum(np.bincount(place, minlength=count) * len(wanted), 1))
-    order = [int(i) for i in np.argsort(-sizes, kind="stable") if sizes[i] > _NOTHING * sizes.max()]
+    order = [int(i) for i in np.argsort(-sizes, kind="stable") if sizes[i] > EMPTY * sizes.max()]
     groups: list[list[int]] = []
     for number in order:
-        if groups and sizes[groups[-1][-1]] < _APART * sizes[number]:
+        if groups and sizes[groups[-1][-1]] < APART * sizes[number]:
             groups[-1].append(number)
         else:
             groups.append([number])
@@ -146,6 +138,6 @@ def _named(numbers: Sequence[int], names: Sequence[tuple[str, int | None]]) -> s
         if not own or len(own) == whole[name]:
             said.append(f"`{name}`")
         else:
-            more = ", ..." if len(own) > _SHOWN else ""
-            said.append(f"channel{'s' * (len(own) > 1)} {', '.join(own[:_SHOWN])}{more} of `{name}`")
-    return ", ".join(said[:_SHOWN]) + (f" and {len(said) - _SHOWN} more" if len(said) > _SHOWN else "")
+            more = ", ..." if len(own) > SHOWN else ""
+            said.append(f"channel{'s' * (len(own) > 1)} {', '.join(own[:SHOWN])}{more} of `{name}`")
+    return ", ".join(said[:SHOWN]) + (f" and {len(said) - SHOWN} more" if len(said) > SHOWN else "")

@@ -15,13 +15,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.frontend.program import ProgramView, is_quantize
 from micronpu.upstream.torch import tree_leaves
-
-TRIES = 128
-"""Runs before a difference is called an error.  One of ten nearly equal values comes first in a few of a hundred runs.
-"""
-_EXACT_LSB = 1e-3  # in LSB; a value closer to an integer was not rounded
-_STEPS = {torch.int8: 1, torch.int16: 4}
-"""LSBs by which an operator may round differently; those of int16 interpolate in tables."""
+from micronpu.verify.thresholds import EXACT, ROUNDED
 
 
 def perturbed(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]], seed: int) -> tuple[torch.Tensor, ...]:
@@ -48,11 +42,11 @@ class _Perturbed(Interpreter):
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
         edge, source = self._edges.get(n), n.args[0] if n.args else None
-        if edge is None or not isinstance(source, Node) or source.op == "placeholder" or result.dtype not in _STEPS:
+        if edge is None or not isinstance(source, Node) or source.op == "placeholder" or result.dtype not in ROUNDED:
             return result
         exact = self.env[source].double() / edge.qparams.scale[0]
-        rounded = (exact - exact.round()).abs() > _EXACT_LSB
-        most = _STEPS[result.dtype]
+        rounded = (exact - exact.round()).abs() > EXACT
+        most = ROUNDED[result.dtype]
         moves = rounded & (torch.rand(result.shape, generator=self._random) < self._share)
         steps = torch.randint(-most, most + 1, result.shape, generator=self._random) * moves
         return (result.to(torch.int32) + steps).clamp(*edge.limits).to(result.dtype)

@@ -35,11 +35,8 @@ from micronpu.report.warnings import NOT_VERIFIED, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 from micronpu.verify.guard import GuardInput, warnings_of
 from micronpu.verify.judge import Judgement, judge
-from micronpu.verify.perturbation import TRIES, perturbed
-
-_STEPS, _GROWTH = 4, 2.0  # different rounding may cost as much as quantization, plus this
-_ALONE, _ALONE_INT16 = 4, 128  # LSBs for one operator with equal operands; int16 tables have lines of 128 numbers
-_UNKNOWN = 0.1  # of the largest value: allowed cost of quantization if the float model is unknown
+from micronpu.verify.perturbation import perturbed
+from micronpu.verify.thresholds import ALONE, ALONE_INT16, DIFFERENCE, GROWTH, TRIES, UNKNOWN
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -205,11 +202,11 @@ def _difference(y: torch.Tensor, q: torch.Tensor, real: torch.Tensor | None, sca
     if not step:
         return (math.inf if bool((y[known] != 0).any()) else 0.0), 0.0
     found = float((y[known].double() - q[known].double()).abs().max()) / step
-    lost = _UNKNOWN * peak
+    lost = UNKNOWN * peak
     if real is not None:
         sure = known & real.isfinite()
         lost = float((q[sure].double() - real[sure].double()).abs().max()) if bool(sure.any()) else 0.0
-    return found, (_GROWTH * lost + _STEPS * max(peak / 127, step)) / step
+    return found, (GROWTH * lost + DIFFERENCE * max(peak / 127, step)) / step
 
 
 def _hangs_on_rounding(
@@ -385,7 +382,7 @@ class _Look:
             if not isinstance(scale, float) or not math.isclose(scale, node.output.type.scale, rel_tol=1e-6):
                 continue
             instead, steps = _nearest_layout(result, wanted)
-            if steps > (_ALONE if result.dtype == np.int8 else _ALONE_INT16) and not self.found:
+            if steps > (ALONE if result.dtype == np.int8 else ALONE_INT16) and not self.found:
                 operator = node.origin.nodes[0]  # not the fused clamp
                 self.found = f"`{operator}`{f' ({node.origin.source})' if node.origin.source else ''}"
             return instead

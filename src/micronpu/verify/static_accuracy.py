@@ -29,29 +29,12 @@ from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.warnings import NOTE, NOTHING_DELEGATED, WARNING, ReportWarning
 from micronpu.upstream.torch import tree_leaves
+from micronpu.verify import thresholds
 from micronpu.verify.parts import ElementSources, sources_of, unequal_parts
 
 Row = tuple[torch.Tensor, ...]
 
-_INSIDE = 0.5
-"""Standard deviation of a feature, in LSB of its input, below which the quantized feature carries hardly any
-information."""
-_FEATURES, _ENOUGH_ROWS = 256, 4
-"""Maximum number of features (more are samples in time), and minimum number of samples for the check."""
-_FEW_FEATURES = 16
-"""Maximum number of features for a note about constant ones: of many, as the columns of a picture, some may be."""
-_REPEATS = 4
-"""Mean number of repetitions of each sample from which repeated data are reported."""
-_FEW_STEPS = 4
-"""Root mean square, in LSB, below which a part of an output has hardly any distinct values."""
-_JUMP, _ROOT_JUMP = 0.2, 0.05
-"""Part of a result's range covered by one LSB of the operand, from which most of the small operands are lost."""
-_SURE = 30.0
-"""dB of all outputs on held-out samples from which no loss of small operands is reported."""
 _TAKES = ("slice", "chunk", "split", "split_with_sizes", "unbind", "select", "narrow", "tensor_split")
-_FINER, _ENOUGH_VALUES = 4.0, 16
-"""Ratio of LSBs from which a part of a tensor is reported for using those of the whole, and minimum number of values:
-fewer may all be small by chance."""
 
 _FUNCTIONS: dict[str, tuple[Callable[[float], float], Callable[[float, float], float]]] = {
     "log": (math.log, lambda low, high: math.exp(low)),
@@ -90,7 +73,7 @@ def of_data(
                 "some dozens of typical inputs",
             )
         )
-    if len(rows) >= _ENOUGH_ROWS:
+    if len(rows) >= thresholds.FEATURE_SAMPLES:
         found += [
             warning
             for name, values in zip(names, zip(*rows, strict=True), strict=True)
@@ -111,7 +94,7 @@ def of_graph(
     """
     view = ProgramView(module)
     lost: list[ReportWarning] = []
-    if accuracy is None or not accuracy.held_out or (accuracy.sqnr or -math.inf) < _SURE:
+    if accuracy is None or not accuracy.held_out or (accuracy.sqnr or -math.inf) < thresholds.NO_LOSS:
         lost = [w for node in module.graph.nodes if (w := _small_operands(view, node, proposal)) is not None]
     results = [n for n in tree_leaves(module.graph.output_node().args[0]) if isinstance(n, Node)]
     parts: list[ReportWarning] = []
@@ -159,7 +142,7 @@ def _uninformative(rows: Sequence[Row], names: Sequence[str], distinct: int | No
         if values[0].is_floating_point() and values[0].numel() > 1
     ]
     different = len(rows)
-    if distinct is not None and (distinct == 1 or _REPEATS * distinct <= len(rows)):
+    if distinct is not None and (distinct == 1 or thresholds.REPEATS * distinct <= len(rows)):
         different = len({of_recording([row]) for row in rows})
     level, fit = WARNING, "the ranges fit no other input, and the accuracy is not meaningful"
     constant = [(name, low) for name, low, high in floats if low == high]
@@ -167,7 +150,7 @@ def _uninformative(rows: Sequence[Row], names: Sequence[str], distinct: int | No
         what = f"All values of the calibration data are {constant[0][1]:g}"
     elif different == 1 and len(rows) > 1:
         what = f"The {len(rows)} calibration samples are one sample, {len(rows)} times"
-    elif _REPEATS * different <= len(rows):
+    elif thresholds.REPEATS * different <= len(rows):
         level, what = NOTE, f"Only {different} of the {len(rows)} calibration samples are different"
         fit = "what is larger in other inputs is clipped"
     elif constant:
@@ -193,14 +176,14 @@ def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> R
     step = (max(high, 0.0) - min(low, 0.0)) / steps
     constant = None
     for axis in {1} if first.dim() == 4 else {1, first.dim() - 1}:
-        if not 2 <= first.shape[axis] <= _FEATURES:
+        if not 2 <= first.shape[axis] <= thresholds.FEATURES:
             continue
         features = torch.cat([v.detach().double().movedim(axis, 0).flatten(1) for v in values], 1)
         deviations, means = torch.std_mean(features, 1)
         varies = deviations > 1e-6 * means.abs()
         deviations = torch.where(varies, deviations, torch.inf)
         small = int(deviations.argmin())
-        if float(deviations[small]) < _INSIDE * step:
+        if float(deviations[small]) < thresholds.INSIDE * step:
             return ReportWarning(
                 NOTE,
                 "unlike-features",
@@ -210,7 +193,7 @@ def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> R
                 node=name,
                 operator="input",
             )
-        if len(varies) <= _FEW_FEATURES and varies.any() and not varies.all():
+        if len(varies) <= thresholds.FEW_FEATURES and varies.any() and not varies.all():
             fixed = int(varies.int().argmin())
             constant = ReportWarning(
                 NOTE,
@@ -289,7 +272,7 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
     low, high = ((limit - zero) * scale for limit in made.limits)
     most = (given.limits[1] - given.qparams.zero_point[0]) * step
     found = _first_step(kind, written, step, (low, high), most)
-    if found is None or found[1] < (_ROOT_JUMP if kind == "sqrt" else _JUMP):
+    if found is None or found[1] < (thresholds.ROOT_JUMP if kind == "sqrt" else thresholds.JUMP):
         return None
     least, jump = found
     where = origin_of(node)
@@ -352,7 +335,7 @@ def _unequal_parts(
         return None
     exact = [value.detach().double().numpy() for value in values]
     parts, step = unequal_parts(exact, exact, sources), edge.qparams.scale[0]
-    if not parts or parts[-1].rms >= _FEW_STEPS * step:
+    if not parts or parts[-1].rms >= thresholds.FEW_STEPS * step:
         return None
     return ReportWarning(
         NOTE,
@@ -374,7 +357,10 @@ def _small_part(view: ProgramView, number: int, node: Node, values: Sequence[tor
     low, high = min(0.0, low), max(0.0, high)
     step = edge.qparams.scale[0]
     whole = step * (edge.limits[1] - edge.limits[0])
-    if sum(value.numel() for value in values) < _ENOUGH_VALUES or not 0 < _FINER * (high - low) <= whole:
+    if (
+        sum(value.numel() for value in values) < thresholds.ENOUGH_VALUES
+        or not 0 < thresholds.FINER_PART * (high - low) <= whole
+    ):
         return None
     where = origin_of(taken)
     return ReportWarning(

@@ -21,7 +21,7 @@ from micronpu.base.errors import BudgetError, InternalError, OptionError
 from micronpu.cli.main import app
 from micronpu.quantize.dequantized import DequantizedReference, noise
 from micronpu.report.delegation import DelegationReport
-from micronpu.verify import guard
+from micronpu.verify import guard, thresholds
 
 TARGETS = ("imxrt700", "ethos-u55-128", "cortex-m55")
 
@@ -78,7 +78,7 @@ def test_the_operator_that_costs_most_is_named_with_its_line(target):
     assert (warning.level, warning.rule, warning.output) == ("warning", "far-from-float", 0)
     assert warning.operator in ("conv2d", "relu") and warning.node in ("conv2d_1", "relu_1")
     assert warning.source == f"{__file__}:{LINE}"
-    assert warning.sqnr == report.accuracy.sqnr < guard.FAR
+    assert warning.sqnr == report.accuracy.sqnr < thresholds.FAR
     assert "its int8 range from" in warning.what and "calibration samples with such values" in warning.hint
 
 
@@ -115,7 +115,7 @@ def test_it_is_in_every_form_of_the_report(tmp_path):
 
 
 def test_between_the_thresholds_it_is_a_note(monkeypatch):
-    monkeypatch.setattr(guard, "FAR", -10.0)
+    monkeypatch.setattr(thresholds, "FAR", -10.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", micronpu.AccuracyWarning)
         report = spoiled(verify=micronpu.Verification(strict=True)).report
@@ -173,7 +173,7 @@ def test_other_answers_count_where_the_output_is_integers():
     report = compiled(Answers(), data, quantization=bad).report
     share = report.accuracy.integers
     assert report.accuracy.agreement == share
-    if share <= 1 - guard._FEW:
+    if share <= 1 - thresholds.FEW_CHANGED:
         (warning,) = report.warnings
         assert warning.rule == "other-answers" and warning.agreement == share
 
@@ -185,7 +185,7 @@ def test_other_answers_count_at_any_noise():
 
     report = compiled(Uniform(), rows(1, 3, 8, 8)).report
     (warning,) = report.warnings
-    assert report.accuracy.sqnr > guard._SURE and report.accuracy.agreement < 0.5
+    assert report.accuracy.sqnr > thresholds.EXPLAINED and report.accuracy.agreement < 0.5
     assert warning.rule == "other-answers" and "before a softmax" in warning.hint
 
 
@@ -374,9 +374,9 @@ def test_what_is_farther_from_float_than_int8_asks_for_is_said(target):
     data = rows(1, 4, 40)
     (note,) = compiled(Softmax(), data, target).report.warnings
     assert (note.level, note.rule, note.output, note.operator) == ("note", "avoidable-noise", 0, "softmax")
-    assert guard.NEAR < note.sqnr < 30
+    assert thresholds.NEAR < note.sqnr < 30
     possible = float(re.search(r"would be ([\d.]+) dB", note.what)[1])
-    assert possible > note.sqnr + guard._AVOIDABLE
+    assert possible > note.sqnr + thresholds.AVOIDABLE
     assert possible == pytest.approx(with_own_qparams(Softmax(), data), abs=3)
     assert "its own result is at" in note.what and "Try: " in str(note)
 
@@ -393,7 +393,7 @@ def test_a_recurrent_layer_is_rounded_in_each_step(layer, monkeypatch):
             y: torch.Tensor = self.layer(x)[0]
             return y
 
-    monkeypatch.setattr(guard, "_SURE", 1000.0)
+    monkeypatch.setattr(thresholds, "EXPLAINED", 1000.0)
     assert not compiled(Recurrent(), rows(1, 5, 6)).report.warnings
 
 
@@ -415,7 +415,7 @@ def test_what_is_as_near_as_int8_comes_has_no_such_note():
     data = [0.2 * x for x in rows(1, 4, 40)]
     data[5][0, 0, 0] = 10.0
     report = compiled(Double(), data).report
-    assert guard.NEAR < report.accuracy.sqnr < 30
+    assert thresholds.NEAR < report.accuracy.sqnr < 30
     assert report.warnings == ()
 
 
@@ -427,5 +427,5 @@ def test_networks_that_are_large_or_near_are_not_looked_at(monkeypatch):
     assert compiled(Net(), rows(1, 3, 8, 8)).report.accuracy.sqnr > 33
     with pytest.raises(InternalError, match="looked at"):
         compiled(Softmax(), rows(1, 4, 40))
-    monkeypatch.setattr(guard, "_WORK", 3)
+    monkeypatch.setattr(thresholds, "BLAME_WORK", 3)
     assert compiled(Softmax(), rows(1, 4, 40)).report.warnings == ()

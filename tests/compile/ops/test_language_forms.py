@@ -226,7 +226,7 @@ def test_queries_of_a_group_lie_side_by_side() -> None:
 
 
 def test_tables_that_would_be_too_large_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("micronpu.quantize.positions.MOST_COMPUTED", 10)
+    monkeypatch.setattr("micronpu.quantize.positions.TABLE_COMPUTED", 10)
     torch.manual_seed(0)
     model = Step("compare").eval()
     program = micronpu.compile(model, calls(1, 0)[0], "ethos-u85-256", calibration=[calls(1, 0)], quantization="int16")

@@ -13,7 +13,7 @@ import micronpu
 from micronpu.ethosu import EthosUOptions, EthosUQuantizer
 from micronpu.frontend.exported import exported
 from micronpu.frontend.work import multiply_accumulates
-from micronpu.quantize import eager, trial
+from micronpu.quantize import eager, thresholds, trial
 from micronpu.quantize.calibrate import calibrate_and_quantize
 from micronpu.quantize.config import Activations
 from micronpu.quantize.eager import Eager
@@ -84,7 +84,7 @@ def test_the_program_of_a_large_network_runs_on_one_sample(monkeypatch):
     x = [torch.randn(1, 3, 64, 64) for _ in range(3)]
     macs = 64 * 64 * 256 * (3 * 9 + 64)
     assert multiply_accumulates(exported(Large().eval(), x[0]).module) == macs
-    assert macs > trial._LARGE
+    assert macs > thresholds.PROGRAM_WORK
     runs: list[int] = []
     own = trial.run_recordings
     monkeypatch.setattr(

@@ -7,9 +7,7 @@ from typing import Any
 import torch
 
 from micronpu.quantize.observing import Observer, RangeObserver
-
-_LEAST = 2.0
-"""Minimum ratio of scales for separate qparams."""
+from micronpu.quantize.thresholds import FINER_RESULT
 
 
 class FinerObserver(RangeObserver):
@@ -66,7 +64,7 @@ class FinerObserver(RangeObserver):
         # Observed values show how small the results are; separate qparams also need a margin.
         low, high = self.found()
         steps = float(high.clamp(min=0.0) - low.clamp(max=0.0)) / (self.quant_max - self.quant_min)
-        is_worth = self.times * steps < float(shared[0]) and _LEAST * float(own[0]) <= float(shared[0])
+        is_worth = self.times * steps < float(shared[0]) and FINER_RESULT * float(own[0]) <= float(shared[0])
         return own if seen and is_worth else shared
 
 

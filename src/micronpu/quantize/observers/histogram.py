@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 
 from micronpu.quantize.observing import HistogramObserver, Observer
-
-# Candidates for each end of a range; the minimum is so flat that more of them change nothing.
-_CANDIDATES = 64
+from micronpu.quantize.thresholds import CANDIDATES
 
 
 class SpreadErrorObserver(HistogramObserver):
@@ -43,7 +41,7 @@ def _bins_towards(zero: int, start: int) -> torch.Tensor:
     """Return bin boundaries from ``start`` towards ``zero``, which is excluded unless both are equal."""
     if start == zero:
         return torch.tensor([start])
-    bins: torch.Tensor = torch.linspace(start, zero, _CANDIDATES + 1, dtype=torch.float64)[:-1].round().long().unique()
+    bins: torch.Tensor = torch.linspace(start, zero, CANDIDATES + 1, dtype=torch.float64)[:-1].round().long().unique()
     return bins
 
 

@@ -8,9 +8,7 @@ import torch
 
 from micronpu.quantize.observers.histogram import SpreadErrorObserver
 from micronpu.quantize.observing import Observer, in_order
-
-_CANDIDATES = 64
-"""Number of candidates for each end of a range."""
+from micronpu.quantize.thresholds import CANDIDATES
 
 
 class LeastErrorObserver(SpreadErrorObserver):
@@ -42,7 +40,7 @@ class LeastErrorObserver(SpreadErrorObserver):
         if low <= 0.0 <= high:
             home = min(int(-low / width), self.bins - 1)
             count[home] = (count[home] - self.zeros).clamp(min=0.0)
-        parts = 1.0 - torch.arange(_CANDIDATES, dtype=torch.float64) / _CANDIDATES
+        parts = 1.0 - torch.arange(CANDIDATES, dtype=torch.float64) / CANDIDATES
         for _ in range(2):
             lows = (min(low, 0.0) * parts) if low < 0 else torch.zeros(1, dtype=torch.float64)
             first = float(lows[self._errors(count, middle, lows, torch.tensor(last)).argmin()])
@@ -75,8 +73,8 @@ def least_error_ranges(weights: torch.Tensor, most: int) -> torch.Tensor:
         return weights.new_zeros(len(weights))
     peak = weights.abs().amax(1)
     best, least = peak.clone(), torch.full_like(peak, torch.inf, dtype=torch.float64)
-    for number in range(_CANDIDATES):
-        limit = peak * (1 - 0.8 * number / _CANDIDATES)
+    for number in range(CANDIDATES):
+        limit = peak * (1 - 0.8 * number / CANDIDATES)
         step = (limit / most).clamp(min=1e-30)[:, None]
         rounded = torch.clamp(torch.round(weights / step), -most, most) * step
         error = in_order((rounded - weights).square())

@@ -7,9 +7,7 @@ from typing import ClassVar
 import torch
 
 from micronpu.quantize.observing import Observer, RangeObserver
-
-_MOST_SHARE = 0.25
-"""Largest weight up to which a separate scale is at least four times smaller than that of every softmax."""
+from micronpu.quantize.thresholds import MOST_SHARE
 
 
 class SharesObserver(RangeObserver):
@@ -23,7 +21,7 @@ class SharesObserver(RangeObserver):
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         highest = 1.0 if self.is_empty else 2.0 * float(self.max_val)
-        scale = highest / 255 if 0.0 < highest <= _MOST_SHARE else 1 / 256
+        scale = highest / 255 if 0.0 < highest <= MOST_SHARE else 1 / 256
         return torch.tensor([scale]), torch.tensor([-128])
 
 

@@ -1,0 +1,96 @@
+"""Numbers by which this package decides [unit; the measurement that chose it, with its commit, or the calculation]."""
+
+from __future__ import annotations
+
+import math
+
+# Maximum size of an operand for which another form of an operator takes hardly any time [elements; not measured]
+SMALL_OPERAND = 4000
+# Range of separate qparams for averages over their observed range [ratio; 300 random networks with unequal ranges
+# (0be4df2e)]
+AVERAGE_MARGIN = 1.25
+# Scale of a concatenation over that of an operand, from which the operand keeps its qparams: two bits of precision are
+# worth an operator [ratio; calculated]
+FINER_OPERAND = 4.0
+# Smallest scale of activations: small enough for amperes or seconds; a softmax, whose exponents have 26 fractional
+# bits, reads a four times smaller one as 0 [scale; a network on inputs of 1 to 1e-6, 32.5 dB at each size (5fae5f6e)]
+ACTIVATION_EPS = {"int8": 2**-24, "int16": 2**-24}
+WEIGHT_EPS = 2**-24  # Smallest scale of weights: a channel of tiny weights keeps its own [scale; not measured]
+# Smallest scale of other constants, and of weights of a softmax over long rows [scale; not measured]
+CONSTANT_EPS = 2**-30
+MOST_FOLDED = 1 << 22  # Maximum size of a constant that replaces operators [elements; not measured]
+DIGEST_DIGITS = 16  # Length of a digest: enough to detect accidental changes [hexadecimal digits; calculated]
+# Maximum number of digests of samples; of more samples each is that of a block [digests; not measured]
+MOST_DIGESTS = 1024
+# Part of the largest range below which a channel counts as dead, and is not changed [ratio; not measured]
+DEAD_CHANNEL = 1e-6
+MOST_EQUALIZED = 1e4  # Maximum factor of equalization in either direction [ratio; not measured]
+EQUALIZE_ROUNDS = 20  # Maximum number of passes over all pairs of layers [passes; not measured]
+EQUALIZED = 0.01  # Largest change of a factor in a pass that ends equalization [ratio; not measured]
+# Minimum of half a far value over the largest of the others: at least two bits of int8 are at stake [ratio; calculated]
+FAR_GAP = 4.0
+# Distances of a clamp from the other values that are tried [largest magnitude of these; not measured]
+FAR_DISTANCES = (0, 1, 4, 16, 64, 256)
+MOST_FAR = 64  # Maximum number of ranges that are tried, in the order of the program [ranges; not measured]
+# Error by rounding the raw input and the constants over that by rounding the result, from which a standardisation stays
+# in float [ratio; weather data and riann (19ef07aa, 930ba541)]
+FEATURE_NOISE = 4.0
+# Mean over features from which it does not: the largest feature would hide the others [dB; weather data and riann
+# (19ef07aa, 930ba541)]
+FEATURE_ENOUGH = 40.0
+FEATURE_ROWS = 64  # Calibration samples whose range is measured [samples; not measured]
+# Magnitude from which constants mean infinity, as before a softmax (`micronpu.ops.attention`) [value; not measured]
+INFINITE = 1e3
+# Maximum size of a padded channel for which depthwise convolutions are computed tap by tap [elements; not measured]
+SMALL_IMAGE = 40 * 40
+EQUAL_DEPTH = 4  # Maximum length of expressions that models repeat [successive operators; not measured]
+# Factor of the largest of four projections that halves its error [ratio; calculated]
+PROJECTION_GAIN = 2 / (1 + math.cos(math.pi / 8))
+# Distance of masked scores below the lowest unmasked one [exponent of e; calculated: exp(-16) = 1.1e-7 is 0 in int8]
+MASKED_FLOOR = 16.0
+# Distance below the largest of its row up to which a score counts [exponent of e; calculated: lower ones have at most
+# 1.3e-14 of its weight]
+SCORE_REACH = 32.0
+SMALLEST_GAMMA = 1e-4  # Magnitude from which factors of a norm can be divided by [value; not measured]
+# Ratio of the 95th to the 5th percentile of rows from which a norm is computed in int16, beyond that of as many normal
+# numbers [ratio; not measured]
+UNEQUAL_ROWS = 1.5
+# Relative error of the mean of a row's squares with shared qparams from which single large rows count, too [ratio; one
+# row of thirty eight times larger, 13 dB (bf44dff2)]
+COARSE_SQUARES = 0.04
+STEPS_INT8 = 255  # LSBs of the range of int8 [LSB; calculated]
+# Distance of the normal distribution's 95th percentile from its mean [standard deviations; calculated]
+NORMAL_95 = 1.65
+NORM_ROWS = 8  # Calibration samples whose norms are measured [samples; not measured]
+# Ratio of scales from which a result has its own [ratio; 300 random networks with unequal ranges (0be4df2e)]
+FINER_RESULT = 2.0
+CANDIDATES = 64  # Candidates that are tried for each end of a range [candidates; not measured]
+# Largest weight of a softmax up to which a separate scale saves at least two bits over 1/256 [weight; calculated;
+# attention over 400 tokens 5.0 to 26.8 dB (37bc4003)]
+MOST_SHARE = 0.25
+TABLE_POSITIONS = 4096  # Maximum number of positions of a table [positions; not measured]
+TABLE_ELEMENTS = 1 << 22  # Maximum size of a table, by which the program grows [elements; not measured]
+# Maximum size of what is computed for all positions of a table [elements; memory of a long prompt (af42fea8)]
+TABLE_COMPUTED = 1 << 25
+TABLE_TRIES = 3  # Lists of positions on which rows are compared with the program's results [lists; not measured]
+SLOWDOWN = {"auto": 1.1, "accurate": 2.0}  # Maximum time of a chosen program over int8's [ratio; not measured]
+# Part of its range for a difference of which only the sign is read, with a smaller LSB than its operands [ratio; not
+# measured]
+SIGN_RANGE = 0.125
+# Maximum number of successive operators that multiply or add a number, and are looked through [operators; not measured]
+LINEAR_DEPTH = 4
+# LSB of a value without qparams; values nearer to zero are treated as half an LSB away [value; not measured]
+UNKNOWN_LSB = 2**-16
+PROGRAM_CALLS = 2  # Maximum number of calls of the program on samples that calibrated [calls; not measured]
+# Maximum work of all calls that the program runs [MACs; a tenth of a second in LiteRT's reference kernels]
+PROGRAM_WORK = 30_000_000
+EXAMINED_AGAIN = 16  # Maximum number of calibration samples that are examined again [samples; not measured]
+PROGRAM_HELD_OUT = 8  # Maximum number of calls that the program itself runs if they were held out [calls; not measured]
+ENOUGH_SAMPLES = 32  # Samples that suffice for calibration, so that others are held out [samples; not measured]
+MOST_HELD_OUT = 32  # Maximum number of held-out samples [samples; not measured]
+EVALUATION_WORK = 10_000_000_000  # Maximum work of an evaluation [MACs; about a second]
+CALL_WORK = 400_000  # Overhead of a call [MACs; not measured]
+RESULT_BYTES = 1 << 26  # Maximum size of the results of all samples [bytes; not measured]
+FEWEST_EVALUATED = 4  # Minimum number of samples of an evaluation, regardless of cost [samples; not measured]
+# Widths that weights may have [bits; accuracy within 0.2 points with six on three trained networks (ebc27c87)]
+WEIGHT_BITS = (8, 7, 6, 5, 4)

@@ -1,0 +1,63 @@
+"""Numbers by which this package decides [unit; the measurement that chose it, with its commit, or the calculation]."""
+
+from __future__ import annotations
+
+import torch
+
+FAR = 10.0  # Distance from float below which a program is usually useless [dB; not measured]
+NEAR = 20.0  # Distance from float below which a program deserves a look [dB; classifiers of docs/accuracy.md]
+EXPLAINED = 30.0  # Distance at which nearly equal scores explain one changed decision [dB; not measured]
+# Minimum share of samples with another top-1 result for a note; `WRONG` is that for a warning [share; not measured]
+FEW_CHANGED = 0.125
+BLAME_SAMPLES = 4  # Maximum number of samples for measuring operators [samples; not measured]
+BLAME_CALLS = 64  # Maximum number of calls of a recording for that [calls; riann: the order is right from 32 calls on]
+OWN_CALLS = 16  # Maximum number of calls for errors of single results [calls; not measured]
+BLAME_OPERATORS = 64  # Maximum number of operators that are measured alone [operators; not measured]
+BLAME_WORK = 1_500_000_000  # Maximum work for that; two operators may exceed it [MACs; not measured]
+ALIKE = 0.5  # Noise of an operator over the largest, from which both cost the same [ratio; not measured]
+CAUSE = 0.25  # Share of the noise at an output from which one operator is named as the cause [share; not measured]
+CLIPPED = 0.1  # Excess over a range, from which values are clipped and not only rounded [range; not measured]
+READ = 0.1  # Share of a layer's noise at an output, from which its saturated values are read [share; not measured]
+WIDE = 8.0  # Ratio of a range to its values from which other values must have widened it [ratio; not measured]
+MARGIN = 3.0  # Distance by which samples other than the held-out ones may be further from float [dB; not measured]
+AVOIDABLE = 3.0  # Distance from the limit of int8 to be avoidable [dB; 9 of 15 random networks found (14deb9e3)]
+LOOKS = 3  # Runs for measuring one sample [runs; not measured]
+FEWEST_RANGED = 4  # Number of samples below which ranges mean nothing [samples; not measured]
+FRESH = 16  # Size of all values below which an output looks untrained [smallest LSB; not measured]
+QUARTERS = 4  # Parts of a recording that are judged by themselves [parts; not measured]
+RESAMPLES = 100  # Resamples for the interval of a metric [resamples; not measured]
+FEWEST_RESAMPLED = 4  # Minimum number of samples for an interval [samples; not measured]
+APART = 8.0  # Ratio of neighbours in sorted order, for parts by themselves [ratio; calculated: three bits]
+CHANNELS = 64  # Maximum number of channels; a longer axis has positions [channels; not measured]
+EMPTY = 2.0**-16  # Ratio to the largest size below which a channel is empty [ratio; not measured]
+SHOWN = 4  # Maximum number of sources, and of channels of one, that are named [names; not measured]
+# Runs before a difference is called an error: one of ten nearly equal values comes first in a few of a hundred runs
+# [runs; 10,000 random networks, seeds 1950 and 7081 (c90a4a45)]
+TRIES = 128
+EXACT = 1e-3  # Distance from an integer below which a value was not rounded [LSB; not measured]
+# Difference of rounding; operators of int16 interpolate in tables [LSB; 10,000 random networks (c34e7802)]
+ROUNDED = {torch.int8: 1, torch.int16: 4}
+DIFFERENCE = 4  # Allowed difference from the quantized model beyond that of `GROWTH` [LSB; not measured]
+GROWTH = 2.0  # Allowed difference from the quantized model over the error of quantization [ratio; not measured]
+ALONE = 4  # Maximum difference of one operator with equal operands [LSB; not measured]
+ALONE_INT16 = 128  # That of an operator in int16 [LSB; tables have lines of 128 numbers]
+UNKNOWN = 0.1  # Allowed error of quantization, if the float model is unknown [largest value; not measured]
+INSIDE = 0.5  # Standard deviation of a feature that rounding removes [LSB of its input; calculated]
+FEATURES = 256  # Maximum number of features; more are samples in time [features; not measured]
+FEATURE_SAMPLES = 4  # Minimum number of samples for examining features [samples; not measured]
+# Maximum number of features for a note about constant ones: of many, as the columns of a picture, some may be
+# [features; not measured]
+FEW_FEATURES = 16
+# Mean number of repetitions of each sample from which repeated data are reported [repetitions; not measured]
+REPEATS = 4
+FEW_STEPS = 4  # Root mean square below which a part of an output has hardly any distinct values [LSB; not measured]
+# Part of a result's range covered by one LSB of the operand, from which most of the small operands are lost [share; not
+# measured]
+JUMP = 0.2
+ROOT_JUMP = 0.05  # That of a root [share; not measured]
+# Distance of all outputs from which no loss of small operands is reported [dB; a haversine at 36 dB, an evidential head
+# at 43 (5fae5f6e)]
+NO_LOSS = 30.0
+# Ratio of LSBs from which a part of a tensor is reported for using those of the whole [ratio; calculated: two bits]
+FINER_PART = 4.0
+ENOUGH_VALUES = 16  # Minimum number of values for that: fewer may all be small by chance [values; not measured]
