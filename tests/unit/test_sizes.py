@@ -33,7 +33,7 @@ LINES = {
     "partition": 3_860,
     "passes": 1_680,
     "program": 2_640,
-    "quantize": 10_580,
+    "quantize": 10_710,
     "recipes": 950,
     "report": 5_570,
     "runtime": 2_020,

@@ -235,7 +235,7 @@ class SideBySide:
                     layer.followed = True
             slopes = {_origin(layer.result).name: g for (layer, _, _), g in zip(layers, gradients, strict=True)}
             for place in places:
-                place.add(exact, slopes)
+                place.add(exact, [slopes])
 
 
 def _add(

@@ -91,21 +91,19 @@ def arena_of(plan: Plan, number: int, region: str) -> Arena:
         names.setdefault(index, f"output {i}")
         used.setdefault(index, []).append(last_step)
     found: list[Life] = []
-    begins: dict[int, list[int]] = {}  # by offset, which of them
+    latest: dict[int, int] = {}  # by offset, number of the one that began last: those before it have ended
     for index, at in sorted(used.items(), key=lambda entry: (min(entry[1]), entry[0])):
         value = plan.values[index]
         if value.planned != number or value.tensor is None:
             continue
         own = Life(names[index], _bytes(value), value.offset, min(at), max(at))
-        here = begins.setdefault(own.offset, [])
-        number_of = next((i for i in here if _is_view(own, found[i])), None)
-        if number_of is None:
-            here.append(len(found))
+        same = found[latest[own.offset]] if own.offset in latest else None
+        if same is None or own.first > same.last:
+            latest[own.offset] = len(found)
             found.append(own)
         else:
-            same = found[number_of]
             joined = Life(same.name, max(same.bytes, own.bytes), same.offset, same.first, max(same.last, own.last))
-            found[number_of] = joined
+            found[latest[own.offset]] = joined
     bound = lower_bound([Lifetime(t.bytes, t.first, t.last) for t in found])
     return Arena(f"planned memory {number}", region, plan.memories[number - 1], bound, tuple(steps), tuple(found))
 
@@ -132,10 +130,6 @@ def _step(call: PlanCall) -> str:
     if call.kind == "DelegateCall":
         return f"partition {call.delegate}"
     return call.operator.rpartition("::")[2].removesuffix(".out") or call.kind
-
-
-def _is_view(own: Life, other: Life) -> bool:
-    return own.offset == other.offset and own.first <= other.last and other.first <= own.last
 
 
 def _bytes(value: PlanValue) -> int:

@@ -53,8 +53,9 @@ NEAR, FAR = 26.0, 20.0
 Of the measured networks from 26 dB on, all but two small classifiers are as good as float in int8, and none below 20 dB
 is. Those between are not if decisions change on held-out samples.  See docs/quantization.md.
 """
-_FREE_GAIN, _PAID_GAIN = 0.5, 1.0
-"""Minimum gain in dB on held-out samples for a correction, and for a program that takes more time."""
+_FREE_GAIN, _PAID_GAIN, _MOST_CORRECTED = 0.5, 1.0, 12.0
+"""Minimum gain in dB on held-out samples for a correction, and for a program that takes more time; dB that corrections
+of an int8 program do not gain: at most 9 in the measured networks."""
 _FEWEST_HELD_OUT, _FEWEST_CALLS = 2, 64
 """Minimum number of held-out calls, and of calls that also calibrated, for a choice."""
 _MORE_SAMPLES = f"{LEAST} calibration samples or {LEAST_RECORDINGS} recordings, to choose the precision by"
@@ -240,6 +241,7 @@ def chosen(
     plain: GraphModule,
     allowed: Allowed,
     clock: Clock,
+    statistics: FloatStatistics,
 ) -> Chosen:
     """Return the best module within the time that is allowed.
 
@@ -249,12 +251,13 @@ def chosen(
         sequences: calibration data.
         trial: samples or recordings for the evaluation, and the float model's results.
         plain: the model quantized by `allowed.quantizer(allowed.activations, {})`.
+        statistics: of that quantization.
     """
     fewest = _FEWEST_HELD_OUT if trial.held_out else _FEWEST_CALLS
     if not trial.exact or sum(map(len, trial.recordings)) < fewest:
         return Chosen(plain, proposal=_MORE_SAMPLES if trial.exact else "")
     with torch.no_grad(), quiet(), one_thread():
-        search = Search(module, states, sequences, trial, allowed)
+        search = Search(module, states, sequences, trial, allowed, statistics)
         with clock.early("verify"):
             results = run_recordings(plain, trial.recordings)
             start = search.rated(allowed.activations, plain, {}, results=results)
@@ -268,7 +271,7 @@ class Search:
     """Makes programs of a float model, and evaluates them.
 
     Args:
-        module, states, sequences, trial: of `chosen`.
+        module, states, sequences, trial, statistics: of `chosen`.
 
     Attributes:
         attempts: name of each correction that was tried, with the programs before and after it.
@@ -282,6 +285,7 @@ class Search:
         sequences: Sequence[Sequence[Row]],
         trial: Trial,
         allowed: Allowed,
+        statistics: FloatStatistics | None = None,
     ) -> None:
         self.module, self.states, self.sequences, self.trial = module, states, sequences, trial
         self.allowed = allowed
@@ -290,7 +294,7 @@ class Search:
         self.sizes = {name: value.numel() for name, value in values.items() if isinstance(value, torch.Tensor)}
         self.exact = _floats(trial.exact)
         self.has_int16 = allowed.quantizer(allowed.activations, {}).capabilities.has_int16
-        self.statistics = FloatStatistics()
+        self.statistics = FloatStatistics() if statistics is None else statistics
         self.attempts: list[tuple[str, Tried, Tried]] = []
         self.progress: Callable[[float], None] = lambda part: None
         self.trials = 0
@@ -316,7 +320,7 @@ class Search:
         wide = None
         if self.has_int16 and start.price is not None and not everything:
             wide = self.everywhere(first)
-        if wide is None or wide.cycles > most or not wide.is_near:
+        if wide is None or wide.cycles > most or not (wide.is_near or wide.gains_on(first) >= _MOST_CORRECTED):
             narrow = self.corrected(first, self.allowed.cures)
             narrow = self.priced(narrow) if everything else narrow
             tried = [*(tried if everything else tried[:-1]), narrow]
@@ -333,12 +337,11 @@ class Search:
         names = tuple(dict.fromkeys([*first.names, *own, "int16 everywhere"]))
         wide = self.quantized("int16", cured, names, first.more)
         self.attempts += [] if wide is None else [("int16 everywhere", first, wide)]
-        if wide is None or not (wide.is_near or self.allowed.everything):  # one of the corrections may do harm
+        near = wide is not None and wide.lost < _LOST and wide.fidelity.score >= NEAR
+        if wide is None or not (near or self.allowed.everything):  # one of the corrections may do harm
             wide = self.quantized("int16", first.settings, first.names, first.more)
             return None if wide is None else self.corrected(self.priced(wide), (*_PROJECTIONS, *self.allowed.cures))
         return self.priced(wide)
-
-    # ---------------------------------------------------------------- one program
 
     def rated(
         self,
@@ -376,6 +379,9 @@ class Search:
         known: GraphModule | None = None,
     ) -> Tried | None:
         """Return a new program; None if the model cannot be quantized so, or there is no time."""
+        for _, _, done in self.attempts:
+            if (done.activations, done.settings) == (activations, settings):
+                return replace(done, names=names, more=more)
         if not self.allowed.has_time((names or (activations,))[-1] + more):
             return None
         self.progress(min(self.trials / _TRIALS, 1.0))
@@ -455,11 +461,9 @@ class Search:
         observers = {"activation_observer", "input_observer"} & set(cure.get("default", {}))
         return bool(observers) and "fit_ranges" in tried.settings
 
-    # ---------------------------------------------------------------- int16 for some operators
-
     def mixed(self, narrow: Tried, wide: Tried | None, most: float) -> list[Tried]:
         """Return the best set of operators in int16 within the time, compiled, or all sets; [] if there is none."""
-        if wide is None or has_loops(narrow.module) or narrow.price is None or wide.price is None:
+        if wide is None or any(loops_of(narrow.module)) or narrow.price is None or wide.price is None:
             return []
         most = min(most, wide.cycles)
         sensitivity = Sensitivity(narrow.module, self.work, self.for_order(narrow)[0], wide=True)
@@ -504,17 +508,19 @@ class Search:
                 found[name] = found.get(name, 0.0) + tried.price.operators[node.name]
         return found
 
-    # ---------------------------------------------------------------- float on the core
-
     def on_core(self, best: Tried, most: float) -> Tried:
         """Return the program with small operators in float on the core, if that removes much noise."""
         is_close = best.fidelity.score >= _CLOSE and not best.decides_otherwise
-        if is_close or has_loops(best.module):
+        if is_close or any(loops_of(best.module)):
             return best
-        sensitivity = Sensitivity(best.module, self.work, self.for_order(best)[0], wide=False)
+        recordings, exact = self.for_order(best)
+        sensitivity = Sensitivity(best.module, self.work, recordings, wide=False)
+        small = [value for value in sensitivity.values if self.fitting(value.parts)]
         parts = path = frozenset[str]()
-        first = left = sensitivity.without(parts)
-        for value in sensitivity.ordered():
+        first = left = sensitivity.without(parts) if small else 0.0
+        if 2 * first <= sum(sensitivity.of_weights(exact).shares):  # too little is due to activations
+            return best
+        for value in sensitivity.ordered(small):
             more = path | value.parts
             if more == path or not self.fitting(more):
                 continue
@@ -544,8 +550,6 @@ class Search:
         made = self.priced(made)
         return made if made.cycles <= max(most, best.cycles) else best
 
-    # ---------------------------------------------------------------- the choice
-
     def best(self, tried: Sequence[Tried], most: float) -> Tried:
         """Return the nearest program within the time, the fastest of those that are as near."""
         best = tried[0]
@@ -568,15 +572,10 @@ class Search:
 
     def _limits(self, best: Tried) -> tuple[float, float]:
         """Return dB of the worst output with float activations, and with float weights."""
-        if has_loops(best.module):
+        if any(loops_of(best.module)):  # steps that are called in a loop run slowly
             return math.inf, math.inf
         recordings, exact = self.for_order(best, noisiest=False)
         return Sensitivity(best.module, self.work, recordings, wide=False).limits(exact)
-
-
-def has_loops(module: GraphModule) -> bool:
-    """Return True if a recurrent layer is a step that is called in a loop, which runs slowly on this machine."""
-    return next(iter(loops_of(module)), None) is not None
 
 
 def _typed(tried: Tried, best: Tried, start: Tried) -> str:

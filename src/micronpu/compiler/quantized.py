@@ -25,6 +25,7 @@ from micronpu.frontend.training import Train
 from micronpu.program.data import VECTORS
 from micronpu.quantize.calibrate import forget, quantize
 from micronpu.quantize.digests import Digests, of_model
+from micronpu.quantize.float_statistics import FloatStatistics
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import Row
 from micronpu.quantize.states import check_stateless
@@ -149,14 +150,15 @@ def quantized_module(
         NOT_NEGATIVE.say(given.module, inputs_not_negative(given, [row for calls in sequences for row in calls]))
         with quiet():
             second = copy.deepcopy(given.module) if allowed is not None else None  # the first copy is consumed
+        statistics = FloatStatistics() if second is not None else None
         with clock.step("quantize") as progress:
             module = quantize(
-                given.module, sequences, quantizer, lambda done: progress(done / calls), states=given.states
+                given.module, sequences, quantizer, lambda done: progress(done / calls), given.states, statistics
             )
             forget(given.module, module)
         warnings = _of_quantized(warnings, module)
-        if second is not None and allowed is not None:
-            found = chosen(second, given.states, sequences, trial, module, allowed, clock)
+        if second is not None and allowed is not None and statistics is not None:
+            found = chosen(second, given.states, sequences, trial, module, allowed, clock, statistics)
             module = found.module
     made = Quantized(module, given.examples, rows, trial, None, report, notes, warnings, digests)
     if found is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, first_line
@@ -22,13 +22,13 @@ from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import KEY, NO_STATES, States, held, lift, states_of
 from micronpu.quantize import post_training
 from micronpu.quantize.calibration_cache import calibration_entry, pack_observers, unpack_observers
-from micronpu.quantize.concat_groups import settle_concat_groups
+from micronpu.quantize.concat_groups import PartObserver, settle_concat_groups
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.data import calibration_batches, calibration_sequences
 from micronpu.quantize.far_values import FarValues
 from micronpu.quantize.features import mark_standardisation
 from micronpu.quantize.float64 import runnable
-from micronpu.quantize.float_statistics import FloatStatistics, observer_keys
+from micronpu.quantize.float_statistics import FloatStatistics, observer_keys, restore_all
 from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops, unobserved
 from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_observer
@@ -75,7 +75,7 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
             observed.setdefault(prepared.get_submodule(str(node.target)), []).append(node.args[0])
     handles = []
     for observer, producers in observed.items():
-        if is_observer(observer):
+        if is_observer(observer) and not getattr(observer, "is_calibrated", False):
             turn = itertools.cycle(producers)  # every run calls the observer once per producer, in this order
             handles.append(observer.register_forward_pre_hook(functools.partial(check, turn)))
     try:
@@ -123,11 +123,14 @@ def calibrated(
     """
     prepared = observed(module, quantizer, sequences, states)
     keys = observer_keys(prepared) if statistics is not None else {}
-    is_known = statistics is not None and statistics.restore(keys)
+    known = statistics.known(keys) if statistics is not None else {}
+    is_known = 0 < len(keys) == len(known)
     entry = None if is_known else calibration_entry(prepared, states, sequences)
-    if entry is not None and (known := entry.read()) is not None:
-        unpack_observers(prepared, known)
+    if entry is not None and (stored := entry.read()) is not None:
+        unpack_observers(prepared, stored)
         is_known = True
+    else:
+        restore_all(known)
     if is_known:
         _end(prepared)
         if progress is not None:
@@ -137,22 +140,40 @@ def calibrated(
         number, far = 0, FarValues()
         with finite_values(prepared, lambda: number):
             runs = runnable(prepared, _first(states, sequences))
+            fewer = _observing(runs) if known and not states else runs
             for sequence in sequences:
-                calls = run_sequence(runs, states, sequence)
+                calls = run_sequence(fewer if number else runs, states, sequence)
                 for _ in sequence:
                     with far.noted(runs) if number == 0 else contextlib.nullcontext():
                         run_call(number, lambda: next(calls))  # noqa: B023
                     number += 1
                     if progress is not None:
                         progress(number)
-        if statistics is not None and far.are_none:
-            statistics.keep(keys)
         with unobserved(runs):
             far.clamp(lambda run: _repeated(functools.partial(run, runs), states, sequences))
+        if statistics is not None and far.are_kept:
+            statistics.keep(keys)
     if entry is not None:
         entry.write(pack_observers(prepared))
     _end(prepared)
     return prepared
+
+
+def _observing(module: GraphModule) -> GraphModule:
+    """Return a module that computes only what its observers still learn from."""
+    graph, copies, ends = Graph(), dict[Node, Node](), list[Node]()
+    for node in module.graph.nodes:
+        observer = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if isinstance(observer, RangeObserver) and observer.is_done:
+            copies[node] = copies[node.args[0]]
+        elif node.op != "output":
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+            ends += [copies[node]] if isinstance(observer, RangeObserver) else []
+    graph.output(tuple(ends))
+    made = GraphModule(module, graph)
+    made.graph.eliminate_dead_code()
+    made.recompile()
+    return made
 
 
 def _repeated(
@@ -172,6 +193,8 @@ def _end(prepared: GraphModule) -> None:
     for module in prepared.modules():
         if isinstance(module, RangeObserver):
             module.is_calibrated = True
+        if isinstance(module, PartObserver):
+            module.follow()
     settle_concat_groups(prepared)
 
 
@@ -271,9 +294,11 @@ def quantize(
     quantizer: Any,
     progress: Progress | None = None,
     states: States = NO_STATES,
+    statistics: FloatStatistics | None = None,
 ) -> GraphModule:
     """Prepare, calibrate, correct and convert a module; the arguments are those of `calibrated`."""
-    return finished(calibrated(module, sequences, quantizer, progress, states), sequences, quantizer, states)
+    prepared = calibrated(module, sequences, quantizer, progress, states, statistics)
+    return finished(prepared, sequences, quantizer, states, statistics)
 
 
 def finished(

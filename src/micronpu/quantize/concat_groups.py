@@ -63,8 +63,12 @@ class PartObserver(RangeObserver):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for observer in self.fed:
             observer.forward(x)
-        self.min_val, self.max_val = self.own.min_val, self.own.max_val  # singularities read these
+        self.follow()
         return x
+
+    def follow(self) -> None:
+        """Take over the part's own extremes, which singularities read."""
+        self.min_val, self.max_val = self.own.min_val, self.own.max_val
 
     @property
     def is_fine(self) -> bool:

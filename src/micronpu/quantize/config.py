@@ -464,6 +464,8 @@ class QuantizationSettings:
         Raises:
             OptionError: with the closest names.
         """
+        if not (self.nodes or self.names or self.types or self.operators):
+            return
         nodes = [n for n in model.graph.nodes if is_compute(n)]
         stacks = [module_stack(n) for n in nodes]
         paths = {path for stack in stacks for path, _ in stack if path}

@@ -186,8 +186,8 @@ def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:
     """Return a value rounded with the qparams of a quantize or dequantize node."""
     given = arguments(node)
     scale, zero = float(given["scale"]), int(given["zero_point"])
-    steps = torch.round(value / scale) + zero
-    return (steps.clamp(int(given["quant_min"]), int(given["quant_max"])) - zero) * scale
+    steps = (value / scale).round_()
+    return steps.clamp_(int(given["quant_min"]) - zero, int(given["quant_max"]) - zero).mul_(scale)
 
 
 def _ended(node: Node, value: torch.Tensor) -> torch.Tensor:
@@ -203,7 +203,7 @@ def _on_int8(value: torch.Tensor, step: float, zero: int) -> torch.Tensor:
 
 def _on_int16(value: torch.Tensor, step: float) -> torch.Tensor:
     limits = torch.iinfo(torch.int16)
-    return torch.round(value / step).clamp(limits.min, limits.max) * step
+    return (value / step).round_().clamp_(limits.min, limits.max).mul_(step)
 
 
 def representable_range(node: Node) -> tuple[float, float]:

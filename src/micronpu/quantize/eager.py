@@ -1,7 +1,8 @@
 """A quantized module in eager mode, with half the memory and two thirds of the time, and the same bits.
 
 torch quantizes a tensor with four temporaries of its size, and uses 64-bit zero points per channel, which become a
-tensor of the weights' size.  Here one tensor is changed in place.
+tensor of the weights' size.  Here one tensor is changed in place, and stays a float if its integers are only
+dequantized.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
+
+from micronpu.upstream.torch import OpOverload, schema_of
 
 _decomposed = torch.ops.quantized_decomposed
 _QUANTIZE = _decomposed.quantize_per_tensor.default
@@ -35,6 +38,8 @@ class Eager(Interpreter):
             for n in module.graph.nodes
             if n.target in (_DEQUANTIZE, _DEQUANTIZE_CHANNELS) and all(i.op == "get_attr" for i in n.all_input_nodes)
         }
+        in_place = any(isinstance(n.target, OpOverload) and schema_of(n.target).is_mutable for n in module.graph.nodes)
+        self._floats = {n for n in module.graph.nodes if _is_only_dequantized(n)} if not in_place else set[Node]()
 
     def run_node(self, n: Node) -> Any:
         if n in self._weights:
@@ -42,6 +47,11 @@ class Eager(Interpreter):
         for operand in n.all_input_nodes:
             if operand in self._weights and self.env[operand] is None:
                 self.env[operand] = self._weight(operand)
+        source: Any = n.args[0] if n.args and isinstance(n.args[0], Node) else None
+        if n in self._floats and self.env[source].dtype is torch.float32:
+            return _rounded(self.env[source], *n.args[1:])  # type: ignore[arg-type]
+        if source in self._floats and self.env[source].dtype is torch.float32:
+            return self.env[source]
         return super().run_node(n)
 
     def _weight(self, n: Node) -> Any:
@@ -68,6 +78,20 @@ class Eager(Interpreter):
             if made is not None:
                 return made
         return super().call_function(target, args, kwargs)
+
+
+def _is_only_dequantized(n: Node) -> bool:
+    """Return True for a quantize of which every reader is its own dequantize."""
+    if n.target is not _QUANTIZE or n.kwargs or not isinstance(n.args[0], Node):
+        return False
+    return all(u.target is _DEQUANTIZE and not u.kwargs and u.args == (n, *n.args[1:]) for u in n.users)
+
+
+def _rounded(x: torch.Tensor, scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return what `_dequantized` gives for the result of `_quantized`."""
+    y = (x * (1.0 / scale)).round_().nan_to_num_(-zero_point)  # torch converts NaN to the integer 0
+    y.clamp_(least - zero_point, most - zero_point)
+    return torch.add(torch.zeros((), dtype=x.dtype), y, alpha=scale)  # zeros without a sign, as those of integers
 
 
 def _quantized(

@@ -114,9 +114,9 @@ class FarValues:
         self._parts: dict[PartObserver, _Range] = {}
 
     @property
-    def are_none(self) -> bool:
-        """True if no values of the first calls are far from all others."""
-        return not any(found.limit for found in self._ranges.values())
+    def are_kept(self) -> bool:
+        """True if `clamp` has narrowed no range."""
+        return all(found.ends is None for found in self._ranges.values())
 
     @contextlib.contextmanager
     def noted(self, module: GraphModule) -> Iterator[None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +18,28 @@ from micronpu.frontend.constants import read
 from micronpu.quantize.calibration_cache import numbers_of, restore, settings_of
 from micronpu.quantize.digests import of_tensors
 from micronpu.quantize.observers import is_observer
-from micronpu.quantize.observing import RangeObserver
+from micronpu.quantize.observing import HistogramObserver, RangeObserver
+
+_OF_EXTREMES = ("calls", "values", "lowest", "highest")
+"""Numbers of an observer that belong to the extremes."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """Everything that determines what an observer sees and keeps.
+
+    Attributes:
+        network: digest of the network, see `network_of`.
+        kind, settings: of the observer.
+        sources: names of the values that it sees in a call.
+        operands: of the observers of the operand of a function with a singularity.
+    """
+
+    network: str
+    kind: str
+    settings: tuple[Hashable, ...]
+    sources: tuple[str, ...]
+    operands: tuple[Key, ...]
 
 
 class FloatStatistics:
@@ -34,20 +56,40 @@ class FloatStatistics:
         """Keep a value under a key."""
         self._known[key] = value
 
-    def restore(self, keys: Mapping[RangeObserver, Hashable]) -> bool:
-        """Give observers what others of the same keys have seen; False, and no change, if one of them is unknown."""
-        known = {observer: self.get(key) for observer, key in keys.items()}
-        if not known or None in known.values():
-            return False
-        for observer, (numbers, buffers) in known.items():
-            restore(observer, numbers, buffers)
-        return True
+    def known(self, keys: Mapping[RangeObserver, Key]) -> dict[RangeObserver, Any]:
+        """Return what others of the same keys have seen, for `restore_all`, by the observers that need no more."""
+        found = {}
+        for observer, key in keys.items():
+            seen = self.get(("observer", key))
+            if seen is None and type(observer).see is RangeObserver.see and observer.singularity is None:
+                seen = self.get(_extremes(key, observer, observer.widens))
+            if seen is not None:
+                found[observer] = seen
+        unknown = [observer for observer in keys if observer not in found]
+        while unknown:  # what is left out at a singularity depends on what the operand's observers have seen so far
+            for operand in _operands(unknown.pop()):
+                if found.pop(operand, None) is not None:
+                    unknown.append(operand)
+        return found
 
-    def keep(self, keys: Mapping[RangeObserver, Hashable]) -> None:
+    def keep(self, keys: Mapping[RangeObserver, Key]) -> None:
         """Keep what observers have seen."""
         for observer, key in keys.items():
             buffers = {name: value.detach().clone() for name, value in observer.named_buffers(recurse=False)}
-            self.put(key, (numbers_of(observer), buffers))
+            numbers = numbers_of(observer)
+            self.put(("observer", key), (numbers, buffers))
+            sees_extremes = isinstance(observer, HistogramObserver) or type(observer).see is RangeObserver.see
+            if sees_extremes and observer.singularity is None:
+                for widens in {observer.widens, False}:
+                    self.put(_extremes(key, observer, widens), ({n: numbers[n] for n in _OF_EXTREMES}, buffers))
+
+
+def restore_all(found: Mapping[RangeObserver, Any]) -> None:
+    """Give observers what others have seen; they are calibrated."""
+    for observer, (numbers, buffers) in found.items():
+        own = {name for name, _ in observer.named_buffers(recurse=False)} - {"eps"}
+        restore(observer, numbers, {name: buffers[name] for name in own})
+        observer.is_calibrated = True
 
 
 def network_of(prepared: GraphModule) -> str:
@@ -68,12 +110,9 @@ def network_of(prepared: GraphModule) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def observer_keys(prepared: GraphModule) -> dict[RangeObserver, Hashable]:
+def observer_keys(prepared: GraphModule) -> dict[RangeObserver, Key]:
     """Return a key for each empty observer of a module: the network, the settings, and the values that it sees in a
-    call.
-
-    The result is empty if an observer's range depends on that of another one.
-    """
+    call."""
     network = network_of(prepared)
     seen: dict[RangeObserver, list[str]] = {}
     for node in prepared.graph.nodes if network else ():
@@ -82,12 +121,28 @@ def observer_keys(prepared: GraphModule) -> dict[RangeObserver, Hashable]:
             source = source_of(prepared, node).name
             for learner in _learners(observer):
                 seen.setdefault(learner, []).append(source)
-    if any(observer.singularity is not None for observer in seen):
-        return {}
-    return {
-        observer: (network, type(observer).__qualname__, tuple(settings_of(observer)), tuple(sources))
-        for observer, sources in seen.items()
-    }
+    keys: dict[RangeObserver, Key] = {}
+
+    def keyed(observer: RangeObserver) -> Key:
+        if observer not in keys:
+            kind, settings = type(observer).__qualname__, tuple(settings_of(observer))
+            operands = tuple(keyed(operand) for operand in _operands(observer))
+            keys[observer] = Key(network, kind, settings, tuple(seen.get(observer, ())), operands)
+        return keys[observer]
+
+    for observer in seen:
+        keyed(observer)
+    return keys
+
+
+def _operands(observer: RangeObserver) -> tuple[RangeObserver, ...]:
+    """Return the observers of the operand of a function with a singularity, if one is observed."""
+    return () if observer.singularity is None else tuple(_learners(observer.singularity.operand))
+
+
+def _extremes(key: Key, observer: RangeObserver, widens: bool) -> tuple[Hashable, ...]:
+    """Return the key of the extremes that an observer has seen, which observers of other kinds share."""
+    return "extremes", key.network, key.sources, observer.within, widens
 
 
 def _learners(observer: Any) -> Iterator[RangeObserver]:

@@ -117,7 +117,7 @@ class RangeObserver(nn.Module):
         averages: True if they follow from the average.
         widens: True if the range gets a margin after few values.
         calls, values: numbers of observed calls and values, while they are few.
-        is_calibrated: True after calibration; later values are repetitions.
+        is_calibrated: True after calibration: later values are repetitions, and not observed.
         farthest: [2, `_FARTHEST`], downwards and upwards: the farthest extremes of single calls, largest first.
         thresholds: thresholds that must be between two LSBs, for int8.
         singularity: a `micronpu.quantize.readers.Singularity`, or None.
@@ -162,6 +162,8 @@ class RangeObserver(nn.Module):
             self.register_buffer("farthest", torch.full((2, _FARTHEST), -torch.inf, dtype=torch.float64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.is_calibrated:
+            return x
         seen = x.detach() if self.singularity is None else self.singularity.counting(x.detach())
         if math.isfinite(self.within[1] - self.within[0]) and seen.numel():
             most = torch.finfo(self.min_val.dtype).max
@@ -170,13 +172,18 @@ class RangeObserver(nn.Module):
             seen = seen.clamp(*self.within)
         if seen.numel():
             self.see(seen)
-            if self.widens and not self.is_calibrated and self.values < _ENOUGH:
+            if self.widens and self.values < _ENOUGH:
                 self._note_ends(seen)
         return x
 
     def learners(self) -> tuple[RangeObserver, ...]:
         """Return the observers that learn from the values that this one is called with."""
         return (self,)
+
+    @property
+    def is_done(self) -> bool:
+        """True if no observer learns any more from what this one is called with."""
+        return all(other.is_calibrated if other is self else other.is_done for other in self.learners())
 
     def _note_ends(self, x: torch.Tensor) -> None:
         low, high = torch.aminmax(x.double())

@@ -251,18 +251,14 @@ def _convert(model: GraphModule, node: Node, observer: Any, names: Mapping[str, 
             numbers = [float(scale), int(zero_point)]
         numbers += [observer.quant_min, observer.quant_max, observer.dtype]
         quantized = graph.call_function(_QUANTIZE[per_channel], (source, *numbers))
-        quantized.meta["from_node"] = _origin(node)
         value = source.meta.get("val")
         dtype = torch.float32 if value is None else value.dtype
         options = {} if dtype == torch.float32 else {"out_dtype": dtype}
         dequantized = graph.call_function(_DEQUANTIZE[per_channel], (quantized, *numbers), options)
         node.replace_all_uses_with(dequantized)
-        dequantized.meta["from_node"] = _origin(node)
+        origin = NodeSource(node, "replace_observer_with_quantize_dequantize_node", [NodeSourceAction.CREATE])
+        quantized.meta["from_node"], dequantized.meta["from_node"] = [origin], [origin]
         graph.erase_node(node)
-
-
-def _origin(node: Node) -> list[NodeSource]:
-    return [NodeSource(node, "replace_observer_with_quantize_dequantize_node", [NodeSourceAction.CREATE])]
 
 
 def _buffer(model: GraphModule, prefix: str, value: torch.Tensor) -> Node:

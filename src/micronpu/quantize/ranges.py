@@ -15,8 +15,9 @@ their effect.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -30,7 +31,7 @@ from micronpu.base.errors import ModelError, first_line
 from micronpu.frontend.constants import constant_nodes
 from micronpu.frontend.importer import known_import
 from micronpu.quantize.float64 import runnable
-from micronpu.quantize.float_statistics import FloatStatistics, network_of
+from micronpu.quantize.float_statistics import FloatStatistics, network_of, source_of
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.loops import loops_of, unobserved
 from micronpu.quantize.observers import is_fixed, is_observer
@@ -100,15 +101,16 @@ def _add_samples(
             tracked = {name: run.values[name] for name in names if _is_followed(run.values.get(name))}
             if not results or not tracked:
                 return
+            slopes = []
             for number in range(_DIRECTIONS):
                 signs = [torch.randint(0, 2, r.shape, generator=generator) * 2 - 1 for r in results]
                 target = torch.stack([(s * r).sum() for s, r in zip(signs, results, strict=True)]).sum()
                 found = torch.autograd.grad(
                     target, list(tracked.values()), retain_graph=number < _DIRECTIONS - 1, allow_unused=True
                 )
-                slopes = dict(zip(tracked, found, strict=True))
-                for place in places:
-                    place.add(run.values, slopes)
+                slopes.append(dict(zip(tracked, found, strict=True)))
+            for place in places:
+                place.add(run.values, slopes)
 
 
 @contextmanager
@@ -128,7 +130,7 @@ def _is_followed(value: Any) -> bool:
 
 def places_of(prepared: GraphModule) -> list[SharedRange]:
     """Return the qparams of a calibrated module whose ranges may be changed."""
-    found = [SharedRange(observer, nodes) for observer, nodes in _observed(prepared).items()]
+    found = [SharedRange(prepared, observer, nodes) for observer, nodes in _observed(prepared).items()]
     return [place for place in found if place.has_choice]
 
 
@@ -196,7 +198,7 @@ class SharedRange:
         sums: over the samples.
     """
 
-    def __init__(self, observer: Any, nodes: list[Node]) -> None:
+    def __init__(self, prepared: GraphModule, observer: Any, nodes: list[Node]) -> None:
         self.observer, self.nodes = observer, nodes
         limits = [torch.as_tensor(getattr(observer, name, torch.inf)).double() for name in ("min_val", "max_val")]
         ends = [float(v) if v.numel() == 1 else torch.inf for v in limits]
@@ -204,28 +206,28 @@ class SharedRange:
         is_int8 = (getattr(observer, "quant_min", 0), getattr(observer, "quant_max", 0)) == (-128, 127)
         self.has_choice = is_int8 and low < high < torch.inf
         self._lows, self._highs = (_towards_zero(end if self.has_choice else 0.0) for end in (low, high))
-        self.key = (tuple(node.name for node in nodes), low, high)
+        self.key = (tuple(source_of(prepared, node).name for node in nodes), low, high)
         self.sums = _SumsOfSamples([], [], torch.zeros_like(self._lows), torch.zeros_like(self._highs))
 
-    def add(self, values: Mapping[str, Any], slopes: Mapping[str, torch.Tensor | None]) -> None:
-        """Add one direction of a sample.
+    def add(self, values: Mapping[str, Any], slopes: Sequence[Mapping[str, torch.Tensor | None]]) -> None:
+        """Add a sample.
 
         Args:
             values: of the network, by node.
-            slopes: the derivatives of the results with respect to them, if any.
+            slopes: for each direction, the derivatives of the results with respect to them, if any.
         """
-        low, high = torch.zeros_like(self._lows), torch.zeros_like(self._highs)
+        lows, highs = ([torch.zeros_like(ends) for _ in slopes] for ends in (self._lows, self._highs))
         for node in self.nodes:
-            slope = slopes.get(node.name)
-            if slope is None or not torch.isfinite(slope).all():
+            own = {number: g for number, of in enumerate(slopes) if (g := _finite(of.get(node.name))) is not None}
+            if not own:
                 continue
-            x, g = values[node.name].detach().flatten().double(), slope.flatten().double()
-            below, above, squares = _beyond(x, g, self._lows, self._highs)
-            low, self.sums.outside_low = low + below[0], self.sums.outside_low + below[1]
-            high, self.sums.outside_high = high + above[0], self.sums.outside_high + above[1]
-            self.sums.squares += squares
-        self.sums.clipped_low.append(low)
-        self.sums.clipped_high.append(high)
+            found = _beyond(values[node.name].detach(), own.values(), self._lows, self._highs)
+            for number, (below, above, squares) in zip(own, found, strict=True):
+                lows[number], self.sums.outside_low = lows[number] + below[0], self.sums.outside_low + below[1]
+                highs[number], self.sums.outside_high = highs[number] + above[0], self.sums.outside_high + above[1]
+                self.sums.squares += squares
+        self.sums.clipped_low += lows
+        self.sums.clipped_high += highs
 
     def settle(self) -> None:
         """Set the range with the least error."""
@@ -267,28 +269,37 @@ def _towards_zero(end: float) -> torch.Tensor:
 Sums: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
-def _beyond(x: torch.Tensor, g: torch.Tensor, lows: torch.Tensor, highs: torch.Tensor) -> tuple[Sums, Sums, float]:
-    """Return for each of the lows, and of the highs, the sum of g (end - x) over x beyond it, and that of g^2.
+def _finite(slope: torch.Tensor | None) -> torch.Tensor | None:
+    return slope if slope is not None and math.isfinite(float(slope.sum())) else None
+
+
+def _beyond(
+    x: torch.Tensor, slopes: Iterable[torch.Tensor], lows: torch.Tensor, highs: torch.Tensor
+) -> Iterator[tuple[Sums, Sums, float]]:
+    """Yield for each slope g, and for each of the lows, and of the highs, the sum of g (end - x) over x beyond it, and
+    that of g^2; and the sum of g^2 over all x but zeros.
 
     Args:
         lows, highs: of `_towards_zero`.
-
-    Returns:
-        The sums of both sides, and that of g^2 over all x but zeros.
     """
-    most, least = len(highs), len(lows)
+    x, least = x.flatten().double(), len(lows)
+    is_value, (low, high) = (x != 0).double(), map(float, x.aminmax()) if x.numel() else (0.0, 0.0)
     # Ends are multiples of the one nearest to zero: their number between zero and x is a quotient.
-    place = (x / _nearest(highs)).ceil_().sub_(1).clamp_(0, most)
-    place += (x / _nearest(-lows)).floor_().add_(1).clamp_(-least, 0)
-    bins, squares = (place + least).long().numpy(), g * g
-    sums = [np.bincount(bins, weights.numpy(), least + 1 + most) for weights in (g, g * x, squares)]
-    below = [torch.from_numpy(own[:least].cumsum()) for own in sums]
-    above = [torch.from_numpy(own[:least:-1].cumsum()) for own in sums]
-    return (
-        (below[0] * lows - below[1], below[2]),
-        (above[0] * highs - above[1], above[2]),
-        float((squares * (x != 0)).sum()),
-    )
+    place = (x / _nearest(highs)).ceil_().sub_(1).clamp_(0, len(highs)) if high > 0 else torch.zeros_like(x)
+    if low < 0:
+        place += (x / _nearest(-lows)).floor_().add_(1).clamp_(-least, 0)
+    bins, count = place.add_(least).long().numpy(), least + 1 + len(highs)
+    for g in slopes:
+        g = g.flatten().double()
+        squares = g * g
+        sums = [np.bincount(bins, weights.numpy(), count) for weights in (g, g * x, squares)]
+        below = [torch.from_numpy(own[:least].cumsum()) for own in sums]
+        above = [torch.from_numpy(own[:least:-1].cumsum()) for own in sums]
+        yield (
+            (below[0] * lows - below[1], below[2]),
+            (above[0] * highs - above[1], above[2]),
+            float(squares @ is_value),
+        )
 
 
 def _nearest(ends: torch.Tensor) -> float:

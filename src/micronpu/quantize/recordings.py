@@ -14,8 +14,8 @@ from micronpu.quantize.running import Row
 from micronpu.upstream.session import one_thread
 from micronpu.upstream.torch import tree_leaves
 
-_BATCH = 16
-"""Recordings that run side by side; more of them take memory and save no time."""
+_BATCH, _ELEMENTS = 16, 1 << 22
+"""Recordings that run side by side, and elements of a value of all of them; more take memory and save no time."""
 _KEPT = 1 << 24
 """Weights of a module that are dequantized once."""
 _SAME = 1e-2
@@ -40,9 +40,11 @@ def run_recordings(module: GraphModule, recordings: Sequence[Sequence[Row]]) -> 
     found: list[list[Row]] = [[] for _ in recordings]
     order = sorted(range(len(recordings)), key=lambda i: -len(recordings[i]))  # those of like length end together
     runner = _Runner(module)
+    sizes = [n.meta["val"].numel() for n in module.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    count = max(1, min(_BATCH, _ELEMENTS // max(1, *sizes, 1)))
     with torch.no_grad(), quiet(), one_thread():
-        for first in range(0, len(order), _BATCH):
-            batch = order[first : first + _BATCH]
+        for first in range(0, len(order), count):
+            batch = order[first : first + count]
             for call, results in enumerate(runner.calls([recordings[i] for i in batch])):
                 assert all(len(found[i]) == call for i in batch[: len(results)])
                 for place, own in zip(batch, results, strict=False):

@@ -182,9 +182,12 @@ class _Statistics:
             x, shape = x.unsqueeze(2), [1, *shape]
             stride, dilation, sides = [1, *stride], [1, *dilation], [(0, 0), *sides]
         x = torch.nn.functional.pad(x, [side for pair in reversed(sides) for side in pair])
-        found = torch.nn.functional.unfold(
-            x, tuple(shape), dilation=tuple(dilation), stride=tuple(stride)
-        )  # [N, C * taps, positions]
+        if {*shape, *stride} == {1}:
+            found = x.flatten(2)
+        else:
+            found = torch.nn.functional.unfold(
+                x, tuple(shape), dilation=tuple(dilation), stride=tuple(stride)
+            )  # [N, C * taps, positions]
         count = found.shape[1] // groups
         return found.reshape(len(x), groups, count, -1).permute(1, 0, 3, 2).reshape(groups, -1, count)
 

@@ -28,6 +28,7 @@ _WIDTHS = {
     **dict.fromkeys(("double", "float64"), "Float64"),
 }
 """Types of a schema, by the names that `flatbuffers` uses."""
+_NUMBERS = frozenset(_WIDTHS.values())
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Field:
     @property
     def is_number(self) -> bool:
         """True for numbers and vectors of them; a table may have the name of a number type."""
-        return self.kind in _WIDTHS.values()
+        return self.kind in _NUMBERS
 
 
 @dataclass(frozen=True)

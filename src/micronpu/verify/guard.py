@@ -320,7 +320,7 @@ class _Search:
         most = thresholds.BLAME_WORK // max(1, thresholds.LOOKS * ran.trial.macs) - tried
         if ran.has_states or not ran.in_float or min(len(seen), most) < thresholds.FEWEST_RANGED:
             return None
-        if next(iter(loops_of(ran.module)), None) is not None:  # the steps of a loop are not rounded one by one
+        if any(loops_of(ran.module)):  # the steps of a loop are not rounded one by one
             return None
         with torch.no_grad(), quiet(), one_thread():
             return beside_own_qparams(

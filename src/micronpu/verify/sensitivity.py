@@ -112,8 +112,10 @@ def _peak(x: torch.Tensor) -> float:
 
 def _powers(exact: torch.Tensor, found: torch.Tensor) -> tuple[float, float]:
     known = exact.isfinite()
-    x = exact[known].double()
-    error = float((found[known].double() - x).square().sum())
+    if not known.all():
+        exact, found = exact[known], found[known]
+    x = exact.double()
+    error = float((found.double() - x).square().sum())
     return float(x.square().sum()), math.inf if math.isnan(error) else error
 
 
@@ -199,9 +201,9 @@ class Sensitivity:
                     found[node].append(self._dequantized.alone(exact, change))
             self._alone |= {node: sum(Fidelity.of(self._exact, own).shares) for node, own in found.items()}
 
-    def ordered(self) -> list[RoundedValue]:
+    def ordered(self, among: Sequence[RoundedValue] | None = None) -> list[RoundedValue]:
         """Return the values with most noise alone, largest first; of many, only those with coarse rounding."""
-        values = [v for v in self.values if v.parts]
+        values = [v for v in (self.values if among is None else among) if v.parts]
         if len(values) > MOST_ORDERED:
             own = self._coarseness()
             values = sorted(values, key=lambda v: -own.get(v.quantize, 0.0))[:MOST_ORDERED]
@@ -218,14 +220,14 @@ class Sensitivity:
                     kept[value.quantize] = self._steps[value.quantize]
         return self._noise(kept)
 
-    def limits(self, exact: Sequence[Sequence[torch.Tensor]]) -> tuple[float, float]:
-        """Return dB of the worst output with float activations, and with float weights.
+    def of_weights(self, exact: Sequence[Sequence[torch.Tensor]]) -> Fidelity:
+        """Return the distance from the float model, whose results for the samples are given, due to weights alone."""
+        return Fidelity.of(exact, self._exact)
 
-        Args:
-            exact: results of the float model for the samples.
-        """
+    def limits(self, exact: Sequence[Sequence[torch.Tensor]]) -> tuple[float, float]:
+        """Return dB of the worst output with float activations, and with float weights, for the same results."""
         found = list(self._run(self._own))
-        return Fidelity.of(exact, self._exact).worst, Fidelity.of(self._exact, found).worst
+        return self.of_weights(exact).worst, Fidelity.of(self._exact, found).worst
 
     def _noise(self, rounding: Mapping[Node, float]) -> float:
         return sum(Fidelity.of(self._exact, list(self._run(rounding))).shares)

@@ -353,7 +353,7 @@ def test_errors_beyond_the_ends_of_ranges_are_sums_over_the_numbers_there(side: 
     x, g = (torch.randn(500, generator=generator, dtype=torch.float64) for _ in range(2))
     x = 3 * x if not side else side * x.relu()
     ends = [ranges._towards_zero(float(end)) for end in (x.min().clamp(max=0), x.max().clamp(min=0))]
-    *found, squares = ranges._beyond(x, g, *ends)
+    ((*found, squares),) = ranges._beyond(x, [g], *ends)
     for (clipped, outside), own, sign in zip(found, ends, (-1, 1), strict=True):
         is_beyond = sign * x > sign * own[:, None]
         assert torch.allclose(clipped, (g * (own[:, None] - x) * is_beyond).sum(1))

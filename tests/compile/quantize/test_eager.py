@@ -55,6 +55,24 @@ def test_the_bits_are_those_of_a_call(activations, monkeypatch):
     assert {f.__name__ for f in own} == {"_quantized", "_dequantized", "_dequantized_channels"}
 
 
+@pytest.mark.parametrize("zero_point", [0, 3, -128])
+def test_what_is_only_dequantized_is_no_integer(zero_point: int) -> None:
+    class Pair(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            numbers = 0.3, zero_point, -128, 127, torch.int8
+            y = torch.ops.quantized_decomposed.quantize_per_tensor.default(x, *numbers)
+            z: torch.Tensor = torch.ops.quantized_decomposed.dequantize_per_tensor.default(y, *numbers)
+            return z
+
+    x = torch.cat([torch.linspace(-60, 60, 1001), torch.tensor([-0.0, 1e30, -torch.inf, torch.inf, torch.nan])])
+    module = torch.fx.symbolic_trace(Pair())
+    run = Eager(module)
+    assert run._floats
+    found, wanted = run.run(x), module(x)
+    assert torch.equal(found, wanted)
+    assert torch.equal(found.signbit(), wanted.signbit())
+
+
 def test_weights_are_dequantized_where_they_are_read(monkeypatch):
     module = quantized()
     order: list[str] = []
