@@ -22,6 +22,9 @@ WRONG = 0.5
 """Share of samples with another top-1 result from which a program decides otherwise."""
 _LISTED = 8
 """Maximum number of samples that are listed by number."""
+_PLACED, _PROBABLE = 0.9, 1e-3
+"""Share of the variance of a vector's elements that their means explain, from which each element has its own place;
+largest difference of a sum of probabilities from 1."""
 
 
 def decibels(signal: float, noise: float) -> float:
@@ -31,9 +34,10 @@ def decibels(signal: float, noise: float) -> float:
     return 10.0 * math.log10(signal / noise) if signal > 0.0 and noise < math.inf else -math.inf
 
 
-def decibel_text(value: float) -> str:
-    """``28.6 dB``."""
-    return "no difference" if value == math.inf else f"{value:.1f} dB"
+def decibel_text(value: float, interval: tuple[float, float] | None = None) -> str:
+    """``28.6 dB``, or ``28.6 dB (27.9 to 29.3)``."""
+    within = "" if interval is None else f" ({interval[0]:.1f} to {interval[1]:.1f})"
+    return "no difference" if value == math.inf else f"{value:.1f} dB{within}"
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Comparison:
             nothing differs.
         largest: largest difference, in the unit of the result.
         relative: `largest` divided by the largest reference value.
-        agreeing: number of samples with the same largest element; None if the result is no vector of scores.
+        agreeing: number of samples with the same largest element; None if they are not scores, see `are_scores`.
         interval: 95 % confidence interval of `sqnr` in dB, for other samples of the same kind; None for fewer than two
             samples.
     """
@@ -70,7 +74,6 @@ class Comparison:
         """
         largest = peak = 0.0
         signals, noises = [], []
-        agreeing: int | None = 0
         for y, x in zip(found, wanted, strict=True):
             y, x = np.asarray(y, np.float64), np.asarray(x, np.float64)
             known = np.isfinite(x)
@@ -80,12 +83,13 @@ class Comparison:
             noises.append(float(np.square(error).sum()))
             largest = max(largest, float(error.max(initial=0.0)))
             peak = max(peak, float(np.abs(x[known]).max(initial=0.0)))
-            scores = x.ndim == 2 and x.shape[1] > 1 and bool(known.all())
-            agreeing = agreeing + int((y.argmax(1) == x.argmax(1)).all()) if scores and agreeing is not None else None
         relative = largest / peak if peak else (math.inf if largest else 0.0)
         first = np.cumsum([0, *(lengths or [1] * len(wanted))])[:-1]
         powers = [np.add.reduceat(of, first) for of in (signals, noises)] if len(wanted) else [[0.0], [0.0]]
         sqnr = decibels(float(sum(signals)), float(sum(noises)))
+        agreeing = None
+        if are_scores(wanted):
+            agreeing = sum(bool((y.argmax(1) == x.argmax(1)).all()) for y, x in zip(found, wanted, strict=True))
         return cls(len(wanted), sqnr, largest, relative, agreeing, jackknife(decibels, *powers))
 
     @property
@@ -107,8 +111,29 @@ class Comparison:
     def against(self, what: str) -> str:
         """``28.6 dB (27.9 to 29.3) against float, top-1 agrees on 8 of 8``."""
         same = f", top-1 agrees on {self.agreeing} of {self.rows}" if self.agreeing is not None else ""
-        within = f" ({self.interval[0]:.1f} to {self.interval[1]:.1f})" if self.interval is not None else ""
-        return f"{decibel_text(self.sqnr)}{within} against {what}{same}"
+        return f"{decibel_text(self.sqnr, self.interval)} against {what}{same}"
+
+
+def are_scores(values: Sequence[Array]) -> bool:
+    """Return True if the position of the largest element is a decision, as among the scores of classes.
+
+    Landmarks and other positions are vectors too.  There each element keeps near its own mean, and the largest elements
+    differ by less than they vary, so that which of them is the largest means nothing.  Scores depend on the sample; if
+    nearly all samples are of one class, its score leads clearly.
+
+    Args:
+        values: results of the float model, arrays of shape [1, elements].
+    """
+    if not values or any(x.ndim != 2 or x.shape[1] < 2 for x in values):
+        return False
+    every = np.concatenate(values).astype(np.float64)
+    if not np.isfinite(every).all():
+        return False
+    if (every >= 0).all() and np.allclose(every.sum(1), 1.0, atol=_PROBABLE):
+        return True
+    leads = np.diff(np.partition(every, -2)[:, -2:])[:, 0]
+    clear = np.median(leads - every.std(0)[every.argmax(1)]) >= 0
+    return bool(clear or every.mean(0).var() < _PLACED * every.var())
 
 
 @dataclass(frozen=True)
@@ -220,19 +245,24 @@ class ProgramAccuracy:
     metric: MetricAccuracy | None = None
 
     @property
+    def _scores(self) -> list[Comparison]:
+        """Outputs that are vectors of scores, against the float model."""
+        return [
+            o.float_model for o in self.outputs if o.float_model is not None and o.float_model.agreement is not None
+        ]
+
+    @property
     def agreement(self) -> float | None:
         """Return the worst output's top-1 agreement with the float model, or its share of equal integers.
 
         None if no output is a vector of scores or of integers.
         """
-        known = [o.float_model.agreement for o in self.outputs if o.float_model is not None]
-        shares = [share for share in (*known, self.integers) if share is not None]
-        return min(shares) if shares else None
+        return min((s for s in (*(c.agreement for c in self._scores), self.integers) if s is not None), default=None)
 
     @property
     def decides_otherwise(self) -> bool:
         """Return True if an output's top-1 results are mostly others than the float model's."""
-        return any(o.float_model is not None and o.float_model.decides_otherwise for o in self.outputs)
+        return any(comparison.decides_otherwise for comparison in self._scores)
 
     @property
     def sqnr(self) -> float | None:
@@ -243,20 +273,13 @@ class ProgramAccuracy:
     @property
     def sqnr_interval(self) -> tuple[float, float] | None:
         """Return the 95 % confidence interval of the worst output; None if a part of an output is worse."""
-        known = [o for o in self.outputs if o.sqnr is not None]
-        worst = min(known, key=lambda o: o.sqnr or 0.0, default=None)
-        if worst is None or worst.float_model is None or worst.sqnr != worst.float_model.sqnr:
-            return None
-        return worst.float_model.interval
+        compared = (o.float_model for o in self.outputs if o.float_model is not None)
+        return next((c.interval for c in compared if c.sqnr == self.sqnr), None)
 
     @property
     def agreement_interval(self) -> tuple[float, float] | None:
         """Return the 95 % confidence interval of `agreement`; None if that is a share of integers."""
-        known = [
-            o.float_model for o in self.outputs if o.float_model is not None and o.float_model.agreeing is not None
-        ]
-        worst = min(known, key=lambda c: c.agreement or 0.0, default=None)
-        return None if worst is None or worst.agreement != self.agreement else worst.agreement_interval
+        return next((c.agreement_interval for c in self._scores if c.agreement == self.agreement), None)
 
     @property
     def is_single(self) -> bool:
@@ -440,12 +463,9 @@ class Evaluation(JsonReport):
             return f"On {self.rows:,} rows: {comparison.against('float')}."
         difference, float_score = program.difference, self.of("float").score
         assert float_score is not None
-        gained = difference.value if self.larger_is_better else -difference.value
         if difference.worse is not None and difference.better is not None:
-            counts = (
-                f"{difference.worse} of {self.labels:,} rows are right in float only and {difference.better} in the "
-                f"program only"
-            )
+            counts = f"{difference.worse} of {self.labels:,} rows are right in float only and {difference.better} in "
+            counts += "the program only"
             size = f"{100 * difference.value:+.2f} points"
         else:
             counts = f"float {float_score.value:.4f}, program {program.score.value:.4f}"
@@ -453,10 +473,9 @@ class Evaluation(JsonReport):
         chance = f"p = {difference.p:.2g}, {difference.test}"
         if difference.value == 0:
             return f"No difference in {self.metric}: {counts}."
-        if difference.is_noise:
-            return f"The difference of {size} in {self.metric} is noise ({chance}): {counts}."
-        kind = "gain" if gained > 0 else "loss"
-        return f"The {kind} of {size} in {self.metric} is more than chance ({chance}): {counts}."
+        kind = "gain" if (difference.value > 0) == self.larger_is_better else "loss"
+        kind, cause = ("difference", "noise") if difference.is_noise else (kind, "more than chance")
+        return f"The {kind} of {size} in {self.metric} is {cause} ({chance}): {counts}."
 
     def __str__(self) -> str:
         return "\n".join([self.verdict, *self.notes])

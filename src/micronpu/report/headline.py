@@ -100,9 +100,7 @@ def _accuracy(accuracy: ProgramAccuracy) -> str:
     if accuracy.metric is not None:
         said.append(f"{accuracy.metric.name} {accuracy.metric.quantized:.4g} (float {accuracy.metric.float_model:.4g})")
     if accuracy.sqnr is not None:
-        interval = accuracy.sqnr_interval
-        within = "" if interval is None else f" ({interval[0]:.1f} to {interval[1]:.1f})"
-        said.append(f"{decibel_text(accuracy.sqnr)}{within} against float")
+        said.append(f"{decibel_text(accuracy.sqnr, accuracy.sqnr_interval)} against float")
     if accuracy.agreement is not None:
         # It is a share of elements, not of samples, for integers that are no scores.
         count = accuracy.calls or max(len(accuracy.rows), 1)

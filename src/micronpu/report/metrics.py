@@ -57,12 +57,8 @@ class Metric:
 
 
 def _right(outputs: Array, labels: Array) -> Array:
+    """Return for each sample whether the largest score is at the label."""
     return np.asarray(outputs.argmax(1) == labels)
-
-
-def _top1(outputs: Array, labels: Array, _: tuple[Array, ...]) -> float:
-    """Return the share of the samples whose largest score is at the label."""
-    return float(_right(outputs, labels).mean())
 
 
 def auc(scores: Array, labels: Array) -> float:
@@ -157,7 +153,7 @@ def _check_values(outputs: Array, labels: Array) -> None:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("top1", _top1, _check_classes, right=_right, is_builtin=True),
+        Metric("top1", lambda y, t, _: float(_right(y, t).mean()), _check_classes, right=_right, is_builtin=True),
         Metric("auc", lambda y, t, _: auc(_scores(y), t), _check_binary, is_builtin=True),
         Metric("f1", lambda y, t, _: f1(y.argmax(1), t, y.shape[1]), _check_classes, is_builtin=True),
         Metric(

@@ -185,8 +185,10 @@ def _with_program(
     for index, first in enumerate(wanted[0]):
         if first.is_floating_point():
             ours, theirs = ([r[index].double().numpy() for r in rows] for rows in (results, wanted))
-            beside = Comparison.of(ours, theirs)
-            outputs.append(replace(known.get(index, OutputAccuracy(index)), quantized=beside))
+            beside, output = Comparison.of(ours, theirs), known.get(index, OutputAccuracy(index))
+            if output.float_model is not None and output.float_model.agreeing is None:  # known from more samples
+                beside = replace(beside, agreeing=None)
+            outputs.append(replace(output, quantized=beside))
     if accuracy is not None:
         return replace(accuracy, outputs=tuple(outputs))
     return ProgramAccuracy(trial.numbers, trial.of, trial.held_out, tuple(outputs)) if outputs else None

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy
+from micronpu.report.accuracy import Comparison, OutputAccuracy, ProgramAccuracy, are_scores
 from micronpu.report.codec import encode
 
 
@@ -26,6 +26,28 @@ def test_what_is_no_vector_of_scores_agrees_in_nothing():
     assert got.sqnr == math.inf and got.agreeing is None
     assert encode(got)["sqnr"] == "inf"
     assert got.against("float") == "no difference against float"
+
+
+def test_the_largest_of_landmarks_is_no_decision():
+    random = np.random.default_rng(0)
+    face, places = random.uniform(20, 170, 200), random.normal(0, 4, (32, 1)) + random.normal(0, 1, (32, 200))
+    landmarks = [(face + place)[None] for place in places]
+    found = [points + random.normal(0, 0.5, points.shape) for points in landmarks]
+    assert len({int(points.argmax()) for points in landmarks}) > 1
+    got = Comparison.of(found, landmarks)
+    assert got.sqnr > 40 and got.agreeing is None and "top-1" not in got.against("float")
+
+
+def test_the_largest_of_scores_is_a_decision():
+    random = np.random.default_rng(0)
+    noise = random.normal(0, 1, (32, 10))
+    classes = 4 * np.eye(10)[random.integers(0, 10, 32)] + noise
+    one_class = 20 * np.eye(10)[[3] * 32] + noise
+    rare = np.where(np.arange(64)[:, None] == 9, [-2.0, 2.0], [3.0, -3.0]) + random.normal(0, 0.3, (64, 2))
+    nearly_equal = np.full((32, 10), 0.1) + 1e-6 * noise
+    for logits in (classes, one_class, rare, nearly_equal / nearly_equal.sum(1, keepdims=True), noise[:1]):
+        assert are_scores([row[None] for row in logits])
+    assert not are_scores([]) and not are_scores([np.ones((1, 1))])
 
 
 def test_what_is_not_finite_is_left_out():

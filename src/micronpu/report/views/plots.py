@@ -31,9 +31,10 @@ def candidates_plot(candidates: Candidates) -> str:
         for i, c in enumerate(candidates.candidates)
         if c.milliseconds and c.sram and not c.failed
     ]
+    points = "; ".join(f"{c.target} {t:.3g} ms, {s / 1024:,.0f} KiB" for _, c, t, s in shown)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'font-family="system-ui, sans-serif" font-size="11" aria-label="{escape(_description(shown))}">',
+        f'font-family="system-ui, sans-serif" font-size="11" aria-label="Time against SRAM: {escape(points)}">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
     ]
     if not shown:
@@ -55,10 +56,6 @@ def candidates_plot(candidates: Candidates) -> str:
     said = "the line: nothing that fits is faster with as little SRAM"
     lines.append(f'<text x="{_LEFT}" y="{_TOP - 16}" fill="{_BEST}">{said}</text>')
     return "\n".join([*lines, "</svg>"]) + "\n"
-
-
-def _description(shown: Sequence[tuple[int, Candidate, float, int]]) -> str:
-    return "Time against SRAM: " + "; ".join(f"{c.target} {t:.3g} ms, {s / 1024:,.0f} KiB" for _, c, t, s in shown)
 
 
 class _Axis:
@@ -116,14 +113,12 @@ class _Labels:
         for left, base in beside:
             box = (left, base - _LINE + 3, left + width, base + 2)
             inside = box[0] >= _LEFT and box[2] <= _WIDTH - 2 and box[1] >= _TOP - 8 and box[3] <= _HEIGHT - _BOTTOM
-            if inside and not any(_meet(box, other) for other in self._taken):
+            if inside and all(
+                box[0] >= b[2] or b[0] >= box[2] or box[1] >= b[3] or b[1] >= box[3] for b in self._taken
+            ):
                 self._taken.append(box)
                 return left, base
         return None
-
-
-def _meet(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _point(candidate: Candidate, place: tuple[float, float], best: bool, free: _Labels) -> list[str]:

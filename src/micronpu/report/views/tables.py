@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from micronpu.report.accuracy import Comparison, Evaluation, Judged, decibel_text
+from micronpu.report.accuracy import Evaluation, Judged, decibel_text
 from micronpu.report.alternatives import Advice, Candidate, Candidates, Idea, Price
 from micronpu.report.diagnosis import Blame, Fixes, LayerError
 from micronpu.report.difference import Difference, Figure
@@ -62,14 +62,12 @@ def _cells(judged: Judged, scored: bool, evaluation: Evaluation) -> list[str]:
             cells += [f"{100 * score.value:.2f} %", f"{100 * score.low:.2f} to {100 * score.high:.2f} %"]
         else:
             cells += [f"{score.value:.4f}", f"{score.low:.4f} to {score.high:.4f}"]
-    return [*cells, *_comparison_cells(judged.against_float), f"{judged.rows_per_second:,.0f}"]
-
-
-def _comparison_cells(comparison: Comparison | None) -> tuple[str, str, str]:
-    if comparison is None:
-        return NOTHING, NOTHING, NOTHING
-    agreeing = NOTHING if comparison.agreeing is None else f"{comparison.agreeing:,} of {comparison.rows:,}"
-    return decibel_text(comparison.sqnr), f"{comparison.largest:.4g}", agreeing
+    if (found := judged.against_float) is None:
+        cells += [NOTHING] * 3
+    else:
+        agreeing = NOTHING if found.agreeing is None else f"{found.agreeing:,} of {found.rows:,}"
+        cells += [decibel_text(found.sqnr), f"{found.largest:.4g}", agreeing]
+    return [*cells, f"{judged.rows_per_second:,.0f}"]
 
 
 SHOWN = 12

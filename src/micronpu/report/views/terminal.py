@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich import box
 from rich.cells import cell_len
@@ -60,7 +60,8 @@ def report_view(report: DelegationReport, top: int | None = None, every: bool = 
         parts += ["", Text(f"On the core: {plural(len(report.host), 'operator')}", style=style)]
         groups = [HostGroup((v,)) for v in report.host] if every else host_groups(report.host)
         parts += map(_host, groups)
-    figures, notes = (report.figures, report.all_remarks) if every else (_of_time(report.times), report.remarks)
+    times = [text for text in report.times if not text.startswith("Energy")]
+    figures, notes = (report.figures, report.all_remarks) if every else (times, report.remarks)
     if figures:
         parts.append("")
         parts += [_named(text) for text in figures]
@@ -77,11 +78,6 @@ def methods_view(report: MethodsReport) -> RenderableType:
     for name, own in report.methods.items():
         parts += ["", Text(f"Method {name}", style="bold cyan"), report_view(own)]
     return Group(*parts)
-
-
-def _of_time(figures: Sequence[str]) -> list[str]:
-    """Return figures of time; energy and buses are shown only in the full report."""
-    return [figure for figure in figures if not figure.startswith("Energy")]
 
 
 def _named(text: str) -> Text:
