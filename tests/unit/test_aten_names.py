@@ -13,7 +13,7 @@ MOST = {
     "advice": 25,
     "frontend": 13,
     "partition": 18,
-    "quantize": 83,
+    "quantize": 2,
     "targets": 15,
     "transforms": 7,
     "upstream": 7,

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 
 CONVOLUTIONS = ("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding")
+BY_AXES = {1: CONVOLUTIONS[0], 2: CONVOLUTIONS[2]}
+"""Overloads with numbers as padding, by the number of spatial axes."""
 MOST_GROUPS = 8
 """Maximum number of convolutions that a grouped one is split into."""
 

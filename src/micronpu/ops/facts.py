@@ -5,6 +5,7 @@ An operator is given by its overload and by its arguments under the names of the
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from micronpu.ops.comparisons import COMPARISONS
-from micronpu.ops.movement import COPIES, RESHAPES
+from micronpu.ops.movement import COPIES, RESHAPES, TRANSPOSES
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.ops.truths import CASTS
 
@@ -20,10 +21,42 @@ Given = Mapping[str, Any]
 
 COPY, WRITE = "copy.default", "copy_.default"
 """Overloads that return the second operand in the shape and type of the first, or write it into the first."""
-EXPONENTIAL, LOGARITHM = "exp.default", "log.default"
+EMBEDDING = "embedding.default"
+MOVES = ("expand.default", "repeat.default", *RESHAPES, *TRANSPOSES, *COPIES)
+"""Overloads that move or repeat elements."""
 ROW_SUMS = ("mean.dim", "sum.dim_IntList")
 """Overloads that add up elements along axes, up to a factor."""
+NUMBERED = tuple(f"{name}.Tensor" for plain in ("add", "sub", "mul") for name in (plain, f"{plain}_"))
+"""Overloads whose operand ``other`` may be a number, for which a constant tensor can stand."""
 
+
+class Form(enum.Enum):
+    """Function of the operands of an operator, for rewrites of several operators."""
+
+    SUM = "a + b"
+    DIFFERENCE = "a - b"
+    PRODUCT = "a * b"
+    QUOTIENT = "a / b"
+    NEGATIVE = "-a"
+    EXPONENTIAL = "exp(a)"
+    LOGARITHM = "log(a)"
+    LOGARITHM_OF_MORE = "log(1 + a)"
+    RECIPROCAL = "1 / a"
+    ROOT = "sqrt(a)"
+    SIGMOID = "1 / (1 + exp(-a))"
+    ROW_SUM = "sum of a along axes"
+    ROW_MEAN = "mean of a along axes"
+    ROW_MAXIMUM = "largest of a along axes"
+    MAXIMUM_AND_POSITION = "largest of a along an axis, and where it is"
+
+
+_FORMS = {
+    **{"add.Tensor": Form.SUM, "sub.Tensor": Form.DIFFERENCE, "mul.Tensor": Form.PRODUCT, "div.Tensor": Form.QUOTIENT},
+    **{"neg.default": Form.NEGATIVE, "exp.default": Form.EXPONENTIAL, "log.default": Form.LOGARITHM},
+    **{"log1p.default": Form.LOGARITHM_OF_MORE, "reciprocal.default": Form.RECIPROCAL, "sqrt.default": Form.ROOT},
+    **{"sigmoid.default": Form.SIGMOID, "sum.dim_IntList": Form.ROW_SUM, "mean.dim": Form.ROW_MEAN},
+    **{"amax.default": Form.ROW_MAXIMUM, "max.dim": Form.MAXIMUM_AND_POSITION},
+}
 _POWERS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
 _LOGARITHMS = ("log", "log2", "log10")
 _BOUNDED = ("acos", "asin", "atanh", "logit")
@@ -43,6 +76,11 @@ _FUNCTIONS = {
 
 def _name(overload: str) -> str:
     return overload.split(".")[0].rstrip("_")
+
+
+def form_of(overload: str) -> Form | None:
+    """Return the function that an operator computes, with an ``alpha`` of 1 if it has one."""
+    return _FORMS.get(overload)
 
 
 def power_of(overload: str, given: Given) -> float | None:
@@ -127,6 +165,35 @@ def jumps_of(overload: str, given: Given) -> frozenset[tuple[float, float]]:
 def is_sum(overload: str, given: Given) -> bool:
     """Return whether the result is ``self + other``."""
     return _name(overload) == "add" and "other" in given and bool(given.get("alpha", 1) == 1)
+
+
+def addends_of(overload: str, given: Given) -> tuple[Any, ...]:
+    """Return the operands that are added to others, up to a factor, in a result of their shape."""
+    if overload == "add.Tensor":
+        return given["self"], given["other"]
+    return (given["self"],) if overload == "baddbmm.default" else ()
+
+
+def magnitude_of(overload: str, given: Given) -> tuple[Any, Any] | None:
+    """Return (a, b) of a result that is ``sqrt(a * a + b * b)``."""
+    return (given["self"], given["other"]) if _name(overload) == "hypot" else None
+
+
+def least_of(overload: str, given: Given) -> float | None:
+    """Return the lower end of a clamp that has no upper end."""
+    if overload not in ("clamp.default", "clamp_min.default"):
+        return None
+    least = given.get("min", 0.0)
+    return float(least) if isinstance(least, (int, float)) and given.get("max") is None else None
+
+
+def replaced_in(overload: str, given: Given) -> tuple[list[tuple[int, Any]], Any] | None:
+    """Return the (axis, index) pairs at which rows of ``self`` are replaced, and the new rows; None if they are not."""
+    if overload == "index_copy.default":
+        return [(int(given["dim"]), given["index"])], given["source"]
+    if overload != "index_put.default" or given["accumulate"]:
+        return None
+    return [(axis, index) for axis, index in enumerate(given["indices"]) if index is not None], given["values"]
 
 
 def counts_from(overload: str, given: Given) -> Any:

@@ -18,7 +18,8 @@ from micronpu.ops.elementwise import scaled
 from micronpu.ops.movement import VIEWS, under_shape
 from micronpu.ops.transposed import TRANSPOSED
 
-BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default", "cudnn_batch_norm.default")
+BATCH_NORM = "batch_norm.default"
+BATCH_NORMS = (BATCH_NORM, "_native_batch_norm_legit_no_training.default", "cudnn_batch_norm.default")
 
 _LONGEST_MEAN = 1 << 15
 """Maximum elements of a mean as a product with 1/n: 2**15 * 127 * 255 < 2**30, half of the accumulator's range."""

@@ -1,7 +1,7 @@
-"""Application of the decompositions of `micronpu.ops` to the float program.
+"""Rewrites of the float program before annotation, most of them decompositions of `micronpu.ops`.
 
-It runs before annotation, so that every intermediate value gets its own observer, and thus its own qparams.  Tests in
-`tests/compile/ops/test_operators_elementwise.py` measure the effect of int8 intermediate values.
+All keep the result up to float rounding.  Every intermediate value then gets its own observer, and so its own qparams.
+Tests in `tests/compile/ops/test_operators_elementwise.py` measure the effect of int8 intermediate values.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from micronpu.base.errors import ModelError
+from micronpu.base.errors import ModelError, UnsupportedError
 from micronpu.frontend.constants import add_constant, attribute, is_trained
 from micronpu.frontend.facts import IN_TRAINING, QPARAMS
-from micronpu.frontend.program import is_float32, is_getitem, is_random, overload_name
+from micronpu.frontend.importer import fused_kind, known_import
+from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name
 from micronpu.ir.lowering import Capabilities, Results
+from micronpu.ops import ATEN_IMPORTS
+from micronpu.ops.concat import CONCATENATIONS
+from micronpu.ops.facts import NUMBERED
 from micronpu.ops.normalization import BATCH_NORMS
-from micronpu.quantize.concat import CLAMPS, activation_before_concat
-from micronpu.quantize.fills import function_before_fill
-from micronpu.quantize.identities import spelled_out
+from micronpu.quantize.folded_norms import batch_norm_behind, folded_batch_norm
+from micronpu.quantize.identities import function_before_fill, spelled_out
+from micronpu.quantize.norms import scale_rows
+from micronpu.quantize.positions import Shared, blend_at_positions, tables_by_position
 from micronpu.quantize.switches import apply, clean, is_on, switchable
 from micronpu.quantize.thresholds import MOST_FOLDED
 from micronpu.quantize.writer import GraphWriter, first_of
@@ -208,3 +213,89 @@ def fold_constants(model: GraphModule) -> bool:
         model.graph.erase_node(node)
         changed = True
     return changed
+
+
+def prepare_for_annotation(
+    model: GraphModule, disabled: Collection[str] = (), capabilities: Capabilities | None = None
+) -> GraphModule:
+    """Apply all rewrites of the float program, in place.
+
+    Args:
+        disabled: names of rewrites to leave out, of those that `micronpu.quantize.switches.float_rewrites` knows.
+        capabilities: of the device; default: those that every device has.
+    """
+    known, shared = capabilities or Capabilities(), Shared()
+    apply(tables_by_position, disabled, model, known, shared)
+    apply(blend_at_positions, disabled, model, known, shared)
+    apply(scale_rows, disabled, model, known)
+    decompose(model, known, disabled)
+    apply(scalars_to_constants, disabled, model)
+    return model
+
+
+@switchable
+def scalars_to_constants(model: GraphModule) -> bool:
+    """A number as an operand becomes a constant tensor, which can be quantized.
+
+    x + 3.0 -> y        x + constant(3.0) -> y
+    """
+    changed = False
+    for node in list(model.graph.nodes):
+        if overload_name(node) not in NUMBERED:
+            continue
+        given, value = arguments(node), node.meta.get("val")
+        other = given["other"]
+        if isinstance(other, (int, float)) and isinstance(value, torch.Tensor) and value.dtype == torch.float32:
+            number = torch.full((1,) if value.ndim else (), float(other))  # must not add an axis
+            constant = add_constant(model, node, number, "scalar")
+            node.args = (given["self"], constant)
+            node.kwargs = {} if given.get("alpha", 1) == 1 else {"alpha": given["alpha"]}
+            changed = True
+    return changed
+
+
+CLAMPS = frozenset(n for n, e in ATEN_IMPORTS.items() if e.is_activation and not n.endswith("_.default"))
+
+
+@switchable
+def activation_before_concat(write: GraphWriter) -> Any:
+    """relu(cat(conv(x), conv(z))) -> cat(relu(conv(x)), relu(conv(z))): a clamp goes into the layers before a cat.
+
+    Exact.  The layers and their clamps are quantized once each, and the parts share qparams without the values that the
+    clamp cuts off.  Applied if at most one part keeps a separate clamp; the pass of the same name does it in programs
+    that were quantized elsewhere.
+    """
+    node = write.node
+    concat = node.args[0]
+    if not isinstance(concat, Node) or overload_name(concat) not in CONCATENATIONS or len(concat.users) != 1:
+        return None
+    parts, rest = concat.args[0], concat.args[1:]
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(p, Node) for p in parts) or not _fuses(node):
+        return None
+    fusing = [_takes_clamp(part) for part in parts]
+    if not any(fusing) or fusing.count(False) > 1:
+        return None
+    bounds = node.args[1:]
+    made = {part: write(overload_name(node), part, *bounds, **node.kwargs) for part in dict.fromkeys(parts)}
+    result = write(overload_name(concat), [made[part] for part in parts], *rest, **concat.kwargs)
+    result.meta = dict(concat.meta)
+    return result
+
+
+def _fuses(clamp: Node) -> bool:
+    """Return True if the clamp can be fused into operators."""
+    try:
+        fused_kind(clamp)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _takes_clamp(part: Any) -> bool:
+    """Return True if a clamp can be fused into the operator that computes a part."""
+    layer = part
+    if part.target is folded_batch_norm:  # in training, layer -> unfold -> batch norm
+        layer = part.args[0].args[0]
+        assert batch_norm_behind(layer) is part
+    entry = known_import(layer)
+    return entry is not None and entry.fuses and len(part.users) == 1

@@ -20,9 +20,10 @@ from micronpu.frontend.facts import IN_FLOAT, SETTING
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.lowering import Capabilities
-from micronpu.ops.facts import affine_in
+from micronpu.ops.facts import Form, affine_in
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.config import QuantizationConfig
+from micronpu.quantize.readers import form_of
 from micronpu.quantize.running import Row
 from micronpu.quantize.thresholds import FEATURE_ENOUGH, FEATURE_NOISE, FEATURE_ROWS
 from micronpu.quantize.writer import GraphWriter
@@ -120,7 +121,7 @@ def _computed(module: GraphModule, x: Node, chain: Sequence[Node], value: torch.
         known: dict[Node, Any] = {n: attribute(module, n) for n in node.all_input_nodes}
         known = {n: v.double() if v is not None and v.is_floating_point() else v for n, v in known.items()}
         if steps and overload_name(node) not in BATCH_NORMS:
-            is_divisor = overload_name(node) == "div.Tensor"
+            is_divisor = form_of(node) is Form.QUOTIENT
             known = {n: v if v is None else _on_scale(v, steps, is_divisor) for n, v in known.items()}
         known[x] = value
         args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: known[n])  # noqa: B023

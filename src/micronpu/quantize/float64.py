@@ -176,7 +176,7 @@ def _widen_call(node: Node, made: Node) -> None:
     target = node.target
     if isinstance(target, OpOverload) and target.namespace == "aten":
         made.args, made.kwargs = tree_map(_wide_type, made.args), tree_map(_wide_type, made.kwargs)
-        if target is torch.ops.aten.conv2d.default:
+        if _name(target) == "conv2d":
             made.target = _conv2d
         _widen_factory(node, made, target)
     elif isinstance(target, OperatorBase):
@@ -208,7 +208,7 @@ def _conv2d(
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     stride: Sequence[int] = (1,),
-    padding: Sequence[int] = (0,),
+    padding: Sequence[int] | str = (0,),
     dilation: Sequence[int] = (1,),
     groups: int = 1,
 ) -> torch.Tensor:
@@ -217,15 +217,13 @@ def _conv2d(
     Rows of the padded image are concatenated: each tap multiplies one run of numbers, and the results between rows are
     dropped.
     """
-    if x.dim() != 4:
-        alone: torch.Tensor = torch.ops.aten.conv2d.default(x, weight, bias, stride, padding, dilation, groups)
-        return alone
+    if x.dim() != 4 or isinstance(padding, str):
+        return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
     (n, c, h, w), (kh, kw) = x.shape, weight.shape[2:]
     (ph, pw), (dh, dw) = (tuple(v) * 2 if len(v) == 1 else v for v in (padding, dilation))
     is_small = (h + 2 * ph) * (w + 2 * pw) <= SMALL_IMAGE
     if groups != c or weight.shape[0] != c or any(s != 1 for s in stride) or not is_small or x.requires_grad:
-        usual: torch.Tensor = torch.ops.aten.conv2d.default(x, weight, bias, stride, padding, dilation, groups)
-        return usual
+        return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
     padded = torch.nn.functional.pad(x, (pw, pw, ph, ph))
     rows, pitch = padded.shape[2] - dh * (kh - 1), padded.shape[3]
     columns = pitch - dw * (kw - 1)

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-aten = torch.ops.aten
+from micronpu.ops.normalization import BATCH_NORM
+from micronpu.quantize.writer import operator_of
 
 
 def folded_batch_norm(x: torch.Tensor, *rest: Any) -> torch.Tensor:
     """Compute a batch norm under a name that no rewrite before annotation recognizes; `reveal` restores it."""
-    result: torch.Tensor = aten.batch_norm.default(x, *rest)
-    return result
+    return torch.batch_norm(x, *rest)
 
 
 def batch_norm_behind(layer: Node) -> Node | None:
@@ -31,6 +31,6 @@ def reveal(model: GraphModule) -> None:
     """Turn hidden batch norms into ATen's, which torchao switches between training and evaluation."""
     hidden = [node for node in model.graph.nodes if node.target is folded_batch_norm]
     for node in hidden:
-        node.target = aten.batch_norm.default
+        node.target = operator_of(BATCH_NORM)
     if hidden:
         model.recompile()

@@ -1,22 +1,27 @@
-"""Replacement of spelled-out functions by the operator that computes them.
+"""Rewrites of functions: spelled-out ones by the operator that computes them, and functions of masked values.
 
 1 / (1 + exp(-x)) in int8 is rounded three times, once as an exponential of any size; sigmoid(x) is rounded once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.constants import is_trained, number
+from micronpu.frontend.constants import attribute, is_trained, number
 from micronpu.frontend.program import arguments, is_float32, is_getitem, is_random, overload_name, value_of
 from micronpu.ir.lowering import Capabilities
+from micronpu.ops.elementwise import EXTREMA
+from micronpu.ops.facts import Form, hands_on, is_function
+from micronpu.ops.padding import PADS
 from micronpu.ops.softmax import SOFTMAX
-from micronpu.quantize.readers import power_of
+from micronpu.quantize.readers import form_of, line_of, power_of
 from micronpu.quantize.switches import switchable
-from micronpu.quantize.thresholds import EQUAL_DEPTH
+from micronpu.quantize.thresholds import EQUAL_DEPTH, INFINITE
 from micronpu.quantize.writer import GraphWriter
 
 Identity = Callable[[GraphModule, Node, GraphWriter], "Node | None"]
@@ -31,7 +36,7 @@ def spelled_out(model: GraphModule, able: Capabilities) -> bool:
     """
     changed = False
     for node in list(model.graph.nodes):
-        identity = _IDENTITIES.get(overload_name(node))
+        identity = _IDENTITIES.get(form_of(node))
         if identity is None or not is_float32(node):
             continue
         made = identity(model, node, GraphWriter(model, node, able, {}))
@@ -44,11 +49,10 @@ def spelled_out(model: GraphModule, able: Capabilities) -> bool:
 
 def _of_log(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
     x: Any = node.args[0]
-    name = _name(x)
-    if name in SOFTMAX and is_float32(x):
+    if isinstance(x, Node) and overload_name(x) in SOFTMAX and is_float32(x):
         given = arguments(x)
         return write("log_softmax.int", given["self"], given["dim"])
-    if name == "sigmoid.default":
+    if form_of(x) is Form.SIGMOID:
         return write("log_sigmoid.default", x.args[0])
     z = _exponent_beside_one(model, x)
     return None if z is None else write("softplus.default", z)
@@ -56,7 +60,7 @@ def _of_log(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
 
 def _of_log1p(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
     x: Any = node.args[0]
-    return write("softplus.default", x.args[0]) if _name(x) == "exp.default" else None
+    return write("softplus.default", x.args[0]) if form_of(x) is Form.EXPONENTIAL else None
 
 
 def _of_reciprocal(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
@@ -65,9 +69,9 @@ def _of_reciprocal(model: GraphModule, node: Node, write: GraphWriter) -> Node |
 
 def _of_division(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
     x, divisor = arguments(node)["self"], arguments(node)["other"]
-    if _name(x) == "exp.default" and (axis := _is_sum_of(divisor, x)) is not None:
+    if form_of(x) is Form.EXPONENTIAL and (axis := _is_sum_of(divisor, x)) is not None:
         z = x.args[0]
-        inside = _name(z) == "sub.Tensor" and arguments(z)["alpha"] == 1 and _is_largest_of(z.args[1], z.args[0], axis)
+        inside = form_of(z) is Form.DIFFERENCE and _is_largest_of(z.args[1], z.args[0], axis)
         return write("softmax.int", z.args[0] if inside else z, axis)
     inverse = _inverse(model, divisor, write)
     if inverse is None:
@@ -77,13 +81,10 @@ def _of_division(model: GraphModule, node: Node, write: GraphWriter) -> Node | N
 
 def _of_sum(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
     """Return logsumexp for the largest element of a row plus the logarithm of the sum, if both have the same axes."""
-    if arguments(node)["alpha"] != 1:
-        return None
     for largest, log in (node.args[:2], node.args[1::-1]):
-        total: Any = log.args[0] if isinstance(log, Node) and _name(log) == "log.default" else None
-        power: Any = total.args[0] if _name(total) == "sum.dim_IntList" else None
-        z: Any = power.args[0] if _name(power) == "exp.default" else None
-        if _name(z) != "sub.Tensor" or arguments(z)["alpha"] != 1:
+        total = _inside(log, Form.LOGARITHM)
+        z = _inside(_inside(total, Form.ROW_SUM), Form.EXPONENTIAL)
+        if form_of(z) is not Form.DIFFERENCE:
             continue
         x, top = z.args
         axis = _axis_of_largest(top)
@@ -97,32 +98,39 @@ def _of_sum(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
     return None
 
 
+def _inside(x: Any, form: Form) -> Any:
+    """Return the first operand of a function; None if a value is none of it."""
+    return x.args[0] if form_of(x) is form else None
+
+
 def _before_squeeze(x: Any, axis: int) -> Any:
-    """Return the operand of a squeeze of an axis; any other value unchanged."""
-    if _name(x) != "squeeze.dim":
+    """Return the operand of a view without an axis of size 1; any other value unchanged."""
+    if not isinstance(x, Node) or not hands_on(overload_name(x)):
         return x
-    before = x.args[0]
-    return before if x.args[1] % value_of(before).dim() == axis else x
+    before: Any = x.args[0]
+    shape = tuple(value_of(before).shape)
+    is_squeezed = shape[axis : axis + 1] == (1,) and shape[:axis] + shape[axis + 1 :] == tuple(value_of(x).shape)
+    return before if is_squeezed else x
 
 
 def _of_root(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
-    x: Any = node.args[0]
-    return write("abs.default", arguments(x)["self"]) if _name(x) and power_of(x) == 2 else None
+    x = node.args[0]
+    return write("abs.default", arguments(x)["self"]) if isinstance(x, Node) and power_of(x) == 2 else None
 
 
-_IDENTITIES: dict[str, Identity] = {
-    "log.default": _of_log,
-    "log1p.default": _of_log1p,
-    "reciprocal.default": _of_reciprocal,
-    "div.Tensor": _of_division,
-    "sqrt.default": _of_root,
-    "add.Tensor": _of_sum,
+_IDENTITIES: dict[Form | None, Identity] = {
+    Form.LOGARITHM: _of_log,
+    Form.LOGARITHM_OF_MORE: _of_log1p,
+    Form.RECIPROCAL: _of_reciprocal,
+    Form.QUOTIENT: _of_division,
+    Form.ROOT: _of_root,
+    Form.SUM: _of_sum,
 }
 
 
 def _inverse(model: GraphModule, x: Any, write: GraphWriter) -> Node | None:
     """Return 1 / x if x is exp(z) or 1 + exp(z)."""
-    if _name(x) == "exp.default":
+    if form_of(x) is Form.EXPONENTIAL:
         return write("exp.default", _negated(model, x.args[0], write))
     z = _exponent_beside_one(model, x)
     return None if z is None else write("sigmoid.default", _negated(model, z, write))
@@ -130,26 +138,26 @@ def _inverse(model: GraphModule, x: Any, write: GraphWriter) -> Node | None:
 
 def _exponent_beside_one(model: GraphModule, x: Any) -> Any:
     """Return z of 1 + exp(z), or None."""
-    if _name(x) != "add.Tensor" or arguments(x)["alpha"] != 1:
+    if form_of(x) is not Form.SUM:
         return None
     for one, power in (x.args[:2], x.args[1::-1]):
-        if _name(power) == "exp.default" and _fixed(model, one) == 1:
+        if form_of(power) is Form.EXPONENTIAL and _fixed(model, one) == 1:
             return power.args[0]
     return None
 
 
 def _negated(model: GraphModule, z: Any, write: GraphWriter) -> Node:
     """Return -z, with the sign merged into an existing operator if possible."""
-    if _name(z) == "neg.default":
+    if form_of(z) is Form.NEGATIVE:
         return z.args[0]  # type: ignore[no-any-return]
-    if _name(z) in ("mul.Tensor", "div.Tensor") and (factor := _fixed(model, z.args[1])) is not None:
-        return write(_name(z), z.args[0], -factor)
+    if form_of(z) in (Form.PRODUCT, Form.QUOTIENT) and (factor := _fixed(model, z.args[1])) is not None:
+        return write(overload_name(z), z.args[0], -factor)
     return write("neg.default", z)
 
 
 def _is_sum_of(x: Any, terms: Node) -> int | None:
     """Return the axis along which x is the sum of terms, kept with size 1, or None."""
-    if _name(x) != "sum.dim_IntList" or not _is_same(x.args[0], terms):
+    if form_of(x) is not Form.ROW_SUM or not _is_same(x.args[0], terms):
         return None
     return _only_axis(x)
 
@@ -161,10 +169,10 @@ def _is_largest_of(x: Any, of: Any, axis: int) -> bool:
 
 def _axis_of_largest(x: Any) -> int | None:
     """Return the axis along which x is the largest of a value, kept with size 1, or None."""
-    if isinstance(x, Node) and is_getitem(x) and x.args[1] == 0 and _name(x.args[0]) == "max.dim":
+    if isinstance(x, Node) and is_getitem(x) and x.args[1] == 0 and form_of(x.args[0]) is Form.MAXIMUM_AND_POSITION:
         given = arguments(cast(Node, x.args[0]))
         return int(given["dim"]) % value_of(x).dim() - value_of(x).dim() if given["keepdim"] else None
-    return _only_axis(x) if _name(x) == "amax.default" else None
+    return _only_axis(x) if form_of(x) is Form.ROW_MAXIMUM else None
 
 
 def _is_same(a: Any, b: Any, depth: int = EQUAL_DEPTH) -> bool:
@@ -193,5 +201,107 @@ def _fixed(model: GraphModule, x: Any) -> float | None:
     return None if is_trained(model, x) else number(model, x)
 
 
-def _name(x: Any) -> str:
-    return overload_name(x) if isinstance(x, Node) else ""
+class _Fill(NamedTuple):
+    """A masked fill: operand, fill value, and a function that writes a similar fill."""
+
+    x: Node
+    value: float
+    write: Callable[[GraphWriter, Node, float], Node]
+
+
+@switchable
+def function_before_fill(model: GraphModule, able: Capabilities) -> bool:
+    """f(masked_fill(x, mask, -1e9)) -> masked_fill(f(x), mask, f(-1e9)), where f(-1e9) is a number like others
+
+    Exact, and the same of `where` with a constant, of infinity, and of a scale between fill and function.
+    """
+    changed = False
+    for node in list(model.graph.nodes):
+        changed |= _fill_behind(model, node, able) or _infinite_bound(model, node) or _infinite_pad(node)
+    return changed
+
+
+def _fill_behind(model: GraphModule, node: Node, able: Capabilities) -> bool:
+    if not _is_function(model, node):
+        return False
+    fill = _fill_of(model, node.args[0])
+    if fill is None or fill.x is node:
+        return False
+    at: Any = node.target(torch.tensor(fill.value), *node.args[1:], **node.kwargs)  # type: ignore[operator]
+    end = float(at)
+    if math.isnan(end) or (abs(end) >= INFINITE and line_of(model, node) is None):
+        return False
+    write = GraphWriter(model, node, able, {})
+    computed = write(overload_name(node), fill.x, *node.args[1:], **node.kwargs)
+    made = fill.write(write, computed, end)
+    node.replace_all_uses_with(made)
+    model.graph.erase_node(node)
+    return True
+
+
+def _infinite_bound(model: GraphModule, node: Node) -> bool:
+    """maximum(x, -inf) -> x, and the same of minimum(x, inf)"""
+    name = overload_name(node)
+    if name not in EXTREMA:
+        return False
+    for x, bound in (node.args[:2], node.args[1::-1]):
+        has_effect = _number(model, bound) != (-math.inf if name.startswith("max") else math.inf)
+        if isinstance(x, Node) and not has_effect and value_of(x).shape == value_of(node).shape:
+            node.replace_all_uses_with(x)
+            model.graph.erase_node(node)
+            return True
+    return False
+
+
+def _infinite_pad(node: Node) -> bool:
+    """pad(x, value=-inf) -> pad(x, value=-1e9), which saturates where it changes no result"""
+    if overload_name(node) not in PADS:
+        return False
+    places = [i for i, x in enumerate(node.args) if isinstance(x, float) and math.isinf(x)]
+    for place in places:
+        node.update_arg(place, math.copysign(1e9, float(node.args[place])))  # type: ignore[arg-type]
+    return bool(places)
+
+
+def _is_function(model: GraphModule, node: Node) -> bool:
+    """Return True if a node is a function of one float, with numbers as further operands."""
+    if not node.args or not isinstance(node.args[0], Node) or len(node.all_input_nodes) != 1:
+        return False
+    return is_float32(node) and (is_function(overload_name(node)) or line_of(model, node) is not None)
+
+
+def _fill_of(model: GraphModule, node: Any) -> _Fill | None:
+    """Return the parts of a fill with a number far from others, or None."""
+    name = overload_name(node)
+    given = arguments(node) if name.startswith(("masked_fill.", "where.")) else {}
+    if name.startswith("masked_fill."):
+        x, mask, value = given["self"], given["mask"], _number(model, given["value"])
+
+        def again(write: GraphWriter, made: Node, number: float) -> Node:
+            return write("masked_fill.Scalar", made, mask, number)
+
+    elif name.startswith("where.") and "self" in given:
+        hidden = _number(model, given["self"])
+        x, value = (given["self"], _number(model, given["other"])) if hidden is None else (given["other"], hidden)
+        condition = given["condition"]
+
+        def again(write: GraphWriter, made: Node, number: float) -> Node:
+            if hidden is None:
+                return write("where.ScalarOther", condition, made, number)
+            return write("where.ScalarSelf", condition, number, made)
+
+    else:
+        return None
+    is_far = value is not None and abs(value) >= INFINITE and isinstance(x, Node)
+    return _Fill(x, value, again) if is_far and value is not None else None
+
+
+def _number(model: GraphModule, x: Any) -> float | None:
+    """Return a number, or the one that all elements of a constant are."""
+    if isinstance(x, (int, float)):
+        return float(x)
+    known = attribute(model, x)
+    if known is None or not known.numel() or not known.is_floating_point() or isinstance(known, torch.nn.Parameter):
+        return None
+    first = known.flatten()[0]
+    return float(first) if bool((known == first).all()) else None

@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import arguments, is_float32, overload_name
 from micronpu.ir.lowering import Capabilities
+from micronpu.ops.facts import is_sum, magnitude_of
 from micronpu.quantize.readers import power_of
 from micronpu.quantize.switches import clean
 from micronpu.quantize.thresholds import PROJECTION_GAIN
@@ -47,16 +48,14 @@ def _pair(node: Node) -> tuple[Any, Any] | None:
     if not name or not is_float32(node):
         return None
     given = arguments(node)
-    if name in ("hypot.default", "hypot_.default"):
-        return given["self"], given["other"]
-    if power_of(node) != 0.5:
+    total = given.get("self")
+    if (pair := magnitude_of(name, given)) is not None or power_of(node) != 0.5 or not isinstance(total, Node):
+        return pair
+    terms = arguments(total) if overload_name(total) else {}
+    if not is_sum(overload_name(total), terms):
         return None
-    total = given["self"]
-    if overload_name(total) not in ("add.Tensor", "add_.Tensor") or not isinstance(total, Node):
-        return None
-    terms = arguments(total)
     a, b = _root_of(terms["self"]), _root_of(terms["other"])
-    return (a, b) if a is not None and b is not None and a is not b and terms["alpha"] == 1 else None
+    return (a, b) if a is not None and b is not None and a is not b else None
 
 
 def _root_of(square: Any) -> Any:

@@ -21,8 +21,10 @@ from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ir.op import NewValues, QuantizationRule
 from micronpu.ops.attention import HIDDEN, MASKED
+from micronpu.ops.facts import Form
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.observers import is_average, is_fixed, is_observer
+from micronpu.quantize.readers import form_of
 from micronpu.quantize.thresholds import MASKED_FLOOR, SCORE_REACH
 
 
@@ -61,7 +63,7 @@ def observe_what_counts(model: GraphModule, places: Mapping[Any, Any]) -> None:
 def give_qparams_to_sums(model: GraphModule) -> None:
     """Give sums of masks the qparams of the masks, in place: their range is known before calibration."""
     for node in model.graph.nodes:
-        if overload_name(node) != "add.Tensor" or len(node.all_input_nodes) != 2:
+        if form_of(node) is not Form.SUM or len(node.all_input_nodes) != 2:
             continue
         if any(map(_is_mask, node.all_input_nodes)):
             others = [attribute(model, n) for n in node.all_input_nodes if not _is_mask(n)]
@@ -151,7 +153,7 @@ def _rows(value: Node) -> frozenset[int | None]:
         return frozenset()
     found: set[int | None] = set()
     axes = [_distance_axis(user) for user in value.users]
-    if overload_name(value) == "amax.default" and any(axis is not None for axis in axes):
+    if form_of(value) is Form.ROW_MAXIMUM and any(axis is not None for axis in axes):
         return frozenset(axes) - {None}
     for user, axis in zip(value.users, axes, strict=True):
         entry = known_import(user)
@@ -159,7 +161,7 @@ def _rows(value: Node) -> frozenset[int | None]:
             found.add(int(arguments(user)["dim"]) % known.dim())
         elif axis is not None:
             found.add(axis)
-        elif overload_name(user) == "amax.default" and any(u.args[:1] == (value,) for u in _distances(user)):
+        elif form_of(user) is Form.ROW_MAXIMUM and any(u.args[:1] == (value,) for u in _distances(user)):
             pass
         elif entry is not None and entry.moves_only and (behind := _rows(user)):
             found |= {None if axis is None else _axis_before(user, value, axis) for axis in behind}
@@ -175,17 +177,13 @@ def _distances(largest: Node) -> list[Node]:
 
 def _distance_axis(node: Node) -> int | None:
     """Return the axis of x - amax(x), if only its exponentials are read, as in a logsumexp, or None."""
-    if overload_name(node) != "sub.Tensor" or arguments(node)["alpha"] != 1:
+    if form_of(node) is not Form.DIFFERENCE:
         return None
     x, largest = node.args
-    if not isinstance(largest, Node) or overload_name(largest) != "amax.default" or largest.args[0] is not x:
+    if not isinstance(largest, Node) or form_of(largest) is not Form.ROW_MAXIMUM or largest.args[0] is not x:
         return None
     given, rank = arguments(largest), int(largest.meta["val"].dim())
-    if (
-        not given["keepdim"]
-        or len(given["dim"]) != 1
-        or {overload_name(user) for user in node.users} != {"exp.default"}
-    ):
+    if not given["keepdim"] or len(given["dim"]) != 1 or {*map(form_of, node.users)} != {Form.EXPONENTIAL}:
         return None
     return int(given["dim"][0]) % rank
 
@@ -221,6 +219,6 @@ def _addends(value: Node, depth: int = 16) -> Iterator[Node]:
     """Yield a value, and the addends of it through operators that only move it."""
     yield value
     entry = known_import(value)
-    if depth and (overload_name(value) == "add.Tensor" or (entry is not None and entry.moves_only)):
+    if depth and (form_of(value) is Form.SUM or (entry is not None and entry.moves_only)):
         for operand in value.all_input_nodes:
             yield from _addends(operand, depth - 1)

@@ -22,15 +22,15 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import InternalError
 from micronpu.frontend.constants import attribute, evaluate, is_constant
-from micronpu.frontend.program import arguments, overload_name
-from micronpu.ops import ATEN_IMPORTS
+from micronpu.frontend.program import arguments, aten_overload, overload_name
+from micronpu.ops.convolution import BY_AXES
+from micronpu.ops.normalization import BATCH_NORM
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.folded_norms import folded_batch_norm
 from micronpu.quantize.pt2e import FakeQuantizeBase, ObserverBase
 from micronpu.quantize.thresholds import SMALLEST_GAMMA
-
-aten = torch.ops.aten
-
+from micronpu.quantize.writer import operator_of
+from micronpu.upstream.torch import schema_of
 
 _LAYERS = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "linear")
 
@@ -212,10 +212,9 @@ def fold_trained_batch_norms(model: GraphModule, config_of: Callable[[Node], Qua
     A batch norm without a layer before it gets an identity layer, if its input is [N, C, L] or [N, C, H, W].
     """
     for node in list(model.graph.nodes):
-        if overload_name(node) == "add_.Tensor" and not node.users and _counts_batches(model, node.args[0]):
-            # The counter only matters without a fixed momentum.
-            model.graph.erase_node(node)
-        if overload_name(node) != "batch_norm.default":
+        if _counts_batches(model, node):
+            model.graph.erase_node(node)  # which only matters without a fixed momentum
+        if overload_name(node) != BATCH_NORM:
             continue
         given = arguments(node)
         constants = ("weight", "bias", "running_mean", "running_var")
@@ -236,7 +235,12 @@ def fold_trained_batch_norms(model: GraphModule, config_of: Callable[[Node], Qua
     model.recompile()
 
 
-def _counts_batches(model: GraphModule, counter: Any) -> bool:
+def _counts_batches(model: GraphModule, node: Node) -> bool:
+    """Return True if an operator writes into the counter of a batch norm."""
+    overload = aten_overload(node)
+    if overload is None or node.users or not schema_of(overload).is_mutable:
+        return False
+    counter: Any = node.args[0]
     value = attribute(model, counter)
     return value is not None and value.dtype == torch.int64 and str(counter.target).endswith("num_batches_tracked")
 
@@ -262,15 +266,15 @@ def _weight_axis(layer: Node) -> int:
 
 def _identity_layer(model: GraphModule, node: Node, given: dict[str, Any]) -> Node | None:
     value = given["input"].meta["val"]
-    operator = {3: aten.conv1d.default, 4: aten.conv2d.default}.get(value.dim())
-    mean = attribute(model, given["running_mean"])
-    if operator is None or mean is None or operator.__name__ not in ATEN_IMPORTS:
-        return None
     spatial = value.dim() - 2
+    overload, mean = BY_AXES.get(spatial), attribute(model, given["running_mean"])
+    if overload is None or mean is None:
+        return None
     with model.graph.inserting_before(node):
         weight = _constant(model, identity_weight(mean, value.dim()), "identity_weight")
         layer = model.graph.call_function(
-            operator, (given["input"], weight, None, [1] * spatial, [0] * spatial, [1] * spatial, mean.numel())
+            operator_of(overload),
+            (given["input"], weight, None, [1] * spatial, [0] * spatial, [1] * spatial, mean.numel()),
         )
     layer.meta = {k: v for k, v in node.meta.items() if k != "quantization_annotation"} | {"val": value}
     return layer

@@ -8,7 +8,9 @@ which norms have such rows, before the model is rewritten.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,12 +20,14 @@ from micronpu.frontend.facts import ROW_SIZE, SETTING, UNEVEN
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.frontend.states import States
 from micronpu.ir.lowering import Capabilities
-from micronpu.ops.facts import ROW_SUMS
-from micronpu.ops.normalization import NORMS
+from micronpu.ops.facts import ROW_SUMS, Form, degree_of, least_of
+from micronpu.ops.normalization import NORMS, SMALLEST_ROW, UNEQUAL
 from micronpu.quantize.config import QuantizationConfig
-from micronpu.quantize.readers import power_of
+from micronpu.quantize.readers import form_of, power_of
 from micronpu.quantize.running import Row
+from micronpu.quantize.switches import switchable
 from micronpu.quantize.thresholds import COARSE_SQUARES, NORM_ROWS, NORMAL_95, STEPS_INT8, UNEQUAL_ROWS
+from micronpu.quantize.writer import GraphWriter
 
 
 def mark_uneven(module: GraphModule, sequences: Sequence[Sequence[Row]], states: States) -> None:
@@ -183,12 +187,110 @@ def _divided(node: Node) -> Iterator[Node]:
         if value.numel() == rows or name.startswith("expand"):
             found[user] = None
             waiting += list(user.users)
-        elif name in ("mul.Tensor", "div.Tensor"):
+        elif form_of(user) in (Form.PRODUCT, Form.QUOTIENT):
             found[user] = None
             ends = True
             # The divided rows may be centred first.
-            centred = [n for n in user.all_input_nodes if overload_name(n) == "sub.Tensor"]
-            means = [m for n in centred for m in n.all_input_nodes if overload_name(m) == "mean.dim"]
+            centred = [n for n in user.all_input_nodes if form_of(n) is Form.DIFFERENCE]
+            means = [m for n in centred for m in n.all_input_nodes if form_of(m) is Form.ROW_MEAN]
             found |= dict.fromkeys([*centred, *means])
-    if ends and any(power_of(n) is not None or overload_name(n) == "div.Tensor" for n in found):
+    if ends and any(power_of(n) is not None or form_of(n) is Form.QUOTIENT for n in found):
         yield from found
+
+
+_SUMS = (Form.SUM, Form.DIFFERENCE)
+_COMBINED = {Form.PRODUCT: operator.add, Form.QUOTIENT: operator.sub}
+"""Power of g of a result by those of its two operands."""
+
+Scaled = tuple[Node, float]
+"""Replacement of a value with rows multiplied with g, and its additional power of g."""
+
+
+@switchable
+def scale_rows(model: GraphModule, able: Capabilities) -> bool:
+    """x / norm(x) -> x * g / norm(x * g), g = 1 / (max(|x|) + e) of each row, where rows are of unequal size in int8
+
+    For norms of several operators, if int16 is not available for their squares.  All rows then have the same size.  An
+    eps is multiplied with g, too:
+
+        (x - mean(x)) / (sqrt(var(x)) + eps)  =  (x * g - mean(x * g)) / (sqrt(var(x * g)) + eps * g)
+    """
+    norms = [n for n in model.graph.nodes if UNEVEN.of(n) >= UNEQUAL and measured(n)]
+    norms = [] if norms and able.has_int16 else norms
+    changed = False
+    for node in norms:
+        changed |= SETTING.of(node) != (None,) and _scaled(model, node, able)
+    return changed
+
+
+def _scaled(model: GraphModule, measure: Node, able: Capabilities) -> bool:
+    """Rewrite one norm; return False for an unknown form, or if it reads anything but rows."""
+    parts = {n: None for n in model.graph.nodes if n in set(parts_of(measure))}
+    first = next(iter(parts))
+    x = first.args[0]
+    given = arguments(measure)
+    axes = given.get("dim")
+    if not isinstance(x, Node) or not axes or not given.get("keepdim"):
+        return False
+    write = GraphWriter(model, first, able, {})
+    largest = write("amax.default", write("abs.default", x), list(axes) if isinstance(axes, list) else [axes], True)
+    gain = write("reciprocal.default", write("add.Tensor", largest, SMALLEST_ROW * ROW_SIZE.of(measure)))
+    known: dict[Node, Scaled] = {x: (write("mul.Tensor", x, gain), 1.0)}
+    ends = []
+    for node in parts:
+        made = _of_node(GraphWriter(model, node, able, {}), node, known, gain)
+        if made is None:
+            return False
+        known[node] = made
+        if made[1] == 0.0:
+            ends.append(node)
+    for end in ends:
+        end.replace_all_uses_with(known[end][0])
+    for new, _ in known.values():
+        UNEVEN.say(new, 1.0)
+    return bool(ends)
+
+
+def _of_node(write: GraphWriter, node: Node, known: Mapping[Node, Scaled], gain: Node) -> Scaled | None:
+    """Return a node of a norm with scaled operands, or None if it is unknown."""
+    form, given = form_of(node), arguments(node)
+    operands = [known.get(n) for n in node.args if isinstance(n, Node)]
+    if not operands or operands[0] is None:
+        return None
+    (first, power), others = operands[0], operands[1:]
+    again = partial(_again, write, node)
+    # A square that is a product multiplies two scaled values.
+    degree = degree_of(overload_name(node), given) if form is not Form.PRODUCT else None
+    if degree is not None:
+        is_plain = given.get("keepdim", True) and given.get("ord", 2) == 2
+        return (again(first), power * degree) if is_plain else None
+    if (least := least_of(overload_name(node), given)) is not None:
+        bound = _on_rows(write, least, power, gain)
+        return None if bound is None else (write("maximum.default", first, bound), power)
+    if form in _SUMS and not others and isinstance(given["other"], (int, float)):
+        if not given["other"]:
+            return first, power
+        number = float(given["other"]) * (1 if form is Form.SUM else -1)
+        addend = _on_rows(write, number, power, gain)
+        return None if addend is None else (write("add.Tensor", first, addend), power)
+    if len(others) != 1 or others[0] is None:
+        return None
+    second, more = others[0]
+    if form in _SUMS:
+        return (again(first, second), power) if power == more else None
+    return (again(first, second), _COMBINED[form](power, more)) if form in _COMBINED else None
+
+
+def _again(write: GraphWriter, node: Node, *operands: Node) -> Node:
+    """Write the call of a node with other operands instead of its first ones."""
+    replaced = iter(operands)
+    args = [next(replaced, a) if isinstance(a, Node) else a for a in node.args]
+    return write(overload_name(node), *args, **node.kwargs)
+
+
+def _on_rows(write: GraphWriter, number: float, power: float, gain: Node) -> Node | None:
+    """Return number * g ** power, for the first two powers."""
+    if power not in (1.0, 2.0):
+        return None
+    scaled = write("mul.Tensor", gain, number)
+    return write("mul.Tensor", gain, scaled) if power == 2.0 else scaled

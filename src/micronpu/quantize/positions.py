@@ -20,11 +20,11 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.constants import add_constant, attribute, evaluate
 from micronpu.frontend.facts import KEPT_OR_ZERO
 from micronpu.frontend.positions import indexed, is_position, not_negative, root_of
-from micronpu.frontend.program import is_random, overload_name
+from micronpu.frontend.program import arguments, is_random, overload_name
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.types import DType
 from micronpu.ops.attention import HIDDEN, MASKED
-from micronpu.ops.movement import COPIES, RESHAPES, TRANSPOSES
+from micronpu.ops.facts import EMBEDDING, MOVES, replaced_in
 from micronpu.ops.truths import TRUTH
 from micronpu.quantize.switches import switchable
 from micronpu.quantize.thresholds import TABLE_COMPUTED, TABLE_ELEMENTS, TABLE_POSITIONS, TABLE_TRIES
@@ -33,8 +33,6 @@ from micronpu.upstream.torch import OpOverload, schema_of
 
 Shared = dict[tuple[Any, ...], Node]
 """Shared nodes, each written once; see `GraphWriter`."""
-_MOVES = ("expand.default", "repeat.default", *RESHAPES, *TRANSPOSES, *COPIES)
-_REPLACING = ("index_put.default", "index_copy.default")
 
 
 @switchable
@@ -81,7 +79,7 @@ def blend_at_positions(model: GraphModule, capabilities: Capabilities, shared: S
 
     For positions of one axis that are never negative, no two of which are equal.
     """
-    replacing = [node for node in model.graph.nodes if overload_name(node) in _REPLACING]
+    replacing = [n for n in model.graph.nodes if overload_name(n) and replaced_in(overload_name(n), arguments(n))]
     if not replacing or not capabilities.lookups:
         return False
     changed, known = False, roots(model)
@@ -94,19 +92,12 @@ def blend_at_positions(model: GraphModule, capabilities: Capabilities, shared: S
 
 
 def _blended(write: GraphWriter, known: dict[Node, int]) -> Node | None:
-    name, node = overload_name(write.node), write.node
-    if write.dtype() is not DType.FLOAT32:
+    replaced = replaced_in(write.overload, write.given)
+    if replaced is None or len(replaced[0]) != 1 or write.dtype() is not DType.FLOAT32:
         return None
-    given = write.given
-    if name == "index_copy.default":
-        axis, index, new = int(given["dim"]), given["index"], given["source"]
-    else:
-        chosen = [(a, i) for a, i in enumerate(given["indices"]) if i is not None]
-        if len(chosen) != 1 or given["accumulate"]:
-            return None
-        (axis, index), new = chosen[0], given["values"]
-    root = root_of(index)
-    x, shape = given["self"], write.shape()
+    ((axis, index),), new = replaced
+    root, node = root_of(index), write.node
+    x, shape = write.given["self"], write.shape()
     axis %= len(shape)
     size, count = shape[axis], math.prod(write.shape(index))
     if root not in known or size > TABLE_POSITIONS or count != math.prod(write.shape(root)) or size == 1:
@@ -220,10 +211,10 @@ class _Tables:
         for node in self._inside:
             if all(user in inside for user in node.users):
                 continue
-            while overload_name(node) in _MOVES and node.args[0] in inside:
+            while overload_name(node) in MOVES and node.args[0] in inside:
                 node = node.args[0]  # type: ignore[assignment]
             value = node.meta["val"]
-            kept = is_position(node) or (overload_name(node) == "embedding.default" and node.args[0] in self._free)
+            kept = is_position(node) or (overload_name(node) == EMBEDDING and node.args[0] in self._free)
             if isinstance(value, torch.Tensor) and not kept and value.dtype in (torch.float32, torch.bool):
                 found[node] = None
         return list(found)

@@ -36,8 +36,6 @@ from micronpu.upstream.torch import FakeTensor
 _decomposed = torch.ops.quantized_decomposed
 _QUANTIZE = (_decomposed.quantize_per_tensor.default, _decomposed.quantize_per_channel.default)
 _DEQUANTIZE = (_decomposed.dequantize_per_tensor.default, _decomposed.dequantize_per_channel.default)
-_aten = torch.ops.aten
-_SIZES = (_aten.sym_size.int, _aten.sym_size.default)
 
 Observer: TypeAlias = RangeObserver | FixedObserver
 Observers: TypeAlias = dict[Place, Observer]
@@ -270,7 +268,8 @@ def _buffer(model: GraphModule, prefix: str, value: torch.Tensor) -> Node:
 
 
 def _readers(node: Node) -> list[Node]:
-    return [user for user in node.users if user.target not in _SIZES]
+    """Return the readers of a value that read more than its sizes."""
+    return [user for user in node.users if not isinstance(user.meta.get("val"), int | torch.SymInt)]
 
 
 def _split_dequantizes(model: GraphModule) -> None:

@@ -32,7 +32,7 @@ from micronpu.quantize.pt2e import (
     convert_pt2e,
     prepare_qat_pt2e,
 )
-from micronpu.quantize.singular import bounded
+from micronpu.quantize.readers import bounded
 from micronpu.upstream.torchao import note_mode
 
 

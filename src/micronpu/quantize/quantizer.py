@@ -33,6 +33,7 @@ from micronpu.quantize.config import (
     type_key,
 )
 from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.decompose import prepare_for_annotation
 from micronpu.quantize.equalize import equalize
 from micronpu.quantize.features import leave_in_float
 from micronpu.quantize.folded_norms import reveal
@@ -44,7 +45,6 @@ from micronpu.quantize.readers import observe_for_readers
 from micronpu.quantize.recorder import keep_float_program, record_calls, recorders
 from micronpu.quantize.states import check_lifted, share_qparams
 from micronpu.quantize.switches import check_rewrites
-from micronpu.quantize.transforms import prepare_for_annotation
 from micronpu.upstream.torchao import accept_as_quantizer
 
 _ASKED = ("transform_for_annotation", "annotate", "validate", "prepare_obs_or_fq_callback", "rewritten", "annotated")

@@ -16,11 +16,13 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import number
@@ -29,13 +31,19 @@ from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops import facts
 from micronpu.ops.clamps import clamp_bounds
+from micronpu.ops.facts import Form
 from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.specs import Place
-from micronpu.quantize.thresholds import LINEAR_DEPTH, SIGN_RANGE
+from micronpu.quantize.thresholds import LINEAR_DEPTH, SIGN_RANGE, UNKNOWN_LSB
 
 Ends: TypeAlias = tuple[float, float]
 
 _AT_ZERO = Thresholds(frozenset({(0.0, 0.0)}))
+
+
+def form_of(x: Any) -> Form | None:
+    """Return the function of its operands that a node computes, see `micronpu.ops.facts`; None for other values."""
+    return facts.form_of(overload_name(x)) if isinstance(x, Node) and x.kwargs.get("alpha", 1) == 1 else None
 
 
 def power_of(node: Node) -> float | None:
@@ -203,12 +211,12 @@ def _singular(model: GraphModule, node: Node) -> tuple[Node, Node, float, bool] 
         return None
     if (power := power_of(node)) is not None:
         return (before, node, power, False) if power < 0 else None
-    if overload_name(node) == facts.LOGARITHM:
+    if form_of(node) is Form.LOGARITHM:
         return (before, node, 1.0, True) if all(_inverse_factor(model, user) for user in node.users) else None
     if factor := _inverse_factor(model, node):
-        of = _singular(model, before) if overload_name(before) == facts.LOGARITHM else None
+        of = _singular(model, before) if form_of(before) is Form.LOGARITHM else None
         return (of[0], of[1], factor, True) if of is not None else None
-    if overload_name(node) == facts.EXPONENTIAL:  # of c * log(z), which is a power of z
+    if form_of(node) is Form.EXPONENTIAL:  # of c * log(z), which is a power of z
         of = _singular(model, before)
         return (of[0], of[1], of[2], False) if of is not None and of[3] and of[2] < 0 else None
     return None
@@ -221,5 +229,56 @@ def _inverse_factor(model: GraphModule, node: Node) -> float | None:
     """
     line = line_of(model, node)
     is_inverse = line is not None and line[0] is node.args[0] and line[1] < 0 and not line[2]
-    is_read = all(overload_name(user) == facts.EXPONENTIAL for user in node.users)
+    is_read = all(form_of(user) is Form.EXPONENTIAL for user in node.users)
     return line[1] if line is not None and is_inverse and is_read else None
+
+
+@contextmanager
+def bounded(model: GraphModule) -> Iterator[None]:
+    """Context in which functions with a singularity at 0 keep the value that they have half an LSB of their operand
+    away.
+
+        x + 1e-3 -> fake quantization -> log        with a scale of 0.02, x = 0 becomes log(0), and its gradient 1 / 0
+
+    The program computes the value at 0 by a table; a training step would get infinity or NaN, in the range or gradient.
+    """
+    exact = {node: node.target for node in model.graph.nodes if is_singular(node)}
+    for node, function in exact.items():
+        node.target = _away_from_zero(function, _observer_of(model, node.args[0]), _is_of_positive(node))
+    if exact:
+        model.recompile()
+    try:
+        yield
+    finally:
+        for node, function in exact.items():
+            node.target = function
+        if exact:
+            model.recompile()
+
+
+def _is_of_positive(node: Node) -> bool:
+    """Return True if a function with a singularity has no values below 0 either."""
+    power = power_of(node)
+    return power is None or not power.is_integer()
+
+
+def _observer_of(model: GraphModule, operand: Any) -> nn.Module | None:
+    """Return the fake quantization of an operand, or None."""
+    if not isinstance(operand, Node) or operand.op != "call_module":
+        return None
+    module = model.get_submodule(str(operand.target))
+    return module if isinstance(getattr(module, "scale", None), torch.Tensor) else None
+
+
+def _away_from_zero(function: Callable[..., Any], observer: nn.Module | None, positive: bool) -> Callable[..., Any]:
+    """Return the function with finite values and gradients; unchanged wherever it is finite."""
+
+    def computed(x: torch.Tensor, *arguments: Any) -> torch.Tensor:
+        step: Any = UNKNOWN_LSB if observer is None else observer.scale
+        half = (torch.as_tensor(step, dtype=x.dtype, device=x.device) / 2).max()
+        near = torch.maximum(x, half) if positive else torch.where(x.abs() < half, half.copysign(x), x)
+        result: torch.Tensor = function(near, *arguments)
+        value = function(x.detach(), *arguments)
+        return torch.where(value.isfinite(), result + (value - result).detach(), result)
+
+    return computed

@@ -10,17 +10,18 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.program import overload_name
 from micronpu.frontend.training import set_training
 from micronpu.ops.convolution import CONVOLUTIONS
+from micronpu.ops.facts import Form
 from micronpu.ops.transposed import TRANSPOSED
+from micronpu.quantize.readers import form_of
 from micronpu.upstream.torchao import Function, repair
 
-# torchao's own rewrite inserts these between a convolution and its batch norm.
-_BETWEEN = (torch.ops.aten.div.Tensor, torch.ops.aten.add.Tensor)
+_BETWEEN = (Form.QUOTIENT, Form.SUM)
+"""Operators that torchao's own rewrite inserts between a convolution and its batch norm."""
 
 
 def _own_switch(dropouts: bool) -> Callable[[Function], Function]:
@@ -39,7 +40,7 @@ def can_match(model: GraphModule) -> bool:
             continue
         before = node.args[0]
         for _ in _BETWEEN:
-            if isinstance(before, Node) and before.target in _BETWEEN:
+            if isinstance(before, Node) and form_of(before) in _BETWEEN:
                 before = before.args[0]
         if isinstance(before, Node) and overload_name(before) in (*CONVOLUTIONS, *TRANSPOSED):
             return True

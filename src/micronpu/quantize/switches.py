@@ -18,7 +18,7 @@ from micronpu.base.arguments import strings
 from micronpu.base.errors import OptionError, one_of
 from micronpu.ir.lowering import decompositions
 
-_MODULES = ("transforms", "decompose", "concat", "fills", "identities", "positions", "rows")
+_MODULES = ("decompose", "identities", "norms", "positions")
 _SENTENCES: dict[str, str] = {}
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -27,10 +27,9 @@ from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, is_getitem, overload_name
 from micronpu.ir.lowering import Capabilities, FloatCall, Step
 from micronpu.ir.types import DType
+from micronpu.ops.facts import addends_of
 from micronpu.ops.movement import TRANSPOSES
 from micronpu.quantize.loops import Loop, loops_of, step_body
-
-aten = torch.ops.aten
 
 
 def place_behind(value: Node) -> Node:
@@ -235,7 +234,7 @@ class GraphWriter(NodeArguments):
 
     def ends(self, *, added: bool = True) -> frozenset[str]:
         found: set[str] = set()
-        seen: set[Node] = set()
+        seen: set[Node] = {self.node}
         waiting = list(self.node.users)
         while waiting:
             user = waiting.pop()
@@ -244,7 +243,7 @@ class GraphWriter(NodeArguments):
             if user in seen:
                 continue
             seen.add(user)
-            adds = name == "add.Tensor" or (name == "baddbmm.default" and user.args[0] in (self.node, *seen))
+            adds = name and not seen.isdisjoint(addends_of(name, arguments(user)))
             if (adds and added) or (entry is not None and entry.moves_only):
                 waiting += user.users
             else:
@@ -258,11 +257,15 @@ class GraphWriter(NodeArguments):
         return frozenset(int(user.args[1]) for user in users if user.users)  # type: ignore[arg-type]
 
 
+def operator_of(overload: str) -> Any:
+    """Return the operator ``torch.ops.aten.conv2d.default`` of ``conv2d.default``."""
+    packet, _, name = overload.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), name)
+
+
 def _called(overload: str, given: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
     """Return operator and arguments of a call."""
-    packet, _, name = overload.partition(".")
-    args = tuple(getattr(torch, a.value) if isinstance(a, DType) else a for a in given)
-    return getattr(getattr(aten, packet), name), args
+    return operator_of(overload), tuple(getattr(torch, a.value) if isinstance(a, DType) else a for a in given)
 
 
 def _tensor(data: npt.NDArray[Any]) -> torch.Tensor:

@@ -48,15 +48,11 @@ FEATURE_SAMPLES = 4  # Minimum number of samples for examining features [samples
 # Maximum number of features for a note about constant ones: of many, as the columns of a picture, some may be
 # [features; not measured]
 FEW_FEATURES = 16
-# Mean number of repetitions of each sample from which repeated data are reported [repetitions; not measured]
-REPEATS = 4
+REPEATS = 4  # Mean number of repetitions from which repeated samples are reported [repetitions; not measured]
 FEW_STEPS = 4  # Root mean square below which a part of an output has hardly any distinct values [LSB; not measured]
-# Part of a result's range covered by one LSB of the operand, from which most of the small operands are lost [share; not
-# measured]
-JUMP = 0.2
+JUMP = 0.2  # Part of a result's range within an LSB of the operand, of which most is lost [share; not measured]
 ROOT_JUMP = 0.05  # That of a root [share; not measured]
-# Distance of all outputs from which no loss of small operands is reported [dB; a haversine at 36 dB, an evidential head
-# at 43 (5fae5f6e)]
+# Distance of outputs without a loss of small operands [dB; a haversine at 36 dB, an evidential head at 43 (5fae5f6e)]
 NO_LOSS = 30.0
 # Ratio of LSBs from which a part of a tensor is reported for using those of the whole [ratio; calculated: two bits]
 FINER_PART = 4.0

@@ -21,7 +21,7 @@ from micronpu.frontend.functional import functional
 from micronpu.frontend.program import overload_name
 from micronpu.ir import interpret
 from micronpu.ir.lowering import Capabilities
-from micronpu.quantize.transforms import prepare_for_annotation
+from micronpu.quantize.decompose import prepare_for_annotation
 from micronpu.targets.cortexm.rules import CAPABILITIES
 
 aten = torch.ops.aten

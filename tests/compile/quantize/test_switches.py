@@ -13,10 +13,9 @@ from micronpu.frontend.program import overload_name
 from micronpu.ir.lowering import LOWERINGS, Decomposition
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize, generate_neutron_compile_spec
 from micronpu.passes.pipeline import FINISH, SETTLE, SIMPLIFY
-from micronpu.quantize import transforms
+from micronpu.quantize.decompose import prepare_for_annotation, scalars_to_constants
 from micronpu.quantize.qat import quantize_aware_training
 from micronpu.quantize.switches import float_rewrites, is_on
-from micronpu.quantize.transforms import prepare_for_annotation
 from micronpu.targets.catalogue import catalogue
 from micronpu.targets.neutron.options import NeutronOptions
 from micronpu.targets.neutron.rewrites import REWRITES
@@ -106,7 +105,7 @@ def test_every_rewrite_is_registered_and_listed() -> None:
     assert list(kinds[1]) == [p.name for p in (*SIMPLIFY, *SETTLE, *FINISH)]
     assert list(kinds[2]) == [r.name for r in REWRITES]
     assert all(sentence for kind in kinds for sentence in kind.values())
-    assert not is_on(transforms.scalars_to_constants, ("scalars_to_constants",))
+    assert not is_on(scalars_to_constants, ("scalars_to_constants",))
 
 
 def test_the_command_lists_them() -> None:
