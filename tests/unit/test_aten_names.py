@@ -10,7 +10,6 @@ import torch
 from tests.layers import SOURCE, nodes
 
 MOST = {
-    "advice": 25,
     "frontend": 13,
     "partition": 18,
     "quantize": 2,

@@ -18,8 +18,10 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.constants import add_constant, attribute
 from micronpu.frontend.program import overload_name, value_of
 from micronpu.ops.concat import CONCATENATIONS
+from micronpu.ops.convolution import CONVOLUTIONS_2D
 from micronpu.ops.facts import ROW_SUMS
 from micronpu.ops.linear import LINEAR
+from micronpu.ops.movement import VIEWS
 from micronpu.ops.normalization import BATCH_NORMS
 
 MULTIPLE = 16
@@ -40,7 +42,6 @@ _SAME = frozenset(
 )
 """Operators whose result has its operands' channels, each computed from the same channel."""
 
-_FLATTEN = ("flatten.using_ints", "view.default", "reshape.default")
 Index = list[int]
 """Index of the old channel for each new one, or -1 for zeros."""
 
@@ -105,7 +106,7 @@ def _adapt(module: GraphModule, node: Node, indices: dict[Node, Index]) -> None:
     elif name in _SAME:
         rank = len(value_of(node).shape)
         args = [_taken(module, node, a, {1 - rank: own}) for a in args]
-    elif _is_flatten(node) and name != "flatten.using_ints":
+    elif _is_flatten(node) and isinstance(args[-1], (list, tuple)):
         args[1] = [_shape(node)[0], len(own)]
     node.args = tuple(args)
 
@@ -185,13 +186,13 @@ def _channels(node: Node) -> int | None:
 def _is_mixing(node: Node) -> bool:
     """True if every output channel depends on all input channels."""
     name = overload_name(node)
-    if name not in ("conv2d.default", *LINEAR) or _channels(node) is None:
+    if name not in (*CONVOLUTIONS_2D, *LINEAR) or _channels(node) is None:
         return False
     return _reads_constants(node) and node.args[6:] in ((), (1,))
 
 
 def _is_depthwise(node: Node) -> bool:
-    if overload_name(node) != "conv2d.default" or len(node.args) < 7 or not _reads_constants(node):
+    if overload_name(node) not in CONVOLUTIONS_2D or len(node.args) < 7 or not _reads_constants(node):
         return False
     return node.args[6] == _channels(node) == _channels(node.args[0])  # type: ignore[arg-type]
 
@@ -210,7 +211,7 @@ def _is_alike(node: Node) -> bool:
 
 def _is_flatten(node: Node) -> bool:
     """True if the node merges all axes but the first."""
-    if overload_name(node) not in _FLATTEN or not isinstance(node.args[0], Node):
+    if overload_name(node) not in VIEWS or not isinstance(node.args[0], Node):
         return False
     before, after = _shape(node.args[0]), _shape(node)
     return len(before) == 4 and after == (before[0], math.prod(before[1:]))

@@ -33,6 +33,19 @@ if TYPE_CHECKING:
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
+    from micronpu.ir.lowering import Float, Writer
+
+
+PRELU = "prelu.default"
+RECTIFIERS = tuple(
+    f"{name}.default" for name in ("silu", "hardswish", "gelu", "elu", "selu", "mish", "softplus", "leaky_relu")
+)
+"""Overloads near ReLU: a large x changes little, a negative one becomes small."""
+
+
+def rectified(write: Writer) -> Float:
+    """another rectifier -> relu(x)"""
+    return write("relu.default", write.given["self"])
 
 
 @operator("leaky_relu")
@@ -136,7 +149,7 @@ class Prelu(Op):
         below = requantize(x.centered * slope.centered, float32_quotient(y.scale, x.scale, slope.scale))
         return saturate(np.where(x.centered >= 0, above, below) + y.zero_point, *y.dtype.limits, y.dtype.value)
 
-    @from_aten("prelu.default", "_prelu_kernel.default", slope="weight")
+    @from_aten(PRELU, "_prelu_kernel.default", slope="weight")
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         slope = node.float_constant("slope").astype(np.float64).reshape(-1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from micronpu.ops.linear import LINEAR
-from micronpu.ops.movement import COPIES, DROPOUTS, TRANSPOSES
+from micronpu.ops.movement import COPIES, DROPOUTS, TRANSPOSES, order_of
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.ops.transposed import TRANSPOSED
@@ -57,7 +57,7 @@ def axis_behind(
         return None
     before = shape(x)
     if overload in TRANSPOSES:
-        return _order(given, len(before)).index(axis)
+        return order_of(given, len(before)).index(axis)
     if name == "unsqueeze":
         return axis + (int(given["dim"]) % len(result) <= axis)
     if name in ("expand", "repeat"):
@@ -91,17 +91,6 @@ def _along(overload: str, given: Given, before: Sequence[int], shape: Shape) -> 
     if found is None or (isinstance(found, (list, tuple)) and not found):
         return set(range(rank))
     return {int(d) % rank for d in (found if isinstance(found, (list, tuple)) else [found])}
-
-
-def _order(given: Given, rank: int) -> list[int]:
-    """Return the axes of the operand of a permutation in the order of the result."""
-    if "dims" in given:
-        return [int(d) % rank for d in given["dims"]]
-    order = list(range(rank))
-    one, other = (int(given.get(name, place)) for place, name in enumerate(("dim0", "dim1")))
-    if rank > 1:
-        order[one], order[other] = order[other], order[one]
-    return order
 
 
 def _product(given: Given, x: Any, axis: int, rank: int, shape: Shape) -> int | None:

@@ -12,15 +12,16 @@ from micronpu.ir.aten import axis_of
 from micronpu.ir.op import Op, Permutation, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
+from micronpu.ops.calls import CONCATENATION
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
+    from micronpu.ir.graph import Node, Tensor
 
 
-CONCATENATIONS = ("cat.default", "concat.default", "concatenate.default")
+CONCATENATIONS = (CONCATENATION, "concat.default", "concatenate.default")
 
 
 @operator("concat")
@@ -56,6 +57,9 @@ class Concat(Op):
     def build(cls, node: AtenNode) -> Tensor:
         tensors = node.tensors("tensors")
         return node.emit(cls(axis_of(node, "dim", len(node.shape))), *tensors)
+
+    def to_aten(self, emit: Any, node: Node, *operands: Any) -> Any:
+        return emit.aten(CONCATENATION, list(operands), self.axis)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("CONCATENATION", options="ConcatenationOptions", fields={"axis": self.axis}, version=2)

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from micronpu.ir.graph import Tensor
 
 
-CONVOLUTIONS = ("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding")
+CONVOLUTIONS_2D = ("conv2d.default", "conv2d.padding")
+CONVOLUTIONS = ("conv1d.default", "conv1d.padding", *CONVOLUTIONS_2D)
 BY_AXES = {1: CONVOLUTIONS[0], 2: CONVOLUTIONS[2]}
 """Overloads with numbers as padding, by the number of spatial axes."""
 MOST_GROUPS = 8

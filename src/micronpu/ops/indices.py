@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
+    from micronpu.ir.graph import Node, Tensor
 
 POSITIONS = ("argmax.default", "argmin.default")
 """The overloads of `ArgMax`."""
@@ -82,6 +82,12 @@ class ArgMax(Op):
         if axis != rank - 1:
             x = transposed(node, x, (*(i for i in range(rank) if i != axis), axis))
         return reshaped(node, node.emit(cls(node.overload.startswith("argmin")), x), node.shape)
+
+    def to_aten(self, emit: Any, node: Node, x: Any) -> Any:
+        """The index has its own type there, and is moved to the range of int8."""
+        found = emit.aten("argmin.default" if self.smallest else "argmax.default", x, -1, False)
+        moved = emit.aten("add.Tensor", found, emit.constant(np.array(DType.INT8.limits[0], np.int64)))
+        return emit.aten("_to_copy.default", moved, dtype=DType.INT8)
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         x = emit.input(0)
@@ -145,6 +151,9 @@ class GatherRows(Op):
                 hint=LOOKUP_HINT,
             )
         return node.emit(cls(), node.integers("x"), node.tensor("table"))
+
+    def to_aten(self, emit: Any, node: Node, indices: Any, table: Any) -> Any:
+        return emit.aten("embedding.default", table, indices)
 
     def to_tosa(self, emit: TosaEmitter) -> TosaTensor:
         indices, table = emit.operands

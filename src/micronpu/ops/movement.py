@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from micronpu.ir.aten import AtenNode
     from micronpu.ir.graph import Tensor
 
+VIEW, VIEW_COPY, RESHAPE = "view.default", "view_copy.default", "reshape.default"
+"""Overloads that take a shape: a view, a copy, and a copy where strides allow no view."""
 VIEWS = (
     *(f"{name}.default" for name in ("view", "view_copy", "reshape", "_reshape_copy", "_unsafe_view", "ravel")),
     "flatten.using_ints",
@@ -280,8 +282,20 @@ for _overload in DROPOUTS:
 
 # ---------------------------------------------------------------- decompositions
 
-TRANSPOSES = ("t.default", "transpose.int", "permute.default")
+_PERMUTATIONS = (("t", "default"), ("transpose", "int"), ("permute", "default"))
+TRANSPOSES = tuple(f"{name}{copy}.{form}" for name, form in _PERMUTATIONS for copy in ("", "_copy"))
 """Overloads that permute axes."""
+
+
+def order_of(given: Mapping[str, Any], rank: int) -> list[int]:
+    """Return the axes of the operand of one of `TRANSPOSES` in the order of the result."""
+    if "dims" in given:
+        return [int(d) % rank for d in given["dims"]]
+    order = list(range(rank))
+    one, other = (int(given.get(name, place)) for place, name in enumerate(("dim0", "dim1")))
+    if rank > 1:
+        order[one], order[other] = order[other], order[one]
+    return order
 
 
 @decomposes("expand_as.default", "view_as.default", "reshape_as.default", "type_as.default", early=True)

@@ -29,6 +29,9 @@ _COLUMNS = 4.0
 NORMS = ("layer_norm.default", "rms_norm.default", "group_norm.default", "instance_norm.default")
 """Norms that are one operator; others are composed of squares, their mean and a power of it."""
 
+BY_CHANNEL = ("layer_norm.default", "group_norm.default")
+"""Norms that a batch norm may replace."""
+
 UNEQUAL = 1.7
 """Minimum ratio of the sizes of large and small rows at which an int8 norm equalizes rows first."""
 SMALLEST_ROW = 1.0 / 16
@@ -235,3 +238,13 @@ def _affine(write: Writer, x: Float, weight: Any, bias: Any, shape: list[int] | 
         if operand is not None:
             x = write(overload, x, operand if shape is None else under_shape(write, operand, shape))
     return x
+
+
+def with_fixed_statistics(write: Writer) -> Float:
+    """A norm that measures each input -> a factor and a summand per channel, like a folded batch norm."""
+    shape, given = write.shape(), write.given
+    size = tuple(given.get("normalized_shape", (shape[1], *(1 for _ in shape[2:]))))
+    factor, summand = (write.stored(given[name]) for name in ("weight", "bias"))
+    scale = np.ones(size, np.float32) if factor is None else factor.reshape(size)
+    shift = np.zeros(size, np.float32) if summand is None else summand.reshape(size)
+    return write("add.Tensor", write("mul.Tensor", given["input"], write.constant(scale)), write.constant(shift))

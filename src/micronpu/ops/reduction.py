@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
+    from micronpu.ir.graph import Node, Tensor
 
 
 class Reduction(Op):
@@ -143,6 +143,9 @@ class _Extreme(Reduction):
 
     def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
         return np.asarray(self.extreme.reduce(operands[0].data, axis=self.axes, keepdims=self.keep))
+
+    def to_aten(self, emit: Any, node: Node, x: Any) -> Any:
+        return emit.aten(f"{self.name}.default", x, list(self.axes), self.keep)
 
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
@@ -296,7 +299,10 @@ def _variance(write: Writer) -> Float:
     return power(write, variance, 0.5) if write.overload.startswith("std") else variance
 
 
-@decomposes("linalg_vector_norm.default")
+VECTOR_NORMS = ("linalg_vector_norm.default",)
+
+
+@decomposes(*VECTOR_NORMS)
 def _norm(write: Writer) -> Float:
     """norm of order 2 -> sqrt(sum(x * x)); of order 1 -> sum(|x|)"""
     x, order = write.given["self"], write.given["ord"]

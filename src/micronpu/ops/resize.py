@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
+from micronpu.ir.lowering import Float, Writer
 from micronpu.ir.op import NewValues, Op, Steps, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
+    from micronpu.ir.graph import Node, Tensor
 
 _NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
+BILINEAR = ("upsample_bilinear2d.vec",)
 _ONE = 1 << 10  # coordinates and weights of the bilinear filter have 10 fractional bits
 
 
@@ -80,6 +82,14 @@ class ResizeNearest(_Resize):
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         return _import(node, cls, half_pixel_centers="exact" in node.overload)
+
+    def to_aten(self, emit: Any, node: Node, x: Any) -> Any:
+        for axis, size in zip((1, 2), self.size, strict=True):
+            before = node.inputs[0].shape[axis]
+            sources = self.sources(before, size)
+            if not np.array_equal(sources, np.arange(before)):
+                x = emit.aten("index_select.default", x, axis, emit.constant(sources.astype(np.int64)))
+        return x
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         size = emit.int32(self.size)
@@ -198,3 +208,20 @@ def _factors(node: AtenNode, spatial: int) -> list[float | None]:
         given = [node.value(name) for name in names]
     factors = [None if v is None else float(v) for v in given]
     return [None, *factors] if spatial == 1 else factors
+
+
+def to_nearest(write: Writer) -> Float:
+    """A resize to the same size by nearest neighbour."""
+    given = write.given
+    return write("upsample_nearest2d.vec", given["input"], given["output_size"], given["scale_factors"])
+
+
+def to_transposed_convolution(write: Writer) -> Float:
+    """A bilinear resize by 2 as a depthwise transposed convolution; only the outermost elements differ."""
+    x = write.given["input"]
+    before, after = write.shape(x), write.shape()
+    if write.given["align_corners"] or after[2:] != tuple(2 * n for n in before[2:]):
+        return None
+    row = np.array([0.25, 0.75, 0.75, 0.25], np.float32)
+    kernel = write.constant(np.tile(np.outer(row, row), (before[1], 1, 1, 1)))
+    return write("conv_transpose2d.input", x, kernel, None, [2, 2], [1, 1], [0, 0], before[1])

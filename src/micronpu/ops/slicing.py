@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
     from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
+    from micronpu.ir.graph import Node, Tensor
 
 SLICES = ("slice.Tensor", "slice_copy.Tensor")
 SELECTIONS = ("select.int", "select_copy.int")
@@ -67,6 +67,12 @@ class Slice(Op):
     @classmethod
     def build_select(cls, node: AtenNode) -> Tensor:
         return reshaped(node, _from(node, "index", 1), node.shape)
+
+    def to_aten(self, emit: Any, node: Node, x: Any) -> Any:
+        for axis, (begin, size, whole) in enumerate(zip(self.begin, self.size, node.inputs[0].shape, strict=True)):
+            if size != whole:
+                x = emit.aten("slice_copy.Tensor", x, axis, begin, begin + size)
+        return x
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("SLICE", options="SliceOptions", inputs=[0, emit.int32(self.begin), emit.int32(self.size)], version=2)

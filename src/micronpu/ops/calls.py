@@ -1,0 +1,11 @@
+"""Overloads that stages of the compiler append to a graph.
+
+Their arguments are those of the functions of torch that have these names.
+"""
+
+BOTH, CHOICE = "logical_and.default", "where.self"
+CLONE, CONVERSION, FLIPPED_BITS = "clone.default", "to.dtype", "bitwise_xor.Scalar"
+CONCATENATION, CUT, PADDING = "cat.default", "slice.Tensor", "constant_pad_nd.default"
+BROADCAST, PERMUTATION, SQUEEZED = "expand_copy.default", "permute_copy.default", "squeeze.dims"
+UNINITIALIZED = "empty.memory_format"
+"""The contents of its result are undefined."""
