@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.loops import called, flow_name, given_back, inlined
 from micronpu.frontend.program import value_of
+from micronpu.ops.calls import CHOICE
 
 
 def compute_both_branches(module: GraphModule) -> tuple[str, ...]:
@@ -69,4 +70,4 @@ def _can_choose(module: GraphModule, node: Node) -> bool:
 def _chosen(module: GraphModule, predicate: Node, true: Node, false: Node) -> Node:
     if true is false:
         return true
-    return called(module, torch.ops.aten.where.self, (predicate, true, false), value_of(true))
+    return called(module, CHOICE, (predicate, true, false), value_of(true))

@@ -10,8 +10,9 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import ModelError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.constants import add_constant, read
-from micronpu.frontend.program import is_getitem, origin_of, overload_name, value_of
+from micronpu.frontend.program import calls_into, is_getitem, origin_of, overload_name, value_of
 from micronpu.ops import facts
+from micronpu.ops.calls import CUT
 from micronpu.upstream.torch import OpOverload, tree_leaves, tree_map
 
 _SCATTERS = ("index_copy", "index_put", "scatter", "scatter_add", "slice_scatter", "index_add", "masked_scatter")
@@ -98,9 +99,7 @@ def _as_slices(module: GraphModule, node: Node) -> None:
         at: Any = reader.args[1]
         if not _is_empty(reader):
             with module.graph.inserting_before(reader):
-                made = module.graph.call_function(
-                    torch.ops.aten.slice.Tensor, (node.args[0], dim, ends[at], ends[at + 1])
-                )
+                made = calls_into(module.graph)(CUT, node.args[0], dim, ends[at], ends[at + 1])
             made.meta.update(reader.meta)
             reader.replace_all_uses_with(made)
 

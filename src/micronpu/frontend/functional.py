@@ -7,13 +7,13 @@ its inputs, even if the module writes into them.
 
 from __future__ import annotations
 
-import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
-from micronpu.frontend.program import aten_overload, is_getitem
+from micronpu.frontend.program import aten_overload, is_getitem, overload_name, overload_of
 from micronpu.frontend.regions import with_graph, with_own_graph
+from micronpu.ops.movement import RESHAPE, VIEW
 from micronpu.upstream.torch import schema_of
 
 
@@ -31,10 +31,8 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     if any(_writes_what_others_see(node) for node in program.graph.nodes):
         program = program.run_decompositions({})
         for node in program.graph.nodes:
-            if (
-                node.target is torch.ops.aten.view.default
-            ):  # strides at run time may differ from those of shape propagation
-                node.target = torch.ops.aten.reshape.default
+            if overload_name(node) == VIEW:  # strides at run time may differ from those of shape propagation
+                node.target = overload_of(RESHAPE)
     if program.graph_signature.user_inputs_to_mutate:
         program = _without_written_inputs(program)
     return program

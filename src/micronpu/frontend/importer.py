@@ -43,7 +43,7 @@ from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation
 from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.clamps import clamp_bounds
-from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Transpose
+from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, TRANSPOSES, Transpose, order_of
 from micronpu.ops.quantization import Requantize
 
 
@@ -247,11 +247,7 @@ class Importer:
         while isinstance(node, Node):
             if self.view.constant(node) is not None:
                 return node
-            if not (
-                is_dequantize(node)
-                or is_dequantize_channel(node)
-                or overload_name(node) in ("t.default", "t_copy.default", "permute.default", "permute_copy.default")
-            ):
+            if not (is_dequantize(node) or is_dequantize_channel(node) or overload_name(node) in TRANSPOSES):
                 return None
             node = node.args[0]
         return None
@@ -276,9 +272,7 @@ class Importer:
                 hint="quantize the model with the quantizer of the target",
             )
         data, qparams = self.weight(source.args[0], reader)
-        order = tuple(range(data.ndim))[::-1]
-        if overload_name(source).startswith("permute"):
-            order = tuple(int(d) % data.ndim for d in arguments(source)["dims"])
+        order = order_of(arguments(source), data.ndim)
         axis = None if qparams.axis is None else order.index(qparams.axis)
         return data.transpose(order), QParams(qparams.scale, qparams.zero_point, axis)
 

@@ -16,8 +16,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.frontend.constants import read
-from micronpu.frontend.program import overload_name, value_of
+from micronpu.frontend.program import calls_into, overload_name, value_of
 from micronpu.ops import facts
+from micronpu.ops.calls import BOTH, CHOICE
 from micronpu.upstream.torch import OpOverload
 
 MOST_STEPS = 64
@@ -111,8 +112,7 @@ class _Loop:
                 made = self._inlined(self._body, state)
                 if ends_early:
                     (goes_on,) = self._inlined(self._condition, state)
-                    both = torch.ops.aten.logical_and.default
-                    active = goes_on if active is None else called(module, both, (active, goes_on), value_of(goes_on))
+                    active = goes_on if active is None else called(module, BOTH, (active, goes_on), value_of(goes_on))
                     results = [self._kept(active, new, old) for new, old in zip(made, results, strict=True)]
                 else:
                     results = made
@@ -128,7 +128,7 @@ class _Loop:
         """Return the carried value: the new one while the loop runs, or else the old one."""
         if new is old:
             return new
-        return called(self._module, torch.ops.aten.where.self, (active, new, old), value_of(new))
+        return called(self._module, CHOICE, (active, new, old), value_of(new))
 
     def _inlined(self, graph: GraphModule, state: Sequence[Any]) -> list[Any]:
         return inlined(self._module, graph, [*state, *self._given])
@@ -146,9 +146,9 @@ def inlined(module: GraphModule, graph: GraphModule, operands: Sequence[Any]) ->
     return [copies[r] if isinstance(r, Node) else r for r in given_back(graph)]
 
 
-def called(module: GraphModule, target: Any, arguments: tuple[Any, ...], value: Any) -> Node:
+def called(module: GraphModule, overload: str, arguments: tuple[Any, ...], value: Any) -> Node:
     """Append an operator with the source line of its first operand, and return it."""
-    made = module.graph.call_function(target, arguments)
+    made = calls_into(module.graph)(overload, *arguments)
     meta: Mapping[str, Any] = next((a.meta for a in arguments if isinstance(a, Node)), {})
     made.meta.update({key: meta[key] for key in ("stack_trace", "nn_module_stack") if key in meta})
     made.meta["val"] = value

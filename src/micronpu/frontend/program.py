@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import ModelError, UnsupportedError
 from micronpu.ir.graph import Origin
@@ -62,6 +62,28 @@ def short_name(overload: OpOverload) -> str:
     return str(overload).partition(".")[2]
 
 
+def overload_of(name: str) -> OpOverload:
+    """Return ``torch.ops.aten.add.Tensor`` of ``add.Tensor``."""
+    packet, _, form = name.partition(".")
+    found: OpOverload = getattr(getattr(torch.ops.aten, packet), form)
+    return found
+
+
+def in_torch(argument: Any) -> Any:
+    """Return torch's dtype of an element type, or any other argument of an operator unchanged."""
+    return getattr(torch, argument.value) if isinstance(argument, DType) else argument
+
+
+def calls_into(graph: Graph) -> Callable[..., Node]:
+    """Return a function that appends operators to a graph by the names of their overloads, for `micronpu.ops`."""
+
+    def call(overload: str, *args: Any, **named: Any) -> Node:
+        given = tuple(map(in_torch, args)), {name: in_torch(value) for name, value in named.items()}
+        return graph.call_function(overload_of(overload), *given)
+
+    return call
+
+
 def qualified_name(node: Node) -> str:
     """Return a name such as ``aten::conv2d``, or ""."""
     overload = aten_overload(node)
@@ -90,6 +112,12 @@ def written_names(node: Node) -> set[str]:
             names.add(name.removeprefix("aten."))
         sources += source.from_node
     return names
+
+
+def only_checks(operator: OpOverload) -> bool:
+    """Return True if an operator has no result and changes nothing: it can only raise an error."""
+    schema = schema_of(operator)
+    return not schema.returns and not schema.is_mutable
 
 
 def is_quantize(node: Node) -> bool:

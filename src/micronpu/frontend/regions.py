@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.quiet import quiet
 from micronpu.frontend.loops import flow_name
-from micronpu.frontend.program import is_getitem, overload_name
+from micronpu.frontend.program import aten_overload, is_getitem, only_checks
 
 _REGIONS = (
     "tag_activation_checkpoint",
@@ -86,8 +86,8 @@ def without_regions(program: ExportedProgram) -> ExportedProgram:
             module.graph.erase_node(old)
         if node in module.graph.nodes:
             module.graph.erase_node(node)
-    for node in [n for n in module.graph.nodes if overload_name(n) == "_assert_tensor_metadata.default"]:
-        module.graph.erase_node(node)  # it checks the dtype under autocast
+    for node in [n for n in module.graph.nodes if (called := aten_overload(n)) and only_checks(called)]:
+        module.graph.erase_node(node)  # such as a check of the dtype under autocast
     module.graph.eliminate_dead_code()
     module.delete_all_unused_submodules()
     module.recompile()

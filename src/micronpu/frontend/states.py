@@ -17,10 +17,9 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
 from micronpu.base.quiet import quiet
-from micronpu.frontend.program import (
-    overload_name,
-)
+from micronpu.frontend.program import calls_into, overload_name
 from micronpu.ops import facts
+from micronpu.ops.calls import CLONE
 from micronpu.upstream.torch import codegen_of
 
 KEY = "micronpu_states"
@@ -200,7 +199,7 @@ def hold(module: GraphModule, states: States) -> GraphModule:
         if not isinstance(node, Node) or not _is_read_from(node, mine):
             return node
         with graph.inserting_before(output):
-            made = graph.call_function(torch.ops.aten.clone.default, (node,))
+            made = calls_into(graph)(CLONE, node)
         made.meta = dict(node.meta)
         return made
 
@@ -213,7 +212,7 @@ def hold(module: GraphModule, states: States) -> GraphModule:
         buffer.meta = dict(holder.meta)
         holder.replace_all_uses_with(buffer)
         with graph.inserting_before(output):
-            graph.call_function(torch.ops.aten.copy_.default, (buffer, value))
+            calls_into(graph)(facts.WRITE, buffer, value)
         graph.erase_node(holder)
     output.args = (tuple(kept),)
     if states.codegen is not None:

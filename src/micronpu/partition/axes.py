@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.program import CHANNELS_LAST, axes_in_memory, is_dequantize, is_quantize, value_of
+from micronpu.frontend.program import CHANNELS_LAST, axes_in_memory, calls_into, is_dequantize, is_quantize, value_of
+from micronpu.ops.calls import CLONE
 from micronpu.partition.partition import Partitioning
 from micronpu.partition.policy import reason_at
 from micronpu.report.verdict import Reason
@@ -81,8 +82,6 @@ def out_of_order(partitioning: Partitioning) -> dict[str, Reason]:
 
 
 def _contiguous(module: GraphModule, node: Node) -> Node:
-    clone = module.graph.call_function(
-        torch.ops.aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
-    )
+    clone = calls_into(module.graph)(CLONE, node, memory_format=torch.contiguous_format)
     clone.meta = dict(node.meta) | {"val": value_of(node).clone(memory_format=torch.contiguous_format)}
     return clone

@@ -10,26 +10,27 @@ import torch
 from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from micronpu.frontend.program import overload_of
+from micronpu.ops.reduction import VECTOR_NORMS
 from micronpu.partition.kernels import kernel_of
 from micronpu.partition.portable import portable_kernels
-from micronpu.upstream.torch import (
-    OpOverload,
-    as_exported,
-    decomposition_table,
-    schema_of,
-    tree_leaves,
-    tree_map,
-)
+from micronpu.upstream.torch import OpOverload, as_exported, decomposition_table, schema_of, tree_leaves, tree_map
 
 
 @functools.lru_cache(maxsize=1)
 def _table() -> Mapping[OpOverload, Any]:
-    return decomposition_table()
+    return decomposition_table([overload_of(name) for name in VECTOR_NORMS])
 
 
 def is_composite(operator: Any) -> bool:
     """Return True if torch computes an operator by calling others, on any device."""
     return bool(operator.has_kernel_for_dispatch_key("CompositeImplicitAutograd"))
+
+
+def promotes(operator: OpOverload) -> bool:
+    """Return True if an operator converts two tensors to a common dtype first, which not all kernels do."""
+    tensors = {a.name for a in schema_of(operator).arguments if isinstance(a.type, torch.TensorType)}
+    return torch.Tag.pointwise in operator.tags and tensors == {"self", "other"}
 
 
 def is_decomposed(operator: OpOverload) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import DelegateMappingBuilder, tag_constant_data
@@ -20,6 +19,7 @@ from micronpu.frontend.importer import import_program
 from micronpu.frontend.program import ProgramView, is_dequantize, overload_name, short_name
 from micronpu.frontend.regions import with_graph, with_own_graph
 from micronpu.frontend.separate import separate_clamps
+from micronpu.ops.movement import RESHAPE
 from micronpu.partition.axes import order_inputs, order_results, out_of_order
 from micronpu.partition.backends import be_found
 from micronpu.partition.device import CompiledPartition, Device
@@ -140,7 +140,7 @@ class DevicePartitioner(Partitioner):
         order_results(changed.graph_module, partitioning)
         for group in partitioning.partitions:
             for node in group.nodes:
-                if node.target is torch.ops.aten.reshape.default:
+                if overload_name(node) == RESHAPE:
                     node.target = reshape_copy()
         changed.graph_module.recompile()
         return changed

@@ -18,19 +18,16 @@ from torch.fx.node import map_aggregate
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.facts import HANDLES
-from micronpu.frontend.program import axes_in_memory, origin_of
+from micronpu.frontend.program import axes_in_memory, only_checks, origin_of, overload_of, short_name
 from micronpu.frontend.states import is_write
-from micronpu.partition.decompose import decomposed, is_composite, is_decomposed
+from micronpu.ops.calls import UNINITIALIZED
+from micronpu.ops.concat import CONCATENATIONS
+from micronpu.ops.facts import ROW_SUMS
+from micronpu.ops.movement import COPIES, VIEW_COPY
+from micronpu.partition.decompose import decomposed, is_composite, is_decomposed, promotes
 from micronpu.partition.kernels import CoreKernel, kernel_of
 from micronpu.partition.outline import DelegateCall
-from micronpu.upstream.torch import (
-    FakeTensorMode,
-    OpOverload,
-    cast,
-    schema_of,
-    tree_leaves,
-    tree_map,
-)
+from micronpu.upstream.torch import FakeTensorMode, OpOverload, cast, schema_of, tree_leaves, tree_map
 
 aten = torch.ops.aten
 
@@ -342,14 +339,15 @@ class _Builder:
     def _core(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Append an operator that is not decomposed."""
         schema = schema_of(target)
-        if not schema.returns and not schema.is_mutable:
-            return None  # it only checks something
+        if only_checks(target):
+            return None
         if schema.is_mutable:
             raise missing_variant(schema.name, self._node)
         if target.is_view:
             return self._viewed(target, args, kwargs)
-        if target is aten.empty.memory_format:
-            return Tensor(self._shapes.computed(self._node, target, *args, **kwargs))  # contents are undefined
+        name = short_name(target) if target.namespace == "aten" else ""
+        if name == UNINITIALIZED:
+            return Tensor(self._shapes.computed(self._node, target, *args, **kwargs))
         if schema.name == "quantized_decomposed::quantize_per_tensor" and isinstance(args[0], Tensor):
             source, qparams = args[0].source or (None, ())
             if source is not None and qparams == tuple(args[1:]):
@@ -358,13 +356,13 @@ class _Builder:
             given = args[number] if number < len(args) else None
             if isinstance(argument.type, torch.TensorType) and isinstance(given, (float, int, bool)):
                 args[number] = self._constant(torch.tensor(given))
-        if target.name() in _OF_ONE_TYPE:
+        if promotes(target):
             args = self._of_one_type(target, args, kwargs)
         if target.name() in _IN_ORDER and axes_in_memory(args[0].meta) != tuple(range(args[0].meta.dim())):
             args[0] = self._copied(args[0], torch.contiguous_format)
-        if target in (cast(), aten.clone.default):
+        if target is cast() or name in COPIES:
             return self._copied(args[0], kwargs.get("memory_format"), kwargs.get("dtype"), target is cast())
-        if target is aten.cat.default:
+        if name in CONCATENATIONS:
             args[0] = [part for part in args[0] if part.meta.numel()] or args[0][:1]
         return self._called(target, args, kwargs)
 
@@ -387,7 +385,7 @@ class _Builder:
     def _reshaped(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """Return the tensor with another shape, as a view if it is contiguous in memory."""
         meta = self._shapes.computed(self._node, torch.empty_like, x, memory_format=torch.contiguous_format)
-        meta = self._shapes.computed(self._node, aten.view_copy.default, meta, shape)
+        meta = self._shapes.computed(self._node, _VIEW_COPY, meta, shape)
         if not x.meta.is_contiguous():
             x = self._copied(x, torch.contiguous_format)
         root = x
@@ -396,7 +394,7 @@ class _Builder:
         if root.data is not None and not root.state:
             return self._constant(root.data.reshape(tuple(meta.shape)))
         result = Tensor(meta, base=root)
-        signature = kernel_of(aten.view_copy.default)
+        signature = kernel_of(_VIEW_COPY)
         assert signature is not None
         kinds = [kind for _, kind, _ in signature.arguments]
         operands = list(zip((root, list(meta.shape)), kinds, strict=True))
@@ -437,22 +435,18 @@ class _Builder:
         return result
 
     def _of_one_type(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
-        """Return operands converted to the dtype of the result."""
+        """Return operands converted to the dtype of the result, unless this is a truth value."""
         dtype = self._shapes.computed(self._node, target, *args, **kwargs).dtype
+        if dtype is torch.bool:
+            return args
         return [
             self._copied(value, dtype=dtype, is_cast=True) if isinstance(value, Tensor) else value for value in args
         ]
 
 
-_OF_ONE_TYPE = frozenset(f"aten::{n}" for n in ("add.Tensor", "mul.Tensor", "sub.Tensor", "div.Tensor")) | {
-    "aten::div.Tensor_mode",
-    "aten::minimum",
-}
-"""Operators whose kernels need operands of one dtype."""
-_IN_ORDER = frozenset(
-    f"aten::{n}" for n in ("_adaptive_avg_pool2d", "avg_pool2d", "expand_copy", "mean.dim", "sum.dim_IntList")
-)
+_IN_ORDER = frozenset(f"aten::{n}" for n in ("_adaptive_avg_pool2d", "avg_pool2d", "expand_copy", *ROW_SUMS))
 """Operators whose kernels need a contiguous first operand."""
+_VIEW_COPY = overload_of(VIEW_COPY)
 _RESHAPES = frozenset(f"aten::{n}" for n in ("reshape", "_unsafe_view", "view_copy"))
 
 

@@ -8,7 +8,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.frontend.constants import attribute
+from micronpu.frontend.program import calls_into
 from micronpu.frontend.states import states_of
+from micronpu.ops.calls import CLONE
 from micronpu.partition.outline import DelegateCall
 
 
@@ -55,7 +57,7 @@ def _copy_for_views(module: GraphModule, source: Node) -> None:
     readers = [n for n in source.users if getattr(n.target, "namespace", "") == "aten" or _is_core(module, n)]
     if readers:
         with source.graph.inserting_after(source):
-            copy = source.graph.call_function(torch.ops.aten.clone.default, (source,))
+            copy = calls_into(source.graph)(CLONE, source)
         copy.meta = dict(source.meta)
         for reader in readers:
             reader.replace_input_with(source, copy)
@@ -102,7 +104,7 @@ def _states_first(step: GraphModule, count: int) -> tuple[GraphModule, list[torc
     for value in (*returned[1:], returned[0]):
         own = copies[value]
         if own in results or own.op == "placeholder":
-            own = graph.call_function(torch.ops.aten.clone.default, (own,))
+            own = calls_into(graph)(CLONE, own)
         results.append(own)
     graph.erase_node(first)
     assert len(results) == count + 1

@@ -9,8 +9,10 @@ from torch.fx import GraphModule, Node
 
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
+    BYTE_SHIFT,
     CASTS,
     arguments,
+    calls_into,
     is_dequantize,
     is_float_cast,
     is_quantize,
@@ -18,10 +20,11 @@ from micronpu.frontend.program import (
     shifted_bytes,
     value_of,
 )
+from micronpu.ir.types import DType
+from micronpu.ops.calls import CONVERSION, FLIPPED_BITS
 from micronpu.ops.indices import MOST_POSITIONS, POSITIONS
 
 QParams = tuple[Any, ...]
-_CAST, _SHIFT = torch.ops.aten.to.dtype, torch.ops.aten.bitwise_xor.Scalar
 
 
 def move_integers(module: GraphModule) -> bool:
@@ -70,18 +73,17 @@ def shift_bytes(module: GraphModule) -> bool:
     """
     changed = False
     graph = module.graph
+    call = calls_into(graph)
     for node in list(graph.nodes):
         x = shifted_bytes(node)
         if x is None:
             continue
         y: torch.Tensor = value_of(node)
-        steps: list[tuple[Any, Any]] = [(_SHIFT, -128)]
-        steps.insert(int(y.dtype is torch.uint8), (_CAST, y.dtype))
-        made = x
+        is_signed = y.dtype is torch.int8
         with graph.inserting_before(node):
-            for operator, argument in steps:
-                made = graph.call_function(operator, (made, argument))
-                made.meta["val"] = y if operator is steps[-1][0] else y.to(torch.int8)
+            first = call(CONVERSION, x, DType.INT8) if is_signed else call(FLIPPED_BITS, x, -BYTE_SHIFT)
+            made = call(FLIPPED_BITS, first, -BYTE_SHIFT) if is_signed else call(CONVERSION, first, DType.UINT8)
+        first.meta["val"], made.meta["val"] = y.to(torch.int8), y
         node.replace_all_uses_with(made)
         changed = True
     if changed:

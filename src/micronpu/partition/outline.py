@@ -17,6 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 from micronpu.frontend.program import (
     ProgramView,
     arguments,
+    calls_into,
     integer_type,
     is_compute,
     is_dequantize,
@@ -26,13 +27,12 @@ from micronpu.frontend.program import (
     static_shape,
     value_of,
 )
+from micronpu.ops.calls import CLONE
 from micronpu.ops.movement import TO_CHANNELS_LAST
 from micronpu.partition.device import CompiledPartition
 from micronpu.partition.order import PartitionCall, outlined_order
 from micronpu.partition.partition import Partition
 from micronpu.upstream.torch import codegen_of
-
-_CLONE = torch.ops.aten.clone.default
 
 
 class DelegateCall(nn.Module):
@@ -134,7 +134,7 @@ def compute_contiguously(module: GraphModule) -> None:
         if not readers:
             continue
         with module.graph.inserting_after(node):
-            clone = module.graph.call_function(_CLONE, (node,), {"memory_format": torch.contiguous_format})
+            clone = calls_into(module.graph)(CLONE, node, memory_format=torch.contiguous_format)
         for reader in readers:
             reader.replace_input_with(node, clone)
         changed = True

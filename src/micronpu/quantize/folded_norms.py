@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.frontend.program import overload_of
 from micronpu.ops.normalization import BATCH_NORM
-from micronpu.quantize.writer import operator_of
 
 
 def folded_batch_norm(x: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -31,6 +31,6 @@ def reveal(model: GraphModule) -> None:
     """Turn hidden batch norms into ATen's, which torchao switches between training and evaluation."""
     hidden = [node for node in model.graph.nodes if node.target is folded_batch_norm]
     for node in hidden:
-        node.target = operator_of(BATCH_NORM)
+        node.target = overload_of(BATCH_NORM)
     if hidden:
         model.recompile()

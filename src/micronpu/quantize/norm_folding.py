@@ -22,14 +22,13 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import InternalError
 from micronpu.frontend.constants import attribute, evaluate, is_constant
-from micronpu.frontend.program import arguments, aten_overload, overload_name
+from micronpu.frontend.program import arguments, aten_overload, overload_name, overload_of
 from micronpu.ops.convolution import BY_AXES
 from micronpu.ops.normalization import BATCH_NORM
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.folded_norms import folded_batch_norm
 from micronpu.quantize.pt2e import FakeQuantizeBase, ObserverBase
 from micronpu.quantize.thresholds import SMALLEST_GAMMA
-from micronpu.quantize.writer import operator_of
 from micronpu.upstream.torch import schema_of
 
 _LAYERS = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "linear")
@@ -273,7 +272,7 @@ def _identity_layer(model: GraphModule, node: Node, given: dict[str, Any]) -> No
     with model.graph.inserting_before(node):
         weight = _constant(model, identity_weight(mean, value.dim()), "identity_weight")
         layer = model.graph.call_function(
-            operator_of(overload),
+            overload_of(overload),
             (given["input"], weight, None, [1] * spatial, [0] * spatial, [1] * spatial, mean.numel()),
         )
     layer.meta = {k: v for k, v in node.meta.items() if k != "quantization_annotation"} | {"val": value}

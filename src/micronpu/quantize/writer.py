@@ -24,7 +24,7 @@ from micronpu.frontend.facts import (
     UNEVEN,
 )
 from micronpu.frontend.importer import NodeArguments, known_import
-from micronpu.frontend.program import arguments, is_getitem, overload_name
+from micronpu.frontend.program import arguments, in_torch, is_getitem, overload_name, overload_of
 from micronpu.ir.lowering import Capabilities, FloatCall, Step
 from micronpu.ir.types import DType
 from micronpu.ops.facts import addends_of
@@ -257,15 +257,9 @@ class GraphWriter(NodeArguments):
         return frozenset(int(user.args[1]) for user in users if user.users)  # type: ignore[arg-type]
 
 
-def operator_of(overload: str) -> Any:
-    """Return the operator ``torch.ops.aten.conv2d.default`` of ``conv2d.default``."""
-    packet, _, name = overload.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), name)
-
-
 def _called(overload: str, given: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
     """Return operator and arguments of a call."""
-    return operator_of(overload), tuple(getattr(torch, a.value) if isinstance(a, DType) else a for a in given)
+    return overload_of(overload), tuple(map(in_torch, given))
 
 
 def _tensor(data: npt.NDArray[Any]) -> torch.Tensor:

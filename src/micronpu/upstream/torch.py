@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +12,10 @@ from torch.export import ExportedProgram
 from torch.fx import Graph
 
 from micronpu.upstream.shim import declared, through
+
+_SCHEMA = declared(
+    "torch._ops:OpOverload._schema", "no argument is read", probe=lambda: _default(torch.ops.aten.t)._schema
+)
 
 if TYPE_CHECKING:
     from torch._ops import OperatorBase as OperatorBase
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from torch.utils._pytree import tree_structure as tree_structure
     from torch.utils._pytree import treespec_dumps as treespec_dumps
 else:
-    OpOverload, OpOverloadPacket = type(torch.ops.aten.add.Tensor), type(torch.ops.aten.add)
+    OpOverload, OpOverloadPacket = _SCHEMA.owner()[0], type(torch.ops.aten.add)
     OperatorBase = OpOverload.__base__  # of control flow, too
     FakeTensor = declared("torch._subclasses:FakeTensor", "values of a graph and weights are mixed up").find()
     FakeTensorMode = declared("torch._subclasses:FakeTensorMode", "no shapes are found without computing").find()
@@ -39,26 +43,26 @@ else:
     ).find()
 
 
-def _add() -> Any:
-    return torch.ops.aten.add.Tensor
-
-
 # ---------------------------------------------------------------- operators
 
-_SCHEMA = declared("torch._ops:OpOverload._schema", "no argument of an operator is read", probe=lambda: _add()._schema)
 _RESHAPE = declared(
     "torch.ops:aten._reshape_copy",
     "`to_edge_transform_and_lower` makes copies and views of reshapes that an NPU computes",
-    probe=lambda: torch.ops.aten._reshape_copy.default,
+    probe=lambda: _default(torch.ops.aten._reshape_copy),
 )
 _CAST = declared(
-    "torch.ops:aten._to_copy", "the core part of a program has no casts", probe=lambda: torch.ops.aten._to_copy.default
+    "torch.ops:aten._to_copy", "the core part has no casts", probe=lambda: _default(torch.ops.aten._to_copy)
 )
 _DECOMPOSED = declared(
     "torch.ao.quantization.fx._decomposed",
     "the operators `quantized_decomposed::*` of quantized programs are not there",
 )
 _FUNCTIONS = declared("torch._functorch.predispatch", "operators of torch.vmap in a graph cannot be recognized")
+
+
+def _default(packet: OpOverloadPacket) -> OpOverload:
+    found: OpOverload = packet.default
+    return found
 
 
 @through(_FUNCTIONS)
@@ -77,18 +81,16 @@ def schema_of(overload: Any) -> Any:
 @through(_RESHAPE)
 def reshape_copy() -> OpOverload:
     """Return a reshape that ExecuTorch does not replace."""
-    found: OpOverload = torch.ops.aten._reshape_copy.default
-    return found
+    return _default(torch.ops.aten._reshape_copy)
 
 
 @through(_CAST)
 def cast() -> OpOverload:
     """Return the operator x, dtype -> x of that dtype."""
-    found: OpOverload = torch.ops.aten._to_copy.default
-    return found
+    return _default(torch.ops.aten._to_copy)
 
 
-_NORM = declared("torch._decomp:get_decompositions", "norms on the host have no kernel")
+_TABLE = declared("torch._decomp:get_decompositions", "norms on the host have no kernel")
 
 
 _DISPATCHER = declared(
@@ -102,11 +104,10 @@ def as_exported() -> Any:
     return importlib.import_module("torch._dispatch.python").enable_python_dispatcher()
 
 
-@through(_NORM)
-def decomposition_table() -> Mapping[OpOverload, Callable[..., Any]]:
-    """Return the decompositions that are applied before ExecuTorch's."""
-    norm = torch._decomp.get_decompositions([torch.ops.aten.linalg_vector_norm.default])
-    return {**torch.export.default_decompositions(), **norm}
+@through(_TABLE)
+def decomposition_table(more: Sequence[OpOverload]) -> Mapping[OpOverload, Callable[..., Any]]:
+    """Return the decompositions that are applied before ExecuTorch's: torch's default ones, and those of ``more``."""
+    return {**torch.export.default_decompositions(), **torch._decomp.get_decompositions(more)}
 
 
 @through(_DECOMPOSED)
