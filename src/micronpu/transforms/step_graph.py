@@ -12,9 +12,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.constants import attribute, read
-from micronpu.frontend.program import is_dequantize, origin_of, overload_name
-
-aten = torch.ops.aten
+from micronpu.frontend.program import calls_into, is_dequantize, origin_of, overload_name
+from micronpu.ops.calls import CONCATENATION, CUT
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,7 @@ class StepGraph:
         (x,) = (n.meta["val"] for n in module.graph.nodes if n.op == "placeholder")
         self._frames = int(x.shape[axis])
         self._graph = Graph()
+        self._aten = calls_into(self._graph)
         self._root = nn.Module()
         self._flows: dict[Node, Flow] = {}
         self._nodes: dict[Node, Any] = {}
@@ -114,10 +114,9 @@ class StepGraph:
         shape = list(source.meta["val"].shape)
         shape[flow.axis] = length
         past = self._past(shape, source.meta["val"].dtype, flow.value)
-        whole = self._requantized(
-            source, self._call(aten.cat.default, [self._requantized(source, past), flow.node], flow.axis)
-        )
-        kept = self._call(aten.slice.Tensor, whole, flow.axis, flow.frames, flow.frames + length)
+        parts = [self._requantized(source, past), flow.node]
+        whole = self._requantized(source, self._aten(CONCATENATION, parts, flow.axis))
+        kept = self._aten(CUT, whole, flow.axis, flow.frames, flow.frames + length)
         self._writes.append((past, self._requantized(source, kept)))
         return whole
 
@@ -169,7 +168,7 @@ class StepGraph:
         length = reach - (reach - padded + flow.lag) % stride
         whole = self._with_past(node, source, flow, max(length, 0))
         if length < 0:
-            whole = self._call(aten.slice.Tensor, whole, flow.axis, -length, flow.frames)
+            whole = self._aten(CUT, whole, flow.axis, -length, flow.frames)
         lag = (length - padded + flow.lag) // stride
         return Flow(whole, flow.axis, flow.frames // stride, lag=lag)
 

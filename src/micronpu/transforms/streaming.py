@@ -26,9 +26,11 @@ from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name
 from micronpu.frontend.taken import without_taken_names
 from micronpu.ops.axes import SAME_AXES, axis_behind
+from micronpu.ops.calls import PADDING, SQUEEZED
 from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.convolution import CONVOLUTIONS
-from micronpu.ops.movement import SQUEEZES, VIEWS
+from micronpu.ops.facts import WRITE
+from micronpu.ops.movement import RESHAPE, SQUEEZES, VIEWS
 from micronpu.ops.padding import PADS
 from micronpu.ops.pooling import POOLS
 from micronpu.ops.recurrent import RECURRENT
@@ -36,8 +38,6 @@ from micronpu.ops.slicing import SELECTIONS, SLICES
 from micronpu.transforms.step_graph import Flow, StepGraph
 from micronpu.upstream.session import exclusive
 from micronpu.upstream.torch import OpOverload, codegen_of
-
-aten = torch.ops.aten
 
 
 class WindowWarning(UserWarning):
@@ -158,7 +158,7 @@ class _Rewriter(StepGraph):
             elif node.op == "output":
                 results = torch.fx.map_arg(node.args[0], self._result)
                 for state, value in self._writes:
-                    self._call(aten.copy_.default, state, value)
+                    self._aten(WRITE, state, value)
                 self._graph.output(results)
             else:
                 self._rewrite(node)
@@ -297,8 +297,8 @@ class _Rewriter(StepGraph):
         reach = dilation[place] * (kernel - 1)
         windows = self._windows(node, source, flow, reach, stride[place], left)
         weight, bias = self._nodes[given["weight"]], self._optional(given["bias"])
-        plain = getattr(aten, overload_name(node).split(".")[0]).default
-        made = self._call(plain, windows.node, weight, bias, stride, padding, dilation, given["groups"])
+        plain = f"{overload_name(node).split('.')[0]}.default"
+        made = self._aten(plain, windows.node, weight, bias, stride, padding, dilation, given["groups"])
         return replace(windows, node=made, over=-(-right // stride[place]))
 
     def _pool(self, node: Node) -> Any:
@@ -373,7 +373,7 @@ class _Rewriter(StepGraph):
             raise self._refuse(node, "pads and cuts time at once", "slices and one padding")
         value = float(given["value"] or 0.0)
         rest = [p if not place <= i <= place + 1 else 0 for i, p in enumerate(pad)]
-        made = self._call(aten.constant_pad_nd.default, flow.node, rest, value) if any(rest) else flow.node
+        made = self._aten(PADDING, flow.node, rest, value) if any(rest) else flow.node
         return replace(flow, node=made, over=flow.over + right, padded=left, value=value)
 
     def _slice(self, node: Node) -> Any:
@@ -432,7 +432,7 @@ class _Rewriter(StepGraph):
             return self._whole(node)
         gone = sum(1 for d in dims if d < flow.axis and shape[d] == 1)
         dims = [d for d in dims if d != flow.axis]
-        made = self._call(aten.squeeze.dims, flow.node, dims) if dims else flow.node
+        made = self._aten(SQUEEZED, flow.node, dims) if dims else flow.node
         return replace(flow, node=made, axis=flow.axis - gone)
 
     def _view(self, node: Node) -> Any:
@@ -443,7 +443,7 @@ class _Rewriter(StepGraph):
             if after[axis] == before[flow.axis] and prod(after[:axis]) == prod(before[: flow.axis]):
                 self._flow(node, source)
                 after[axis] = flow.frames
-                return replace(flow, node=self._call(aten.reshape.default, flow.node, after), axis=axis)
+                return replace(flow, node=self._aten(RESHAPE, flow.node, after), axis=axis)
         return self._whole(node)
 
 

@@ -17,17 +17,19 @@ from torch import fx, nn
 from micronpu.base.errors import InternalError
 from micronpu.chips.core import Core, InstructionSet
 from micronpu.frontend.facts import HANDLES
+from micronpu.frontend.program import calls_into
 from micronpu.ir.arithmetic import float32_quotient, per_channel_multipliers, quantize_multiplier
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.op import Op, Value
 from micronpu.ir.types import DType
 from micronpu.ops.activation import Prelu
+from micronpu.ops.calls import BROADCAST, CLONE, PADDING, PERMUTATION, UNINITIALIZED
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Binary, Maximum, Minimum, Mul
 from micronpu.ops.indices import ArgMax, GatherRows
 from micronpu.ops.matmul import BatchMatmul
-from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
+from micronpu.ops.movement import RESHAPE, TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
 from micronpu.ops.pointwise import Elementwise
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Amax, Amin
@@ -37,7 +39,6 @@ from micronpu.ops.softmax import Softmax, softmax_multiplier
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.partition.kernels import CoreKernel
 from micronpu.targets.cortexm import scratch
-from micronpu.upstream.torch import cast
 
 Lowering = Callable[["Emitter", Node], fx.Node]
 _ADD_LEFT_SHIFT = 20
@@ -45,7 +46,6 @@ _ADD_LEFT_SHIFT = 20
 
 LOWERINGS: dict[type[Op], Lowering] = {}
 
-_aten = torch.ops.aten
 _MAX_KERNEL_RANK = 4  # of CMSIS-NN's kernels that move data
 
 
@@ -75,6 +75,7 @@ class Emitter:
         self.producer = graph.producers()
         self._root = nn.Module()
         self._calls = fx.Graph()
+        self._aten = calls_into(self._calls)
         self._values: dict[Tensor, fx.Node] = {}
         self._tables: dict[Tensor, tuple[Tensor, npt.NDArray[np.int8]]] = {}
         self._handles: tuple[int, ...] = ()
@@ -99,13 +100,13 @@ class Emitter:
     def _to_graph(self, given: fx.Node, tensor: Tensor) -> fx.Node:
         """Return the [N, H, W, C] form of an image that the program has as [N, C, H, W] in channels-last order."""
         shape = [tensor.shape[i] for i in TO_CHANNELS_FIRST]
-        plain = self.call(_aten.clone.default, given, memory_format=torch.contiguous_format)
+        plain = self.aten(CLONE, given, memory_format=torch.contiguous_format)
         return self.transpose(plain, shape, TO_CHANNELS_LAST)
 
     def _to_program(self, value: fx.Node, tensor: Tensor) -> fx.Node:
         """The reverse of `_to_graph`."""
         plain = self.transpose(value, tensor.shape, TO_CHANNELS_FIRST)
-        return self.call(_aten.clone.default, plain, memory_format=torch.channels_last)
+        return self.aten(CLONE, plain, memory_format=torch.channels_last)
 
     def _lowered(self, node: Node) -> fx.Node:
         operand = table_operand(node)
@@ -136,6 +137,12 @@ class Emitter:
         HANDLES.say(made, self._handles)
         return made
 
+    def aten(self, overload: str, *arguments: Any, **keywords: Any) -> fx.Node:
+        """Call an operator of ATen."""
+        made = self._aten(overload, *arguments, **keywords)
+        HANDLES.say(made, self._handles)
+        return made
+
     def kernel(self, name: str, shape: Sequence[int], *operands: Any, dtype: torch.dtype = torch.int8) -> fx.Node:
         """Call a CMSIS-NN kernel with all arguments of its schema; ``shape`` is the shape of the result."""
         made = self.call(CoreKernel(name), *operands)
@@ -150,10 +157,10 @@ class Emitter:
 
     def scratch(self, size: int) -> fx.Node:
         """Scratch memory of a kernel; `micronpu.targets.cortexm.lower` plans it."""
-        return self.call(_aten.empty.memory_format, [size], dtype=torch.uint8)
+        return self.aten(UNINITIALIZED, [size], dtype=DType.UINT8)
 
     def reshape(self, x: fx.Node, shape: Sequence[int]) -> fx.Node:
-        return self.call(_aten.reshape.default, x, list(shape))
+        return self.aten(RESHAPE, x, list(shape))
 
     def transpose(self, x: fx.Node, shape: Sequence[int], permutation: Sequence[int]) -> fx.Node:
         """Permute the axes of x, which has the given shape, after merging adjacent ones."""
@@ -173,14 +180,14 @@ class Emitter:
         if len(runs) <= _MAX_KERNEL_RANK:
             moved = self.kernel("transpose", [math.prod(shape[i] for i in run) for run in runs], short, places)
             return self.reshape(moved, wanted)
-        return self.reshape(self.call(_aten.permute_copy.default, short, places), wanted)
+        return self.reshape(self.aten(PERMUTATION, short, places), wanted)
 
     def broadcast(self, tensor: Tensor, shape: tuple[int, ...]) -> fx.Node:
         """Broadcast a tensor: CMSIS-NN's binary kernels need equal shapes."""
         if tensor.shape == shape:
             return self.value(tensor)
         x = self.reshape(self.value(tensor), (1,) * (len(shape) - tensor.type.rank) + tensor.shape)
-        return self.call(_aten.expand_copy.default, x, list(shape))
+        return self.aten(BROADCAST, x, list(shape))
 
 
 # ---------------------------------------------------------------- products
@@ -376,39 +383,12 @@ def _average_pool(emit: Emitter, node: Node) -> fx.Node:
     return emit.kernel("quantized_avg_pool2d_nhwc", node.output.shape, *operands)
 
 
-@_lowers(Amax, Amin)
-def _extreme(emit: Emitter, node: Node) -> fx.Node:
+@_lowers(Amax, Amin, ArgMax, Concat, GatherRows, ResizeNearest, Slice)
+def _by_aten(emit: Emitter, node: Node) -> fx.Node:
+    """ExecuTorch's own kernels compare and move integers."""
     op: Any = node.op
-    kernel = _aten.amax if isinstance(op, Amax) else _aten.amin
-    return emit.call(kernel.default, emit.value(node.inputs[0]), list(op.axes), op.keep)
-
-
-@_lowers(ArgMax)
-def _position(emit: Emitter, node: Node) -> fx.Node:
-    """ExecuTorch compares integers; the index has its own type and is moved to the range of int8."""
-    op, x = node.op, emit.value(node.inputs[0])
-    assert isinstance(op, ArgMax)
-    found = emit.call(_aten.argmin.default if op.smallest else _aten.argmax.default, x, -1, False)
-    moved = emit.call(_aten.add.Tensor, found, emit.constant(np.array(node.output.type.dtype.limits[0], np.int64)))
-    return emit.call(cast(), moved, dtype=torch.int8)
-
-
-@_lowers(GatherRows)
-def _rows(emit: Emitter, node: Node) -> fx.Node:
-    indices, table = node.inputs
-    return emit.call(_aten.embedding.default, emit.value(table), emit.value(indices))
-
-
-@_lowers(ResizeNearest)
-def _resize_nearest(emit: Emitter, node: Node) -> fx.Node:
-    op, (x,) = node.op, node.inputs
-    assert isinstance(op, ResizeNearest)
-    y = emit.value(x)
-    for axis, size in zip((1, 2), op.size, strict=True):
-        sources = op.sources(x.shape[axis], size)
-        if not np.array_equal(sources, np.arange(x.shape[axis])):
-            y = emit.call(_aten.index_select.default, y, axis, emit.constant(sources.astype(np.int64)))
-    return y
+    made: fx.Node = op.to_aten(emit, node, *map(emit.value, node.inputs))
+    return made
 
 
 # ---------------------------------------------------------------- moving
@@ -424,24 +404,6 @@ def _transpose(emit: Emitter, node: Node) -> fx.Node:
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Transpose)
     return emit.transpose(emit.value(x), x.shape, op.permutation)
-
-
-@_lowers(Concat)
-def _concat(emit: Emitter, node: Node) -> fx.Node:
-    op = node.op
-    assert isinstance(op, Concat)
-    return emit.call(_aten.cat.default, [emit.value(t) for t in node.inputs], op.axis)
-
-
-@_lowers(Slice)
-def _slice(emit: Emitter, node: Node) -> fx.Node:
-    op, (x,) = node.op, node.inputs
-    assert isinstance(op, Slice)
-    y = emit.value(x)
-    for axis, (begin, size, whole) in enumerate(zip(op.begin, op.size, x.shape, strict=True)):
-        if size != whole:
-            y = emit.call(_aten.slice_copy.Tensor, y, axis, begin, begin + size)
-    return y
 
 
 @_lowers(Pad)
@@ -461,7 +423,7 @@ def _pad(emit: Emitter, node: Node) -> fx.Node:
         )
         return emit.reshape(padded, node.output.shape)
     sides = [side for b, a in zip(reversed(op.before), reversed(op.after), strict=True) for side in (b, a)]
-    return emit.call(_aten.constant_pad_nd.default, emit.value(x), sides, value)
+    return emit.aten(PADDING, emit.value(x), sides, value)
 
 
 TABLE_SIZE = 256

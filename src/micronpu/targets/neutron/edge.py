@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from executorch.exir import EdgeProgramManager
 from executorch.exir.pass_base import ExportPass
 from executorch.exir.passes.quantize_io_pass import QuantizeInputs, QuantizeOutputs
@@ -12,10 +11,11 @@ from torch.fx import GraphModule
 from torch.fx.passes.infra.pass_base import PassResult
 
 from micronpu.base.errors import ModelError, OptionError
-from micronpu.frontend.program import is_dequantize, is_quantize
+from micronpu.frontend.program import is_dequantize, is_quantize, overload_of
+from micronpu.ops.activation import PRELU
 from micronpu.partition.moves import move_integers
 
-core_aten_ops_exception_list: list[Any] = [torch.ops.aten.prelu.default]
+core_aten_ops_exception_list: list[Any] = [overload_of(PRELU)]
 """ATen operators allowed in an edge program, for ``EdgeCompileConfig(_core_aten_ops_exception_list=...)``."""
 
 default_preserve_ops: list[Any] = []
