@@ -11,9 +11,6 @@ from tests.layers import SOURCE, nodes, tree
 PACKAGES = ("quantize", "verify", "compiler")
 ELSEWHERE = {
     "quantize/observing.py",
-    "quantize/ranges.py",
-    "quantize/recordings.py",
-    "quantize/weights.py",
     "verify/sensitivity.py",
     "compiler/precision.py",
 }

@@ -25,6 +25,7 @@ from micronpu.quantize.observers.finer import FinerObserver
 from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.specs import Place, QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
 from micronpu.quantize.thresholds import FINER_OPERAND
+from micronpu.quantize.writer import free_name
 
 
 class PartObserver(RangeObserver):
@@ -237,10 +238,7 @@ def _join_again(prepared: GraphModule, part: PartObserver, nodes: Collection[Nod
         assert isinstance(value, Node)
         readers = [user for user in seen.users if (value.name, user.name) in part.edges]
         for reader in readers:
-            number = 0
-            while hasattr(prepared, name := f"joint_{number}"):
-                number += 1
-            prepared.add_module(name, part.whole)
+            prepared.add_module(name := free_name(prepared, "joint_"), part.whole)
             with prepared.graph.inserting_after(seen):
                 made = prepared.graph.call_module(name, (seen,))
             reader.replace_input_with(seen, made)

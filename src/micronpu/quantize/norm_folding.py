@@ -29,6 +29,7 @@ from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.folded_norms import folded_batch_norm
 from micronpu.quantize.pt2e import FakeQuantizeBase, ObserverBase
 from micronpu.quantize.thresholds import SMALLEST_GAMMA
+from micronpu.quantize.writer import free_name
 from micronpu.upstream.torch import schema_of
 
 _LAYERS = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "linear")
@@ -185,11 +186,9 @@ def _settle_weight(model: GraphModule, layer: Node) -> None:
 
 
 def _constant(model: GraphModule, value: torch.Tensor, prefix: str) -> Node:
-    number = 0
-    while hasattr(model, f"{prefix}_{number}"):
-        number += 1
-    model.register_buffer(f"{prefix}_{number}", value.detach().clone())
-    return model.graph.get_attr(f"{prefix}_{number}")
+    name = free_name(model, f"{prefix}_")
+    model.register_buffer(name, value.detach().clone())
+    return model.graph.get_attr(name)
 
 
 def _set_layer(layer: Node, **values: Node | None) -> None:
@@ -311,8 +310,6 @@ def _rewrite(model: GraphModule, norm: Node, layer: Node, given: dict[str, Any],
 
 
 def _submodule(model: GraphModule, module: torch.nn.Module, args: tuple[Any, ...]) -> Node:
-    prefix, number = type(module).__name__.lower(), 0
-    while hasattr(model, f"{prefix}_{number}"):
-        number += 1
-    model.add_submodule(f"{prefix}_{number}", module)
-    return model.graph.call_module(f"{prefix}_{number}", args)
+    name = free_name(model, f"{type(module).__name__.lower()}_")
+    model.add_submodule(name, module)
+    return model.graph.call_module(name, args)

@@ -31,6 +31,7 @@ from micronpu.quantize.specs import (
     Spec,
     noted,
 )
+from micronpu.quantize.writer import free_name
 from micronpu.upstream.torch import FakeTensor
 
 _decomposed = torch.ops.quantized_decomposed
@@ -260,11 +261,9 @@ def _convert(model: GraphModule, node: Node, observer: Any, names: Mapping[str, 
 
 
 def _buffer(model: GraphModule, prefix: str, value: torch.Tensor) -> Node:
-    prefix, number = prefix.replace(".", "_"), 0
-    while hasattr(model, f"{prefix}{number}"):
-        number += 1
-    model.register_buffer(f"{prefix}{number}", value.detach().clone())
-    return model.graph.create_node("get_attr", f"{prefix}{number}")
+    name = free_name(model, prefix.replace(".", "_"))
+    model.register_buffer(name, value.detach().clone())
+    return model.graph.create_node("get_attr", name)
 
 
 def _readers(node: Node) -> list[Node]:

@@ -37,15 +37,8 @@ from micronpu.quantize.loops import loops_of, unobserved
 from micronpu.quantize.observers import is_fixed, is_observer
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.states import only_kept, state_ends
+from micronpu.quantize.thresholds import CANDIDATES, DIRECTIONS, FEWEST_FIT, FIT_ELEMENTS, FIT_SAMPLES
 from micronpu.upstream.torch import tree_leaves
-
-_ROWS, _FEWEST_ROWS, _ELEMENTS = 100, 16, 150_000_000
-"""Maximum number of calibration samples, and its least value where all values of so many samples together have more
-than so many elements, about ten seconds of work."""
-_DIRECTIONS = 2
-"""Random directions at the results, for each sample."""
-_CANDIDATES = 64
-"""Number of candidates for each end of a range."""
 
 
 def fit_ranges(
@@ -88,7 +81,7 @@ def _add_samples(
     """Add the errors of samples to places."""
     generator = torch.Generator().manual_seed(0)
     sizes = [n.meta["val"].numel() for n in prepared.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
-    count = max(_FEWEST_ROWS, min(_ROWS, _ELEMENTS // max(1, sum(sizes))))
+    count = max(FEWEST_FIT, min(FIT_SAMPLES, FIT_ELEMENTS // max(1, sum(sizes))))
     step = max(1, -(-len(batches) // count))
     wide = runnable(prepared, batches)
     for row in batches[::step]:
@@ -102,11 +95,11 @@ def _add_samples(
             if not results or not tracked:
                 return
             slopes = []
-            for number in range(_DIRECTIONS):
+            for number in range(DIRECTIONS):
                 signs = [torch.randint(0, 2, r.shape, generator=generator) * 2 - 1 for r in results]
                 target = torch.stack([(s * r).sum() for s, r in zip(signs, results, strict=True)]).sum()
                 found = torch.autograd.grad(
-                    target, list(tracked.values()), retain_graph=number < _DIRECTIONS - 1, allow_unused=True
+                    target, list(tracked.values()), retain_graph=number < DIRECTIONS - 1, allow_unused=True
                 )
                 slopes.append(dict(zip(tracked, found, strict=True)))
             for place in places:
@@ -263,7 +256,7 @@ def _towards_zero(end: float) -> torch.Tensor:
     """Return an end of a range and others nearer to zero, which is excluded unless it is the end."""
     if end == 0:
         return torch.zeros(1, dtype=torch.float64)
-    return end * (1 - torch.arange(_CANDIDATES, dtype=torch.float64) / _CANDIDATES)
+    return end * (1 - torch.arange(CANDIDATES, dtype=torch.float64) / CANDIDATES)
 
 
 Sums: TypeAlias = tuple[torch.Tensor, torch.Tensor]

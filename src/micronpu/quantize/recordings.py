@@ -11,15 +11,9 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.states import states_of
 from micronpu.quantize.eager import Eager
 from micronpu.quantize.running import Row
+from micronpu.quantize.thresholds import BATCH, BATCH_ELEMENTS, KEPT_WEIGHTS, SAME_RESULTS
 from micronpu.upstream.session import one_thread
 from micronpu.upstream.torch import tree_leaves
-
-_BATCH, _ELEMENTS = 16, 1 << 22
-"""Recordings that run side by side, and elements of a value of all of them; more take memory and save no time."""
-_KEPT = 1 << 24
-"""Weights of a module that are dequantized once."""
-_SAME = 1e-2
-"""Power of the difference over that of the results, up to which a batch gives what single runs give."""
 
 
 def tensors_of(results: object) -> Row:
@@ -41,7 +35,7 @@ def run_recordings(module: GraphModule, recordings: Sequence[Sequence[Row]]) -> 
     order = sorted(range(len(recordings)), key=lambda i: -len(recordings[i]))  # those of like length end together
     runner = _Runner(module)
     sizes = [n.meta["val"].numel() for n in module.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
-    count = max(1, min(_BATCH, _ELEMENTS // max(1, *sizes, 1)))
+    count = max(1, min(BATCH, BATCH_ELEMENTS // max(1, *sizes, 1)))
     with torch.no_grad(), quiet(), one_thread():
         for first in range(0, len(order), count):
             batch = order[first : first + count]
@@ -57,7 +51,7 @@ class _Runner:
 
     def __init__(self, module: GraphModule) -> None:
         weights = sum(value.numel() for value in (*module.parameters(), *module.buffers()))
-        self._eager = Eager(module, keeps_weights=weights <= _KEPT)
+        self._eager = Eager(module, keeps_weights=weights <= KEPT_WEIGHTS)
         self._states = states_of(module)
         self._batched: bool | None = None  # not known yet
 
@@ -102,6 +96,6 @@ def _alike(found: Row, wanted: Row) -> bool:
         if x.is_floating_point() and x.numel():
             known = x.isfinite()
             error = (y[known].double() - x[known].double()).square().sum()
-            if not bool(error <= _SAME * x[known].double().square().sum()):
+            if not bool(error <= SAME_RESULTS * x[known].double().square().sum()):
                 return False
     return True

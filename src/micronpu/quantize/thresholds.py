@@ -94,3 +94,23 @@ RESULT_BYTES = 1 << 26  # Maximum size of the results of all samples [bytes; not
 FEWEST_EVALUATED = 4  # Minimum number of samples of an evaluation, regardless of cost [samples; not measured]
 # Widths that weights may have [bits; accuracy within 0.2 points with six on three trained networks (ebc27c87)]
 WEIGHT_BITS = (8, 7, 6, 5, 4)
+FIT_SAMPLES = 100  # Maximum number of samples that fit ranges [samples; not measured]
+# Least number of samples that fit ranges where `FIT_ELEMENTS` limits them [samples; 17 are as good as 64 (8c694177)]
+FEWEST_FIT = 16
+# Maximum size of all values of the samples that fit ranges [elements; about ten seconds (8c694177)]
+FIT_ELEMENTS = 150_000_000
+DIRECTIONS = 2  # Random directions at the results, for each sample [directions; not measured]
+BATCH = 16  # Recordings that run side by side; more take memory and save no time [recordings; not measured]
+BATCH_ELEMENTS = 1 << 22  # Maximum size of a value of recordings that run side by side [elements; not measured]
+KEPT_WEIGHTS = 1 << 24  # Weights of a module that are dequantized once [elements; not measured]
+# Power of a difference over that of the results, up to which a batch gives what single runs give [ratio; not measured]
+SAME_RESULTS = 1e-2
+# Calibration samples for corrections, or more if a layer has few positions in each [samples; not measured]
+CORRECTION_SAMPLES = 32
+# Positions for each weight of an output channel [ratio; a recurrent network on other data (de8c33a7)]
+ENOUGH_POSITIONS = 4
+CORRECTION_WORK = 2_000_000_000  # Maximum work of samples beyond `CORRECTION_SAMPLES` [MACs; not measured]
+MOST_POSITIONS = 256  # Maximum number of positions of a convolution in each sample [positions; not measured]
+# Weights of an output channel above which a layer keeps the nearest rounding [weights; memory of its moments]
+WIDEST = 4096
+KEPT_MOMENTS = 1 << 27  # Maximum size of moments that are kept for further quantizations [bytes; not measured]

@@ -20,18 +20,16 @@ from micronpu.quantize.float_statistics import FloatStatistics, network_of, sour
 from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.rounding import adaptive_rounding
+from micronpu.quantize.thresholds import (
+    CORRECTION_SAMPLES,
+    CORRECTION_WORK,
+    ENOUGH_POSITIONS,
+    KEPT_MOMENTS,
+    MOST_POSITIONS,
+    WIDEST,
+)
 
 Row = tuple[torch.Tensor, ...]
-ROWS = 32
-"""Number of calibration samples for corrections, or more if a layer has few positions in each."""
-_TIMES, _WORK = 4, 2_000_000_000
-"""Sufficient number of positions for each weight of an output channel, and maximum MACs for samples beyond `ROWS`."""
-_POSITIONS = 256
-"""Maximum number of positions of a convolution in each sample."""
-_WIDEST = 4096
-"""Weights of an output channel above which a layer keeps the nearest rounding: its moments would exceed the memory."""
-_KEPT = 1 << 27
-"""Maximum bytes of moments that are kept for further quantizations."""
 _LAYERS = ("conv1d", "conv2d", "linear")
 
 
@@ -54,7 +52,7 @@ def correct(
         operands = statistics.get(key) if statistics is not None else None
         if operands is None:
             operands = _operands(prepared, batches, [layer for layer, _ in layers], corrections.adaptive_rounding)
-            if statistics is not None and sum(own.bytes for own in operands.values()) <= _KEPT:
+            if statistics is not None and sum(own.bytes for own in operands.values()) <= KEPT_MOMENTS:
                 statistics.put(key, operands)
         for layer, observer in layers:
             weight, own = _weight(prepared, layer), operands[layer.name]
@@ -105,15 +103,15 @@ def _rows_wanted(prepared: GraphModule, layers: Sequence[Node]) -> int:
 
     A linear layer has one position in each sample: 32 positions are too few for the moments of 200 values.
     """
-    wanted, macs = ROWS, 0
+    wanted, macs = CORRECTION_SAMPLES, 0
     for layer in layers:
         weight, result = _weight(prepared, layer), layer.meta.get("val")
         if isinstance(result, torch.Tensor):
             positions, taps = result.numel() // len(weight), weight[0].numel()
             macs += positions * weight.numel()
-            if taps <= _WIDEST:
-                wanted = max(wanted, -(-_TIMES * taps // min(positions, _POSITIONS)))
-    return max(ROWS, min(wanted, _WORK // max(macs, 1)))
+            if taps <= WIDEST:
+                wanted = max(wanted, -(-ENOUGH_POSITIONS * taps // min(positions, MOST_POSITIONS)))
+    return max(CORRECTION_SAMPLES, min(wanted, CORRECTION_WORK // max(macs, 1)))
 
 
 def _weight(prepared: GraphModule, layer: Node) -> torch.Tensor:
@@ -158,9 +156,9 @@ class _Statistics:
         patches = self._patches(x.detach()).double()  # [groups, positions, K]
         self._total = patches.sum(1) + (self._total if self._total is not None else 0)
         self._rows += patches.shape[1]
-        if not self._with_moments or patches.shape[2] > _WIDEST:
+        if not self._with_moments or patches.shape[2] > WIDEST:
             return
-        every = max(1, patches.shape[1] // _POSITIONS)
+        every = max(1, patches.shape[1] // MOST_POSITIONS)
         some = patches[:, every // 2 :: every]
         products = some.transpose(1, 2) @ some * (patches.shape[1] / some.shape[1])
         self.moments = products if self.moments is None else self.moments + products

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -147,3 +148,75 @@ def test_affine_operands(overload: str) -> None:
         if torch.allclose(steps[1] - steps[0], steps[2] - steps[1], atol=1e-4):
             found.append(place)
     assert [names.index(name) for name in facts.affine_in(overload)] == found
+
+
+FORMS: dict[facts.Form, Callable[..., Any]] = {
+    facts.Form.SUM: lambda a, b: a + b,
+    facts.Form.DIFFERENCE: lambda a, b: a - b,
+    facts.Form.PRODUCT: lambda a, b: a * b,
+    facts.Form.QUOTIENT: lambda a, b: a / b,
+    facts.Form.NEGATIVE: lambda a: -a,
+    facts.Form.EXPONENTIAL: torch.exp,
+    facts.Form.LOGARITHM: torch.log,
+    facts.Form.LOGARITHM_OF_MORE: lambda a: torch.log(1 + a),
+    facts.Form.RECIPROCAL: lambda a: 1 / a,
+    facts.Form.ROOT: torch.sqrt,
+    facts.Form.SIGMOID: lambda a: 1 / (1 + torch.exp(-a)),
+    facts.Form.ROW_SUM: lambda a, axes: a.sum(axes),
+    facts.Form.ROW_MEAN: lambda a, axes: a.mean(axes),
+    facts.Form.ROW_MAXIMUM: lambda a, axes: a.amax(axes),
+    facts.Form.MAXIMUM_AND_POSITION: lambda a, axis: a.max(axis),
+}
+
+
+@pytest.mark.parametrize("overload", facts._FORMS)
+def test_a_form(overload: str) -> None:
+    form = facts.form_of(overload)
+    assert form is not None
+    axes = {facts.Form.MAXIMUM_AND_POSITION: 1}.get(form, [1])
+    more = (
+        (X.flip(1),) if "b" in form.value.split() else (axes,) if "axes" in form.value or "axis" in form.value else ()
+    )
+    torch.testing.assert_close(called(overload, X, *more)[0], FORMS[form](X, *more))
+
+
+def test_every_form_has_an_overload() -> None:
+    assert {*facts._FORMS.values()} == {*FORMS} == {*facts.Form}
+
+
+@pytest.mark.parametrize(("overload", "args"), [("clamp_min.default", (1.0,)), ("clamp.default", (1.0, None))])
+def test_the_least_of_a_clamp(overload: str, args: tuple[Any, ...]) -> None:
+    result, given = called(overload, X, *args)
+    assert facts.least_of(overload, given) == result.min() == 1.0
+    assert facts.least_of("clamp.default", called("clamp.default", X, 1.0, 2.0)[1]) is None
+
+
+def test_a_magnitude() -> None:
+    result, given = called("hypot.default", X, X.flip(1))
+    pair = facts.magnitude_of("hypot.default", given)
+    assert pair is not None
+    torch.testing.assert_close(result, (pair[0] ** 2 + pair[1] ** 2).sqrt())
+
+
+@pytest.mark.parametrize(
+    ("overload", "args"), [("add.Tensor", (X,)), ("baddbmm.default", (torch.ones(3, 2, 5), torch.ones(3, 5, 12)))]
+)
+def test_addends(overload: str, args: tuple[Any, ...]) -> None:
+    x = X.expand(3, 2, 12)
+    result, given = called(overload, x, *args)
+    first, *_ = facts.addends_of(overload, given)
+    torch.testing.assert_close(called(overload, x + 1, *args)[0], result + 1)
+    assert first is x
+
+
+@pytest.mark.parametrize(
+    ("overload", "args"),
+    [("index_copy.default", (1, torch.tensor([3]))), ("index_put.default", ([None, torch.tensor([3])],))],
+)
+def test_replaced_rows(overload: str, args: tuple[Any, ...]) -> None:
+    result, given = called(overload, X, *args, torch.full((2, 1), 7.0))
+    replaced = facts.replaced_in(overload, given)
+    assert replaced is not None
+    ((axis, index),), new = replaced
+    assert torch.equal(result.index_select(axis, index), new)
+    assert facts.replaced_in(overload, given | {"accumulate": True}) is None or overload == "index_copy.default"
