@@ -19,6 +19,7 @@ from micronpu.frontend.constants import read
 from micronpu.frontend.program import calls_into, overload_name, value_of
 from micronpu.ops import facts
 from micronpu.ops.calls import BOTH, CHOICE
+from micronpu.ops.truths import LOGIC
 from micronpu.upstream.torch import OpOverload
 
 MOST_STEPS = 64
@@ -27,7 +28,6 @@ _MOST_ELEMENTS = 4096
 """Maximum number of elements of a constant that is evaluated."""
 _UNKNOWN = object()
 _Values: TypeAlias = dict[Node, Any]
-_ANDS = ("aten::logical_and", "aten::bitwise_and.Tensor", "aten::__and__.Tensor")
 
 
 def write_out_loops(module: GraphModule, also: Collection[str] = ()) -> tuple[tuple[str, int, bool], ...]:
@@ -179,7 +179,7 @@ def _computed(node: Node, values: _Values) -> Any:
     operands = [values.get(n, _UNKNOWN) for n in node.all_input_nodes]
     if any(value is _UNKNOWN for value in operands):
         falsehoods = [v for v in operands if isinstance(v, torch.Tensor) and v.numel() == 1 and not bool(v)]
-        is_and = isinstance(target, OpOverload) and target.name() in _ANDS
+        is_and = LOGIC.get(overload_name(node)) == "and"
         return falsehoods[0] if is_and and falsehoods else _UNKNOWN
     if isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags:
         return _UNKNOWN

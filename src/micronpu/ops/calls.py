@@ -3,7 +3,7 @@
 Their arguments are those of the functions of torch that have these names.
 """
 
-BOTH, CHOICE = "logical_and.default", "where.self"
+BOTH, CHOICE, PRODUCT = "logical_and.default", "where.self", "mul.Tensor"
 CLONE, CONVERSION, FLIPPED_BITS = "clone.default", "to.dtype", "bitwise_xor.Scalar"
 CONCATENATION, CUT, PADDING = "cat.default", "slice.Tensor", "constant_pad_nd.default"
 BROADCAST, PERMUTATION, SQUEEZED = "expand_copy.default", "permute_copy.default", "squeeze.dims"

@@ -28,6 +28,7 @@ from micronpu.frontend.importer import NodeArguments, known_import
 from micronpu.frontend.program import arguments, in_torch, is_getitem, overload_name, overload_of
 from micronpu.ir.lowering import Capabilities, FloatCall, Step
 from micronpu.ir.types import DType
+from micronpu.ops.calls import CONVERSION, PRODUCT
 from micronpu.ops.facts import addends_of
 from micronpu.ops.movement import TRANSPOSES
 from micronpu.quantize.loops import Loop, loops_of, step_body
@@ -142,7 +143,7 @@ class GraphWriter(NodeArguments):
         return x
 
     def decided(self, number: Any) -> Node:
-        made = self("to.dtype", number, self.dtype())
+        made = self(CONVERSION, number, self.dtype())
         DECIDED.say(made, made.name)  # the name, since replacements of a node inherit its meta
         return made
 
@@ -151,7 +152,7 @@ class GraphWriter(NodeArguments):
         return x  # type: ignore[no-any-return]
 
     def kept_or_zero(self, number: Any, x: Any) -> Node:
-        made = self("mul.Tensor", number, x)
+        made = self(PRODUCT, number, x)
         KEPT_OR_ZERO.say(made, made.name)
         return made
 
