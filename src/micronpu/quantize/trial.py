@@ -61,6 +61,7 @@ class Trial:
         metric: of the user's task, or None.
         labels: for the metric, a row for each call; None to use the float model's outputs.
         macs: of a call.
+        others: calibration samples beside held-out ones, for a figure from more samples; None for none.
     """
 
     recordings: tuple[Recording, ...]
@@ -74,6 +75,7 @@ class Trial:
     metric: Metric | None = None
     labels: Array | None = None
     macs: int = 0
+    others: Trial | None = None
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -215,6 +217,11 @@ class CalibrationData:
         count = affordable(exported, [judging[n] for n in chosen])
         chosen = tuple(chosen[i] for i in _spread(len(chosen), count))
         recordings = tuple(judging[n] for n in chosen)
+        more = [own[0] for i, own in enumerate(groups) if kept and asked.count is None and i not in kept]
+        count = affordable(exported, [*recordings, *(judging[n] for n in more)]) - len(recordings)
+        every = (*recordings, *(judging[more[i]] for i in _spread(len(more), max(count, 0))))
+        exact = float_results(exported, every) if float_too else []
+        others = Trial(every[len(chosen) :], exact=exact[len(chosen) :]) if exact[len(chosen) :] else None
         runs = rows_run(exported.module, thresholds.PROGRAM_HELD_OUT if is_held_out else thresholds.PROGRAM_CALLS)
         gone = {i for number in kept for i in groups[number]}
         used = [sequence for i, sequence in enumerate(everything) if i not in gone]
@@ -223,22 +230,17 @@ class CalibrationData:
             chosen,
             len(judging),
             is_held_out,
-            float_results(exported, recordings) if float_too else (),
+            exact[: len(chosen)],
             bool(states),
             min(runs, len(recordings[0]) if states else len(recordings)),
             () if states else [calls[0] for calls in used[:: max(1, len(used) // most)][:most] if calls],
             None if asked.metric is None else metric_of(asked.metric),
             None if labels is None else np.concatenate([labels[n] for n in chosen]),
             multiply_accumulates(exported.module),
+            others,
         )
         rows = [row for sequence in everything for row in sequence]
-        return cls(
-            used,
-            tuple(everything[0] if states else rows),
-            trial,
-            of_rows(everything),
-            len(groups),
-        )
+        return cls(used, tuple(everything[0] if states else rows), trial, of_rows(everything), len(groups))
 
 
 def _labels(given: Any, recordings: Sequence[Recording]) -> list[Array]:

@@ -232,6 +232,7 @@ class ProgramAccuracy:
             None without such outputs.
         calls: number of calls in all recordings; 0 for a model without states.
         metric: of the user's task, or None.
+        calibrated: number of calibration samples or recordings that count beside the held-out ones.
     """
 
     ALSO: ClassVar[tuple[str, ...]] = ("sqnr", "agreement")
@@ -243,6 +244,7 @@ class ProgramAccuracy:
     integers: float | None = None
     calls: int = 0
     metric: MetricAccuracy | None = None
+    calibrated: int = 0
 
     @property
     def _scores(self) -> list[Comparison]:
@@ -296,7 +298,7 @@ class ProgramAccuracy:
         calls = f", {self.calls:,} call{'' if self.calls == 1 else 's'}" if self.calls else ""
         listed = f"{', '.join(map(str, self.rows))} of {self.of}" if len(self.rows) <= _LISTED else f"of {self.of}"
         if self.held_out:
-            return f"on {count} ({listed}{calls})"
+            return f"on {count}{f' and {self.calibrated} that calibrated' * bool(self.calibrated)} ({listed}{calls})"
         least = LEAST_RECORDINGS if self.calls else LEAST
         return f"on {count} that also calibrated ({listed}{calls}; give {least} or more to have some held out)"
 
@@ -346,10 +348,8 @@ class Agreement:
         )
         if self.hanging:
             results = f"result{'' if len(self.hanging) == 1 else 's'} {', '.join(map(str, self.hanging))}"
-            text += (
-                f" Not counted: values of {results} that depend on rounding, such as positions or comparisons of "
-                "almost equal values."
-            )
+            text += f" Not counted: values of {results} that depend on rounding, such as positions or comparisons of "
+            text += "almost equal values."
         return text
 
 

@@ -67,7 +67,7 @@ class Headline:
             sram=memory.sram if memory is not None else None,
             sqnr=accuracy.sqnr if accuracy is not None else None,
             agreement=accuracy.agreement if accuracy is not None else None,
-            samples=max(len(accuracy.rows), 1) if accuracy is not None else 0,
+            samples=max(len(accuracy.rows) + accuracy.calibrated, 1) if accuracy is not None else 0,
             operators=report.operators,
             in_place=report.operators - len(report.left_over),
             lines=tuple(lines),
@@ -103,7 +103,7 @@ def _accuracy(accuracy: ProgramAccuracy) -> str:
         said.append(f"{decibel_text(accuracy.sqnr, accuracy.sqnr_interval)} against float")
     if accuracy.agreement is not None:
         # It is a share of elements, not of samples, for integers that are no scores.
-        count = accuracy.calls or max(len(accuracy.rows), 1)
+        count = accuracy.calls or max(len(accuracy.rows) + accuracy.calibrated, 1)
         agreeing = f"{accuracy.agreement:.1%}"
         if accuracy.integers is None:
             agreeing = f"{round(accuracy.agreement * count)} of {count}"

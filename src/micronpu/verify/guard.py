@@ -7,10 +7,11 @@ is far from float.
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -73,6 +74,11 @@ class GuardInput:
         """Results of the quantized model for all calls."""
         return list(chain.from_iterable(self.results))
 
+    @cached_property
+    def starts(self) -> list[int]:
+        """Number of the first call of each recording."""
+        return list(accumulate(map(len, self.trial.recordings), initial=0))[:-1]
+
     @property
     def has_states(self) -> bool:
         return self.trial.has_states
@@ -83,12 +89,8 @@ class GuardInput:
             return "the example inputs"
         if not self.has_states:
             return f"calibration sample {self.trial.numbers[call]}"
-        first = 0
-        for number, recording in zip(self.trial.numbers, self.trial.recordings, strict=True):
-            if call < first + len(recording):
-                return f"call {call - first} of calibration recording {number}"
-            first += len(recording)
-        raise IndexError(call)
+        place = bisect(self.starts, call) - 1
+        return f"call {call - self.starts[place]} of calibration recording {self.trial.numbers[place]}"
 
 
 @dataclass(frozen=True)
@@ -137,9 +139,8 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
     peak = max(float(_finite(row[number]).abs().max()) for row in search.ran.exact)
     if peak < thresholds.FRESH * ACTIVATION_EPS["int8"]:
         what = (
-            f"{text} In float it is {peak:.3g} at most, and the smallest scale of int8 is "
-            f"{ACTIVATION_EPS['int8']:.3g}: the weights "
-            "look untrained, so that the accuracy is not meaningful."
+            f"{text} In float it is {peak:.3g} at most, and int8's smallest scale is {ACTIVATION_EPS['int8']:.3g}: "
+            "the weights look untrained, so that the accuracy is not meaningful."
         )
         hint = "the trained weights, or larger units where values of that size are meant"
         return ReportWarning(NOTE, "fresh-weights", what, hint, **known)
@@ -157,9 +158,8 @@ def _far_part(output: OutputAccuracy, accuracy: ProgramAccuracy) -> ReportWarnin
     return ReportWarning(
         WARNING if worst.sqnr < thresholds.FAR else NOTE,
         "unequal-parts",
-        f"Output {output.output}: {worst} against float, {accuracy.measured_on}; it shares its qparams with "
-        "values of size "
-        f"{max(part.rms for part in output.parts):.3g}.",
+        f"Output {output.output}: {worst} against float, {accuracy.measured_on}; it shares its qparams with values of "
+        f"size {max(part.rms for part in output.parts):.3g}.",
         "parts that are returned separately, each with its own qparams, or scaled to similar sizes",
         output=output.output,
         sqnr=worst.sqnr,
@@ -197,9 +197,8 @@ def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarni
     return ReportWarning(
         NOTE,
         "avoidable-noise",
-        f"Output {number} is {decibel_text(beside.sqnr)} against float on {beside.rows} calibration samples, and "
-        "would be "
-        f"{decibel_text(beside.possible)} with separate qparams for the result of every operator. {what}",
+        f"Output {number} is {decibel_text(beside.sqnr)} against float on {beside.rows} calibration samples, and would "
+        f"be {decibel_text(beside.possible)} with separate qparams for the result of every operator. {what}",
         hint,
         output=number,
         sqnr=beside.sqnr,
@@ -275,10 +274,8 @@ class _Search:
     @cached_property
     def _recordings(self) -> list[range]:
         """The recordings with most noise, as ranges of calls; only the first calls of long ones."""
-        found, first = [], 0
-        for recording in self.ran.trial.recordings:
-            found.append(range(first, first + min(len(recording), thresholds.BLAME_CALLS)))
-            first += len(recording)
+        lengths = [min(len(recording), thresholds.BLAME_CALLS) for recording in self.ran.trial.recordings]
+        found = [range(first, first + length) for first, length in zip(self.ran.starts, lengths, strict=True)]
         sums = [sum(s for s, _ in column) or 1.0 for column in zip(*self._totals, strict=True)]
 
         def share(calls: range) -> float:
@@ -309,18 +306,15 @@ class _Search:
 
     def beside(self, output: int) -> Beside | None:
         """Return the distance that int8 allows; None if unknown, or slow to compute."""
-        if self._beside is None:
-            return None
-        return self._beside[self._place(output)]
+        return None if self._beside is None else self._beside[self._place(output)]
 
     @cached_property
     def _beside(self) -> list[Beside] | None:
         ran = self.ran
         seen, tried = ran.trial.seen, min(len(ran.rows), EXAMINED_AGAIN // 2)
         most = thresholds.BLAME_WORK // max(1, thresholds.LOOKS * ran.trial.macs) - tried
-        if ran.has_states or not ran.in_float or min(len(seen), most) < thresholds.FEWEST_RANGED:
-            return None
-        if any(loops_of(ran.module)):  # the steps of a loop are not rounded one by one
+        is_looped = any(loops_of(ran.module))  # the steps of a loop are not rounded one by one
+        if ran.has_states or not ran.in_float or min(len(seen), most) < thresholds.FEWEST_RANGED or is_looped:
             return None
         with torch.no_grad(), quiet(), one_thread():
             return beside_own_qparams(
@@ -361,20 +355,12 @@ class _Search:
         if call in self._known:
             return self._known[call]
         states, output = self._first, self.ran.module.graph.output_node()
-        for number in self._before(call) if states else (call,):
+        first = self.ran.starts[bisect(self.ran.starts, call) - 1] if states else call
+        for number in range(first, call + 1):
             if number not in self._known:
                 self._known[number] = self._dequantized.exact((*self.ran.rows[number], *states))
             states = self._split(self._known[number][output])[1]
         return self._known[call]
-
-    def _before(self, call: int) -> range:
-        """Return a call and those before it in its recording."""
-        first = 0
-        for recording in self.ran.trial.recordings:
-            if call < first + len(recording):
-                break
-            first += len(recording)
-        return range(first, call + 1)
 
     # ---------------------------------------------------------------- one operator at a time
 
@@ -492,10 +478,8 @@ def _cause_text(cause: _Cause, ran: GuardInput) -> tuple[str, str]:
     """Return the description of a cause, and what to try."""
     look = ["micronpu.blame(model, data)", "micronpu.fix(model, data)"]
     if cause.written is not None:
-        what = (
-            f"Rounding only the weights already gives {decibel_text(cause.written)}: the weights are the cause, or "
-            "rewrites of operators."
-        )
+        what = f"Rounding only the weights already gives {decibel_text(cause.written)}: "
+        what += "the weights are the cause, or rewrites of operators."
         tries = 'one scale per channel, weights of 8 bits, weight_observer="mse", quantization-aware training'
         chosen = f"{ran.proposal}, " if ran.proposal else ""
         return what, f"{chosen}{tries}; `micronpu passes` lists rewrites that can be disabled"
@@ -519,8 +503,7 @@ def _cause_text(cause: _Cause, ran: GuardInput) -> tuple[str, str]:
     if high - low > thresholds.WIDE * (most - least) > 0:
         what += (
             f" Its values reach from {least:.3g} to {most:.3g}, its int8 range from {low:.3g} to {high:.3g}: a "
-            "constant or "
-            "another value with the same qparams widens the range."
+            "constant or another value with the same qparams widens the range."
         )
         return what, ", ".join(["padding and masks no larger than the values beside them", *look])
     return what, ", ".join([*auto, *look])
@@ -532,13 +515,5 @@ def _place_of(cause: _Cause) -> dict[str, Any]:
         return {}
     first = cause.layer.first
     where = origin_of(first)
-    return {
-        "node": first.name,
-        "operator": _operator(cause.layer),
-        "module": where.module,
-        "source": where.source,
-    }
-
-
-def _operator(layer: RoundedLayer) -> str:
-    return "input" if layer.first.op == "placeholder" else overload_name(layer.first).split(".")[0]
+    operator = "input" if first.op == "placeholder" else overload_name(first).split(".")[0]
+    return {"node": first.name, "operator": operator, "module": where.module, "source": where.source}

@@ -1,8 +1,11 @@
 """Accuracy of a quantized model against the float model, measured on held-out samples.
 
-The report, its warnings, budgets and the choice of precisions all use this measurement.  The quantized module runs in
-torch on all samples, or on whole recordings of a model with states; a few of them verify that the program computes the
-same, see `micronpu.verify.program`.
+A few samples or recordings often have most of the noise, so that the figure depends on which ones are held out.  Those
+that calibrated count too, unless the held-out ones are noisier than these by more than chance.
+
+The report, its warnings and budgets use this measurement; precisions are chosen on the held-out samples alone.  The
+quantized module runs in torch on all samples, or on whole recordings of a model with states; a few of them verify that
+the program computes the same, see `micronpu.verify.program`.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.integers import IntegerIO
+from micronpu.quantize.dequantized import float_leaves, noise
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.running import Row
 from micronpu.quantize.trial import Trial
@@ -32,7 +36,7 @@ from micronpu.report.accuracy import (
 )
 from micronpu.report.metrics import Metric
 from micronpu.verify.parts import ElementSources, sources_of, unequal_parts
-from micronpu.verify.thresholds import FEWEST_RESAMPLED, QUARTERS, RESAMPLES
+from micronpu.verify.thresholds import BY_CHANCE, FEWEST_RESAMPLED, QUARTERS, RESAMPLES
 
 
 @dataclass(frozen=True)
@@ -65,12 +69,36 @@ def judge(
     Returns:
         Figures that are reproducible on the same machine.
     """
-    if integer_io is not None:
-        recordings = tuple([integer_io.quantize(row) for row in recording] for recording in trial.recordings)
-        results = [[integer_io.dequantize(row) for row in own] for own in run_recordings(module, recordings)]
+    others = trial.others if trial.exact else None
+    recordings = (*trial.recordings, *(others.recordings if others is not None else ()))
+    if integer_io is None:
+        found = list(map(list, known or ()))
+        found += run_recordings(module, recordings[len(found) :])
     else:
-        results = run_recordings(module, trial.recordings) if known is None else list(map(list, known))
-    return Judgement(results, compared(results, trial, sources_of(module)) if trial.exact else None)
+        given = [[integer_io.quantize(row) for row in recording] for recording in recordings]
+        found = [[integer_io.dequantize(row) for row in own] for own in run_recordings(module, given)]
+    judged, results = trial, found[: len(trial.recordings)]
+    if others is not None and not are_noisier(len(results), found, exact := [*trial.exact, *others.exact]):
+        judged = replace(trial, recordings=recordings, exact=exact)
+    every = found[: len(judged.recordings)]
+    return Judgement(results, compared(every, judged, sources_of(module)) if trial.exact else None)
+
+
+def are_noisier(count: int, results: Sequence[Sequence[Row]], exact: Sequence[Sequence[Row]]) -> bool:
+    """Return True if the first recordings have more noise, relative to the signal, than the others by more than chance.
+
+    It is the rank-sum test of each output (Mann and Whitney, 1947): no single sample decides it.
+    """
+    powers = [
+        np.sum([noise(float_leaves(y), float_leaves(x)) for y, x in zip(*own, strict=True)], 0)
+        for own in zip(results, exact, strict=True)
+    ]
+    signal, error = np.moveaxis(np.reshape(powers, (len(exact), len(float_leaves(exact[0][0])), 2)), 2, 0)
+    ratios = error / np.maximum(signal, np.finfo(np.float64).tiny)
+    ranks = ratios.argsort(0, kind="stable").argsort(0, kind="stable")
+    total = len(ranks)
+    excess = ranks[:count].mean(0) - (total - 1) / 2
+    return bool((excess > BY_CHANCE * math.sqrt((total + 1) * (total - count) / (12 * count))).any())
 
 
 def compared(
@@ -100,7 +128,8 @@ def compared(
         return None
     calls = sum(lengths) if trial.has_states else 0
     metric = _metric(trial.metric, found, wanted, trial) if trial.metric is not None else None
-    return ProgramAccuracy(trial.numbers, trial.of, trial.held_out, tuple(outputs), integers, calls, metric)
+    also = len(lengths) - len(trial.numbers) if trial.numbers else 0
+    return ProgramAccuracy(trial.numbers, trial.of, trial.held_out, tuple(outputs), integers, calls, metric, also)
 
 
 def _output(
@@ -120,17 +149,12 @@ def _output(
 
 def _over_calls(found: Sequence[Array], wanted: Sequence[Array], lengths: Sequence[int]) -> tuple[float, ...]:
     """Return dB in each quarter of the recordings; () if these have fewer calls than quarters."""
-    signal, noise = np.zeros(QUARTERS), np.zeros(QUARTERS)
-    first = 0
-    for length in lengths:
-        if length >= QUARTERS:
-            for call in range(length):
-                y, x = found[first + call], wanted[first + call]
-                known = np.isfinite(x)
-                signal[call * QUARTERS // length] += np.square(x[known]).sum()
-                noise[call * QUARTERS // length] += np.square(y[known] - x[known]).sum()
-        first += length
-    return tuple(decibels(float(s), float(n)) for s, n in zip(signal, noise, strict=True)) if signal.any() else ()
+    powers = np.zeros((QUARTERS + 1, 2))  # the last row for short recordings
+    calls = [call * QUARTERS // n if n >= QUARTERS else QUARTERS for n in lengths for call in range(n)]
+    for quarter, y, x in zip(calls, found, wanted, strict=True):
+        known = np.isfinite(x)
+        powers[quarter] += np.square(x[known]).sum(), np.square(y[known] - x[known]).sum()
+    return tuple(decibels(float(s), float(n)) for s, n in powers[:-1]) if powers[:-1, 0].any() else ()
 
 
 def _equal_integers(results: Sequence[Row], exact: Sequence[Row]) -> float | None:

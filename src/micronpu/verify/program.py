@@ -100,13 +100,7 @@ class Expected:
         eager = Eager(held(quantized))
         with torch.no_grad(), quiet(), one_thread():
             results = tuple(_floats(integer_io, tensors_of(eager.run(*row))) for row in rows)
-        ran = GuardInput(
-            module=quantized,
-            trial=trial,
-            results=judgement.results,
-            proposal=proposal,
-            in_float=integer_io is None,
-        )
+        ran = GuardInput(quantized, trial, judgement.results, proposal, in_float=integer_io is None)
         return cls(trial, rows, results, judgement, warnings_of(judgement.accuracy, ran))
 
 

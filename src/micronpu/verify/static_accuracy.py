@@ -367,8 +367,7 @@ def _small_part(view: ProgramView, number: int, node: Node, values: Sequence[tor
         NOTE,
         "small-part",
         f"Output {number} is a part of a larger value ({_shown(taken)}) and shares its qparams: its range is "
-        f"{low:.3g} to "
-        f"{high:.3g}, its scale {step:.3g} is for a range of {whole:.3g}.",
+        f"{low:.3g} to {high:.3g}, its scale {step:.3g} is for a range of {whole:.3g}.",
         "a separate layer for each part, or the parts scaled to similar sizes",
         output=number,
         node=taken.name,

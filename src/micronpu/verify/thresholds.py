@@ -27,6 +27,7 @@ FRESH = 16  # Size of all values below which an output looks untrained [smallest
 QUARTERS = 4  # Parts of a recording that are judged by themselves [parts; not measured]
 RESAMPLES = 100  # Resamples for the interval of a metric [resamples; not measured]
 FEWEST_RESAMPLED = 4  # Minimum number of samples for an interval [samples; not measured]
+BY_CHANCE = 1.645  # Excess of a sum of ranks in 5 % of the cases [standard deviations; normal distribution]
 APART = 8.0  # Ratio of neighbours in sorted order, for parts by themselves [ratio; calculated: three bits]
 CHANNELS = 64  # Maximum number of channels; a longer axis has positions [channels; not measured]
 EMPTY = 2.0**-16  # Ratio to the largest size below which a channel is empty [ratio; not measured]
@@ -52,7 +53,7 @@ REPEATS = 4  # Mean number of repetitions from which repeated samples are report
 FEW_STEPS = 4  # Root mean square below which a part of an output has hardly any distinct values [LSB; not measured]
 JUMP = 0.2  # Part of a result's range within an LSB of the operand, of which most is lost [share; not measured]
 ROOT_JUMP = 0.05  # That of a root [share; not measured]
-# Distance of outputs without a loss of small operands [dB; a haversine at 36 dB, an evidential head at 43 (5fae5f6e)]
+# Distance of outputs without a loss of small operands [dB; an evidential head at 43 (5fae5f6e)]
 NO_LOSS = 30.0
 # Ratio of LSBs from which a part of a tensor is reported for using those of the whole [ratio; calculated: two bits]
 FINER_PART = 4.0

@@ -23,12 +23,12 @@ class Verification:
         strict: refuse a program with a severe warning in its report, such as less than 10 dB against float. Otherwise
             Python's `warnings` show it.
         held_out: number of calibration samples, or recordings of a model with states, that are held out for the
-            evaluation, evenly spread.  Default: none of fewer than 16; otherwise one in eight, or as many as leave 32
-            that calibrate, at most 32.
+            evaluation, evenly spread; the others do not count then.  Default: none of fewer than 16; otherwise one in
+            eight, or as many as leave 32 that calibrate, at most 32.
         data: separate samples or recordings for the evaluation, in the form of calibration data; all calibration data
             then calibrate.
         labels: of `data`, an entry for each sample, or for each call of a recording.
-        metric: metric of your task, computed on the held-out samples: "top1", "auc", "f1", "mae", or a function
+        metric: metric of your task, computed on the evaluated samples: "top1", "auc", "f1", "mae", or a function
             ``(outputs, labels)`` or ``(outputs, labels, inputs)`` that returns a number, larger is better.  Outputs are
             an array with a row for each sample, or a tuple of arrays for several outputs; without labels the float
             model's outputs are the labels.

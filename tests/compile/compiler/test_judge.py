@@ -14,7 +14,7 @@ import micronpu
 from micronpu.frontend.exported import exported
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.trial import Trial
-from micronpu.report.accuracy import decibels, jackknife, student
+from micronpu.report.accuracy import ProgramAccuracy, decibels, jackknife, student
 from micronpu.verify.judge import judge
 from micronpu.verify.parts import ElementSources, unequal_parts
 from micronpu.verify.static_accuracy import of_data
@@ -78,7 +78,8 @@ def test_one_in_four_of_eight_recordings_is_held_out():
     calibration = [recording(seed) for seed in range(8)]
     program = micronpu.compile(Detector().eval(), calibration[0][0], "ethos-u55-128", calibration=calibration)
     accuracy = program.report.accuracy
-    assert (accuracy.rows, accuracy.of, accuracy.calls, accuracy.held_out) == ((2, 6), 8, 48, True)
+    assert (accuracy.rows, accuracy.of, accuracy.calls, accuracy.held_out) == ((2, 6), 8, 192, True)
+    assert accuracy.calibrated == 6 and "on 2 held-out recordings and 6 that calibrated (2, 6 of 8, " in str(accuracy)
     assert accuracy.sqnr == pytest.approx(real(program, [recording(seed) for seed in range(50, 54)]), abs=1.5)
 
 
@@ -109,11 +110,46 @@ def test_what_no_batch_can_run_runs_one_by_one():
 def test_every_held_out_sample_is_judged():
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
     data = [torch.randn(1, 8, generator=generator(i)) for i in range(64)]
-    for held_out, count in ((None, 32), (40, 40)):
+    for held_out, count, also in ((None, 32, 32), (40, 40, 0)):
         verify = micronpu.Verification(held_out=held_out)
         accuracy = micronpu.compile(model, data[0], "ethos-u55-128", calibration=data, verify=verify).report.accuracy
-        assert len(accuracy.rows) == count == accuracy.outputs[0].float_model.rows and accuracy.held_out
+        assert (len(accuracy.rows), accuracy.calibrated, accuracy.held_out) == (count, also, True)
+        assert accuracy.outputs[0].float_model.rows == count + also
         assert accuracy.outputs[0].quantized.rows == 8
+
+
+def verdict_on(noises: list[float], held_out: int) -> ProgramAccuracy:
+    """The accuracy of x + 1 as a quantized model of x + 1 + noise; the first samples are held out."""
+    rows = [[(torch.full((1, 4), 9.0),)] for _ in noises]
+    exact = [[(torch.full((1, 4), 10 + noise),)] for noise in noises]
+    graph = torch.fx.Graph()
+    graph.output((graph.call_function(torch.add, (graph.placeholder("x"), 1.0)),))
+    others = Trial(tuple(rows[held_out:]), exact=exact[held_out:])
+    first = tuple(range(held_out))
+    trial = Trial(tuple(rows[:held_out]), first, len(rows), True, exact[:held_out], others=others)
+    found = judge(torch.fx.GraphModule(nn.Module(), graph), trial)
+    assert len(found.results) == held_out and found.accuracy is not None
+    return found.accuracy
+
+
+def test_a_hard_sample_counts_though_it_calibrated():
+    """As two of 60 lines of print, which have nearly all of the noise, and may all calibrate."""
+    noises = [0.01 + 0.001 * (7 * i % 64) for i in range(64)]
+    hard = [*noises[:32], 3.0, *noises[33:]]
+    assert verdict_on(hard, 32).calibrated == 32 and verdict_on(hard, 64).calibrated == 0
+    for of in (noises, hard):
+        wanted = np.array([10 + noise for noise in of])
+        ratio = decibels(float(np.square(wanted).sum()), float(np.square(of).sum()))
+        assert verdict_on(of, 32).sqnr == pytest.approx(ratio, abs=0.01)
+    low, high = verdict_on(hard, 32).sqnr_interval
+    assert high - low > 3 * np.diff(verdict_on(noises, 32).sqnr_interval)
+
+
+def test_what_calibrated_does_not_count_if_it_is_nearer_to_float_than_held_out_samples():
+    noises = [0.2 + 0.001 * i for i in range(8)] + [0.1 + 0.001 * i for i in range(24)]
+    assert verdict_on(noises, 8).calibrated == 0 and verdict_on(noises, 8).sqnr < 35
+    one = [*noises[8:16], 5.0, *noises[16:]]  # one of 9 may be far by chance
+    assert verdict_on(one, 9).calibrated == 16
 
 
 def test_what_is_the_float_model_is_judged_so():
