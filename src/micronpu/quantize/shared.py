@@ -32,6 +32,7 @@ from micronpu.quantize.loops import unobserved
 from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_fixed, is_observer
 from micronpu.quantize.observing import RangeObserver
+from micronpu.quantize.states import dtype_name, strictest
 from micronpu.upstream.session import one_thread
 
 Key: TypeAlias = tuple[Any, ...]
@@ -90,14 +91,11 @@ def quantize_methods(
     _mark_alike(members, rows)
     prepared = {m.name: observed(m.module, m.quantizer, rows[m.name], m.states) for m in members}
     for module in prepared.values():
-        settle_concat_groups(
-            module
-        )  # before calibration: whether a part has its own qparams must not differ between methods
+        # Before calibration: whether a part has its own qparams must not differ between methods.
+        settle_concat_groups(module)
     _share_qparams(members, prepared)
     _calibrate(members, prepared, sequences, progress)
-    made = {}
-    for name, module in prepared.items():
-        made[name] = converted(module, [], None)
+    made = {name: converted(module, [], None) for name, module in prepared.items()}
     for name, module in prepared.items():  # not before: they share observers
         forget(module, made[name])
     check_qparams(made)
@@ -211,7 +209,7 @@ def _share_qparams(members: Sequence[Member], prepared: Mapping[str, GraphModule
         first, second = groups[one.observer], groups[other.observer]
         if first is second:
             return
-        why = _disagreement(_kept(first), _kept(second), bool(state))
+        why = _disagreement(strictest(first), strictest(second), bool(state))
         if why:
             if state:
                 raise _no_qparams(state, one, other, why)
@@ -229,7 +227,7 @@ def _share_qparams(members: Sequence[Member], prepared: Mapping[str, GraphModule
             else:
                 seen[key] = place
     _see_alike(groups.values())
-    kept = {observer: _kept(group) for group in {id(g): g for g in groups.values()}.values() for observer in group}
+    kept = {observer: strictest(group) for group in {id(g): g for g in groups.values()}.values() for observer in group}
     for place in places:
         if kept[place.observer] is not place.observer:
             place.prepared.add_module(place.target, kept[place.observer])
@@ -244,15 +242,10 @@ def _see_alike(groups: Iterable[Sequence[Any]]) -> None:
                 observer.within = min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
-def _kept(group: Sequence[Any]) -> Any:
-    """Return the strictest observer: one with fixed qparams, or with zero point 0."""
-    return min(group, key=lambda o: (not is_fixed(o), o.qscheme != torch.per_tensor_symmetric))
-
-
 def _disagreement(one: Any, other: Any, of_state: bool) -> str:
     """Return why two observers cannot be shared, or ""."""
     if one.dtype is not other.dtype:
-        return f"{_name(one.dtype)} in the one and {_name(other.dtype)} in the other"
+        return f"{dtype_name(one.dtype)} in the one and {dtype_name(other.dtype)} in the other"
     if (one.quant_min, one.quant_max) != (other.quant_min, other.quant_max):
         return f"from {one.quant_min} to {one.quant_max} in the one and to {other.quant_max} in the other"
     if is_fixed(one) and is_fixed(other):
@@ -342,7 +335,3 @@ def check_qparams(made: Mapping[str, GraphModule]) -> None:
 def _described(qparams: tuple[str, float | None, int | None]) -> str:
     dtype, scale, zero_point = qparams
     return dtype if scale is None else f"{dtype} with steps of {scale:.4g} from {zero_point}"
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -153,10 +153,10 @@ def share_qparams(model: GraphModule, places: dict[Any, Any]) -> None:
 
 
 def common_observer(state: State, value: Node, old: Any, new: Any) -> Any:
-    """Return the stricter of two observers."""
+    """Return the stricter of two observers of a state."""
     found = ""
     if old.dtype is not new.dtype:
-        found = f"{_name(old.dtype)} in and {_name(new.dtype)} out"
+        found = f"{dtype_name(old.dtype)} in and {dtype_name(new.dtype)} out"
     fixed = [o for o in (old, new) if is_fixed(o)]
     if len(fixed) == 2 and (float(old.scale), int(old.zero_point)) != (float(new.scale), int(new.zero_point)):
         found = (
@@ -171,11 +171,14 @@ def common_observer(state: State, value: Node, old: Any, new: Any) -> Any:
             hint="the same setting of the quantizer for the operators that read the state and for the one that makes "
             "its new value",
         )
-    if fixed:
-        return fixed[0]
-    symmetric = torch.per_tensor_symmetric
-    return new if new.qscheme == symmetric and old.qscheme != symmetric else old
+    return strictest((old, new))
 
 
-def _name(dtype: torch.dtype) -> str:
+def strictest(observers: Sequence[Any]) -> Any:
+    """Return the first observer with fixed qparams, or else with zero point 0, or else the first."""
+    return min(observers, key=lambda o: (not is_fixed(o), o.qscheme != torch.per_tensor_symmetric))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return ``int8`` for ``torch.int8``."""
     return str(dtype).removeprefix("torch.")
