@@ -44,7 +44,7 @@ def assert_alike(model: nn.Module, batches: list[tuple[torch.Tensor, ...]], targ
     for own in (True, False):
         quantizer = device_for(target).quantizer(**choices)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(concat_groups, "_FINER", math.inf)  # torchao has no parts with a grid of their own
+            patch.setattr(concat_groups, "FINER_OPERAND", math.inf)  # torchao has no parts with a grid of their own
             if not own:
                 patch.setattr(StaticQuantizer, "is_ours", lambda self: False)
             found.append(described(quantize(graph_module(export(model, batches[0])), [batches], quantizer)))
