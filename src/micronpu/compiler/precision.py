@@ -44,14 +44,15 @@ from micronpu.report.delegation import DelegationReport
 from micronpu.report.diagnosis import Frontier, Point
 from micronpu.report.texts import plural
 from micronpu.upstream.session import one_thread
-from micronpu.verify.judge import compared
+from micronpu.verify.judge import compared, expected_changes
 from micronpu.verify.sensitivity import MOST_ORDERED, Fidelity, Path, Sensitivity, exported_name
+from micronpu.verify.thresholds import CHANGED, EXPLAINED
 
 NEAR, FAR = 26.0, 20.0
 """dB from which int8 suffices; dB from which it suffices if no decision changes.
 
-Of the measured networks from 26 dB on, all but two small classifiers are as good as float in int8, and none below 20 dB
-is. Those between are not if decisions change on held-out samples.  See docs/quantization.md.
+Of the measured networks, those from 26 dB on are as good as float in int8 unless decisions are expected to change, and
+none below 20 dB is. Those between are not if decisions change on held-out samples.  See docs/quantization.md.
 """
 _FREE_GAIN, _PAID_GAIN, _MOST_CORRECTED = 0.5, 1.0, 12.0
 """Minimum gain in dB on held-out samples for a correction, and for a program that takes more time; dB that corrections
@@ -157,7 +158,7 @@ class Tried:
         calibrated: the float model with its observers, if further corrections are possible; they consume it.
         lost: loss of the user's metric against the float model; 0 without a metric.
         decides_alike: True if all decisions are known to equal the float model's.
-        decides_otherwise: True if most decisions differ from the float model's, or any in an accurate program.
+        decides_otherwise: True if decisions differ from the float model's, or are expected to, see `Search.rated`.
     """
 
     activations: str
@@ -195,7 +196,7 @@ class Tried:
 
     @property
     def cycles(self) -> float:
-        return self.price.cycles if self.price is not None else math.inf
+        return math.inf if self.price is None else self.price.cycles
 
 
 @dataclass(frozen=True)
@@ -354,16 +355,17 @@ class Search:
     ) -> Tried:
         results = run_recordings(module, self.trial.recordings) if results is None else results
         fidelity = self.fidelity_of(self.trial, results)
-        between = not self.allowed.is_accurate and FAR <= fidelity.score < NEAR
         accuracy = compared(results, self.trial) if self.trial.metric is not None or fidelity.score >= FAR else None
-        metric = accuracy.metric if accuracy is not None else None
         lost = 0.0
-        if metric is not None:
+        if accuracy is not None and (metric := accuracy.metric) is not None:
             lost = (metric.float_model - metric.quantized) * (1 if metric.larger_is_better else -1)
         agrees = accuracy is not None and accuracy.agreement in (None, 1.0)
         differs = accuracy is not None and (accuracy.decides_otherwise or (self.allowed.is_accurate and not agrees))
-        made = Tried(activations, module, settings, fidelity, names, more, lost=lost)
-        return replace(made, decides_alike=between and agrees, decides_otherwise=differs)
+        if NEAR <= fidelity.score < EXPLAINED:  # a search starts where it is sure to be needed, and ends well below
+            most = CHANGED if not self.trials else CHANGED / 2
+            differs = differs or expected_changes(results, self.trial) > most
+        alike = agrees and not self.allowed.is_accurate and FAR <= fidelity.score < NEAR
+        return Tried(activations, module, settings, fidelity, names, more, None, None, lost, alike, differs)
 
     @staticmethod
     def fidelity_of(trial: Trial, results: Sequence[Sequence[Row]]) -> Fidelity:
@@ -567,15 +569,11 @@ class Search:
             )
             for t in every
         )
-        weights, activations = self._limits(best)
+        weights = activations = math.inf
+        if not any(loops_of(best.module)):  # steps that are called in a loop run slowly
+            recordings, exact = self.for_order(best, noisiest=False)
+            weights, activations = Sensitivity(best.module, self.work, recordings, wide=False).limits(exact)
         return Frontier(points, len(self.exact), weights, activations, best.is_near)
-
-    def _limits(self, best: Tried) -> tuple[float, float]:
-        """Return dB of the worst output with float activations, and with float weights."""
-        if any(loops_of(best.module)):  # steps that are called in a loop run slowly
-            return math.inf, math.inf
-        recordings, exact = self.for_order(best, noisiest=False)
-        return Sensitivity(best.module, self.work, recordings, wide=False).limits(exact)
 
 
 def _typed(tried: Tried, best: Tried, start: Tried) -> str:

@@ -222,9 +222,10 @@ def noise(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> list
     """Return for each output the power of its finite reference values, and of the difference, which may be infinite."""
     pairs = []
     for y, x in zip(found, wanted, strict=True):
-        known = x.isfinite()
-        exact = x[known].double()
-        error = float((y[known].double() - exact).square().sum())
+        if not (known := x.isfinite()).all():
+            y, x = y[known], x[known]
+        exact = x.double()
+        error = float((y.double() - exact).square().sum())
         pairs.append((float(exact.square().sum()), math.inf if math.isnan(error) else error))
     return pairs
 

@@ -424,7 +424,7 @@ class HistogramObserver(RangeObserver):
 
     Attributes:
         histogram: values per bin, from ``min_val`` to ``max_val``.
-        chosen_low, chosen_high: ends that replace those of the histogram; reversed if there are none.
+        is_settled: 1 if the ends, which replace those of the histogram, are given.
     """
 
     of_extremes: ClassVar[bool] = False
@@ -435,7 +435,7 @@ class HistogramObserver(RangeObserver):
     def __init__(self, *limits: Any, **more: Any) -> None:
         super().__init__(*limits, **more)
         self.register_buffer("histogram", torch.zeros(self.bins, dtype=torch.float64))
-        self.chosen_low, self.chosen_high = 0.0, -1.0
+        self.is_settled = 0  # a number, so that it is cached
 
     def see(self, x: torch.Tensor) -> None:
         x = x.to(self.min_val.dtype)
@@ -476,14 +476,12 @@ class HistogramObserver(RangeObserver):
         return torch.bincount(place, parts, minlength=self.bins)
 
     def settle(self, low: torch.Tensor, high: torch.Tensor) -> None:
-        self.values = _ENOUGH
-        self.chosen_low, self.chosen_high = float(low), float(high)
+        super().settle(low, high)
+        self.is_settled = 1
 
     def found(self) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.chosen_low <= self.chosen_high:
-            return torch.tensor(self.chosen_low).to(self.min_val), torch.tensor(self.chosen_high).to(self.max_val)
         low, high = float(self.min_val), float(self.max_val)
-        if (high - low) / self.bins == 0.0:
+        if self.is_settled or (high - low) / self.bins == 0.0:
             return self.min_val, self.max_val
         first, last = self.searched(low, high, self.histogram.cpu())
         return torch.tensor(first).to(self.min_val), torch.tensor(last).to(self.max_val)

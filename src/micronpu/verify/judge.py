@@ -32,11 +32,12 @@ from micronpu.report.accuracy import (
     MetricAccuracy,
     OutputAccuracy,
     ProgramAccuracy,
+    are_scores,
     decibels,
 )
 from micronpu.report.metrics import Metric
 from micronpu.verify.parts import ElementSources, sources_of, unequal_parts
-from micronpu.verify.thresholds import BY_CHANCE, FEWEST_RESAMPLED, QUARTERS, RESAMPLES
+from micronpu.verify.thresholds import BY_CHANCE, FEWEST_RESAMPLED, NEAREST, QUARTERS, RESAMPLES
 
 
 @dataclass(frozen=True)
@@ -111,18 +112,15 @@ def compared(
     """
     found, wanted = (list(itertools.chain.from_iterable(of)) for of in (results, trial.exact))
     lengths = [len(recording) for recording in trial.recordings]
-    outputs = [
-        _output(
-            number,
-            [row[number] for row in found],
-            [row[number] for row in wanted],
-            lengths,
-            trial,
-            sources[number] if number < len(sources) else None,
-        )
-        for number, first in enumerate(wanted[0] if wanted else ())
-        if first.is_floating_point() and number < len(found[0]) and found[0][number].shape == first.shape
-    ]
+    outputs = []
+    for number, first in enumerate(wanted[0] if wanted else ()):
+        if first.is_floating_point() and number < len(found[0]) and found[0][number].shape == first.shape:
+            ys, xs = ([row[number].double().numpy() for row in of] for of in (found, wanted))
+            against = Comparison.of(ys, xs, lengths if trial.has_states else None)
+            own = sources[number] if number < len(sources) else None
+            parts = () if own is None or own.number.shape != xs[0].shape else unequal_parts(ys, xs, own)
+            quarters = _over_calls(ys, xs, lengths) if trial.has_states else ()
+            outputs.append(OutputAccuracy(number, against, parts=parts, over_calls=quarters))
     integers = _equal_integers(found, wanted)
     if not outputs and integers is None:
         return None
@@ -132,19 +130,25 @@ def compared(
     return ProgramAccuracy(trial.numbers, trial.of, trial.held_out, tuple(outputs), integers, calls, metric, also)
 
 
-def _output(
-    number: int,
-    found: Sequence[torch.Tensor],
-    wanted: Sequence[torch.Tensor],
-    lengths: Sequence[int],
-    trial: Trial,
-    sources: ElementSources | None,
-) -> OutputAccuracy:
-    ys, xs = ([tensor.double().numpy() for tensor in of] for of in (found, wanted))
-    against = Comparison.of(ys, xs, lengths if trial.has_states else None)
-    parts = () if sources is None or sources.number.shape != xs[0].shape else unequal_parts(ys, xs, sources)
-    calls = _over_calls(ys, xs, lengths) if trial.has_states else ()
-    return OutputAccuracy(number, against, parts=parts, over_calls=calls)
+def expected_changes(results: Sequence[Sequence[Row]], trial: Trial) -> float:
+    """Return the expected share of samples whose largest score is another one than in float, of the worst output.
+
+    Few samples are nearly undecided, so that a count of changes says little.  Here every sample, `trial.others` too,
+    counts with the probability that normal noise exceeds its lead: the difference of its two largest scores in float.
+    Noise depends on the lead, since a softmax saturates; it is that of the samples of `results` with the nearest leads.
+    """
+    more = trial.others.exact if trial.others is not None else ()
+    rows = (itertools.chain.from_iterable(of) for of in (results, trial.exact, [*trial.exact, *more]))
+    shares = [0.0]
+    for y, x, every in zip(*([_joined(column) for column in zip(*of, strict=True)] for of in rows), strict=True):
+        if x.dtype.kind == "f" and are_scores([x]):
+            first = np.argsort(x, 1, kind="stable")[:, -2:]
+            leads, noisy = (np.diff(np.take_along_axis(of.astype(np.float64), first, 1))[:, 0] for of in (x, y))
+            all_leads = np.diff(np.sort(every.astype(np.float64), 1)[:, -2:])[:, 0]
+            nearest = np.argsort(np.abs(all_leads[:, None] - leads), 1, kind="stable")[:, :NEAREST]
+            ratios = all_leads / np.sqrt(2 * np.square(noisy - leads)[nearest].mean(1)).clip(np.finfo(np.float64).tiny)
+            shares.append(sum(map(math.erfc, ratios)) / 2 / len(ratios))
+    return max(shares)
 
 
 def _over_calls(found: Sequence[Array], wanted: Sequence[Array], lengths: Sequence[int]) -> tuple[float, ...]:

@@ -18,8 +18,16 @@ from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_compute
 from micronpu.frontend.states import states_of
 from micronpu.quantize.config import ACTIVATION_EPS
-from micronpu.quantize.dequantized import DequantizedReference, RoundedLayer, float_leaves, representable_range, rounded
+from micronpu.quantize.dequantized import (
+    DequantizedReference,
+    RoundedLayer,
+    float_leaves,
+    noise,
+    representable_range,
+    rounded,
+)
 from micronpu.quantize.running import Row
+from micronpu.quantize.thresholds import FAR_GAP
 
 _SATURATED = 6.5
 """Value from which its sigmoid is 0 or 1 to within half an LSB of int8."""
@@ -69,8 +77,7 @@ class Fidelity:
         rows = []
         total = [0.0] * (len(peaks) + len(behind))
         for wanted, got in zip(exact, found, strict=True):
-            pairs = [*zip(wanted, got, strict=True), *((wanted[i].sigmoid(), got[i].sigmoid()) for i in behind)]
-            powers = [_powers(x, y) for x, y in pairs]
+            powers = noise(*([*of, *(of[i].sigmoid() for i in behind)] for of in (got, wanted)))
             total = [t + signal for t, (signal, _) in zip(total, powers, strict=True)]
             rows.append(tuple(error for _, error in powers))
         if lengths:
@@ -108,15 +115,6 @@ def _peak(x: torch.Tensor) -> float:
     low, high = map(float, x.detach().aminmax())
     is_finite = math.isfinite(low) and math.isfinite(high)
     return max(-low, high) if is_finite else float(x.abs().nan_to_num(posinf=0.0).max())
-
-
-def _powers(exact: torch.Tensor, found: torch.Tensor) -> tuple[float, float]:
-    known = exact.isfinite()
-    if not known.all():
-        exact, found = exact[known], found[known]
-    x = exact.double()
-    error = float((found.double() - x).square().sum())
-    return float(x.square().sum()), math.inf if math.isnan(error) else error
 
 
 def _decibels(signal: float, noise: float) -> float:
@@ -174,7 +172,8 @@ class Sensitivity:
         if wide:
             largest = torch.iinfo(torch.int16).max
             for node in self._own:
-                peak = max(peaks.get(node, 0.0), *map(abs, representable_range(node)))
+                peak, reach = peaks.get(node, 0.0), max(map(abs, representable_range(node)))
+                peak = max(reach, peak if peak < 2 * FAR_GAP * reach else 0.0)  # far values saturate in int16, too
                 self._steps[node] = max(peak / largest, ACTIVATION_EPS["int16"])
 
     def alone(self, value: RoundedValue) -> float:
@@ -255,7 +254,7 @@ class Sensitivity:
         found: dict[Node, float] = {}
         for layer, wanted, result in self._dequantized.own(exact):
             if wanted.is_floating_point():
-                signal, error = _powers(wanted, result)
+                ((signal, error),) = noise([result], [wanted])
                 found[layer.quantize] = error / signal if signal > 0 else 0.0
         return found
 

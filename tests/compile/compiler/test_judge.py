@@ -15,7 +15,7 @@ from micronpu.frontend.exported import exported
 from micronpu.quantize.recordings import run_recordings
 from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import ProgramAccuracy, decibels, jackknife, student
-from micronpu.verify.judge import judge
+from micronpu.verify.judge import expected_changes, judge
 from micronpu.verify.parts import ElementSources, unequal_parts
 from micronpu.verify.static_accuracy import of_data
 
@@ -365,3 +365,20 @@ def test_channels_in_other_units_are_parts_and_probabilities_are_not():
     error = np.concatenate(found)[:, 2] - np.concatenate(wanted)[:, 2]
     assert small.sqnr == pytest.approx(decibels(np.square(np.concatenate(wanted)[:, 2]).sum(), np.square(error).sum()))
     assert unequal_parts([x / 1000 for x in found], [np.abs(x) / 1000 for x in wanted], sources) == ()
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_expected_changes_are_those_of_many_samples_and_vary_less_than_a_count(classes: int) -> None:
+    logits = 3 * torch.randn(2000, classes, generator=generator(0))
+    noisy = logits + 0.2 * torch.randn(2000, classes, generator=generator(1))
+    exact, found = ([[(row[None],)] for row in of.softmax(1)] for of in (logits, noisy))
+    changed = (logits.argmax(1) != noisy.argmax(1)).float()
+    expected, counted = [], []
+    for first in range(0, 1900, 64):
+        own, more = slice(first, first + 32), slice(first + 32, first + 96)
+        others = Trial(((),) * 64, exact=exact[more])
+        expected.append(expected_changes(found[own], Trial(((),) * 32, exact=exact[own], others=others)))
+        counted.append(float(changed[own].mean()))
+    assert np.mean(expected) == pytest.approx(float(changed.mean()), rel=0.25)
+    assert np.std(expected) < 0.5 * np.std(counted)
+    assert expected_changes(exact, Trial(((),) * 2000, exact=exact)) == 0

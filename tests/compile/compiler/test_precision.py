@@ -13,6 +13,8 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import OptionError
+from micronpu.compiler import precision
+from micronpu.ethosu import EthosUOptions, EthosUQuantizer
 from micronpu.frontend.work import work_of
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize.calibrate import calibrate_and_quantize
@@ -96,6 +98,34 @@ def test_an_accurate_program_decides_like_float():
     int8, accurate = (compiled(Close(), data, "ethos-u85-256", quantization=how).report for how in ("int8", "accurate"))
     assert int8.accuracy.sqnr > 26 and 0.5 < int8.accuracy.agreement < 1.0
     assert accurate.accuracy.agreement == 1.0
+
+
+@pytest.mark.parametrize(("share", "starts"), [(0.019, False), (0.021, True)])
+def test_a_search_starts_where_decisions_are_expected_to_change(monkeypatch, share, starts):
+    monkeypatch.setattr(precision, "EXPLAINED", math.inf)
+    monkeypatch.setattr(precision, "expected_changes", lambda results, trial: share)
+    data = rows(1, 3, 8, 8)
+    int8, auto = (compiled(Plain(), data, "corstone300", quantization=how).report for how in ("int8", "auto"))
+    assert int8.accuracy.sqnr > 26 and (auto.accuracy.sqnr > int8.accuracy.sqnr + 6) == starts
+
+
+def test_far_values_saturate_in_int16_too():
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.conv = nn.Conv2d(3, 8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.max_pool2d(nn.functional.pad(self.conv(x), (0, 1, 0, 1), value=-1e4), 3, 2)
+
+    data = rows(1, 3, 8, 8)
+    program = torch.export.export(Padded().eval(), (data[0],))
+    quantizer = EthosUQuantizer(EthosUOptions("ethos-u55-128"))
+    module = calibrate_and_quantize(program, [(x,) for x in data], quantizer)
+    work = work_of(program.module())
+    sensitivity = Sensitivity(module, work, [[(x,)] for x in data[:4]], wide=True)
+    assert sensitivity.without(()) > 1e-5 > 100 * sensitivity.without(work)
 
 
 def milliseconds(program: micronpu.CompiledProgram) -> float:

@@ -42,6 +42,15 @@ def test_pads_of_a_max_pool(value: float, target: str) -> None:
     assert accuracy(pooled(value), target) > 36
 
 
+def test_pads_when_ranges_are_fitted() -> None:
+    rows = [torch.randn(1, 4, 12, 12, generator=torch.Generator().manual_seed(i)) for i in range(20)]
+    settings = {"fit_ranges": True}
+    program = micronpu.compile(
+        Net(lambda x: pooled(-1e4)(x) * 2).eval(), rows[0], "ethos-u55-128", calibration=rows, quantization=settings
+    )
+    assert program.report.accuracy.sqnr > 36
+
+
 def test_pads_of_methods_that_share_a_range() -> None:
     model = Net(pooled(-1e9)).eval()
     data = {
