@@ -23,6 +23,7 @@ from torch.fx import GraphModule
 
 from micronpu.base.errors import MicroNpuError
 from micronpu.base.quiet import quiet
+from micronpu.compiler import thresholds as at
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import host_part
 from micronpu.frontend.states import States
@@ -45,29 +46,10 @@ from micronpu.report.diagnosis import Frontier, Point
 from micronpu.report.texts import plural
 from micronpu.upstream.session import one_thread
 from micronpu.verify.judge import compared, expected_changes
-from micronpu.verify.sensitivity import MOST_ORDERED, Fidelity, Path, Sensitivity, exported_name
-from micronpu.verify.thresholds import CHANGED, EXPLAINED
+from micronpu.verify.sensitivity import Fidelity, Path, Sensitivity, exported_name
+from micronpu.verify.thresholds import CHANGED, EXPLAINED, MOST_ORDERED
 
-NEAR, FAR = 26.0, 20.0
-"""dB from which int8 suffices; dB from which it suffices if no decision changes.
-
-Of the measured networks, those from 26 dB on are as good as float in int8 unless decisions are expected to change, and
-none below 20 dB is. Those between are not if decisions change on held-out samples.  See docs/quantization.md.
-"""
-_FREE_GAIN, _PAID_GAIN, _MOST_CORRECTED = 0.5, 1.0, 12.0
-"""Minimum gain in dB on held-out samples for a correction, and for a program that takes more time; dB that corrections
-of an int8 program do not gain: at most 9 in the measured networks."""
-_FEWEST_HELD_OUT, _FEWEST_CALLS = 2, 64
-"""Minimum number of held-out calls, and of calls that also calibrated, for a choice."""
 _MORE_SAMPLES = f"{LEAST} calibration samples or {LEAST_RECORDINGS} recordings, to choose the precision by"
-_TRIALS, _MOST_SETS = 9, 3
-"""Approximate number of programs that a search tries, and maximum number of sets of operators among them."""
-_ORDER_SAMPLES, _CALLS = 8, 64
-"""Samples, and calls of a recording, that order the values."""
-_ORDER_WORK, _ORDER_NODES, _FIT_WORK = 12_000_000_000, 400_000, 4_000_000_000
-"""Maximum number of MACs and of operators that run to order values; maximum number of MACs of the search for ranges."""
-_CLOSE, _CORE_GAIN = 40.0, 3.0
-"""dB up to which operators are moved to the core, and minimum gain in dB."""
 _CORRECTED = {"adaptive_rounding": True, "bias_correction": True}
 _PROJECTIONS: Cures = ((("projections", {"projections": True}),),)
 CURES: Cures = (
@@ -77,12 +59,6 @@ CURES: Cures = (
 """Settings without a cost on the chip; at most one of each group is kept."""
 _AFTER = frozenset({"fit_ranges", *_CORRECTED})
 """Corrections of a calibrated model."""
-_CORE_CYCLES, _CORE_ROOM, _MOST_ON_CORE = 30.0, 20_000.0, 12
-"""Core cycles per element that an operator computes in float; maximum number of such cycles, and of such operators."""
-_METRIC, _LOST = 1e-3, 1e-2
-"""Minimum difference of the user's metric that decides between two programs, and maximum loss that counts as none."""
-_MOST_TYPED = 4
-"""Maximum number of operators whose settings the report shows."""
 Settings: TypeAlias = dict[str, Any]
 """Settings in the form that `micronpu.quantize.settings_file` reads."""
 Cures: TypeAlias = tuple[tuple[tuple[str, Settings], ...], ...]
@@ -180,19 +156,19 @@ class Tried:
 
     def gains_on(self, other: Tried) -> float:
         """Return dB by which this program is nearer to float; one for each percent of the user's metric."""
-        if abs(self.lost - other.lost) > _METRIC:
+        if abs(self.lost - other.lost) > at.METRIC:
             return 100 * (other.lost - self.lost)
         return self.fidelity.gains_on(other.fidelity)
 
     @property
     def is_near(self) -> bool:
         """Return True if it is near float by the outputs and by decisions, and as good by the user's metric."""
-        return self.lost < _LOST and self.fidelity.score >= NEAR and not self.decides_otherwise
+        return self.lost < at.LOST and self.fidelity.score >= at.NEAR and not self.decides_otherwise
 
     @property
     def serves(self) -> bool:
         """Return True if it is known to be as good as float, so that the search ends."""
-        return self.is_near or (self.lost < _LOST and self.decides_alike)
+        return self.is_near or (self.lost < at.LOST and self.decides_alike)
 
     @property
     def cycles(self) -> float:
@@ -254,7 +230,7 @@ def chosen(
         plain: the model quantized by `allowed.quantizer(allowed.activations, {})`.
         statistics: of that quantization.
     """
-    fewest = _FEWEST_HELD_OUT if trial.held_out else _FEWEST_CALLS
+    fewest = at.FEWEST_HELD_OUT if trial.held_out else at.FEWEST_CALLS
     if not trial.exact or sum(map(len, trial.recordings)) < fewest:
         return Chosen(plain, proposal=_MORE_SAMPLES if trial.exact else "")
     with torch.no_grad(), quiet(), one_thread():
@@ -321,7 +297,7 @@ class Search:
         wide = None
         if self.has_int16 and start.price is not None and not everything:
             wide = self.everywhere(first)
-        if wide is None or wide.cycles > most or not (wide.is_near or wide.gains_on(first) >= _MOST_CORRECTED):
+        if wide is None or wide.cycles > most or not (wide.is_near or wide.gains_on(first) >= at.MOST_CORRECTED):
             narrow = self.corrected(first, self.allowed.cures)
             narrow = self.priced(narrow) if everything else narrow
             tried = [*(tried if everything else tried[:-1]), narrow]
@@ -338,7 +314,7 @@ class Search:
         names = tuple(dict.fromkeys([*first.names, *own, "int16 everywhere"]))
         wide = self.quantized("int16", cured, names, first.more)
         self.attempts += [] if wide is None else [("int16 everywhere", first, wide)]
-        near = wide is not None and wide.lost < _LOST and wide.fidelity.score >= NEAR
+        near = wide is not None and wide.lost < at.LOST and wide.fidelity.score >= at.NEAR
         if wide is None or not (near or self.allowed.everything):  # one of the corrections may do harm
             wide = self.quantized("int16", first.settings, first.names, first.more)
             return None if wide is None else self.corrected(self.priced(wide), (*_PROJECTIONS, *self.allowed.cures))
@@ -355,16 +331,16 @@ class Search:
     ) -> Tried:
         results = run_recordings(module, self.trial.recordings) if results is None else results
         fidelity = self.fidelity_of(self.trial, results)
-        accuracy = compared(results, self.trial) if self.trial.metric is not None or fidelity.score >= FAR else None
+        accuracy = compared(results, self.trial) if self.trial.metric is not None or fidelity.score >= at.FAR else None
         lost = 0.0
         if accuracy is not None and (metric := accuracy.metric) is not None:
             lost = (metric.float_model - metric.quantized) * (1 if metric.larger_is_better else -1)
         agrees = accuracy is not None and accuracy.agreement in (None, 1.0)
         differs = accuracy is not None and (accuracy.decides_otherwise or (self.allowed.is_accurate and not agrees))
-        if NEAR <= fidelity.score < EXPLAINED:  # a search starts where it is sure to be needed, and ends well below
+        if at.NEAR <= fidelity.score < EXPLAINED:  # a search starts where it is sure to be needed, and ends well below
             most = CHANGED if not self.trials else CHANGED / 2
             differs = differs or expected_changes(results, self.trial) > most
-        alike = agrees and not self.allowed.is_accurate and FAR <= fidelity.score < NEAR
+        alike = agrees and not self.allowed.is_accurate and at.FAR <= fidelity.score < at.NEAR
         return Tried(activations, module, settings, fidelity, names, more, None, None, lost, alike, differs)
 
     @staticmethod
@@ -386,7 +362,7 @@ class Search:
                 return replace(done, names=names, more=more)
         if not self.allowed.has_time((names or (activations,))[-1] + more):
             return None
-        self.progress(min(self.trials / _TRIALS, 1.0))
+        self.progress(min(self.trials / at.TRIALS, 1.0))
         self.trials += 1
         try:
             return self.made(activations, settings, names, more, known)
@@ -447,7 +423,7 @@ class Search:
         """Return True if a correction brings a program nearer to float."""
         if self.allowed.helps is not None:
             return self.allowed.helps(before.fidelity, after.fidelity)
-        return after.gains_on(before) >= _FREE_GAIN
+        return after.gains_on(before) >= at.FREE_GAIN
 
     def is_idle(self, tried: Tried, cure: Settings, settings: Settings) -> bool:
         """Return True if a correction changes nothing, or is not needed."""
@@ -459,7 +435,9 @@ class Search:
         if "fit_ranges" in cure:
             rows = min(sum(map(len, self.sequences)), 100)
             costs = sum(self.work.values()) * rows
-            return tried.activations != "int8" or (not self.allowed.everything and (tried.is_near or costs > _FIT_WORK))
+            return tried.activations != "int8" or (
+                not self.allowed.everything and (tried.is_near or costs > at.FIT_WORK)
+            )
         observers = {"activation_observer", "input_observer"} & set(cure.get("default", {}))
         return bool(observers) and "fit_ranges" in tried.settings
 
@@ -473,7 +451,7 @@ class Search:
         found: list[Tried] = []
         done: set[frozenset[str]] = set()
         room, longer = most - narrow.cycles, 1.0  # longer: measured cycles relative to predicted ones
-        while len(done) < _MOST_SETS + self.allowed.everything and (parts := path.best(room / longer, done)):
+        while len(done) < at.MOST_SETS + self.allowed.everything and (parts := path.best(room / longer, done)):
             done.add(parts)
             more = f"{narrow.more} with {plural(len(parts), 'operator')} in int16"
             settings = merged(narrow.settings, {"nodes": {name: {"activations": "int16"} for name in sorted(parts)}})
@@ -491,11 +469,11 @@ class Search:
     def for_order(self, tried: Tried, noisiest: bool = True) -> tuple[list[Sequence[Row]], list[list[torch.Tensor]]]:
         """Return samples, or first calls of recordings, with most noise or of any, and the float model's results."""
         nodes = len(tried.module.graph.nodes)
-        most = min(_ORDER_WORK // max(1, sum(self.work.values())), _ORDER_NODES // max(1, nodes))
+        most = min(at.ORDER_WORK // max(1, sum(self.work.values())), at.ORDER_NODES // max(1, nodes))
         runs = max(1, most // max(1, min(nodes, MOST_ORDERED)))
         recordings, shares = self.trial.recordings, tried.fidelity.shares
-        count = min(2 if self.states else min(_ORDER_SAMPLES, runs), len(recordings))
-        calls = max(2, min(_CALLS, runs // 2)) if self.states else 1
+        count = min(2 if self.states else min(at.ORDER_SAMPLES, runs), len(recordings))
+        calls = max(2, min(at.ORDER_CALLS, runs // 2)) if self.states else 1
         picked: Sequence[int] = range(0, len(recordings), len(recordings) // count)[:count]
         picked = sorted(range(len(recordings)), key=lambda i: -shares[i])[:count] if noisiest else picked
         return [recordings[i][:calls] for i in picked], _floats([self.trial.exact[i][:calls] for i in picked])
@@ -512,7 +490,7 @@ class Search:
 
     def on_core(self, best: Tried, most: float) -> Tried:
         """Return the program with small operators in float on the core, if that removes much noise."""
-        is_close = best.fidelity.score >= _CLOSE and not best.decides_otherwise
+        is_close = best.fidelity.score >= at.CLOSE and not best.decides_otherwise
         if is_close or any(loops_of(best.module)):
             return best
         recordings, exact = self.for_order(best)
@@ -527,19 +505,19 @@ class Search:
             if more == path or not self.fitting(more):
                 continue
             path = more  # errors of neighbours may cancel, so that one alone gains nothing
-            if (found := sensitivity.without(path)) < left * 10 ** (-_FREE_GAIN / 10):
+            if (found := sensitivity.without(path)) < left * 10 ** (-at.FREE_GAIN / 10):
                 parts, left = path, found
             if sensitivity.alone(value) * 100 < left:
                 break
-        if not parts or left * 10 ** (_CORE_GAIN / 10) > first:
+        if not parts or left * 10 ** (at.CORE_GAIN / 10) > first:
             return best
         return self.left_to_core(best, parts, most)
 
     def fitting(self, parts: frozenset[str]) -> frozenset[str]:
         """Return some operators if the core can compute them in little time, and none otherwise."""
         small = 0.01 * sum(self.work.values())
-        cycles = _CORE_CYCLES * sum(self.sizes.get(name, math.inf) for name in parts)
-        fits = cycles <= _CORE_ROOM and len(parts) <= _MOST_ON_CORE and all(self.work[n] <= small for n in parts)
+        cycles = at.CORE_CYCLES * sum(self.sizes.get(name, math.inf) for name in parts)
+        fits = cycles <= at.CORE_ROOM and len(parts) <= at.MOST_ON_CORE and all(self.work[n] <= small for n in parts)
         return parts if fits else frozenset()
 
     def left_to_core(self, best: Tried, parts: frozenset[str], most: float) -> Tried:
@@ -547,7 +525,7 @@ class Search:
         settings = merged(best.settings, {"nodes": {name: {"float": True} for name in sorted(parts)}})
         more = f"{best.more} with {plural(len(parts), 'operator')} in float on the core"
         made = self.quantized(best.activations, settings, best.names, more)
-        if made is None or made.gains_on(best) < _CORE_GAIN:
+        if made is None or made.gains_on(best) < at.CORE_GAIN:
             return best
         made = self.priced(made)
         return made if made.cycles <= max(most, best.cycles) else best
@@ -556,7 +534,7 @@ class Search:
         """Return the nearest program within the time, the fastest of those that are as near."""
         best = tried[0]
         for other in sorted(tried[1:], key=lambda t: t.cycles):
-            if other.cycles <= most and other.gains_on(best) >= _PAID_GAIN:
+            if other.cycles <= most and other.gains_on(best) >= at.PAID_GAIN:
                 best = other
         return best
 
@@ -580,7 +558,7 @@ def _typed(tried: Tried, best: Tried, start: Tried) -> str:
     """Return the option for a program that was not chosen; "" if it is not nearer to float."""
     if tried is best or tried.gains_on(best) <= 0:
         return ""
-    if len(tried.settings.get("nodes", ())) > _MOST_TYPED:
+    if len(tried.settings.get("nodes", ())) > at.MOST_TYPED:
         if tried.price is None or start.price is None:
             return ""
         factor = math.ceil(10 * tried.cycles / start.cycles) / 10

@@ -3,3 +3,30 @@
 from __future__ import annotations
 
 ALIGNMENT = 16  # Alignment of values in a memory pool [bytes; ExecuTorch's memory planning]
+# Distance from float from which int8 suffices unless decisions change [dB; real networks of docs/quantization.md
+# (2bed7126)]
+NEAR = 26.0
+# Distance from which int8 suffices if no decision changes on held-out samples [dB; real networks, none below is as good
+# as float (2bed7126)]
+FAR = 20.0
+FREE_GAIN = 0.5  # Minimum gain of a correction on held-out samples [dB; not measured]
+PAID_GAIN = 1.0  # Minimum gain of a program that takes more time [dB; not measured]
+# Gain that corrections of an int8 program do not reach [dB; at most 9 in the measured networks (278a220e)]
+MOST_CORRECTED = 12.0
+FEWEST_HELD_OUT = 2  # Minimum number of held-out calls for a choice [calls; not measured]
+FEWEST_CALLS = 64  # Minimum number of calls that also calibrated for a choice [calls; not measured]
+TRIALS = 9  # Approximate number of programs that a search tries [programs; not measured]
+MOST_SETS = 3  # Maximum number of sets of operators among them [sets; not measured]
+ORDER_SAMPLES = 8  # Samples that order the values [samples; 4 suffice, 8 are sure, in a detector of faces (f38f8cd9)]
+ORDER_CALLS = 64  # Calls of a recording that order the values [calls; riann: the order is right from 32 on (f38f8cd9)]
+ORDER_WORK = 12_000_000_000  # Maximum work to order values [MACs; not measured]
+ORDER_NODES = 400_000  # Maximum number of operators that run to order values [operators; not measured]
+FIT_WORK = 4_000_000_000  # Maximum work of the search for ranges [MACs; not measured]
+CLOSE = 40.0  # Distance up to which operators are moved to the core [dB; not measured]
+CORE_GAIN = 3.0  # Minimum gain by operators on the core [dB; not measured]
+CORE_CYCLES = 30.0  # Time of an operator that computes in float [core cycles per element; not measured]
+CORE_ROOM = 20_000.0  # Maximum time of operators that are moved to the core [core cycles; not measured]
+MOST_ON_CORE = 12  # Maximum number of such operators [operators; riann needs six (f38f8cd9)]
+METRIC = 1e-3  # Minimum difference of the user's metric that decides between two programs [metric; not measured]
+LOST = 1e-2  # Maximum loss of the user's metric that counts as none [metric; not measured]
+MOST_TYPED = 4  # Maximum number of operators whose settings the report shows [operators; not measured]

@@ -21,8 +21,7 @@ from micronpu.ir.types import DType
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.observers import for_activations, for_weights, observers
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec, check_specs, with_spec
-from micronpu.quantize.thresholds import ACTIVATION_EPS as ACTIVATION_EPS
-from micronpu.quantize.thresholds import CONSTANT_EPS, WEIGHT_BITS, WEIGHT_EPS
+from micronpu.quantize.thresholds import ACTIVATION_EPS, CONSTANT_EPS, WEIGHT_BITS, WEIGHT_EPS
 from micronpu.upstream.torch import OpOverload, OpOverloadPacket
 
 SHARES = "shares"

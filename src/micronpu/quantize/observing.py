@@ -20,6 +20,15 @@ from torch import nn
 
 from micronpu.base.callers import warn
 from micronpu.base.errors import ModelError
+from micronpu.quantize.thresholds import (
+    ENOUGH_VALUES,
+    EXTREMES,
+    FARTHEST_BEYOND,
+    MOST_THRESHOLDS,
+    NOTHING,
+    SCALES,
+    WIDER,
+)
 from micronpu.upstream.torch import version_of
 
 _SYMMETRIC = (torch.per_tensor_symmetric, torch.per_channel_symmetric)
@@ -78,29 +87,10 @@ class Thresholds:
         for first, distance in self.rows:
             if not distance:
                 found.add(first)
-            elif (high - low) / distance <= _MOST:
+            elif (high - low) / distance <= MOST_THRESHOLDS:
                 ends = math.ceil((low - first) / distance), math.floor((high - first) / distance)
                 found |= {first + n * distance for n in range(ends[0], ends[1] + 1)}
         return sorted(number for number in found if low < number < high and number)
-
-
-_MOST = 64
-"""Maximum number of thresholds in a range, with more than four LSBs for each."""
-_WIDER = 1.25
-"""Maximum factor by which a scale may grow for a threshold to be between two LSBs."""
-_PLACES = 512
-"""Number of scales that are tried."""
-_NOTHING = 2**-16
-"""Smallest scale of values that were always 0.  Other samples may have larger ones, whose sums would overflow int32
-when they are requantized to a smaller scale."""
-
-_ENOUGH = 600
-"""Number of values above which no margin is added to the range. Of 98 random networks 1,000 made more worse, 300 fewer
-better."""
-FARTHEST_BEYOND = 2**20
-"""Maximum ratio of a saturating value to the range: kernels count its LSBs in int32."""
-_FARTHEST = 6
-"""Number of extremes of calls for estimating those of other samples, and minimum number of calls."""
 
 
 class RangeObserver(nn.Module):
@@ -118,7 +108,7 @@ class RangeObserver(nn.Module):
         widens: True if the range gets a margin after few values.
         calls, values: numbers of observed calls and values, while they are few.
         is_calibrated: True after calibration: later values are repetitions, and not observed.
-        farthest: [2, `_FARTHEST`], downwards and upwards: the farthest extremes of single calls, largest first.
+        farthest: [2, `EXTREMES`], downwards and upwards: the farthest extremes of single calls, largest first.
         thresholds: thresholds that must be between two LSBs, for int8.
         singularity: a `micronpu.quantize.readers.Singularity`, or None.
         part: fraction of the found range that the qparams cover; values beyond saturate.
@@ -159,7 +149,7 @@ class RangeObserver(nn.Module):
         self.lowest = self.highest = 0.0
         self.is_calibrated = False
         if self.widens:
-            self.register_buffer("farthest", torch.full((2, _FARTHEST), -torch.inf, dtype=torch.float64))
+            self.register_buffer("farthest", torch.full((2, EXTREMES), -torch.inf, dtype=torch.float64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.is_calibrated:
@@ -172,7 +162,7 @@ class RangeObserver(nn.Module):
             seen = seen.clamp(*self.within)
         if seen.numel():
             self.see(seen)
-            if self.widens and self.values < _ENOUGH:
+            if self.widens and self.values < ENOUGH_VALUES:
                 self._note_ends(seen)
         return x
 
@@ -189,7 +179,7 @@ class RangeObserver(nn.Module):
         low, high = torch.aminmax(x.double())
         ends = torch.stack([-low, high])[:, None]
         if torch.isfinite(ends).all():
-            self.farthest.copy_(torch.cat([self.farthest, ends.to(self.farthest)], 1).topk(_FARTHEST).values)
+            self.farthest.copy_(torch.cat([self.farthest, ends.to(self.farthest)], 1).topk(EXTREMES).values)
             self.calls, self.values = self.calls + 1, self.values + x.numel()
 
     def add_thresholds(self, thresholds: Thresholds) -> None:
@@ -213,7 +203,7 @@ class RangeObserver(nn.Module):
 
     def settle(self, low: torch.Tensor, high: torch.Tensor) -> None:
         """Replace the range."""
-        self.values = _ENOUGH
+        self.values = ENOUGH_VALUES
         self.min_val.copy_(low)
         self.max_val.copy_(high)
 
@@ -225,14 +215,14 @@ class RangeObserver(nn.Module):
 
         Source: Pickands, Statistical inference using extreme order statistics, Annals of Statistics 3 (1975).
         """
-        if not self.widens or self.calls < _FARTHEST or self.values >= _ENOUGH:
+        if not self.widens or self.calls < EXTREMES or self.values >= ENOUGH_VALUES:
             return 0.0, 0.0
         first, last = self.farthest[:, 0].tolist(), self.farthest[:, -1].tolist()
         found = []
         for row, most, least in zip(self.farthest.tolist(), first, last, strict=True):
-            excess = sum(end - least for end in row[:-1]) / (_FARTHEST - 1)
+            excess = sum(end - least for end in row[:-1]) / (EXTREMES - 1)
             # Values of one sign get no margin beyond zero, and a margin at most doubles the range.
-            found.append(min(excess * _logarithm(_ENOUGH / self.values), most) if most > 0 else 0.0)
+            found.append(min(excess * _logarithm(ENOUGH_VALUES / self.values), most) if most > 0 else 0.0)
         return found[0], found[1]
 
     def _ends(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -260,7 +250,7 @@ class RangeObserver(nn.Module):
         limits = self.quant_min, self.quant_max
         symmetric = self.qscheme in _SYMMETRIC
         something = symmetric | (low < 0.0) | (high > 0.0)
-        eps = torch.where(something, self.eps, self.eps.clamp(min=_NOTHING))
+        eps = torch.where(something, self.eps, self.eps.clamp(min=NOTHING))
         scale, zero_point = qparams_of(low, high, *limits, eps, symmetric=symmetric)
         if self.is_whole and limits[1] - limits[0] < 256:
             return qparams_of(low, high, *limits, _with_whole_numbers(scale), symmetric=symmetric)
@@ -333,11 +323,11 @@ def _between_steps(scale: float, thresholds: list[float]) -> float:
     """
 
     sizes = [abs(threshold) for threshold in thresholds]
-    tried = [scale * (1.0 + (_WIDER - 1.0) * n / _PLACES) for n in range(_PLACES + 1)]
+    tried = [scale * (1.0 + (WIDER - 1.0) * n / SCALES) for n in range(SCALES + 1)]
     for size in sizes:
         last = math.floor(size / scale - 0.5)
-        tried += [size / (n + 0.5) for n in range(max(0, last - _PLACES), last + 1) if size / (n + 0.5) >= scale]
-    scales = np.array([s for s in tried if s <= _WIDER * scale])
+        tried += [size / (n + 0.5) for n in range(max(0, last - SCALES), last + 1) if size / (n + 0.5) >= scale]
+    scales = np.array([s for s in tried if s <= WIDER * scale])
     # Fraction of an LSB by which thresholds miss the middle, plus a penalty for larger scales.
     missed = sum((abs(size / scales % 1.0 - 0.5) for size in sizes), np.zeros_like(scales))
     missed += 0.1 * (scales / scale - 1.0)

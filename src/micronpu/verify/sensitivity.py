@@ -17,7 +17,6 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_compute
 from micronpu.frontend.states import states_of
-from micronpu.quantize.config import ACTIVATION_EPS
 from micronpu.quantize.dequantized import (
     DequantizedReference,
     RoundedLayer,
@@ -27,20 +26,8 @@ from micronpu.quantize.dequantized import (
     rounded,
 )
 from micronpu.quantize.running import Row
-from micronpu.quantize.thresholds import FAR_GAP
-
-_SATURATED = 6.5
-"""Value from which its sigmoid is 0 or 1 to within half an LSB of int8."""
-_SEVERAL = 4
-"""Number of samples from which on a single one does not decide; of fewer, one often makes nearly all of the noise."""
-MOST_ORDERED = 64
-"""Maximum number of values that are measured alone: those with the largest rounding noise."""
-_AT_ONCE = 16
-"""Values that are measured in one run of the samples: more of them would keep more outputs in memory."""
-_STOPS = (0.2, 0.5, 1.0)
-"""Fractions of the additional time at which a set of operators is simulated."""
-_DOWN, _UP = 3.2, 1.03
-"""NPU cycles per element for the conversion from int16 to int8, and from int8 to int16 (Vela's figures)."""
+from micronpu.quantize.thresholds import ACTIVATION_EPS, FAR_GAP
+from micronpu.verify.thresholds import AT_ONCE, DOWN, MOST_ORDERED, SATURATED, SEVERAL, STOPS, UP
 
 
 @dataclass(frozen=True)
@@ -73,7 +60,7 @@ class Fidelity:
             lengths: calls of each recording, whose noise is summed: most calls are quiet.
         """
         peaks = [max(_peak(row[i]) for row in exact) for i in range(len(exact[0]))] if exact else []
-        behind = [i for i, peak in enumerate(peaks) if peak > _SATURATED]
+        behind = [i for i, peak in enumerate(peaks) if peak > SATURATED]
         rows = []
         total = [0.0] * (len(peaks) + len(behind))
         for wanted, got in zip(exact, found, strict=True):
@@ -105,7 +92,7 @@ class Fidelity:
     def gains_on(self, other: Fidelity) -> float:
         """Return dB by which this one is nearer; 0 if a single one of several samples decides that."""
         gained = sorted(t - m for m, t in zip(self.shares, other.shares, strict=True) if m != t)
-        rest = gained if len(self.shares) < _SEVERAL else gained[:-1]
+        rest = gained if len(self.shares) < SEVERAL else gained[:-1]
         return self.score - other.score if sum(rest) > 0 else 0.0
 
 
@@ -190,8 +177,8 @@ class Sensitivity:
         if self._states.values:
             self._alone |= {node: self._noise({node: 0.0}) for node in nodes}
             return
-        for start in range(0, len(nodes), _AT_ONCE):
-            some = nodes[start : start + _AT_ONCE]
+        for start in range(0, len(nodes), AT_ONCE):
+            some = nodes[start : start + AT_ONCE]
             found: dict[Node, list[list[torch.Tensor]]] = {node: [] for node in some}
             for row in itertools.chain.from_iterable(self._sequences):
                 exact = self._dequantized.exact(row)
@@ -349,7 +336,7 @@ class Path:
             done: sets that are not returned.
         """
         first = [value.parts for value in self._sensitivity.ordered()[:1]]
-        sets = {*(self.within(part * cycles) for part in _STOPS), *(s for s in first if self.price(s) <= cycles)}
+        sets = {*(self.within(part * cycles) for part in STOPS), *(s for s in first if self.price(s) <= cycles)}
         left = sorted((s for s in sets if s and s not in done), key=sorted)
         for parts in left:
             if parts not in self._noise:
@@ -376,5 +363,5 @@ def _conversion(value: RoundedValue, wide: Collection[str]) -> float:
     if not value.producer:
         return 0.0
     if value.producer in wide:
-        return 0.0 if value.readers <= frozenset(wide) else _DOWN * value.elements
-    return _UP * value.elements if not value.readers.isdisjoint(wide) else 0.0
+        return 0.0 if value.readers <= frozenset(wide) else DOWN * value.elements
+    return UP * value.elements if not value.readers.isdisjoint(wide) else 0.0

@@ -62,3 +62,13 @@ NO_LOSS = 30.0
 # Ratio of LSBs from which a part of a tensor is reported for using those of the whole [ratio; calculated: two bits]
 FINER_PART = 4.0
 ENOUGH_VALUES = 16  # Minimum number of values for that: fewer may all be small by chance [values; not measured]
+SATURATED = 6.5  # Value from which its sigmoid is 0 or 1 to within half an LSB of int8 [value; calculated]
+# Samples from which on a single one does not decide; of fewer, one often makes most noise [samples; recordings of riann
+# (8bde1681)]
+SEVERAL = 4
+# Maximum number of values that are measured alone: those with the largest rounding noise [values; not measured]
+MOST_ORDERED = 64
+AT_ONCE = 16  # Values that are measured in one run; more would keep more outputs in memory [values; not measured]
+STOPS = (0.2, 0.5, 1.0)  # Parts of the additional time at which a set of operators is simulated [share; not measured]
+DOWN = 3.2  # Time of a conversion from int16 to int8 [NPU cycles per element; Vela's figures of pnet]
+UP = 1.03  # Time of a conversion from int8 to int16 [NPU cycles per element; Vela's figures of pnet]
