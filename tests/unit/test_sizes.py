@@ -33,7 +33,7 @@ LINES = {
     "partition": 3_856,
     "passes": 1_680,
     "program": 2_640,
-    "quantize": 10_605,
+    "quantize": 10_600,
     "recipes": 950,
     "report": 5_570,
     "runtime": 2_020,

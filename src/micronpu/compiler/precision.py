@@ -37,7 +37,7 @@ from micronpu.quantize.magnitudes import has_magnitudes
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.recordings import run_recordings
-from micronpu.quantize.running import Row
+from micronpu.quantize.running import Row, sizes_of
 from micronpu.quantize.settings_file import merged, read_quantization
 from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
@@ -131,7 +131,7 @@ class Tried:
         settings: in addition to the activations.
         names: of the corrections among them.
         more: description of operators with another precision, for the report.
-        calibrated: the float model with its observers, if further corrections are possible; they consume it.
+        calibrated: the float model with its observers, if further corrections are possible; not changed by them.
         lost: loss of the user's metric against the float model; 0 without a metric.
         decides_alike: True if all decisions are known to equal the float model's.
         decides_otherwise: True if decisions differ from the float model's, or are expected to, see `Search.rated`.
@@ -218,7 +218,7 @@ def chosen(
     plain: GraphModule,
     allowed: Allowed,
     clock: Clock,
-    statistics: FloatStatistics,
+    statistics: FloatStatistics | None,
 ) -> Chosen:
     """Return the best module within the time that is allowed.
 
@@ -228,7 +228,7 @@ def chosen(
         sequences: calibration data.
         trial: samples or recordings for the evaluation, and the float model's results.
         plain: the model quantized by `allowed.quantizer(allowed.activations, {})`.
-        statistics: of that quantization.
+        statistics: of that quantization; None for none.
     """
     fewest = at.FEWEST_HELD_OUT if trial.held_out else at.FEWEST_CALLS
     if not trial.exact or sum(map(len, trial.recordings)) < fewest:
@@ -267,8 +267,7 @@ class Search:
         self.module, self.states, self.sequences, self.trial = module, states, sequences, trial
         self.allowed = allowed
         self.work = work_of(module)
-        values = {n.name: n.meta.get("val") for n in module.graph.nodes if n.op == "call_function"}
-        self.sizes = {name: value.numel() for name, value in values.items() if isinstance(value, torch.Tensor)}
+        self.sizes = sizes_of(module)
         self.exact = _floats(trial.exact)
         self.has_int16 = allowed.quantizer(allowed.activations, {}).capabilities.has_int16
         self.statistics = FloatStatistics() if statistics is None else statistics
@@ -341,7 +340,8 @@ class Search:
             most = CHANGED if not self.trials else CHANGED / 2
             differs = differs or expected_changes(results, self.trial) > most
         alike = agrees and not self.allowed.is_accurate and at.FAR <= fidelity.score < at.NEAR
-        return Tried(activations, module, settings, fidelity, names, more, None, None, lost, alike, differs)
+        made = Tried(activations, module, settings, fidelity, names, more, lost=lost)
+        return replace(made, decides_alike=alike, decides_otherwise=differs)
 
     @staticmethod
     def fidelity_of(trial: Trial, results: Sequence[Sequence[Row]]) -> Fidelity:
@@ -356,7 +356,7 @@ class Search:
         more: str = "",
         known: GraphModule | None = None,
     ) -> Tried | None:
-        """Return a new program; None if the model cannot be quantized so, or there is no time."""
+        """Return a program, or the earlier one of the same settings; None if it cannot be made, or not in the time."""
         for _, _, done in self.attempts:
             if (done.activations, done.settings) == (activations, settings):
                 return replace(done, names=names, more=more)

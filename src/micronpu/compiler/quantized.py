@@ -157,7 +157,7 @@ def quantized_module(
             )
             forget(given.module, module)
         warnings = _of_quantized(warnings, module)
-        if second is not None and allowed is not None and statistics is not None:
+        if second is not None and allowed is not None:
             found = chosen(second, given.states, sequences, trial, module, allowed, clock, statistics)
             module = found.module
     made = Quantized(module, given.examples, rows, trial, None, report, notes, warnings, digests)

@@ -42,19 +42,8 @@ class Key:
     operands: tuple[Key, ...]
 
 
-class FloatStatistics:
+class FloatStatistics(dict[Hashable, Any]):
     """Statistics of a float network for one set of calibration data; see `network_of` for the keys."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, Any] = {}
-
-    def get(self, key: Hashable) -> Any:
-        """Return what is known under a key, or None."""
-        return self._known.get(key)
-
-    def put(self, key: Hashable, value: Any) -> None:
-        """Keep a value under a key."""
-        self._known[key] = value
 
     def known(self, keys: Mapping[RangeObserver, Key]) -> dict[RangeObserver, Any]:
         """Return what others of the same keys have seen, for `restore_all`, by the observers that need no more."""
@@ -77,11 +66,11 @@ class FloatStatistics:
         for observer, key in keys.items():
             buffers = {name: value.detach().clone() for name, value in observer.named_buffers(recurse=False)}
             numbers = numbers_of(observer)
-            self.put(("observer", key), (numbers, buffers))
+            self["observer", key] = numbers, buffers
             sees_extremes = isinstance(observer, HistogramObserver) or type(observer).see is RangeObserver.see
             if sees_extremes and observer.singularity is None:
                 for widens in {observer.widens, False}:
-                    self.put(_extremes(key, observer, widens), ({n: numbers[n] for n in _OF_EXTREMES}, buffers))
+                    self[_extremes(key, observer, widens)] = {n: numbers[n] for n in _OF_EXTREMES}, buffers
 
 
 def restore_all(found: Mapping[RangeObserver, Any]) -> None:

@@ -245,7 +245,7 @@ def _infinite_bound(model: GraphModule, node: Node) -> bool:
     if name not in EXTREMA:
         return False
     for x, bound in (node.args[:2], node.args[1::-1]):
-        has_effect = _number(model, bound) != (-math.inf if name.startswith("max") else math.inf)
+        has_effect = _uniform(model, bound) != (-math.inf if name.startswith("max") else math.inf)
         if isinstance(x, Node) and not has_effect and value_of(x).shape == value_of(node).shape:
             node.replace_all_uses_with(x)
             model.graph.erase_node(node)
@@ -275,14 +275,14 @@ def _fill_of(model: GraphModule, node: Any) -> _Fill | None:
     name = overload_name(node)
     given = arguments(node) if name.startswith(("masked_fill.", "where.")) else {}
     if name.startswith("masked_fill."):
-        x, mask, value = given["self"], given["mask"], _number(model, given["value"])
+        x, mask, value = given["self"], given["mask"], _uniform(model, given["value"])
 
         def again(write: GraphWriter, made: Node, number: float) -> Node:
             return write("masked_fill.Scalar", made, mask, number)
 
     elif name.startswith("where.") and "self" in given:
-        hidden = _number(model, given["self"])
-        x, value = (given["self"], _number(model, given["other"])) if hidden is None else (given["other"], hidden)
+        hidden = _uniform(model, given["self"])
+        x, value = (given["self"], _uniform(model, given["other"])) if hidden is None else (given["other"], hidden)
         condition = given["condition"]
 
         def again(write: GraphWriter, made: Node, number: float) -> Node:
@@ -296,7 +296,7 @@ def _fill_of(model: GraphModule, node: Any) -> _Fill | None:
     return _Fill(x, value, again) if is_far and value is not None else None
 
 
-def _number(model: GraphModule, x: Any) -> float | None:
+def _uniform(model: GraphModule, x: Any) -> float | None:
     """Return a number, or the one that all elements of a constant are."""
     if isinstance(x, (int, float)):
         return float(x)

@@ -125,7 +125,7 @@ def _one_hot(write: GraphWriter, root: Node, size: int, node: Node) -> Node:
     def make() -> Node:
         positions = numbers(write, root)
         constant = write.constant(np.eye(size, dtype=np.float32), place_behind(positions))
-        rows = write.behind(constant, "embedding.default", constant, positions)
+        rows = write.behind(constant, EMBEDDING, constant, positions)
         write.with_qparams(rows, TRUTH)
         return rows
 
@@ -294,7 +294,7 @@ class _Tables:
         if key not in self._known:
             positions = numbers(write, self._root)
             constant = add_constant(self._model, place_behind(positions), values, "table")
-            self._known[key] = write.behind(constant, "embedding.default", constant, positions)
+            self._known[key] = write.behind(constant, EMBEDDING, constant, positions)
         return self._known[key]
 
 

@@ -36,6 +36,7 @@ from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.loops import loops_of, unobserved
 from micronpu.quantize.observers import is_fixed, is_observer
 from micronpu.quantize.observing import RangeObserver
+from micronpu.quantize.running import sizes_of
 from micronpu.quantize.states import only_kept, state_ends
 from micronpu.quantize.thresholds import CANDIDATES, DIRECTIONS, FEWEST_FIT, FIT_ELEMENTS, FIT_SAMPLES
 from micronpu.upstream.torch import tree_leaves
@@ -70,7 +71,7 @@ def fit_ranges(
         _add_samples(prepared, batches, new)
     if statistics is not None:
         for place in new:
-            statistics.put((network, place.key), place.sums)
+            statistics[network, place.key] = place.sums
     for place in places:
         place.settle()
 
@@ -80,8 +81,7 @@ def _add_samples(
 ) -> None:
     """Add the errors of samples to places."""
     generator = torch.Generator().manual_seed(0)
-    sizes = [n.meta["val"].numel() for n in prepared.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
-    count = max(FEWEST_FIT, min(FIT_SAMPLES, FIT_ELEMENTS // max(1, sum(sizes))))
+    count = max(FEWEST_FIT, min(FIT_SAMPLES, FIT_ELEMENTS // max(1, sum(sizes_of(prepared).values()))))
     step = max(1, -(-len(batches) // count))
     wide = runnable(prepared, batches)
     for row in batches[::step]:

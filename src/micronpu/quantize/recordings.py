@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 from micronpu.base.quiet import quiet
 from micronpu.frontend.states import states_of
 from micronpu.quantize.eager import Eager
-from micronpu.quantize.running import Row
+from micronpu.quantize.running import Row, sizes_of
 from micronpu.quantize.thresholds import BATCH, BATCH_ELEMENTS, KEPT_WEIGHTS, SAME_RESULTS
 from micronpu.upstream.session import one_thread
 from micronpu.upstream.torch import tree_leaves
@@ -34,8 +34,7 @@ def run_recordings(module: GraphModule, recordings: Sequence[Sequence[Row]]) -> 
     found: list[list[Row]] = [[] for _ in recordings]
     order = sorted(range(len(recordings)), key=lambda i: -len(recordings[i]))  # those of like length end together
     runner = _Runner(module)
-    sizes = [n.meta["val"].numel() for n in module.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
-    count = max(1, min(BATCH, BATCH_ELEMENTS // max(1, *sizes, 1)))
+    count = max(1, min(BATCH, BATCH_ELEMENTS // max([1, *sizes_of(module).values()])))
     with torch.no_grad(), quiet(), one_thread():
         for first in range(0, len(order), count):
             batch = order[first : first + count]

@@ -13,6 +13,12 @@ from micronpu.frontend.states import States
 Row = tuple[torch.Tensor, ...]
 
 
+def sizes_of(module: GraphModule) -> dict[str, int]:
+    """Return the number of elements of each value, by the name of its node."""
+    values = {node.name: node.meta.get("val") for node in module.graph.nodes}
+    return {name: value.numel() for name, value in values.items() if isinstance(value, torch.Tensor)}
+
+
 def run_sequence(module: GraphModule, states: States, rows: Sequence[Row]) -> Iterator[tuple[Any, ...]]:
     """Run a lifted module call by call from its initial states; yield each call's other results."""
     values = states.initial

@@ -53,7 +53,7 @@ def correct(
         if operands is None:
             operands = _operands(prepared, batches, [layer for layer, _ in layers], corrections.adaptive_rounding)
             if statistics is not None and sum(own.bytes for own in operands.values()) <= KEPT_MOMENTS:
-                statistics.put(key, operands)
+                statistics[key] = operands
         for layer, observer in layers:
             weight, own = _weight(prepared, layer), operands[layer.name]
             scale = _scale(observer, weight)

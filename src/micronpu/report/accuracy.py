@@ -249,9 +249,8 @@ class ProgramAccuracy:
     @property
     def _scores(self) -> list[Comparison]:
         """Outputs that are vectors of scores, against the float model."""
-        return [
-            o.float_model for o in self.outputs if o.float_model is not None and o.float_model.agreement is not None
-        ]
+        compared = (o.float_model for o in self.outputs)
+        return [c for c in compared if c is not None and c.agreement is not None]
 
     @property
     def agreement(self) -> float | None:
@@ -298,7 +297,8 @@ class ProgramAccuracy:
         calls = f", {self.calls:,} call{'' if self.calls == 1 else 's'}" if self.calls else ""
         listed = f"{', '.join(map(str, self.rows))} of {self.of}" if len(self.rows) <= _LISTED else f"of {self.of}"
         if self.held_out:
-            return f"on {count}{f' and {self.calibrated} that calibrated' * bool(self.calibrated)} ({listed}{calls})"
+            others = f" and {self.calibrated} that calibrated" if self.calibrated else ""
+            return f"on {count}{others} ({listed}{calls})"
         least = LEAST_RECORDINGS if self.calls else LEAST
         return f"on {count} that also calibrated ({listed}{calls}; give {least} or more to have some held out)"
 

@@ -79,6 +79,10 @@ class GuardInput:
         """Number of the first call of each recording."""
         return list(accumulate(map(len, self.trial.recordings), initial=0))[:-1]
 
+    def place_of(self, call: int) -> int:
+        """Return the index of the recording of a call."""
+        return bisect(self.starts, call) - 1
+
     @property
     def has_states(self) -> bool:
         return self.trial.has_states
@@ -89,7 +93,7 @@ class GuardInput:
             return "the example inputs"
         if not self.has_states:
             return f"calibration sample {self.trial.numbers[call]}"
-        place = bisect(self.starts, call) - 1
+        place = self.place_of(call)
         return f"call {call - self.starts[place]} of calibration recording {self.trial.numbers[place]}"
 
 
@@ -355,7 +359,7 @@ class _Search:
         if call in self._known:
             return self._known[call]
         states, output = self._first, self.ran.module.graph.output_node()
-        first = self.ran.starts[bisect(self.ran.starts, call) - 1] if states else call
+        first = self.ran.starts[self.ran.place_of(call)] if states else call
         for number in range(first, call + 1):
             if number not in self._known:
                 self._known[number] = self._dequantized.exact((*self.ran.rows[number], *states))
