@@ -18,8 +18,8 @@ from typing import Any
 from micronpu.ir.lowering import LOWERINGS
 from micronpu.ir.op import Op
 from micronpu.ops import OPERATORS
-from micronpu.targets.neutron.rules import published_rules
-from micronpu.targets.neutron.rules.registry import is_supported
+from micronpu.report.verdict import Rule
+from micronpu.targets.neutron.rules import RULES, is_supported
 from micronpu.targets.neutron.target_spec import FLAVORS, LATEST
 from tests.support_outcomes import COMMAND, markdown_row, operators_of
 
@@ -36,6 +36,11 @@ limit is rewritten if a rewrite makes it fit, and stays on the host otherwise; t
 sentence below, what was found, and what to try. Limits of every LiteRT operator that the ATen operator may become are
 given; not every form of it needs them all.
 """
+
+
+def published_rules(flavor: str) -> list[Rule]:
+    """The rules of a flavor, in the order in which they are checked."""
+    return [rule for rule in RULES if not rule.flavors or flavor in rule.flavors]
 
 
 def limits_table() -> str:

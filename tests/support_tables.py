@@ -7,7 +7,6 @@ python -m tests.support_tables --check    fails where a file is not what this wo
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +24,10 @@ from micronpu.report.verdict import Verdict
 from micronpu.targets.cortexm import rules as cortexm
 from micronpu.targets.ethosu import rules as ethosu
 from micronpu.targets.neutron.options import NeutronOptions
-from micronpu.targets.neutron.rules import published_rules
 from micronpu.targets.neutron.target_spec import LATEST
 from micronpu.targets.registry import device_for
 from tests.neutron_limits import PATH as LIMITS_PATH
-from tests.neutron_limits import limits_table
+from tests.neutron_limits import limits_table, published_rules
 from tests.support_outcomes import COMMAND, PATH, Column, Outcome, support_table
 from tests.support_rows import Rows, batches, module_of, overloads
 
@@ -91,7 +89,7 @@ def notes() -> Mapping[str, Sequence[str]]:
             rule.sentence for rule in published_rules(LATEST) if not rule.operators
         ],
         "Ethos-U": [ethosu.SENTENCE],
-        "Cortex-M": [(inspect.getdoc(limit) or "").split("\n")[0] for limit in cortexm.LIMITS],
+        "Cortex-M": [rule.sentence for rule in cortexm.RULES],
     }
 
 

@@ -29,23 +29,14 @@ PLANS: dict[str, tuple[str, ...]] = {
     "passes/rewrites.py": (f"{_PASSES}rewrites.py", *_REWRITE_ROWS),
     "passes/choose.py": (f"{_PASSES}choose.py",),
     "passes/rewrite.py": (_NEUTRON_LIMITS, *_REWRITE_ROWS),
-    "targets/neutron/rules/published.py": _PUBLISHED,
-    "targets/neutron/rules/registry.py": (f"{_PARTITION}::test_both_sides_of_a_limit", *_PUBLISHED),
-    "targets/neutron/rules/common.py": (
+    "targets/neutron/rules.py": (
+        *_PUBLISHED,
         f"{_PARTITION}::test_both_sides_of_a_limit",
         f"{_PARTITION}::test_activations_have_to_be_int8",
-    ),
-    "targets/neutron/rules/spatial.py": (
-        f"{_PARTITION}::test_both_sides_of_a_limit",
-        "tests/compile/ops/test_operators_spatial.py::test_both_sides_of_a_limit",
-        *_PUBLISHED,
-    ),
-    "targets/neutron/rules/elementwise.py": (
-        f"{_PARTITION}::test_both_sides_of_a_limit",
         f"{_PARTITION}::test_parts_of_a_concatenation_share_their_qparams",
+        "tests/compile/ops/test_operators_spatial.py::test_both_sides_of_a_limit",
         f"{_ELEMENTWISE}::test_rule_broadcast_goes_one_way",
         f"{_ELEMENTWISE}::test_rule_matrices_are_symmetric",
-        *_PUBLISHED,
     ),
     **{
         f"targets/neutron/rewrites/{name}.py": (_NEUTRON_LIMITS, *_REWRITE_ROWS)
@@ -87,7 +78,7 @@ NO_DIFFERENCE: dict[str, dict[str, str]] = {
         "without `if not isinstance(node.op, Slice)`": "the node is among the readers, all of which have to be slices",
         "`left < right` is `left <= right`": "the loop ends where they are equal",
     },
-    "targets/neutron/rules/spatial.py": {
+    "targets/neutron/rules.py": {
         "`size > MAX_FILTER` is `size >= MAX_FILTER`": "channels count in multiples of an even number, 65535 is odd",
     },
     "targets/neutron/rewrites/arithmetic.py": {

@@ -9,8 +9,8 @@ KINDS = (
     "passes/*.py",
     "targets/*/rewrites.py",
     "targets/*/rewrites/*.py",
+    "targets/rules.py",
     "targets/*/rules.py",
-    "targets/*/rules/*.py",
 )
 
 

@@ -34,8 +34,7 @@ from micronpu.partition.partition import Partitioning
 from micronpu.partition.policy import COMPUTES, IMPORTED
 from micronpu.targets.neutron.device import NeutronDevice
 from micronpu.targets.neutron.options import NeutronOptions
-from micronpu.targets.neutron.rules import RULES, check_node
-from micronpu.targets.neutron.rules.registry import SUPPORTED_RULE
+from micronpu.targets.neutron.rules import RULES, SUPPORTED_RULE, check_node
 
 TARGET = NeutronTargetSpec("imxrt700")
 

@@ -6,8 +6,7 @@ kernels of CMSIS-NN, or with kernels of ExecuTorch that only move or compare int
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from micronpu.ir.graph import Node
 from micronpu.ir.lowering import Capabilities
@@ -15,23 +14,17 @@ from micronpu.ir.types import DType, TensorType
 from micronpu.ops.softmax import Softmax
 from micronpu.report.verdict import Finding, Reason, found
 from micronpu.targets.cortexm.legalize import choose_kernels
+from micronpu.targets.rules import Rules
 
 CAPABILITIES = Capabilities(tables=True, index_types=(DType.INT32,), positions=True, zero_points=True)
-
-Limit = Callable[[Node, Collection[str]], Finding | None]
-LIMITS: list[Limit] = []
+RULES = Rules()
 
 SOFTMAX_ELEMENTS = 512
 """Number of equal elements in a row at which the sum of exponentials reaches 2**28 in Q12."""
 
 
-def _limit(check: Limit) -> Limit:
-    LIMITS.append(check)
-    return check
-
-
-@_limit
-def core_activations_are_int8(node: Node, disabled: Collection[str] = ()) -> Finding | None:
+@RULES.limit()
+def core_activations_are_int8(node: Node, disabled: Collection[str]) -> Finding | None:
     """Activations on the core are int8 with one scale and zero point per tensor."""
 
     def is_int8(type: TensorType) -> bool:
@@ -43,20 +36,19 @@ def core_activations_are_int8(node: Node, disabled: Collection[str] = ()) -> Fin
     return None if wrong is None else found(f"a tensor of type {wrong}", "quantize activations to int8")
 
 
-@_limit
-def core_has_kernel(node: Node, disabled: Collection[str] = ()) -> Finding | None:
+@RULES.limit()
+def core_has_kernel(node: Node, disabled: Collection[str]) -> Finding | None:
     """The core has an int8 kernel for the operator."""
     if choose_kernels(node, disabled) is not None:
         return None
     return found(f"`{node.op.name}`", "express it by operators that the core has")
 
 
-@_limit
-def core_softmax_sum_fits(node: Node, disabled: Collection[str] = ()) -> Finding | None:
+@RULES.limit(Softmax)
+def core_softmax_sum_fits(node: Node, disabled: Collection[str]) -> Finding | None:
     """Softmax on the core is over fewer than 512 elements; the sum of more overflows CMSIS-NN's fixed point."""
-    if not isinstance(node.op, Softmax) or node.output.type.channels < SOFTMAX_ELEMENTS:
-        return None
-    return found(f"{node.output.type.channels} elements", "leave softmax to the application")
+    channels = node.output.type.channels
+    return found(f"{channels} elements", "leave softmax to the application") if channels >= SOFTMAX_ELEMENTS else None
 
 
 def check_node(node: Node, disabled: Collection[str] = ()) -> list[Reason]:
@@ -65,11 +57,4 @@ def check_node(node: Node, disabled: Collection[str] = ()) -> list[Reason]:
     Args:
         disabled: names of rewrites to skip.
     """
-    name = node.origin.nodes[0] if node.origin.nodes else node.output.name
-    reasons = []
-    for check in LIMITS:
-        finding = check(node, disabled)
-        if finding is not None:
-            sentence = (inspect.getdoc(check) or "").split("\n")[0]
-            reasons.append(Reason(check.__name__, sentence, finding.detail, name, node.origin.source, finding.hint))
-    return reasons
+    return RULES.violated(node, node, disabled)

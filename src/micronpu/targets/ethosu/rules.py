@@ -27,6 +27,7 @@ from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.legalize import legalize
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.vela.compiler import VelaEndedError, VelaError, compile_flatbuffer
+from micronpu.targets.rules import name_of
 
 RULE = "vela_accepts"
 SENTENCE = "Vela compiles the operator for this accelerator."
@@ -73,7 +74,7 @@ class VelaJudge:
         if len(objections) < len(self.formats):
             return []
         message = next((o for o in objections.values() if _names_a_limit(o)), next(iter(objections.values())))
-        name = node.origin.nodes[0] if node.origin.nodes else node.output.name
+        name = name_of(node)
         hint = f"an Ethos-U85, which takes it, or {HINT}" if self._is_taken_by_largest(node) else HINT
         if isinstance(node.op, GatherRows | ScatterRows):
             hint = _LOOKUP_HINT

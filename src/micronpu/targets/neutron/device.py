@@ -26,7 +26,7 @@ from micronpu.targets.neutron.compile import (
 from micronpu.targets.neutron.costs import no_latency, npu_latency
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronOptions
 from micronpu.targets.neutron.policy import neutron_policy
-from micronpu.targets.neutron.rules.common import capabilities_of
+from micronpu.targets.neutron.rules import capabilities_of
 from micronpu.targets.neutron.sdk import select_converter
 
 REFERENCE_NOTE = (

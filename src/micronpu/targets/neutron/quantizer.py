@@ -8,7 +8,7 @@ from micronpu.base.arguments import check_switch
 from micronpu.base.errors import OptionError
 from micronpu.quantize.config import Activations, IOType
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.targets.neutron.rules.common import capabilities_of
+from micronpu.targets.neutron.rules import capabilities_of
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec
 
 

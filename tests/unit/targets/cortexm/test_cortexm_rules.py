@@ -10,7 +10,7 @@ from micronpu.ops.convolution import Conv2d
 from micronpu.ops.movement import Reshape
 from micronpu.ops.resize import ResizeBilinear
 from micronpu.ops.softmax import Softmax
-from micronpu.targets.cortexm.rules import LIMITS, check_node
+from micronpu.targets.cortexm.rules import RULES, check_node
 
 ROWS = [
     ("core_activations_are_int8", case(Reshape((8,)), x=i8(2, 4)), case(Reshape((8,)), x=i16(2, 4))),
@@ -35,7 +35,7 @@ def test_both_sides_of_a_limit(rule: str, inside: Case, outside: Case) -> None:
 
 
 def test_every_limit_has_rows() -> None:
-    assert [row[0] for row in ROWS] == [limit.__name__ for limit in LIMITS]
+    assert [row[0] for row in ROWS] == [rule.name for rule in RULES]
 
 
 def test_an_operator_that_a_rewrite_fits_is_refused_without_it() -> None:

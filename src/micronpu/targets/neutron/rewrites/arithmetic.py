@@ -20,7 +20,7 @@ from micronpu.ops.reduction import Amax, Amin
 from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.unary import Neg
 from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored
-from micronpu.targets.neutron.rules.published import LANES
+from micronpu.targets.neutron.rules import LANES
 
 _LOWEST, _HIGHEST = DType.INT8.limits
 _SMALLEST_SCALE = 1e-30

@@ -12,7 +12,7 @@ from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax
 from micronpu.passes.rewrite import Chain, Rewrite
-from micronpu.targets.neutron.rules.published import LANES
+from micronpu.targets.neutron.rules import LANES
 
 _NOTHING = 8.0
 """exp(-8) is 0.0003, less than a tenth of an LSB of softmax's result."""

@@ -16,7 +16,7 @@ from micronpu.ops.softmax import Softmax
 from micronpu.ops.unary import Neg
 from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored, run
 from micronpu.passes.rewrites import ReflectBySlices
-from micronpu.targets.neutron.rules.published import LANES
+from micronpu.targets.neutron.rules import LANES
 
 MOST_PARTS = 64
 _SWAP = Transpose((0, 2, 1))
