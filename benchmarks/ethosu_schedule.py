@@ -23,7 +23,7 @@ import micronpu
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.schedule.operations import Timed
 from micronpu.targets.ethosu.schedule.prefetch import analysed
-from micronpu.targets.ethosu.schedule.stream import actions_of
+from micronpu.targets.ethosu.stream import actions_of
 from micronpu.targets.registry import find_target, options_for
 
 _TRAINED = ("resnet8", "resnet20", "cifarnet", "dscnn", "mobilenetv1", "autoencoder", "wake_word", "dscnn_folded")

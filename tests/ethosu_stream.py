@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from ethosu.vela.ethos_u55_regs.ethos_u55_regs import cmd0, cmd1
 
-from micronpu.targets.ethosu.io import VelaIO
-from micronpu.targets.ethosu.payload import EthosUPayload
+from micronpu.targets.ethosu.payload import EthosUPayload, VelaIO
 
 CONSTANTS, SCRATCH, FAST = 0, 1, 2
 TABLES_OF_128 = 22 * 1024

@@ -26,7 +26,7 @@ from micronpu.board.machine import Machine
 from micronpu.board.probe import ProbeOptions, run_on_probe
 from micronpu.program.pte import read_pte
 from micronpu.targets.ethosu.payload import parse
-from micronpu.targets.ethosu.stream.commands import words_of
+from micronpu.targets.ethosu.stream import words_of
 from tests.board.needed import need_qemu
 from tests.deploy import firmware
 

@@ -26,7 +26,7 @@ from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.backend import EthosU
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, aligned_bytes
 from micronpu.targets.ethosu.payload import APART, FIRST, inlined, missing_blocks, parse
-from micronpu.targets.ethosu.stream.commands import accelerator_of
+from micronpu.targets.ethosu.stream import accelerator_of
 
 Array = npt.NDArray[Any]
 

@@ -6,10 +6,11 @@ More is fetched when the simulator needs it, so a bound that is too small only c
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+
+from micronpu.targets.ethosu.stream import commands_in
 
 REGIONS = 8
-_HAS_VALUE = 0x4000
 _COMPUTES = ("NPU_OP_CONV", "NPU_OP_DEPTHWISE", "NPU_OP_POOL", "NPU_OP_ELEMENTWISE", "NPU_OP_RESIZE")
 _STREAMS = ("WEIGHT", "WEIGHT1", "WEIGHT2", "WEIGHT3", "SCALE", "SCALE1")
 _ALIGNMENT = 16
@@ -18,25 +19,12 @@ _INSIDE = 0x100
 _STRIDE_BITS = 40
 
 
-def commands_of(words: bytes, name_of: Callable[[int], str]) -> Iterator[tuple[str, int, int]]:
-    """Yield each command of a stream: its name, its parameter, and its value if it has a second word.
+def reach(words: bytes, name_of: Callable[[int], str]) -> list[int]:
+    """Return the maximum number of bytes behind each of the eight base pointers that a stream accesses.
 
     Args:
         name_of: returns the name of the command in a word, "" for none.
     """
-    numbers = struct.unpack(f"<{len(words) // 4}I", words[: len(words) // 4 * 4])
-    at = 0
-    while at < len(numbers):
-        word = numbers[at]
-        value = 0
-        if word & _HAS_VALUE:
-            value = numbers[at + 1] if at + 1 < len(numbers) else 0
-        yield name_of(word), word >> 16, value
-        at += 2 if word & _HAS_VALUE else 1
-
-
-def reach(words: bytes, name_of: Callable[[int], str]) -> list[int]:
-    """Return the maximum number of bytes behind each of the eight base pointers that a stream accesses."""
     registers: dict[str, int] = {}
     ends = [0] * REGIONS
 
@@ -47,7 +35,8 @@ def reach(words: bytes, name_of: Callable[[int], str]) -> list[int]:
         if not region & _INSIDE:
             ends[region & 7] = max(ends[region & 7], end)
 
-    for name, parameter, value in commands_of(words, name_of):
+    for command in commands_in(struct.unpack(f"<{len(words) // 4}I", words[: len(words) // 4 * 4])):
+        name, parameter, value = name_of(command.word), command.parameter, command.value or 0
         if name.startswith("NPU_SET_"):
             key = name.removeprefix("NPU_SET_")
             wide = key.endswith(("_BASE", "_SRC", "_DST", "_LEN", "_LENGTH")) or "_BASE" in key or "STRIDE" in key

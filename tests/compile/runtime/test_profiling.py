@@ -25,7 +25,7 @@ from micronpu.cli.main import app
 from micronpu.ethosu import EthosUOptions, EthosUPartitioner, EthosUQuantizer
 from micronpu.runtime import HostProgram
 from micronpu.runtime.program import VALUES
-from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS
+from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS
 
 QUANTIZATION = "quantized_decomposed."
 

@@ -15,7 +15,7 @@ from micronpu.program.pte import read_pte
 from micronpu.targets.ethosu.accelerators import accelerators
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator
 from micronpu.targets.ethosu.payload import parse
-from micronpu.targets.ethosu.stream.commands import configuration_of, words_of
+from micronpu.targets.ethosu.stream import configuration_of, words_of
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 STATUS, CMD, RESET, QBASE, QREAD, QSIZE, PROT, CONFIG, REGIONCFG, BASEP = 4, 8, 12, 16, 24, 32, 36, 40, 60, 128

@@ -42,7 +42,7 @@ from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.recall import known_plan, simulator_hash
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
 from micronpu.targets.ethosu.search import in_parts
-from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS, reads_sparse
+from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS, reads_sparse
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, pack_program, unpack_program
 from micronpu.targets.ethosu.vela.optimised import OPERATOR, optimised
 

@@ -13,8 +13,8 @@ from micronpu.report.operations import BusTraffic
 from micronpu.targets.ethosu.accelerators import ports_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.schedule.engines import Port
-from micronpu.targets.ethosu.schedule.stream import actions_of
 from micronpu.targets.ethosu.schedule.traffic import Traffic, arithmetic_of, busy, traffic_of
+from micronpu.targets.ethosu.stream import actions_of
 from micronpu.targets.ethosu.vela.compiler import LayerEstimate, VelaProgram
 
 

@@ -12,7 +12,7 @@ from micronpu.ir.graph import Graph
 from micronpu.targets.ethosu.host.proof import StreamRun, is_large, random_integers
 from micronpu.targets.ethosu.host.simulator import WEIGHTS_OF_ONE_RUN, Array, EthosUSimulator, NotModelledError
 from micronpu.targets.ethosu.options import EthosUOptions
-from micronpu.targets.ethosu.payload import checksum, content_of
+from micronpu.targets.ethosu.payload import checksum
 from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.operations import CONSTANTS, tables_of
 from micronpu.targets.ethosu.schedule.prefetch import (
@@ -24,7 +24,7 @@ from micronpu.targets.ethosu.schedule.prefetch import (
     prefetched,
     space_of,
 )
-from micronpu.targets.ethosu.schedule.stream import actions_of, can_be_rewritten
+from micronpu.targets.ethosu.stream import actions_of, can_be_rewritten
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 LEAST_GAIN = 0.03
@@ -209,12 +209,11 @@ def run(program: VelaProgram, spec: EthosUOptions, inputs: list[Array] | None = 
         SimulationError: it does something invalid, or something that the simulator does not model.
         RuntimeUnavailableError: the simulator is not available.
     """
-    content = content_of(program)
     if inputs is None:
         seed = checksum(program)
-        io = enumerate(content.inputs)
+        io = enumerate(program.inputs)
         inputs = [random_integers(b.shape, f"<i{b.element_size}", seed + i, near=bool(i % 2)) for i, b in io]
-    return StreamRun(inputs, EthosUSimulator(spec.silicon, weight_limit=WEIGHTS_OF_ONE_RUN).run(content, inputs))
+    return StreamRun(inputs, EthosUSimulator(spec.silicon, weight_limit=WEIGHTS_OF_ONE_RUN).run(program, inputs))
 
 
 def proved_by(before: StreamRun | None, program: VelaProgram, graph: Graph, spec: EthosUOptions) -> StreamRun | None:

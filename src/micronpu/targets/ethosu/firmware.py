@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 
 from micronpu.targets.ethosu.npu import EthosUNpu
-from micronpu.targets.ethosu.payload import APART, configuration, parse
+from micronpu.targets.ethosu.payload import APART, COMMANDS, missing_blocks, parse
+from micronpu.targets.ethosu.stream import GENERATIONS, accelerator_of
 from micronpu.targets.firmware import Firmware, Started
-
-_PRODUCTS = {"u55": 0, "u65": 1, "u85": 2}
-"""Bits 28 to 31 of the register CONFIG."""
 
 
 class EthosUFirmware(Firmware):
@@ -114,8 +112,7 @@ class EthosUFirmware(Firmware):
     def accelerator(self, payload: bytes, options: Mapping[str, str]) -> str:
         if options.get("target"):
             return options["target"]
-        found = configuration(parse(payload).commands)
-        return f"ethos-{found[0].lower()}-{found[1]}" if found is not None else ""
+        return "" if COMMANDS in missing_blocks(payload) else accelerator_of(parse(payload).commands)
 
 
 def _filled(name: str, words: Mapping[str, str]) -> str:
@@ -152,7 +149,7 @@ def _place(number: int, one: Started) -> str:
 def _row(number: int, one: Started) -> str:
     _, product, macs = one.accelerator.split("-")
     name = f"MICRONPU_NPU_{number}"
-    return f'    {{{name}_BASE, {name}_IRQ, {_PRODUCTS[product]}u, {macs}u, "{one.accelerator}"}},\n'
+    return f'    {{{name}_BASE, {name}_IRQ, {GENERATIONS.index(product)}u, {macs}u, "{one.accelerator}"}},\n'
 
 
 def _fast(size: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from micronpu.base.errors import PayloadError
 from micronpu.report.inside import InspectedDelegate, Section, Tensor
 from micronpu.targets.ethosu import payload as ethosu
+from micronpu.targets.ethosu.stream import accelerator_of
 
 _REGIONS = {0: "weights", 1: "scratch", 2: "fast scratch", 3: "inputs", 4: "outputs"}
 
@@ -36,5 +37,8 @@ def inspect(backend: str, blob: bytes) -> InspectedDelegate:
 
 def _accelerator(commands: bytes) -> str:
     """The accelerator that a command stream was compiled for."""
-    found = ethosu.configuration(commands)
-    return f"Ethos-{found[0]} with {found[1]} MACs per cycle" if found is not None else "an Ethos-U"
+    try:
+        _, family, macs = accelerator_of(commands).split("-")
+    except PayloadError:
+        return "an Ethos-U"
+    return f"Ethos-{family.upper()} with {macs} MACs per cycle"

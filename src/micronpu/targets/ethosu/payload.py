@@ -16,13 +16,8 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from micronpu.base.errors import PayloadError
-from micronpu.targets.ethosu.io import VelaIO
-
-if TYPE_CHECKING:
-    from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 _HEADER = struct.Struct("<16sIB11x")
 _IO = struct.Struct("<9i")
@@ -33,7 +28,6 @@ KEY_SIZE = 64
 FIRST, LAST = "vela_bin_stream", "vela_end_stream"
 COMMANDS, CONSTANTS = "cmd_data", "weight_data"
 BLOCKS = (FIRST, COMMANDS, CONSTANTS, "scratch_size", "inputs", "outputs", LAST)
-_PRODUCTS = {0: "U55", 1: "U65", 2: "U85"}
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
 
 
@@ -47,8 +41,31 @@ class PayloadBlock:
 
 
 @dataclass(frozen=True)
+class VelaIO:
+    """An input or output of a Vela program.
+
+    Attributes:
+        shape: up to six sizes.
+        element_size: bytes per element.
+        address: offset in its region.
+        region: 1 is the scratch memory.
+    """
+
+    shape: tuple[int, ...]
+    element_size: int
+    address: int
+    region: int
+
+
+@dataclass(frozen=True)
 class EthosUPayload:
-    """The content of a payload; if it was parsed, the constants are a view of the payload."""
+    """The content of a payload.
+
+    Attributes:
+        commands: register command stream with its driver actions.
+        constants: encoded weights and tables; a view of a payload if there is one.
+        scratch_size: bytes of memory for inputs, outputs and intermediate values.
+    """
 
     commands: bytes
     constants: bytes | memoryview
@@ -57,13 +74,8 @@ class EthosUPayload:
     outputs: tuple[VelaIO, ...]
 
 
-def content_of(program: VelaProgram) -> EthosUPayload:
-    """Content of a compiled program's payload, without serializing it."""
-    return EthosUPayload(program.commands, program.constants, program.scratch_size, program.inputs, program.outputs)
-
-
-def pack(program: VelaProgram, external: Mapping[str, str] | None = None) -> bytes:
-    """Return the payload of a compiled program.
+def pack(program: EthosUPayload, external: Mapping[str, str] | None = None) -> bytes:
+    """Return a payload.
 
     Args:
         external: keys of blocks stored elsewhere, by name of the block.
@@ -71,12 +83,12 @@ def pack(program: VelaProgram, external: Mapping[str, str] | None = None) -> byt
     return b"".join(_packed(program, external or {}))
 
 
-def checksum(program: VelaProgram) -> int:
-    """CRC-32 of a compiled program's payload, without serializing it."""
+def checksum(program: EthosUPayload) -> int:
+    """CRC-32 of a payload, without serializing it."""
     return functools.reduce(lambda crc, part: zlib.crc32(part, crc), _packed(program, {}), 0)
 
 
-def _packed(program: VelaProgram, keys: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+def _packed(program: EthosUPayload, keys: Mapping[str, str]) -> Iterator[bytes | memoryview]:
 
     def data(name: str, content: bytes | memoryview) -> PayloadBlock:
         return PayloadBlock(name, keys[name].encode(), external=True) if name in keys else PayloadBlock(name, content)
@@ -205,17 +217,3 @@ def _parse_io(name: str, data: memoryview) -> tuple[VelaIO, ...]:
         )
     rows = (_IO.unpack_from(data, 4 + i * _IO.size) for i in range(count))
     return tuple(VelaIO(tuple(row[:6]), *row[6:]) for row in rows)
-
-
-def configuration(commands: bytes) -> tuple[str, int] | None:
-    """Product, such as "U55", and MACs per cycle that a command stream was compiled for; None if unknown.
-
-    Both are in the configuration action at its beginning: a word with tag 1, then the NPU's config register (log2 of
-    MACs per cycle in bits 0 to 3, the product in bits 28 to 31) and its id register. Source: the Ethos-U driver, TRM.
-    """
-    words = struct.unpack_from(f"<{min(len(commands), 64) // 4}I", commands)
-    for at, word in enumerate(words[1:-2], 1):
-        if word & 0xFF == 1:
-            config = words[at + 1]
-            return _PRODUCTS.get(config >> 28, f"product {config >> 28}"), 1 << (config & 15)
-    return None

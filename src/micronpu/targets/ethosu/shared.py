@@ -32,7 +32,7 @@ from micronpu.targets.ethosu.schedule.constants import (
     reads_of,
     reordered,
 )
-from micronpu.targets.ethosu.schedule.stream import actions_of, can_be_rewritten, with_actions
+from micronpu.targets.ethosu.stream import actions_of, can_be_rewritten, with_actions
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 _LEAST = 0.5

@@ -15,8 +15,8 @@ from micronpu.targets.ethosu.estimated import estimated
 from micronpu.targets.ethosu.host.proof import random_integers
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, SimulatedOperation
 from micronpu.targets.ethosu.payload import parse
-from micronpu.targets.ethosu.schedule.stream import actions_of
 from micronpu.targets.ethosu.schedule.traffic import RegionTraffic, traffic_of
+from micronpu.targets.ethosu.stream import actions_of
 
 
 class Mixed(nn.Module):

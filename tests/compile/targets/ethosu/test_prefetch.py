@@ -24,13 +24,12 @@ from micronpu.targets.board import board_of
 from micronpu.targets.ethosu import faster, recall
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.host import simulator
-from micronpu.targets.ethosu.payload import content_of
 from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.engines import Engines
 from micronpu.targets.ethosu.schedule.operations import parts_of, region_of
 from micronpu.targets.ethosu.schedule.prefetch import analysed, arrangement_in, missing_waits, prefetched, space_of
 from micronpu.targets.ethosu.schedule.ranges import Ranges
-from micronpu.targets.ethosu.schedule.stream import TRANSFER_WAIT, actions_of, with_actions
+from micronpu.targets.ethosu.stream import TRANSFER_WAIT, actions_of, with_actions
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 
 _TARGETS = ("corstone300", "alif-e7", "alif-e8")
@@ -80,9 +79,9 @@ def check_accesses(program: VelaProgram, spec: EthosUOptions) -> None:
 
     Of weights and scales the registers name whole blocks, the end of which an operation need not read.
     """
-    content, seen = content_of(program), list[simulator.SimulatedOperation]()
-    inputs = [np.zeros(b.shape, f"<i{b.element_size}") for b in content.inputs]
-    simulator.EthosUSimulator(spec.silicon).run(content, inputs, watch=seen.append, accesses=True)
+    seen = list[simulator.SimulatedOperation]()
+    inputs = [np.zeros(b.shape, f"<i{b.element_size}") for b in program.inputs]
+    simulator.EthosUSimulator(spec.silicon).run(program, inputs, watch=seen.append, accesses=True)
     family = spec.accelerator.family
     operations = [action for action in actions_of(program.commands) if action.is_operation]
     for action, known, one in zip(operations, accesses_of(operations, family), seen, strict=True):

@@ -22,7 +22,7 @@ from micronpu.targets.ethosu import shared
 from micronpu.targets.ethosu.compile import EthosUPartition
 from micronpu.targets.ethosu.payload import inlined, missing_blocks, parse
 from micronpu.targets.ethosu.schedule.constants import layers_of, reordered
-from micronpu.targets.ethosu.schedule.stream import actions_of
+from micronpu.targets.ethosu.stream import actions_of
 
 TARGETS = [
     ("ethos-u55-128", "int8"),

@@ -9,9 +9,8 @@ import pytest
 
 from micronpu.base.errors import OptionError, PayloadError
 from micronpu.targets.ethosu.accelerators import accelerators, clock_hz, default_ini
-from micronpu.targets.ethosu.io import VelaIO
 from micronpu.targets.ethosu.options import EthosUOptions
-from micronpu.targets.ethosu.payload import BLOCKS, PayloadBlock, blocks, pack, parse
+from micronpu.targets.ethosu.payload import BLOCKS, PayloadBlock, VelaIO, blocks, pack, parse
 from micronpu.targets.ethosu.payload import _parts as parts
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
 

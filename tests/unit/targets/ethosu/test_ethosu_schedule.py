@@ -14,16 +14,17 @@ from micronpu.targets.ethosu.payload import EthosUPayload
 from micronpu.targets.ethosu.schedule.engines import Engines, EngineWork, Memories, _Port
 from micronpu.targets.ethosu.schedule.prefetch import Order, missing_waits
 from micronpu.targets.ethosu.schedule.ranges import Ranges, Space
-from micronpu.targets.ethosu.schedule.stream import (
+from micronpu.targets.ethosu.schedule.weights import weights_of
+from micronpu.targets.ethosu.stream import (
     KERNEL_WAIT,
     TRANSFER,
     TRANSFER_WAIT,
     Action,
     actions_of,
+    operation_offsets,
     with_actions,
+    words_of,
 )
-from micronpu.targets.ethosu.schedule.weights import weights_of
-from micronpu.targets.ethosu.stream.commands import operation_offsets, words_of
 
 _CONV = 0x002
 _FLASH = Memories("OffChipFlash", "Sram", 0.5, 8.0, 64, 32)

@@ -7,7 +7,10 @@ import struct
 import pytest
 
 from micronpu.base.errors import PayloadError
-from micronpu.targets.ethosu.stream.commands import accelerator_of, operation_offsets
+from micronpu.targets.ethosu.firmware import EthosUFirmware
+from micronpu.targets.ethosu.inspection import inspect
+from micronpu.targets.ethosu.payload import COMMANDS, EthosUPayload, pack
+from micronpu.targets.ethosu.stream import accelerator_of, commands_in, operation_offsets
 
 
 def cop1(*words: int) -> bytes:
@@ -36,6 +39,41 @@ def test_an_accelerator_that_there_is_not() -> None:
 def test_a_stream_that_does_not_say(stream: bytes) -> None:
     with pytest.raises(PayloadError, match="do not say which accelerator"):
         accelerator_of(stream)
+
+
+@pytest.mark.parametrize(
+    ("stream", "kind"),
+    [
+        (cop1(1, 0x10000008), "Ethos-U65 with 256 MACs per cycle"),
+        (cop2(0x10000008), "Ethos-U65 with 256 MACs per cycle"),
+        (cop1(1, 0x10000007), "an Ethos-U"),
+        (cop1(2, 1, 0x10000008), "an Ethos-U"),
+    ],
+)
+def test_what_inspect_and_firmware_say_is_what_the_executor_reads(stream: bytes, kind: str) -> None:
+    """Words of another action are no configuration, and neither is one of no accelerator."""
+    payload = pack(EthosUPayload(stream, b"", 16, (), ()))
+    assert inspect("EthosUBackend", payload).kind == f"{kind}, 16 bytes of scratch memory"
+    firmware = EthosUFirmware()
+    assert firmware.accelerator(payload, {"target": "ethos-u55-64"}) == "ethos-u55-64"
+    if kind == "an Ethos-U":
+        with pytest.raises(PayloadError, match="which there is not|do not say which accelerator"):
+            firmware.accelerator(payload, {})
+    else:
+        assert firmware.accelerator(payload, {}) == accelerator_of(stream) == "ethos-u65-256"
+
+
+def test_the_accelerator_of_a_stream_that_stands_elsewhere_is_not_known() -> None:
+    payload = pack(EthosUPayload(cop1(1, 0x10000008), b"", 16, (), ()), {COMMANDS: "0" * 64})
+    assert inspect("EthosUBackend", payload).kind.startswith("an Ethos-U, ")
+    assert EthosUFirmware().accelerator(payload, {}) == ""
+
+
+def test_a_stream_that_ends_before_a_second_word() -> None:
+    commands = list(commands_in([0x002, 0x4030, 7, 0x4031]))
+    assert [command.at for command in commands] == [0, 1, 3]
+    assert [command.value for command in commands] == [None, 7, None]
+    assert [command.register for command in commands] == [(False, 0x002), (True, 0x030), (True, 0x031)]
 
 
 def test_operations_are_found_behind_values() -> None:

@@ -10,8 +10,8 @@ from tests.ethosu_stream import CONSTANTS, SCRATCH, Stream
 
 from micronpu.targets.ethosu.accelerators import default_ini, find_accelerator, ports_of, with_entries
 from micronpu.targets.ethosu.schedule.engines import Port
-from micronpu.targets.ethosu.schedule.stream import actions_of
 from micronpu.targets.ethosu.schedule.traffic import RegionTraffic, Traffic, arithmetic_of, busy, traffic_of
+from micronpu.targets.ethosu.stream import actions_of
 
 
 def moved(stream: Stream, family: str = "u55", port: int = 8) -> Traffic:

@@ -17,11 +17,9 @@ from micronpu.report.inside import Inside, InsideStep, Made
 from micronpu.targets.ethosu.host.memory_map import MemoryMap, Use, memory_map, sources
 from micronpu.targets.ethosu.host.proof import random_integers
 from micronpu.targets.ethosu.host.simulator import Bytes, EthosUSimulator, SimulatedOperation
-from micronpu.targets.ethosu.io import VelaIO
-from micronpu.targets.ethosu.payload import inlined, parse
-from micronpu.targets.ethosu.stream.commands import accelerator_of, words_of
+from micronpu.targets.ethosu.payload import VelaIO, inlined, parse
+from micronpu.targets.ethosu.stream import accelerator_of, commands_in, words_of
 
-_HAS_VALUE = 0x4000
 _OPERATIONS = ("NPU_OP_CONV", "NPU_OP_DEPTHWISE", "NPU_OP_POOL", "NPU_OP_ELEMENTWISE", "NPU_OP_RESIZE")
 _STARTS = (*_OPERATIONS, "NPU_OP_DMA_START")
 _SCRATCH = (1, 2)
@@ -215,13 +213,9 @@ def _place(tensor: VelaIO) -> Bytes:
 
 
 def _commands(words: Sequence[int], simulator: EthosUSimulator) -> Iterator[StreamCommand]:
-    at = 0
-    while at < len(words):
-        word = words[at]
-        name = simulator.command_name(word) or f"unknown 0x{word & 0x43FF:04x}"
-        value = words[at + 1] if word & _HAS_VALUE and at + 1 < len(words) else None
-        yield StreamCommand(4 * at, name, word >> 16, value)
-        at += 2 if word & _HAS_VALUE else 1
+    for command in commands_in(words):
+        name = simulator.command_name(command.word) or f"unknown 0x{command.word & 0x43FF:04x}"
+        yield StreamCommand(4 * command.at, name, command.parameter, command.value)
 
 
 _Registers = dict[str, tuple[int, int | None]]

@@ -27,9 +27,8 @@ from micronpu.targets.ethosu.host.simulator import (
     SimulationError,
     Watcher,
 )
-from micronpu.targets.ethosu.io import VelaIO
-from micronpu.targets.ethosu.payload import parse
-from micronpu.targets.ethosu.stream.commands import STREAM_IDENTIFIERS, accelerator_of, results_of
+from micronpu.targets.ethosu.payload import VelaIO, parse
+from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS, accelerator_of, results_of
 
 _COMPILE_AGAIN = "compile the model again with this version of micronpu"
 

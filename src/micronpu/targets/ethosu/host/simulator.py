@@ -22,8 +22,7 @@ from micronpu.base.errors import MicroNpuError, ModelError, RuntimeUnavailableEr
 from micronpu.host.build import build_simulator
 from micronpu.host.library import load_library
 from micronpu.targets.ethosu.accelerators import find_accelerator
-from micronpu.targets.ethosu.io import VelaIO
-from micronpu.targets.ethosu.payload import APART, EthosUPayload, parse
+from micronpu.targets.ethosu.payload import APART, EthosUPayload, VelaIO, parse
 
 Array = npt.NDArray[Any]
 

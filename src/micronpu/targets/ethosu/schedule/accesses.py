@@ -26,8 +26,8 @@ from micronpu.targets.ethosu.schedule.operations import (
     with_all_rows,
 )
 from micronpu.targets.ethosu.schedule.ranges import Ranges
-from micronpu.targets.ethosu.schedule.stream import Action
 from micronpu.targets.ethosu.schedule.traffic import BRICK, OUTPUT, POOL, Map, Result, inputs_of
+from micronpu.targets.ethosu.stream import Action
 
 _Rows = npt.NDArray[np.int64]
 """Region, first byte and number of bytes of each range."""

@@ -21,8 +21,8 @@ from micronpu.targets.ethosu.schedule.operations import (
     region_of,
 )
 from micronpu.targets.ethosu.schedule.ranges import Ranges
-from micronpu.targets.ethosu.schedule.stream import CONVOLUTION, DEPTHWISE, Action, large, small
 from micronpu.targets.ethosu.schedule.weights import weights_of
+from micronpu.targets.ethosu.stream import CONVOLUTION, DEPTHWISE, Action, large, small
 
 _ALIGNMENT = 16
 _INTERNAL = 0x100

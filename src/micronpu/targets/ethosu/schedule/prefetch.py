@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from micronpu.targets.ethosu.io import VelaIO
+from micronpu.targets.ethosu.payload import VelaIO
 from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.arrange import Arrangement, Slot, Transfer, arranged
 from micronpu.targets.ethosu.schedule.engines import DEPTHS, NOTHING, EngineWork, Memories
@@ -38,7 +38,8 @@ from micronpu.targets.ethosu.schedule.operations import (
     timed,
 )
 from micronpu.targets.ethosu.schedule.ranges import GRAIN, Ranges, Space
-from micronpu.targets.ethosu.schedule.stream import (
+from micronpu.targets.ethosu.schedule.weights import Weights, weights_of
+from micronpu.targets.ethosu.stream import (
     KERNEL_WAIT,
     TRANSFER,
     TRANSFER_WAIT,
@@ -48,7 +49,6 @@ from micronpu.targets.ethosu.schedule.stream import (
     small,
     with_actions,
 )
-from micronpu.targets.ethosu.schedule.weights import Weights, weights_of
 from micronpu.targets.ethosu.vela.compiler import LayerEstimate, VelaProgram
 
 

@@ -39,7 +39,7 @@ from micronpu.targets.ethosu.schedule.operations import (
     parts_of,
     region_of,
 )
-from micronpu.targets.ethosu.schedule.stream import CONVOLUTION, DEPTHWISE, KERNEL_WAIT, TRANSFER_WAIT, Action
+from micronpu.targets.ethosu.stream import CONVOLUTION, DEPTHWISE, KERNEL_WAIT, TRANSFER_WAIT, Action
 
 POOL, _ELEMENTWISE, _RESIZE = 0x005, 0x006, 0x007
 _TABLE_MEMORY = 0x100

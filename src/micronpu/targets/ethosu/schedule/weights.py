@@ -16,7 +16,7 @@ from micronpu.targets.ethosu.schedule.operations import (
     parts_of,
     region_of,
 )
-from micronpu.targets.ethosu.schedule.stream import Action
+from micronpu.targets.ethosu.stream import Action
 
 _ALIGNMENT = 16
 _NEAR = 64

@@ -10,10 +10,10 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.targets.ethosu.accelerators import clock_hz
 from micronpu.targets.ethosu.cache_entries import entry_of
-from micronpu.targets.ethosu.io import VelaIO
 from micronpu.targets.ethosu.options import EthosUOptions
+from micronpu.targets.ethosu.payload import EthosUPayload, VelaIO
 from micronpu.targets.ethosu.schedule.engines import NOTHING, EngineWork
-from micronpu.targets.ethosu.stream.commands import operation_offsets
+from micronpu.targets.ethosu.stream import operation_offsets
 from micronpu.targets.ethosu.vela.process import VELA, WorkerEndedError
 
 _NO_LIMIT = 2**32
@@ -55,13 +55,10 @@ class LayerEstimate:
 
 
 @dataclass(frozen=True)
-class VelaProgram:
-    """A program compiled by Vela.
+class VelaProgram(EthosUPayload):
+    """A program compiled by Vela: the content of its payload, and Vela's estimates.
 
     Attributes:
-        commands: register command stream with its driver actions.
-        constants: encoded weights and tables; a view of a payload if there is one.
-        scratch_size: bytes of memory for inputs, outputs and intermediate values.
         fast_scratch_size: bytes of the second scratch memory of Dedicated_Sram modes.
         cycles: Vela's estimate for the whole.
         memory: peak use in bytes per memory.
@@ -71,12 +68,7 @@ class VelaProgram:
         places: number of the layer of each operation of the command stream, or -1.
     """
 
-    commands: bytes
-    constants: bytes | memoryview
-    scratch_size: int
     fast_scratch_size: int
-    inputs: tuple[VelaIO, ...]
-    outputs: tuple[VelaIO, ...]
     cycles: int
     memory: dict[str, int]
     layers: tuple[LayerEstimate, ...]

@@ -1,1 +1,0 @@
-"""Command streams of Ethos-U as data."""
