@@ -57,7 +57,7 @@ def test_what_inspect_and_firmware_say_is_what_the_executor_reads(stream: bytes,
     firmware = EthosUFirmware()
     assert firmware.accelerator(payload, {"target": "ethos-u55-64"}) == "ethos-u55-64"
     if kind == "an Ethos-U":
-        with pytest.raises(PayloadError, match="which there is not|do not say which accelerator"):
+        with pytest.raises(PayloadError, match=r"which there is not|do not say which accelerator"):
             firmware.accelerator(payload, {})
     else:
         assert firmware.accelerator(payload, {}) == accelerator_of(stream) == "ethos-u65-256"
