@@ -26,9 +26,8 @@ PLANS: dict[str, tuple[str, ...]] = {
     ),
     "passes/tosa.py": (f"{_PASSES}tosa.py",),
     "passes/windows.py": (f"{_PASSES}reshapes.py", *_PASS_ROWS),
-    "passes/rewrites.py": (f"{_PASSES}rewrites.py", *_REWRITE_ROWS),
     "passes/choose.py": (f"{_PASSES}choose.py",),
-    "passes/rewrite.py": (_NEUTRON_LIMITS, *_REWRITE_ROWS),
+    "passes/rewrite.py": (f"{_PASSES}rewrites.py", _NEUTRON_LIMITS, *_REWRITE_ROWS),
     "targets/neutron/rules.py": (
         *_PUBLISHED,
         f"{_PARTITION}::test_both_sides_of_a_limit",

@@ -56,6 +56,24 @@ def choose(
         least_gain: minimum saving, as a fraction of the cost, to replace an accepted node; None keeps such a node.
         before: see `Rewrite.offers`.
     """
+
+    def accepted(name: str, nodes: Sequence[Node]) -> Choice | None:
+        """Return a rewrite's nodes after rewriting those that cannot run; None if one of them cannot be replaced."""
+        names, made, fitting, cost = {name: None}, list[Node](), list[Node](), 0.0
+        for part in nodes:
+            if accepts(part):
+                made.append(part)
+                fitting.append(part)
+                continue
+            inner = choose(part, accepts, estimate, rewrites, disabled=disabled, depth=depth - 1)
+            if inner is None:
+                return None
+            names |= dict.fromkeys(inner.rewrites)
+            made += inner.nodes
+            cost += inner.cost
+        own = estimate(fitting, node) if fitting else 0.0
+        return None if own is None else Choice(tuple(made), tuple(names), cost + own)
+
     best, least = None, math.inf
     if accepts(node):
         best = Choice((node,))
@@ -72,37 +90,10 @@ def choose(
             return best
         least = own * (1 - (least_gain or 0.0))
     for name, index, nodes in offers:
-        found = _accepted(name, nodes, node, accepts, estimate, rewrites, disabled, depth)
+        found = accepted(name, nodes)
         if found is not None and found.cost < least:
             best, least = replace(found, offer=index), found.cost
     return best
-
-
-def _accepted(
-    name: str,
-    nodes: Sequence[Node],
-    node: Node,
-    accepts: Accepts,
-    estimate: Estimate,
-    rewrites: Sequence[Rewrite],
-    disabled: Collection[str],
-    depth: int,
-) -> Choice | None:
-    """Return a rewrite's nodes after rewriting those that cannot run; None if one of them cannot be replaced."""
-    names, made, fitting, cost = {name: None}, list[Node](), list[Node](), 0.0
-    for part in nodes:
-        if accepts(part):
-            made.append(part)
-            fitting.append(part)
-            continue
-        inner = choose(part, accepts, estimate, rewrites, disabled=disabled, depth=depth - 1)
-        if inner is None:
-            return None
-        names |= dict.fromkeys(inner.rewrites)
-        made += inner.nodes
-        cost += inner.cost
-    own = estimate(fitting, node) if fitting else 0.0
-    return None if own is None else Choice(tuple(made), tuple(names), cost + own)
 
 
 def rewritten(graph: Graph, decide: Callable[[Node], Choice | None]) -> bool:

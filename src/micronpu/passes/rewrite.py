@@ -1,11 +1,11 @@
-"""Base class of rewrites of one operator, and a builder of their chains of operators."""
+"""Base classes of rewrites of one operator, a builder of their chains, and a rewrite of several backends."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar, cast, get_args, get_origin
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,9 @@ import numpy.typing as npt
 from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.op import Op
 from micronpu.ir.types import QParams, TensorType
+from micronpu.ops.concat import Concat
 from micronpu.ops.movement import Pad, Reshape
+from micronpu.ops.padding import ReflectPad
 from micronpu.ops.slicing import Slice
 
 
@@ -42,6 +44,28 @@ class Rewrite(ABC):
         nodes = self.apply(node)
         if nodes:
             yield nodes
+
+
+Kind = TypeVar("Kind", bound=Op)
+
+
+class RewriteOf(Rewrite, Generic[Kind]):
+    """A rewrite of the operators that its type argument names, such as `RewriteOf[Conv2d | DepthwiseConv2d]`."""
+
+    _operators: ClassVar[tuple[type[Op], ...]]
+
+    def __init_subclass__(cls) -> None:
+        (kind,) = (get_args(base)[0] for base in vars(cls)["__orig_bases__"] if get_origin(base) is RewriteOf)
+        cls._operators = get_args(kind) or (kind,)
+
+    def apply(self, node: Node) -> list[Node] | None:
+        if not isinstance(node.op, self._operators):
+            return None
+        return self.replaced(node, cast(Kind, node.op), Chain(self.name, node))
+
+    @abstractmethod
+    def replaced(self, node: Node, op: Kind, chain: Chain) -> list[Node] | None:
+        """See `apply`; the operator is the node's, and the chain is empty."""
 
 
 class Chain:
@@ -108,6 +132,33 @@ class Chain:
             return self.finish(Reshape(result.shape), y, result)
         self.nodes[-1].outputs = [result]
         return self.nodes
+
+
+class ReflectBySlices(RewriteOf[ReflectPad]):
+    """A mirrored border as slices of single rows, joined.  Exact.
+
+    x[1,8,5,8] -> reflect_pad(h 2/1) -> y        x -> slice 2, slice 1, x, slice 3 -> concat -> y
+
+    Args:
+        most: rows of the border; wider ones stay.
+    """
+
+    name = "reflect_by_slices"
+
+    def __init__(self, most: float = math.inf) -> None:
+        self._most = most
+
+    def replaced(self, node: Node, op: ReflectPad, chain: Chain) -> list[Node] | None:
+        x = node.inputs[0]
+        if sum(op.before) + sum(op.after) > self._most:
+            return None
+        for axis, (before, after) in enumerate(zip(op.before, op.after, strict=True)):
+            size = x.shape[axis]
+            left = [chain.cut(x, axis, i, 1) for i in range(before, 0, -1)]
+            right = [chain.cut(x, axis, size - 2 - i, 1) for i in range(after)]
+            if left or right:
+                x = chain.add(Concat(axis), *left, x, *right)
+        return chain.result(x, node.output)
 
 
 def block(shape: tuple[int, ...], first: int, last: int | None = None) -> tuple[int, int, int]:

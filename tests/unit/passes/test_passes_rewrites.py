@@ -6,7 +6,7 @@ import pytest
 from tests.unit.passes.pass_graphs import Net
 
 from micronpu.ops.padding import ReflectPad
-from micronpu.passes.rewrites import ReflectBySlices
+from micronpu.passes.rewrite import ReflectBySlices
 
 
 @pytest.mark.parametrize(("most", "offered"), [(3, True), (2, False)])

@@ -34,8 +34,7 @@ from micronpu.ops.slicing import Slice
 from micronpu.ops.tables.table import LookupTable
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.ops.unary import Neg
-from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored, run
-from micronpu.passes.rewrites import ReflectBySlices
+from micronpu.passes.rewrite import Chain, ReflectBySlices, Rewrite, RewriteOf, block, mirrored, run
 
 
 def is_even(sides: Padding2d) -> bool:
@@ -43,7 +42,7 @@ def is_even(sides: Padding2d) -> bool:
     return sides.top == sides.bottom and sides.left == sides.right
 
 
-class RowsAsPixels(Rewrite):
+class RowsAsPixels(RewriteOf[FullyConnected]):
     """A fully connected layer as a convolution of images of one pixel.
 
     x [R, I] -> fully_connected(w [O, I]) -> y        x -> reshape [R,1,1,I] -> conv2d(w [O,1,1,I]) -> reshape -> y
@@ -54,20 +53,18 @@ class RowsAsPixels(Rewrite):
     name = "rows_as_pixels"
     max_steps = 1
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, FullyConnected):
-            return None
+    def replaced(self, node: Node, op: FullyConnected, chain: Chain) -> list[Node] | None:
         (x, weight, bias), y = node.inputs, node.output
         outputs, inputs = weight.shape
         assert weight.data is not None
-        chain, shape = Chain(self.name, node), (outputs, 1, 1, inputs)
+        shape = (outputs, 1, 1, inputs)
         rows = chain.reshape(x, x.type.size // inputs, 1, 1, inputs)
         kernel = Tensor(weight.name, weight.type.with_shape(shape), weight.data.reshape(shape))
-        op = Conv2d(activation=node.op.activation)
-        return chain.result(chain.add(op, rows, kernel, bias, qparams=y.type.qparams), y)
+        made = chain.add(Conv2d(activation=op.activation), rows, kernel, bias, qparams=y.type.qparams)
+        return chain.result(made, y)
 
 
-class MeanAsColumn(Rewrite):
+class MeanAsColumn(RewriteOf[Mean]):
     """A mean as an average of one column.
 
     x [N, A, B, C] -> mean(axes 1, 2) -> y        x -> reshape [N, A * B, 1, C] -> avg_pool2d{A * B x 1} -> reshape -> y
@@ -78,12 +75,9 @@ class MeanAsColumn(Rewrite):
     name = "mean_as_column"
     max_steps = 1
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, Mean):
-            return None
+    def replaced(self, node: Node, op: Mean, chain: Chain) -> list[Node] | None:
         (x,), y = node.inputs, node.output
-        axes = tuple(sorted(node.op.axes))
-        chain = Chain(self.name, node)
+        axes = tuple(sorted(op.axes))
         if not axes:
             return chain.result(x, y)
         if run(axes) is None:
@@ -95,7 +89,7 @@ class MeanAsColumn(Rewrite):
         return chain.result(chain.add(AvgPool2d((count, 1), (count, 1)), column, qparams=y.type.qparams), y)
 
 
-class AddOpposite(Rewrite):
+class AddOpposite(RewriteOf[Sub]):
     """A difference as a sum with the negated operand, whose integers have all bits flipped.
 
     x - z -> y        neg(z) with mirrored qparams -> x + -z -> y
@@ -106,21 +100,18 @@ class AddOpposite(Rewrite):
     name = "add_opposite"
     max_steps = 1
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, Sub):
-            return None
+    def replaced(self, node: Node, op: Sub, chain: Chain) -> list[Node] | None:
         (x, z), y = node.inputs, node.output
-        chain = Chain(self.name, node)
         assert z.type.qparams is not None
         qparams: QParams = mirrored(z.type.qparams)
         if z.data is None:
             opposite = chain.add(Neg(), z, qparams=qparams)
         else:
             opposite = Tensor(z.name, z.type.with_qparams(qparams), ~z.data)
-        return chain.result(chain.add(Add(node.op.activation), x, opposite, qparams=y.type.qparams), y)
+        return chain.result(chain.add(Add(op.activation), x, opposite, qparams=y.type.qparams), y)
 
 
-class ClampBehindProduct(Rewrite):
+class ClampBehindProduct(RewriteOf[Mul]):
     """Splits a product with a clamp into both. Exact.
 
     x * z {relu} -> y        x * z -> relu -> y
@@ -128,16 +119,18 @@ class ClampBehindProduct(Rewrite):
 
     name = "clamp_behind_product"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, y = node.op, node.output
-        if not isinstance(op, Mul) or op.activation is Activation.NONE:
+    def replaced(self, node: Node, op: Mul, chain: Chain) -> list[Node] | None:
+        y = node.output
+        if op.activation is Activation.NONE:
             return None
-        chain = Chain(self.name, node)
         product = chain.add(Mul(), *node.inputs, qparams=y.type.qparams)
         return chain.result(chain.add(Relu(op.activation), product, qparams=y.type.qparams), y)
 
 
-class PadBeforeWindow(Rewrite):
+_Window = AvgPool2d | MaxPool2d | Conv2d | DepthwiseConv2d
+
+
+class PadBeforeWindow(RewriteOf[_Window]):
     """Moves padding that is asymmetric, or that an average counts, before the window. Exact.
 
     x -> conv2d{padding 0,1,0,1} -> y        x -> pad -> conv2d -> y
@@ -145,20 +138,16 @@ class PadBeforeWindow(Rewrite):
 
     name = "pad_before_window"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op: Any = node.op
-        counts = isinstance(op, AvgPool2d) and op.count_padding
-        differs = isinstance(op, (Conv2d, DepthwiseConv2d, MaxPool2d)) and not is_even(op.padding)
-        if not counts and not differs:
+    def replaced(self, node: Node, op: _Window, chain: Chain) -> list[Node] | None:
+        if not op.count_padding if isinstance(op, AvgPool2d) else is_even(op.padding):
             return None
         (x, *operands), y, p = node.inputs, node.output, op.padding
-        chain = Chain(self.name, node)
         value = -math.inf if isinstance(op, MaxPool2d) else 0.0
         padded = chain.add(Pad((0, p.top, p.left, 0), (0, p.bottom, p.right, 0), value), x)
         return chain.result(chain.add(replace(op, padding=NO_PADDING), padded, *operands, qparams=y.type.qparams), y)
 
 
-class AverageByParts(Rewrite):
+class AverageByParts(RewriteOf[AvgPool2d]):
     """Splits an average pool with asymmetric padding into averages of the interior and of the border, concatenated.
     Exact.
 
@@ -167,9 +156,9 @@ class AverageByParts(Rewrite):
 
     name = "average_by_parts"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, x, y = node.op, node.inputs[0], node.output
-        if not isinstance(op, AvgPool2d) or is_even(op.padding) or op.count_padding:
+    def replaced(self, node: Node, op: AvgPool2d, chain: Chain) -> list[Node] | None:
+        x, y = node.inputs[0], node.output
+        if is_even(op.padding) or op.count_padding:
             return None
         rows, columns = (
             clipped_windows(n, k, s, sides)
@@ -177,7 +166,6 @@ class AverageByParts(Rewrite):
                 x.shape[1:3], op.kernel, op.stride, (op.padding.rows, op.padding.columns), strict=True
             )
         )
-        chain = Chain(self.name, node)
 
         def emit(part: Op, *inputs: Tensor) -> Tensor:
             return chain.add(part, *inputs, qparams=y.type.qparams)
@@ -188,7 +176,7 @@ class AverageByParts(Rewrite):
             return None
 
 
-class CropBehindConvolution(Rewrite):
+class CropBehindConvolution(RewriteOf[TransposeConv2d]):
     """Replaces an asymmetric crop of a transposed convolution by a slice after it. Exact.
 
     x -> transpose_conv2d{crop 0,1,0,1} -> y        x -> transpose_conv2d -> slice -> y
@@ -196,11 +184,10 @@ class CropBehindConvolution(Rewrite):
 
     name = "crop_behind_convolution"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, y = node.op, node.output
-        if not isinstance(op, TransposeConv2d) or is_even(op.crop):
+    def replaced(self, node: Node, op: TransposeConv2d, chain: Chain) -> list[Node] | None:
+        y = node.output
+        if is_even(op.crop):
             return None
-        chain = Chain(self.name, node)
         full = chain.add(replace(op, crop=NO_PADDING), *node.inputs, qparams=y.type.qparams)
         return chain.result(chain.add(Slice((0, op.crop.top, op.crop.left, 0), y.shape), full), y)
 
@@ -209,7 +196,7 @@ _AT_ONCE, _BY_AXES = (1, 2, 4), (8,)
 """Factors for which the products of weights along both axes, and those along one axis, are int8 numbers."""
 
 
-class BilinearByPhases(Rewrite):
+class BilinearByPhases(RewriteOf[ResizeBilinear]):
     """A bilinear resize to 2, 4 or 8 times the size as a depthwise convolution for each phase of an output pixel.
 
     x -> resize_bilinear{2H, 2W} -> y
@@ -222,14 +209,13 @@ class BilinearByPhases(Rewrite):
     name = "bilinear_by_phases"
     max_steps = 1
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, x, y = node.op, node.inputs[0], node.output
-        if not isinstance(op, ResizeBilinear) or not op.half_pixel_centers:
+    def replaced(self, node: Node, op: ResizeBilinear, chain: Chain) -> list[Node] | None:
+        x, y = node.inputs[0], node.output
+        if not op.half_pixel_centers:
             return None
         factor = op.size[0] // x.shape[1]
         if factor not in (*_AT_ONCE, *_BY_AXES) or op.size != (factor * x.shape[1], factor * x.shape[2]):
             return None
-        chain = Chain(self.name, node)
         if factor in _AT_ONCE:
             return chain.result(_enlarged(chain, x, factor, factor), y)
         return chain.result(_enlarged(chain, _enlarged(chain, x, factor, 1), 1, factor), y)
@@ -280,7 +266,7 @@ def _by_turns(chain: Chain, parts: list[Tensor], axis: int) -> Tensor:
     return chain.reshape(joined, *shape[:axis], size * len(parts), *shape[axis + 1 :])
 
 
-class PreluByParts(Rewrite):
+class PreluByParts(RewriteOf[Prelu]):
     """A PReLU as the sum of the positive part and a depthwise convolution of the negative part.
 
     x -> prelu(slope [C]) -> y        x -> table ──────────────────────────────────────────────┬ add -> y
@@ -292,13 +278,13 @@ class PreluByParts(Rewrite):
     name = "prelu_by_parts"
     max_steps = 1
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, Prelu) or node.output.type.dtype is not DType.INT8:
+    def replaced(self, node: Node, op: Prelu, chain: Chain) -> list[Node] | None:
+        if node.output.type.dtype is not DType.INT8:
             return None
         (x, slope), y = node.inputs, node.output
         if slope.data is None or slope.type.zero_point or slope.type.size != x.type.channels:
             return None
-        chain, channels = Chain(self.name, node), x.type.channels
+        channels = x.type.channels
         numbers = np.arange(-128, 128)
         assert y.type.qparams is not None and slope.type.qparams is not None
         ratio = float32_quotient(y.type.scale, x.type.scale)

@@ -40,10 +40,16 @@ def strided(*stride: int, depth: int = 4) -> Case:
 
 LIMITS: list[tuple[Rewrite, Case, Case]] = [
     (fit.MultiplyBytes(), words(LONGEST_SUM), words(LONGEST_SUM + 1)),
+    (fit.MultiplyBytes(), words(4), case(BatchMatmul(), x=i8(1, 1, 4), z=i8(1, 4, 1), out=OUT)),
     (
         fit.MultiplyBilinear(),
         case(ResizeBilinear((8, 12), half_pixel_centers=True), x=i8(1, 4, 6, 8)),
         case(ResizeBilinear((12, 18), half_pixel_centers=True), x=i8(1, 4, 6, 8)),
+    ),
+    (
+        fit.MultiplyBilinear(),
+        case(ResizeBilinear((16, 24), half_pixel_centers=True), x=i8(1, 4, 6, 8)),
+        case(ResizeBilinear((16, 24), half_pixel_centers=True), x=i16(1, 4, 6, 8)),
     ),
     (
         fit.BilinearByMatrices(),

@@ -18,12 +18,12 @@ from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.reduction import Amin
 from micronpu.ops.resize import ResizeBilinear, axis_weights
 from micronpu.ops.slicing import Slice
-from micronpu.passes.rewrite import Chain, Rewrite
+from micronpu.passes.rewrite import Chain, Rewrite, RewriteOf
 from micronpu.targets.ethosu.rewrites.byte_products import LONGEST_SUM, BytesBatchMatmul
 from micronpu.targets.ethosu.rewrites.resize_products import BilinearProducts
 
 
-class MultiplyBilinear(Rewrite):
+class MultiplyBilinear(RewriteOf[ResizeBilinear]):
     """A bilinear resize to 2 or 4 times the size as a depthwise convolution whose channels are phases of the result.
 
     x -> resize_bilinear{2H, 2W} -> y        x -> resize_bilinear_products{2H, 2W} -> y
@@ -31,17 +31,17 @@ class MultiplyBilinear(Rewrite):
 
     name = "multiply_bilinear"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, x, y = node.op, node.inputs[0], node.output
-        if not isinstance(op, ResizeBilinear) or isinstance(op, BilinearProducts) or x.type.dtype is not DType.INT8:
+    def replaced(self, node: Node, op: ResizeBilinear, chain: Chain) -> list[Node] | None:
+        x, y = node.inputs[0], node.output
+        if isinstance(op, BilinearProducts) or x.type.dtype is not DType.INT8:
             return None
         products = BilinearProducts(op.size, op.align_corners, op.half_pixel_centers)
         if not products.factor(x.shape[1], x.shape[2]):
             return None
-        return Chain(self.name, node).finish(products, x, y)
+        return chain.finish(products, x, y)
 
 
-class BilinearByMatrices(Rewrite):
+class BilinearByMatrices(RewriteOf[ResizeBilinear]):
     """A bilinear resize to 2, 4 or 8 times the size as a product with the filter's weights along each axis.
 
     x [H, W] -> resize_bilinear{2H, 2W} -> y
@@ -53,14 +53,13 @@ class BilinearByMatrices(Rewrite):
     name = "bilinear_by_matrices"
     max_steps = 1
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, x, y = node.op, node.inputs[0], node.output
-        if type(op) is not ResizeBilinear or not op.half_pixel_centers:
+    def replaced(self, node: Node, op: ResizeBilinear, chain: Chain) -> list[Node] | None:
+        x, y = node.inputs[0], node.output
+        if isinstance(op, BilinearProducts) or not op.half_pixel_centers:
             return None
         factor = op.size[0] // x.shape[1]
         if factor not in _FACTORS or op.size != (factor * x.shape[1], factor * x.shape[2]):
             return None
-        chain = Chain(self.name, node)
         columns = _along(chain, chain.add(Transpose((0, 3, 1, 2)), x), factor)
         rows = _along(chain, chain.add(Transpose((0, 1, 3, 2)), columns), factor)
         return chain.finish(Transpose((0, 3, 2, 1)), rows, y)
@@ -86,7 +85,7 @@ def _along(chain: Chain, x: Tensor, factor: int) -> Tensor:
     return chain.reshape(wide, *x.shape[:-1], shape[0])
 
 
-class SmallestByHalves(Rewrite):
+class SmallestByHalves(RewriteOf[Amin]):
     """The smallest of int16 elements by repeatedly taking the minimum of two halves. Exact.
 
     x [4, 6] -> amin(axis 1) -> y        x -> minimum of slices [4, 3] -> minimum of slices [4, 2] -> [4, 1] -> reshape
@@ -96,11 +95,10 @@ class SmallestByHalves(Rewrite):
 
     name = "smallest_by_halves"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, x, y = node.op, node.inputs[0], node.output
-        if not isinstance(op, Amin) or x.type.dtype is not DType.INT16:
+    def replaced(self, node: Node, op: Amin, chain: Chain) -> list[Node] | None:
+        x, y = node.inputs[0], node.output
+        if x.type.dtype is not DType.INT16:
             return None
-        chain = Chain(self.name, node)
         for axis in op.axes:
             while (size := x.shape[axis]) > 1:
                 half = -(-size // 2)  # for an odd size, the middle element is in both
@@ -108,7 +106,7 @@ class SmallestByHalves(Rewrite):
         return chain.result(x, y)
 
 
-class PickFromDepthwise(Rewrite):
+class PickFromDepthwise(RewriteOf[DepthwiseConv2d]):
     """A depthwise convolution with large strides as one with stride 1 and a selection of its results.
 
         x -> depthwise_conv2d{stride 4} -> y        x -> depthwise_conv2d{stride 1} -> max_pool2d{1x1, stride 4} -> y
@@ -118,11 +116,10 @@ class PickFromDepthwise(Rewrite):
 
     name = "pick_from_depthwise"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, y = node.op, node.output
-        if not isinstance(op, DepthwiseConv2d) or op.stride == (1, 1):
+    def replaced(self, node: Node, op: DepthwiseConv2d, chain: Chain) -> list[Node] | None:
+        y = node.output
+        if op.stride == (1, 1):
             return None
-        chain = Chain(self.name, node)
         dense = chain.add(replace(op, stride=(1, 1)), *node.inputs, qparams=y.type.qparams)
         # Remove windows after the last one that a stride reaches.
         size = [(n - 1) * s + 1 for n, s in zip(y.shape[1:3], op.stride, strict=True)]
@@ -131,7 +128,7 @@ class PickFromDepthwise(Rewrite):
         return chain.finish(MaxPool2d((1, 1), op.stride), dense, y)
 
 
-class MultiplyBytes(Rewrite):
+class MultiplyBytes(RewriteOf[BatchMatmul]):
     """A product of two int16 matrices as four products of their bytes, combined in 32 bits.
 
         x, z -> batch_matmul{int16} -> y        x, z -> batch_matmul_bytes -> y
@@ -141,15 +138,13 @@ class MultiplyBytes(Rewrite):
 
     name = "multiply_bytes"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, y = node.op, node.output
-        if type(op) is not BatchMatmul or any(t.type.dtype is not DType.INT16 for t in (*node.inputs, y)):
+    def replaced(self, node: Node, op: BatchMatmul, chain: Chain) -> list[Node] | None:
+        y = node.output
+        if isinstance(op, BytesBatchMatmul) or any(t.type.dtype is not DType.INT16 for t in (*node.inputs, y)):
             return None
         if node.inputs[0].shape[2] > LONGEST_SUM:
             return None
-        chain = Chain(self.name, node)
-        chain.add(BytesBatchMatmul(), *node.inputs, qparams=y.type.qparams)
-        return chain.result(chain.nodes[-1].output, y)
+        return chain.result(chain.add(BytesBatchMatmul(), *node.inputs, qparams=y.type.qparams), y)
 
 
 TO_FIT: tuple[Rewrite, ...] = (

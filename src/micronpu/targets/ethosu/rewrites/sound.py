@@ -18,15 +18,14 @@ from micronpu.ops.movement import Reshape, Transpose
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.unary import Neg
-from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored
-from micronpu.passes.rewrites import ReflectBySlices
+from micronpu.passes.rewrite import Chain, ReflectBySlices, Rewrite, RewriteOf, block, mirrored
 
 _LONGEST_WINDOW = 256
 _WIDEST_POOL, _LARGEST_POOL = 8192, 65536
 """Width, and number of elements, of the largest window of an average pool."""
 
 
-class LinearAsConvolution(Rewrite):
+class LinearAsConvolution(RewriteOf[FullyConnected]):
     """A fully connected layer as a convolution of one pixel, which is what the chip computes.
 
     x [N, I] -> fully_connected(w [O, I]) -> y [N, O]
@@ -45,20 +44,17 @@ class LinearAsConvolution(Rewrite):
     name = "linear_as_convolution"
     max_steps = 1
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, FullyConnected):
-            return None
+    def replaced(self, node: Node, op: FullyConnected, chain: Chain) -> list[Node] | None:
         x, weight, bias = node.inputs
         outputs, inputs = weight.shape
         assert weight.data is not None
-        chain = Chain(self.name, node)
         rows, pixels = x.type.size // inputs, _pixels(inputs)
         depth = inputs // pixels
         shape = (outputs, pixels, 1, depth)
         kernel = Tensor(weight.name, weight.type.with_shape(shape), weight.data.reshape(shape))
         image = chain.reshape(x, *((1, 1, rows, depth) if pixels == 1 else (1, rows * pixels, 1, depth)))
-        op = Conv2d(stride=(pixels if rows > 1 else 1, 1), activation=node.op.activation)
-        return chain.result(chain.add(op, image, kernel, bias, qparams=node.output.type.qparams), node.output)
+        made = Conv2d(stride=(pixels if rows > 1 else 1, 1), activation=op.activation)
+        return chain.result(chain.add(made, image, kernel, bias, qparams=node.output.type.qparams), node.output)
 
 
 def _pixels(inputs: int) -> int:
@@ -67,7 +63,7 @@ def _pixels(inputs: int) -> int:
     return next(fits, 1)
 
 
-class ExtremesAsPools(Rewrite):
+class ExtremesAsPools(RewriteOf[Amax | Amin]):
     """A maximum along axes as max pools, a minimum as max pools of negated values. Exact.
 
     x[4,6,8] -> amax(axis 1) -> y[4,8]      x -> reshape [1,4,6,8] -> max_pool2d{1x6} -> reshape -> y
@@ -80,14 +76,14 @@ class ExtremesAsPools(Rewrite):
 
     name = "extremes_as_pools"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, x, y = node.op, node.inputs[0], node.output
-        if not isinstance(op, (Amax, Amin)) or x.type.qparams is None:
+    def replaced(self, node: Node, op: Amax | Amin, chain: Chain) -> list[Node] | None:
+        x, y = node.inputs[0], node.output
+        if x.type.qparams is None:
             return None
         smallest = isinstance(op, Amin)
         if smallest and x.type.dtype is not DType.INT8:
             return None  # the smallest int16 number has no negative
-        chain, qparams = Chain(self.name, node), x.type.qparams
+        qparams = x.type.qparams
         if smallest:
             x = chain.add(Neg(), x, qparams=mirrored(qparams))
         for first, last in reversed(list(_runs(op.axes))):
@@ -126,7 +122,7 @@ def _largest(chain: Chain, x: Tensor, first: int, last: int) -> Tensor:
     return chain.reshape(x, *shape)
 
 
-class MeanAsPool(Rewrite):
+class MeanAsPool(RewriteOf[Mean]):
     """A mean over adjacent axes as an average pool of one window.
 
     x [2, 7, 7, C] -> mean(axes 1, 2) -> y      x -> avg_pool2d{7x7} -> reshape -> y
@@ -141,11 +137,10 @@ class MeanAsPool(Rewrite):
     name = "mean_as_pool"
     max_steps = 1
 
-    def apply(self, node: Node) -> list[Node] | None:
+    def replaced(self, node: Node, op: Mean, chain: Chain) -> list[Node] | None:
         if (found := pool_of_mean(node)) is None:
             return None
         (outer, high, wide, inner), x, y = found, node.inputs[0], node.output
-        chain = Chain(self.name, node)
         picture = chain.reshape(x, outer, high, wide, inner)
         return chain.result(chain.add(AvgPool2d((high, wide)), picture), y)
 

@@ -13,13 +13,13 @@ from micronpu.ir.window import NO_PADDING
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.movement import Reshape, Transpose
 from micronpu.ops.slicing import Slice
-from micronpu.passes.rewrite import Chain, Rewrite, block
+from micronpu.passes.rewrite import Chain, Rewrite, RewriteOf, block
 
 LARGEST_STRIDE = 3
 """Largest stride that the hardware supports, in each direction."""
 
 
-class StridesIntoChannels(Rewrite):
+class StridesIntoChannels(RewriteOf[Conv2d]):
     """Combines the pixels of one stride of a convolution with a large stride into channels.
 
     x [N, H, W, C] -> conv2d{16x16, stride (16, 16)} -> y
@@ -32,14 +32,12 @@ class StridesIntoChannels(Rewrite):
 
     name = "strides_into_channels"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op = node.op
-        if not isinstance(op, Conv2d) or max(op.stride) <= LARGEST_STRIDE or op.dilation != (1, 1):
+    def replaced(self, node: Node, op: Conv2d, chain: Chain) -> list[Node] | None:
+        if max(op.stride) <= LARGEST_STRIDE or op.dilation != (1, 1):
             return None
         x, weight, bias = node.inputs
         if weight.data is None or weight.shape[3] != x.shape[3]:
             return None  # groups would be mixed
-        chain = Chain(self.name, node)
         down, across = op.stride
         kernel = [-(-size // step) for size, step in zip(weight.shape[1:3], op.stride, strict=True)]
         for axis, step, size, before in ((1, down, kernel[0], op.padding.top), (2, across, kernel[1], op.padding.left)):
@@ -80,7 +78,7 @@ _MOST_MOVED = 65536
 """Maximum elements of a transpose of more than four axes, and rows of one of four, that Vela accepts."""
 
 
-class FlattenSlices(Rewrite):
+class FlattenSlices(RewriteOf[Slice]):
     """A slice of a tensor of rank 5 or 6 as slices of rank 3, one per sliced axis.
 
         x [1, 6, 8, 8, 4] -> slice(1:5 of axis 1) -> y
@@ -91,11 +89,10 @@ class FlattenSlices(Rewrite):
 
     name = "flatten_slices"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op = node.op
-        if not isinstance(op, Slice) or node.inputs[0].type.rank <= DENSE_RANK:
+    def replaced(self, node: Node, op: Slice, chain: Chain) -> list[Node] | None:
+        if node.inputs[0].type.rank <= DENSE_RANK:
             return None
-        x, chain = node.inputs[0], Chain(self.name, node)
+        x = node.inputs[0]
         for axis, (begin, size) in enumerate(zip(op.begin, op.size, strict=True)):
             if size == x.shape[axis]:
                 continue
@@ -106,7 +103,7 @@ class FlattenSlices(Rewrite):
         return chain.result(x, node.output)
 
 
-class FlattenTransposes(Rewrite):
+class FlattenTransposes(RewriteOf[Transpose]):
     """A transpose of minimum rank, or a large one as several swaps of the first two of three axes.
 
     x [1, 196, 3, 12, 32] -> transpose(2, 0, 3, 1, 4)    x -> reshape [196, 36, 32] -> transpose(1, 0, 2) -> reshape
@@ -117,11 +114,10 @@ class FlattenTransposes(Rewrite):
 
     name = "flatten_transposes"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, Transpose) or has_plain_axes(node):
+    def replaced(self, node: Node, op: Transpose, chain: Chain) -> list[Node] | None:
+        if has_plain_axes(node):
             return None
-        sizes, order = merged(node.inputs[0].shape, node.op.permutation)
-        chain = Chain(self.name, node)
+        sizes, order = merged(node.inputs[0].shape, op.permutation)
         x = chain.reshape(node.inputs[0], *sizes)
         if order == tuple(sorted(order)):
             return chain.result(x, node.output)

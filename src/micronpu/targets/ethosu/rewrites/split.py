@@ -11,7 +11,7 @@ from micronpu.ir.types import QParams
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.linear import FullyConnected
-from micronpu.passes.rewrite import Chain, Rewrite
+from micronpu.passes.rewrite import Chain, Rewrite, RewriteOf
 
 _LANES = 16
 """Channels that are adjacent in memory; the channels of a part are a multiple."""
@@ -19,7 +19,7 @@ PARTS = 64 * 1024
 """Default size of the weights of a part in bytes."""
 
 
-class SplitChannels(Rewrite):
+class SplitChannels(RewriteOf[Conv2d | FullyConnected]):
     """Splits a convolution or a linear layer with many weights by output channels.
 
         x [1, 7, 7, 320] -> conv2d(w [1280, 1, 1, 320]) -> y [1, 7, 7, 1280]
@@ -36,19 +36,17 @@ class SplitChannels(Rewrite):
     def __init__(self, most: int = PARTS) -> None:
         self.most = most
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, Conv2d | FullyConnected):
-            return None
+    def replaced(self, node: Node, op: Conv2d | FullyConnected, chain: Chain) -> list[Node] | None:
         x, weight, bias = node.inputs
-        if weight.data is None or bias.data is None or (isinstance(node.op, Conv2d) and weight.shape[3] != x.shape[3]):
+        if weight.data is None or bias.data is None or (isinstance(op, Conv2d) and weight.shape[3] != x.shape[3]):
             return None
         channels = weight.shape[0]
         count = min(-(-weight.data.nbytes // self.most), channels // _LANES)
         if count < 2:
             return None
-        chain, step = Chain(self.name, node), -(-math.ceil(channels / count) // _LANES) * _LANES
+        step = -(-math.ceil(channels / count) // _LANES) * _LANES
         qparams, firsts = node.output.type.qparams, range(0, channels, step)
-        parts = [chain.add(node.op, x, _rows(weight, n, step), _rows(bias, n, step), qparams=qparams) for n in firsts]
+        parts = [chain.add(op, x, _rows(weight, n, step), _rows(bias, n, step), qparams=qparams) for n in firsts]
         y = chain.add(Concat(node.output.type.rank - 1), *parts)
         return chain.result(y, node.output)
 

@@ -19,7 +19,7 @@ from micronpu.ops.quantization import Requantize
 from micronpu.ops.reduction import Amax, Amin
 from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.unary import Neg
-from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored
+from micronpu.passes.rewrite import Chain, Rewrite, RewriteOf, block, mirrored
 from micronpu.targets.neutron.rules import LANES
 
 _LOWEST, _HIGHEST = DType.INT8.limits
@@ -52,7 +52,7 @@ def _repeated(shape: tuple[int, ...], whole: tuple[int, ...]) -> Iterator[tuple[
             yield run[0], run[-1]
 
 
-class ExpandOperand(Rewrite):
+class ExpandOperand(RewriteOf[Binary]):
     """Repeats an operand that is smaller than the result. Exact; a constant is repeated in memory.
 
     x[1,8,4,4] + z[1,8,1,1] -> y        z -> reshape [8,1,1,1] -> resize [8,4,4,1] -> reshape [1,8,4,4] -> x + z' -> y
@@ -60,15 +60,12 @@ class ExpandOperand(Rewrite):
 
     name = "expand_operand"
 
-    def apply(self, node: Node) -> list[Node] | None:
+    def replaced(self, node: Node, op: Binary, chain: Chain) -> list[Node] | None:
         y = node.output
-        if not isinstance(node.op, Binary) or all(t.shape == y.shape for t in node.inputs):
+        if all(t.shape == y.shape for t in node.inputs):
             return None
-        chain = Chain(self.name, node)
         operands = [self._expanded(chain, t, y.shape) for t in node.inputs]
-        chain.add(node.op, *operands, qparams=y.type.qparams)
-        chain.nodes[-1].outputs = [y]
-        return chain.nodes
+        return chain.result(chain.add(op, *operands, qparams=y.type.qparams), y)
 
     @staticmethod
     def _expanded(chain: Chain, x: Tensor, whole: tuple[int, ...]) -> Tensor:
@@ -81,7 +78,7 @@ class ExpandOperand(Rewrite):
         return x
 
 
-class ExpandByProduct(Rewrite):
+class ExpandByProduct(RewriteOf[Binary]):
     """Multiplies an operand that is smaller than the result by ones, if a product may broadcast. Exact.
 
     x[1,8,4,4] + z[1,8,1,1] -> y        z * ones[1,8,4,4] -> z';  x + z' -> y
@@ -91,12 +88,11 @@ class ExpandByProduct(Rewrite):
 
     name = "expand_by_product"
 
-    def apply(self, node: Node) -> list[Node] | None:
+    def replaced(self, node: Node, op: Binary, chain: Chain) -> list[Node] | None:
         y = node.output
         smaller = [t for t in node.inputs if t.shape != y.shape and not t.is_constant]
-        if not isinstance(node.op, Binary) or not smaller or (isinstance(node.op, Mul) and len(smaller) < 2):
+        if not smaller or (isinstance(op, Mul) and len(smaller) < 2):
             return None
-        chain = Chain(self.name, node)
         operands = []
         for x in node.inputs:
             if x in smaller:
@@ -104,12 +100,10 @@ class ExpandByProduct(Rewrite):
                 ones = chain.constant(np.ones(y.shape), qparams)
                 x = chain.add(Mul(), x, ones, qparams=x.type.qparams)
             operands.append(x)
-        chain.add(node.op, *operands, qparams=y.type.qparams)
-        chain.nodes[-1].outputs = [y]
-        return chain.nodes
+        return chain.result(chain.add(op, *operands, qparams=y.type.qparams), y)
 
 
-class AddNegative(Rewrite):
+class AddNegative(RewriteOf[Sub]):
     """A difference as a sum with the negated operand, in the qparams that represent -q as -1 - q.
 
     x - z -> y        z -> neg (q -> -1 - q) -> x + z' -> y
@@ -120,22 +114,17 @@ class AddNegative(Rewrite):
 
     name = "add_negative"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, Sub):
-            return None
+    def replaced(self, node: Node, op: Sub, chain: Chain) -> list[Node] | None:
         x, z = node.inputs
         qparams = z.type.qparams
         if qparams is None or not self._is_odd(x, z):
             return None
-        chain = Chain(self.name, node)
         if z.data is not None:
             z = chain.constant(-1 - z.data, z.type.with_qparams(mirrored(qparams)))
         else:
             z = chain.add(Neg(), z, qparams=mirrored(qparams))
         y = node.output
-        chain.add(Add(node.op.activation), x, z, qparams=y.type.qparams)
-        chain.nodes[-1].outputs = [y]
-        return chain.nodes
+        return chain.result(chain.add(Add(op.activation), x, z, qparams=y.type.qparams), y)
 
     @staticmethod
     def _is_odd(x: Tensor, z: Tensor) -> bool:
@@ -147,7 +136,7 @@ class AddNegative(Rewrite):
         return bool((scaled == -scaled[::-1]).all())
 
 
-class ShiftAndBack(Rewrite):
+class ShiftAndBack(RewriteOf[Clamp]):
     """A clamp by saturation of int8: shifts the tensor until values beyond a bound saturate, and shifts it back. Exact.
 
     x -> clamp(-1, 2) -> y        x -> requantize (zero point up) -> requantize (down) -> requantize (back) -> y
@@ -155,16 +144,13 @@ class ShiftAndBack(Rewrite):
 
     name = "shift_and_back"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, Clamp):
-            return None
+    def replaced(self, node: Node, op: Clamp, chain: Chain) -> list[Node] | None:
         x, y = node.inputs[0], node.output
-        low, high = node.op.integer_limits(x.type)
+        low, high = op.integer_limits(x.type)
         lowest, highest = x.type.dtype.limits
         zero = x.type.zero_point
         if not low <= zero <= high or (low, high) == (lowest, highest):
             return None
-        chain = Chain(self.name, node)
         for shift in (highest - high, lowest - low, 0):
             if shift or chain.nodes:
                 x = chain.add(Requantize(), x, qparams=QParams.per_tensor(x.type.scale, zero + shift))
@@ -172,7 +158,7 @@ class ShiftAndBack(Rewrite):
         return chain.nodes
 
 
-class FillMatrices(Rewrite):
+class FillMatrices(RewriteOf[BatchMatmul]):
     """Pads rows and columns of both matrices of a product with zeros, and removes them from the result. Exact.
 
     x[2,5,7] @ z[2,7,3] -> y[2,5,3]        pad to [2,8,8], [2,8,8] -> product -> slice [2,5,3] -> y
@@ -180,11 +166,8 @@ class FillMatrices(Rewrite):
 
     name = "fill_matrices"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, BatchMatmul):
-            return None
+    def replaced(self, node: Node, op: BatchMatmul, chain: Chain) -> list[Node] | None:
         y = node.output
-        chain = Chain(self.name, node)
         operands = []
         for x in node.inputs:
             for axis in (1, 2):
@@ -193,12 +176,12 @@ class FillMatrices(Rewrite):
             operands.append(x)
         if all(a is b for a, b in zip(operands, node.inputs, strict=True)):
             return None
-        product = chain.add(node.op, *operands, qparams=y.type.qparams)
+        product = chain.add(op, *operands, qparams=y.type.qparams)
         part = chain.cut(chain.cut(product, 1, 0, y.shape[1]), 2, 0, y.shape[2])
         return chain.finish(Reshape(y.shape), part, y)
 
 
-class PositionByScore(Rewrite):
+class PositionByScore(RewriteOf[ArgMax]):
     """Argmax as a difference, two maxima, a sum and a product. Exact.
 
     x[6,10] -> argmax -> y[6]        x -> amax -> m[6,1];  x - m -> e: 0, or less than every score where x < m
@@ -209,16 +192,14 @@ class PositionByScore(Rewrite):
 
     name = "position_by_score"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, ArgMax):
-            return None
+    def replaced(self, node: Node, op: ArgMax, chain: Chain) -> list[Node] | None:
         (x,), y = node.inputs, node.output
         scale, count, rank = x.type.scale / MOST_POSITIONS, x.type.channels, x.type.rank
         if scale < _SMALLEST_SCALE:
             return None
-        chain, last = Chain(self.name, node), (rank - 1,)
-        extreme = chain.add(Amin(last, True) if node.op.smallest else Amax(last, True), x, qparams=x.type.qparams)
-        operands = (extreme, x) if node.op.smallest else (x, extreme)
+        last = (rank - 1,)
+        extreme = chain.add(Amin(last, True) if op.smallest else Amax(last, True), x, qparams=x.type.qparams)
+        operands = (extreme, x) if op.smallest else (x, extreme)
         equal = chain.add(Sub(), *operands, qparams=QParams.per_tensor(scale, _HIGHEST))
         places = _HIGHEST - np.arange(count)
         scores = chain.constant(places, TensorType((count,), DType.INT8, QParams.per_tensor(scale, _HIGHEST)))

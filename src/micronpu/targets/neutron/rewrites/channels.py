@@ -11,7 +11,7 @@ from micronpu.ops.quantization import Requantize
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
 from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax
-from micronpu.passes.rewrite import Chain, Rewrite
+from micronpu.passes.rewrite import Chain, Rewrite, RewriteOf
 from micronpu.targets.neutron.rules import LANES
 
 _NOTHING = 8.0
@@ -31,7 +31,10 @@ def _lowered(x: TensorType) -> QParams:
     return QParams.per_tensor(scale, high - round(x.scale * (high - x.zero_point) / scale))
 
 
-class PadChannels(Rewrite):
+_Lanes = MaxPool2d | ResizeNearest | ResizeBilinear | Softmax
+
+
+class PadChannels(RewriteOf[_Lanes]):
     """Pads channels for an operator that requires multiples of the lanes, and removes the padding from the result.
 
         x[.., 10] -> softmax -> y[.., 10]
@@ -46,21 +49,18 @@ class PadChannels(Rewrite):
     name = "pad_channels"
     max_steps = None
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, MaxPool2d | ResizeNearest | ResizeBilinear | Softmax):
-            return None
+    def replaced(self, node: Node, op: _Lanes, chain: Chain) -> list[Node] | None:
         y = node.output
         if y.type.channels % LANES == 0 or y.type.rank < 2:
             return None
-        chain = Chain(self.name, node)
         x = node.inputs[0]
-        if isinstance(node.op, Softmax) and _span(x.type) < 2 * _NOTHING:
+        if isinstance(op, Softmax) and _span(x.type) < 2 * _NOTHING:
             x = chain.add(Requantize(), x, qparams=_lowered(x.type))
-        wide = chain.add(node.op, chain.widened(x, LANES), qparams=y.type.qparams)
+        wide = chain.add(op, chain.widened(x, LANES), qparams=y.type.qparams)
         return chain.finish(Slice((0,) * y.type.rank, y.shape), wide, y)
 
 
-class FillProduct(Rewrite):
+class FillProduct(RewriteOf[Mul]):
     """Pads a product for a chip that requires a multiple of the lanes as number of elements. Exact.
 
     x[3,5] * z[3,5] -> y        reshape both to [1,1,1,15], pad to 16, multiply, slice, reshape -> y
@@ -68,16 +68,15 @@ class FillProduct(Rewrite):
 
     name = "fill_product"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, Mul) or any(t.shape != node.output.shape for t in node.inputs):
+    def replaced(self, node: Node, op: Mul, chain: Chain) -> list[Node] | None:
+        if any(t.shape != node.output.shape for t in node.inputs):
             return None
         y = node.output
         size = y.type.size
         if size % LANES == 0:
             return None
-        chain = Chain(self.name, node)
         wide = [chain.widened(chain.add(Reshape((1, 1, 1, size)), t), LANES) for t in node.inputs]
-        product = chain.add(node.op, *wide, qparams=y.type.qparams)
+        product = chain.add(op, *wide, qparams=y.type.qparams)
         flat = chain.add(Slice((0, 0, 0, 0), (1, 1, 1, size)), product)
         return chain.finish(Reshape(y.shape), flat, y)
 

@@ -14,15 +14,14 @@ from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.softmax import Softmax
 from micronpu.ops.unary import Neg
-from micronpu.passes.rewrite import Chain, Rewrite, block, mirrored, run
-from micronpu.passes.rewrites import ReflectBySlices
+from micronpu.passes.rewrite import Chain, ReflectBySlices, Rewrite, RewriteOf, block, mirrored, run
 from micronpu.targets.neutron.rules import LANES
 
 MOST_PARTS = 64
 _SWAP = Transpose((0, 2, 1))
 
 
-class FlattenRows(Rewrite):
+class FlattenRows(RewriteOf[FullyConnected]):
     """Merges the leading axes for a matrix product that supports only two. Exact and free.
 
     x[2,3,8] -> fully_connected -> y[2,3,4]        x -> reshape [6,8] -> fully_connected -> reshape [2,3,4] -> y
@@ -30,17 +29,16 @@ class FlattenRows(Rewrite):
 
     name = "flatten_rows"
 
-    def apply(self, node: Node) -> list[Node] | None:
+    def replaced(self, node: Node, op: FullyConnected, chain: Chain) -> list[Node] | None:
         x, *constants = node.inputs
-        if not isinstance(node.op, FullyConnected) or x.type.rank == 2:
+        if x.type.rank == 2:
             return None
-        chain = Chain(self.name, node)
         rows = chain.reshape(x, x.type.size // x.type.channels, x.type.channels)
-        y = chain.add(node.op, rows, *constants, qparams=node.output.type.qparams)
+        y = chain.add(op, rows, *constants, qparams=node.output.type.qparams)
         return chain.finish(Reshape(node.output.shape), y, node.output)
 
 
-class AddRow(Rewrite):
+class AddRow(RewriteOf[Softmax]):
     """Adds a second axis to a softmax of a vector. Exact and free.
 
     x[10] -> softmax -> y        x -> reshape [1,10] -> softmax -> reshape [10] -> y
@@ -48,15 +46,14 @@ class AddRow(Rewrite):
 
     name = "add_row"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, Softmax) or node.output.type.rank != 1:
+    def replaced(self, node: Node, op: Softmax, chain: Chain) -> list[Node] | None:
+        if node.output.type.rank != 1:
             return None
-        chain = Chain(self.name, node)
-        y = chain.add(node.op, chain.reshape(node.inputs[0], 1, *node.output.shape))
+        y = chain.add(op, chain.reshape(node.inputs[0], 1, *node.output.shape))
         return chain.finish(Reshape(node.output.shape), y, node.output)
 
 
-class HalveRows(Rewrite):
+class HalveRows(RewriteOf[Softmax]):
     """Splits a softmax of many rows into halves. Exact.
 
     x[8192,16] -> softmax -> y        x -> slice [4096,16] -> softmax ─┐
@@ -65,20 +62,19 @@ class HalveRows(Rewrite):
 
     name = "halve_rows"
 
-    def apply(self, node: Node) -> list[Node] | None:
+    def replaced(self, node: Node, op: Softmax, chain: Chain) -> list[Node] | None:
         y = node.output
         rows = y.type.size // y.type.channels
-        if not isinstance(node.op, Softmax) or rows < 2:
+        if rows < 2:
             return None
-        chain = Chain(self.name, node)
         flat = chain.reshape(node.inputs[0], rows, y.type.channels)
         half = rows // 2
         halves = [chain.cut(flat, 0, first, size) for first, size in ((0, half), (half, rows - half))]
-        joined = chain.add(Concat(0), *(chain.add(node.op, part) for part in halves))
+        joined = chain.add(Concat(0), *(chain.add(op, part) for part in halves))
         return chain.finish(Reshape(y.shape), joined, y)
 
 
-class PadAsPicture(Rewrite):
+class PadAsPicture(RewriteOf[Pad]):
     """Pads an axis as the width of an image of one channel, axis by axis. Exact.
 
     x[1,5,4,4] -> pad(axis 1, 0/3) -> y        x -> reshape [1,1,1,80] -> pad(w 0/48) -> reshape [1,8,4,4] -> y
@@ -86,18 +82,17 @@ class PadAsPicture(Rewrite):
 
     name = "pad_as_picture"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, x = node.op, node.inputs[0]
-        if not isinstance(op, Pad) or x.shape[:2] == (1, 1):
+    def replaced(self, node: Node, op: Pad, chain: Chain) -> list[Node] | None:
+        x = node.inputs[0]
+        if x.shape[:2] == (1, 1):
             return None
-        chain = Chain(self.name, node)
         for axis, (before, after) in enumerate(zip(op.before, op.after, strict=True)):
             if before or after:
                 x = chain.padded(x, axis, before, after, op.value)
         return chain.result(x, node.output)
 
 
-class JoinRows(Rewrite):
+class JoinRows(RewriteOf[Concat]):
     """Concatenates tensors as rows of all axes from the concatenation axis on. Exact and free.
 
     a[1,3,4,4], b[1,5,4,4] -> concat(axis 1) -> y        reshape both to [1,48], [1,80] -> concat -> reshape -> y
@@ -105,11 +100,10 @@ class JoinRows(Rewrite):
 
     name = "join_rows"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, y = node.op, node.output
-        if not isinstance(op, Concat) or (y.type.rank == 2 and op.axis == 1):
+    def replaced(self, node: Node, op: Concat, chain: Chain) -> list[Node] | None:
+        y = node.output
+        if y.type.rank == 2 and op.axis == 1:
             return None
-        chain = Chain(self.name, node)
         rows = [chain.reshape(t, *_row(t, op.axis)) for t in node.inputs]
         return chain.finish(Reshape(y.shape), chain.add(Concat(1), *rows), y)
 
@@ -119,7 +113,7 @@ def _row(x: Tensor, axis: int) -> tuple[int, int]:
     return outer, size * inner
 
 
-class AddParts(Rewrite):
+class AddParts(RewriteOf[Concat]):
     """Pads each part of a concatenation with zeros and adds them. Exact: adding zero with equal qparams is.
 
     a[1,3], b[1,5] -> concat -> y        a -> pad(0/5) ─┐
@@ -128,15 +122,10 @@ class AddParts(Rewrite):
 
     name = "add_parts"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, y = node.op, node.output
-        if (
-            not isinstance(op, Concat)
-            or len(node.inputs) > MOST_PARTS
-            or len({t.type.qparams for t in node.inputs}) > 1
-        ):
+    def replaced(self, node: Node, op: Concat, chain: Chain) -> list[Node] | None:
+        y = node.output
+        if len(node.inputs) > MOST_PARTS or len({t.type.qparams for t in node.inputs}) > 1:
             return None
-        chain = Chain(self.name, node)
         outer, width = _row(y, op.axis)
         total, begin = None, 0
         for part in node.inputs:
@@ -149,7 +138,7 @@ class AddParts(Rewrite):
         return chain.finish(Reshape(y.shape), total, y)
 
 
-class MeanOfRows(Rewrite):
+class MeanOfRows(RewriteOf[Mean]):
     """A mean over any axes as a mean over height and width of an image. Exact.
 
     x[2,6,8] -> mean(axis 2) -> y        x -> reshape [1,12,1,8] -> mean(h, w) -> reshape [2,6] -> y
@@ -158,12 +147,11 @@ class MeanOfRows(Rewrite):
 
     name = "mean_of_rows"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, x, y = node.op, node.inputs[0], node.output
-        ends = run(op.axes) if isinstance(op, Mean) else None
+    def replaced(self, node: Node, op: Mean, chain: Chain) -> list[Node] | None:
+        x, y = node.inputs[0], node.output
+        ends = run(op.axes)
         if ends is None or (x.type.rank == 4 and ends == (2, 3)):
             return None
-        chain = Chain(self.name, node)
         outer, size, inner = block(x.shape, *ends)
         if inner > 1 and size > 1:
             x = chain.add(_SWAP, chain.reshape(x, outer, size, inner))
@@ -171,7 +159,7 @@ class MeanOfRows(Rewrite):
         return chain.finish(Reshape(y.shape), chain.add(Mean((2, 3)), picture), y)
 
 
-class MaximumOfWindows(Rewrite):
+class MaximumOfWindows(RewriteOf[Amax | Amin]):
     """A maximum along axes as a max pool, a minimum as a max pool of negated values. Exact.
 
     x[4,6,8] -> amax(axis 1) -> y[4,8]        x -> reshape [1,4,6,8] -> max_pool2d{1x6} -> reshape -> y
@@ -181,12 +169,11 @@ class MaximumOfWindows(Rewrite):
 
     name = "maximum_of_windows"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, x, y = node.op, node.inputs[0], node.output
-        ends = run(op.axes) if isinstance(op, (Amax, Amin)) else None
+    def replaced(self, node: Node, op: Amax | Amin, chain: Chain) -> list[Node] | None:
+        x, y = node.inputs[0], node.output
+        ends = run(op.axes)
         if ends is None or x.type.qparams is None:
             return None
-        chain = Chain(self.name, node)
         qparams = x.type.qparams
         if isinstance(op, Amin):
             x = chain.add(Neg(), x, qparams=mirrored(qparams))
@@ -201,7 +188,7 @@ class MaximumOfWindows(Rewrite):
         return chain.finish(Reshape(y.shape), largest, y)
 
 
-class PreluAsPicture(Rewrite):
+class PreluAsPicture(RewriteOf[Prelu]):
     """A PReLU of rows of channels as one of an image with padded channels. Exact.
 
     x[6,10] -> prelu(slope[10]) -> y        x -> pad -> reshape [1,1,6,16] -> prelu(slope[16]) -> slice -> reshape -> y
@@ -209,18 +196,15 @@ class PreluAsPicture(Rewrite):
 
     name = "prelu_as_picture"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        if not isinstance(node.op, Prelu):
-            return None
+    def replaced(self, node: Node, op: Prelu, chain: Chain) -> list[Node] | None:
         (x, slope), y = node.inputs, node.output
         channels = y.type.channels
         if y.type.rank == 4 and channels % LANES == 0:
             return None
-        chain = Chain(self.name, node)
         wide = chain.widened(chain.reshape(x, 1, 1, math.prod(y.shape[:-1]), channels), LANES)
         if slope.type.size > 1:
             slope = chain.padded(slope, 0, 0, -channels % LANES)
-        z = chain.add(node.op, wide, slope, qparams=y.type.qparams)
+        z = chain.add(op, wide, slope, qparams=y.type.qparams)
         return chain.finish(Reshape(y.shape), chain.cut(z, 3, 0, channels), y)
 
 

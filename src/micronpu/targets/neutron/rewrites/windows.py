@@ -15,13 +15,13 @@ from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Resh
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
 from micronpu.ops.resize import ResizeNearest
 from micronpu.ops.transposed import TransposeConv2d
-from micronpu.passes.rewrite import Chain, Rewrite
+from micronpu.passes.rewrite import Chain, Rewrite, RewriteOf
 from micronpu.targets.neutron.rewrites.arithmetic import copies
 
 MOST_PARTS = 64
 
 
-class DenseKernel(Rewrite):
+class DenseKernel(RewriteOf[Conv2d | DepthwiseConv2d]):
     """A dilated kernel as a larger one with zeros between its elements.  Exact; the zeros cost multiplications.
 
     x -> conv2d{3x3, dilation 2} -> y        x -> conv2d{5x5} -> y
@@ -29,9 +29,8 @@ class DenseKernel(Rewrite):
 
     name = "dense_kernel"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op = node.op
-        if not isinstance(op, (Conv2d, DepthwiseConv2d)) or max(op.dilation) == 1:
+    def replaced(self, node: Node, op: Conv2d | DepthwiseConv2d, chain: Chain) -> list[Node] | None:
+        if max(op.dilation) == 1:
             return None
         x, weight, bias = node.inputs
         assert weight.data is not None
@@ -39,21 +38,17 @@ class DenseKernel(Rewrite):
         down, across = op.dilation
         data = np.zeros((first, (rows - 1) * down + 1, (columns - 1) * across + 1, last), weight.data.dtype)
         data[:, ::down, ::across] = weight.data
-        chain = Chain(self.name, node)
         dense = chain.constant(data, weight.type.with_shape(data.shape))
-        chain.add(replace(op, dilation=(1, 1)), x, dense, bias, qparams=node.output.type.qparams)
-        chain.nodes[-1].outputs = [node.output]
-        return chain.nodes
+        y = chain.add(replace(op, dilation=(1, 1)), x, dense, bias, qparams=node.output.type.qparams)
+        return chain.result(y, node.output)
 
 
 def _multiplier(node: Node) -> int:
-    """Results per channel of a depthwise convolution, 0 for any other operator."""
-    if not isinstance(node.op, DepthwiseConv2d):
-        return 0
+    """Results per channel of a depthwise convolution."""
     return node.inputs[1].shape[3] // node.inputs[0].type.channels
 
 
-class SplitMultiplier(Rewrite):
+class SplitMultiplier(RewriteOf[DepthwiseConv2d]):
     """Splits a depthwise convolution by result of a channel, and interleaves the results. Exact.
 
     x[1,4,4,8] -> depthwise_conv2d{16 results} -> y        x -> depthwise_conv2d (results 0, 2, ..) ─┐
@@ -63,18 +58,17 @@ class SplitMultiplier(Rewrite):
 
     name = "split_multiplier"
 
-    def apply(self, node: Node) -> list[Node] | None:
+    def replaced(self, node: Node, op: DepthwiseConv2d, chain: Chain) -> list[Node] | None:
         multiplier = _multiplier(node)
         if not 1 < multiplier <= MOST_PARTS:
             return None
         (x, weight, bias), y = node.inputs, node.output
         channels = x.type.channels
         rows = y.type.size // y.type.channels
-        chain = Chain(self.name, node)
         parts = []
         for number in range(multiplier):
             taken = [_taken(chain, t, number, multiplier) for t in (weight, bias)]
-            part = chain.add(node.op, x, *taken, qparams=y.type.qparams)
+            part = chain.add(op, x, *taken, qparams=y.type.qparams)
             parts.append(chain.reshape(part, rows, channels))
         joined = chain.reshape(chain.add(Concat(1), *parts), rows, multiplier, channels)
         return chain.finish(Reshape(y.shape), chain.add(Transpose((0, 2, 1)), joined), y)
@@ -89,7 +83,7 @@ def _taken(chain: Chain, x: Tensor, first: int, step: int) -> Tensor:
     return chain.constant(data, x.type.with_shape(data.shape).with_qparams(qparams))
 
 
-class DenseDepthwise(Rewrite):
+class DenseDepthwise(RewriteOf[DepthwiseConv2d]):
     """A depthwise convolution as a dense one whose other weights are zero. Exact; zeros cost multiplications.
 
     x[..,2] -> depthwise_conv2d{6 results} -> y        x -> conv2d{weights [6,..,2], two thirds of them zero} -> y
@@ -97,11 +91,10 @@ class DenseDepthwise(Rewrite):
 
     name = "dense_depthwise"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        multiplier, op = _multiplier(node), node.op
+    def replaced(self, node: Node, op: DepthwiseConv2d, chain: Chain) -> list[Node] | None:
+        multiplier = _multiplier(node)
         if multiplier < 2:
             return None
-        assert isinstance(op, DepthwiseConv2d)
         (x, weight, bias), y = node.inputs, node.output
         assert weight.data is not None and weight.type.qparams is not None
         _, rows, columns, results = weight.shape
@@ -110,14 +103,12 @@ class DenseDepthwise(Rewrite):
             data[number, :, :, number // multiplier] = weight.data[0, :, :, number]
         scales = weight.type.qparams
         qparams = scales if scales.is_per_tensor else QParams.per_channel(scales.scale, 0)
-        chain = Chain(self.name, node)
         dense = chain.constant(data, weight.type.with_shape(data.shape).with_qparams(qparams))
-        chain.add(Conv2d(op.stride, op.padding, op.dilation, op.activation), x, dense, bias, qparams=y.type.qparams)
-        chain.nodes[-1].outputs = [y]
-        return chain.nodes
+        made = Conv2d(op.stride, op.padding, op.dilation, op.activation)
+        return chain.result(chain.add(made, x, dense, bias, qparams=y.type.qparams), y)
 
 
-class PadBeforePool(Rewrite):
+class PadBeforePool(RewriteOf[AvgPool2d]):
     """Pads zeros that an average pool counts before the pool. Exact.
 
     x -> avg_pool2d{padding 1, count_padding} -> y        x -> transpose -> pad(h 1/1, w 1/1) -> transpose
@@ -126,19 +117,17 @@ class PadBeforePool(Rewrite):
 
     name = "pad_before_pool"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op = node.op
-        if not isinstance(op, AvgPool2d) or not op.count_padding:
+    def replaced(self, node: Node, op: AvgPool2d, chain: Chain) -> list[Node] | None:
+        if not op.count_padding:
             return None
         p = op.padding
-        chain = Chain(self.name, node)
         picture = chain.add(Transpose(TO_CHANNELS_FIRST), node.inputs[0])
         padded = chain.add(Pad((0, 0, p.top, p.left), (0, 0, p.bottom, p.right)), picture)
         last = chain.add(Transpose(TO_CHANNELS_LAST), padded)
         return chain.finish(replace(op, padding=Padding2d.none()), last, node.output)
 
 
-class PoolOneByOne(Rewrite):
+class PoolOneByOne(RewriteOf[MaxPool2d]):
     """A max pool of several images as one of an image that contains all, or as a pool of each. Exact.
 
     x[4,8,8,16] -> max_pool2d{2x2, stride 2} -> y        x -> reshape [1,32,8,16] -> max_pool2d -> reshape -> y
@@ -147,13 +136,11 @@ class PoolOneByOne(Rewrite):
 
     name = "pool_one_by_one"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, x, y = node.op, node.inputs[0], node.output
-        batch, height, width, channels = x.shape if isinstance(op, MaxPool2d) else (1, 0, 0, 0)
+    def replaced(self, node: Node, op: MaxPool2d, chain: Chain) -> list[Node] | None:
+        x, y = node.inputs[0], node.output
+        batch, height, width, channels = x.shape
         if not 1 < batch <= MOST_PARTS:
             return None
-        assert isinstance(op, MaxPool2d)
-        chain = Chain(self.name, node)
         if op.padding.rows == (0, 0) and op.kernel[0] <= op.stride[0] and height % op.stride[0] == 0:
             pooled = chain.add(op, chain.reshape(x, 1, batch * height, width, channels))
         else:
@@ -161,7 +148,7 @@ class PoolOneByOne(Rewrite):
         return chain.finish(Reshape(y.shape), pooled, y)
 
 
-class PickRows(Rewrite):
+class PickRows(RewriteOf[MaxPool2d]):
     """A max pool of any vertical stride as one of stride 1 and a slice of every stride-th row. Exact.
 
     x -> max_pool2d{3x3, stride 3} -> y        x -> max_pool2d{3x3, stride (1,3)} -> reshape [.., 3 rows in one]
@@ -170,11 +157,10 @@ class PickRows(Rewrite):
 
     name = "pick_rows"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, x, y = node.op, node.inputs[0], node.output
-        if not isinstance(op, MaxPool2d) or op.stride[0] < 3:
+    def replaced(self, node: Node, op: MaxPool2d, chain: Chain) -> list[Node] | None:
+        x, y = node.inputs[0], node.output
+        if op.stride[0] < 3:
             return None
-        chain = Chain(self.name, node)
         step, (batch, height, *_) = op.stride[0], y.shape
         pooled = chain.add(replace(op, stride=(1, op.stride[1])), x)
         rows, row = pooled.shape[1], y.shape[2] * y.shape[3]
@@ -186,7 +172,7 @@ class PickRows(Rewrite):
         return chain.finish(Reshape(y.shape), first, y)
 
 
-class RepeatElements(Rewrite):
+class RepeatElements(RewriteOf[ResizeNearest]):
     """A nearest resize by integer factors as copies of rows, then of elements. Exact.
 
     x[1,4,4,8] -> resize_nearest [12,4] -> y        x -> reshape [4,1,1,32] -> resize [4,2,2,32] -> reshape [4,4,32]
@@ -195,23 +181,20 @@ class RepeatElements(Rewrite):
 
     name = "repeat_elements"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op, x, y = node.op, node.inputs[0], node.output
-        if not isinstance(op, ResizeNearest):
-            return None
+    def replaced(self, node: Node, op: ResizeNearest, chain: Chain) -> list[Node] | None:
+        x, y = node.inputs[0], node.output
         (batch, height, width, channels), (rows, columns) = x.shape, op.size
         if (rows, columns) in ((2 * height, 2 * width), (4 * height, 4 * width)):
             return None
         for before, after in ((height, rows), (width, columns)):
             if after % before or not np.array_equal(op.sources(before, after), np.arange(after) // (after // before)):
                 return None
-        chain = Chain(self.name, node)
         x = copies(chain, x, batch * height, rows // height, width * channels)
         x = copies(chain, x, batch * rows * width, columns // width, channels)
         return chain.finish(Reshape(y.shape), x, y)
 
 
-class TransposedByPhases(Rewrite):
+class TransposedByPhases(RewriteOf[TransposeConv2d]):
     """A transposed convolution of a large stride as a convolution with every s-th element of the kernel. Exact.
 
     x[1,1,15,16] -> transpose_conv2d{kernel 8, stride 4} -> y[1,1,64,1]
@@ -223,9 +206,8 @@ class TransposedByPhases(Rewrite):
 
     name = "transposed_by_phases"
 
-    def apply(self, node: Node) -> list[Node] | None:
-        op = node.op
-        if not isinstance(op, TransposeConv2d) or max(op.stride) == 1:
+    def replaced(self, node: Node, op: TransposeConv2d, chain: Chain) -> list[Node] | None:
+        if max(op.stride) == 1:
             return None
         (x, weight, bias), y, (down, across) = node.inputs, node.output, op.stride
         assert weight.data is not None and bias.data is not None
@@ -236,7 +218,6 @@ class TransposedByPhases(Rewrite):
         # An output of a phase combines earlier elements of x with later ones of the kernel.
         taps = whole.reshape(outputs, high, down, wide, across, channels)[:, ::-1, :, ::-1]
         data = taps.transpose(2, 4, 0, 1, 3, 5).reshape(down * across * outputs, high, wide, channels)
-        chain = Chain(self.name, node)
         kernel = chain.constant(data, weight.type.with_shape(data.shape).with_qparams(_repeated(weight, down * across)))
         offset = np.tile(bias.data, down * across)
         offsets = chain.constant(
