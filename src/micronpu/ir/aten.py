@@ -5,16 +5,14 @@ Operators know ATen only through this interface, so that they can be read, teste
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.ir.graph import Tensor
+from micronpu.ir.op import Op
 from micronpu.ir.types import DType, QParams, TensorType
-
-if TYPE_CHECKING:
-    from micronpu.ir.graph import Tensor
-    from micronpu.ir.op import Op
 
 
 class AtenArguments(Protocol):
@@ -81,26 +79,27 @@ class AtenNode(AtenArguments, Protocol):
         """A constant operand."""
 
 
-def pair(node: AtenArguments, argument: str) -> tuple[int, int]:
-    """Return a size argument in 2-D; one number is for both axes, an empty list the kernel size (pooling stride)."""
+def sizes_of(node: AtenArguments, argument: str, count: int) -> tuple[int, ...]:
+    """Return a size argument of an operator with ``count`` spatial axes; one number is for all of them."""
     given = node.value(argument)
     sizes = [int(given)] if isinstance(given, int) else [int(v) for v in given]
     if len(sizes) == 1:
-        sizes *= 2
-    if len(sizes) != 2:
-        raise UnsupportedError(f"`{argument}` of {node.overload} has {len(sizes)} entries where 2 are expected.")
-    return sizes[0], sizes[1]
+        sizes *= count
+    if len(sizes) != count:
+        expected = f"{count} {'is' if count == 1 else 'are'} expected"
+        raise UnsupportedError(f"`{argument}` of {node.overload} has {len(sizes)} entries where {expected}.")
+    return tuple(sizes)
+
+
+def pair(node: AtenArguments, argument: str) -> tuple[int, int]:
+    """Return `sizes_of` for height and width."""
+    height, width = sizes_of(node, argument, 2)
+    return height, width
 
 
 def spatial_pair(node: AtenArguments, argument: str, spatial: int, height: int) -> tuple[int, int]:
     """Return `pair` of an operator with 1 or 2 spatial axes; with one, ``height`` fills the missing axis."""
-    if spatial == 2:
-        return pair(node, argument)
-    given = node.value(argument)
-    sizes = [int(given)] if isinstance(given, int) else [int(v) for v in given]
-    if len(sizes) != 1:
-        raise UnsupportedError(f"`{argument}` of {node.overload} has {len(sizes)} entries where 1 is expected.")
-    return height, sizes[0]
+    return pair(node, argument) if spatial == 2 else (height, *sizes_of(node, argument, 1))  # type: ignore[return-value]
 
 
 def axis_of(node: AtenNode, argument: str, rank: int) -> int:

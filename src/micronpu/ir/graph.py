@@ -9,16 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError
+from micronpu.ir.op import Op
 from micronpu.ir.types import TensorType
-
-if TYPE_CHECKING:
-    from micronpu.ir.op import Op
 
 
 @dataclass(frozen=True)

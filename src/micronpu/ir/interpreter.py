@@ -6,16 +6,14 @@ Slow and simple on purpose: faster implementations are tested against it, elemen
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, ModelError
 from micronpu.ir.graph import Graph, Node, Tensor
-
-if TYPE_CHECKING:
-    from micronpu.ir.op import Value
+from micronpu.ir.op import Value
 
 Array = npt.NDArray[Any]
 
@@ -32,8 +30,6 @@ def interpret(
     Raises:
         ModelError: number, type or shape of the inputs is wrong.
     """
-    from micronpu.ir.op import Value
-
     if len(inputs) != len(graph.inputs):
         raise ModelError(
             f"The graph has {len(graph.inputs)} inputs, {len(inputs)} were given.",

@@ -175,17 +175,19 @@ class Steps(NamedTuple):
 class Op(ABC):
     """An operator with its attributes; operands are passed to the methods.
 
-    Subclasses are frozen dataclasses made by `operator`. Their docstring states the result and its shape.
+    Subclasses are frozen dataclasses made by `operator`. Their docstring states the result and its shape, and their
+    methods name the operands; type checkers accept any operands in place of ``*operands: Any, **named: Any``.
     """
 
     name: ClassVar[str]
-    operand_names: ClassVar[tuple[str, ...]] = ("x",)
+    operand_names: ClassVar[tuple[str, ...]]
+    """Names of the operands, in their order: the parameters of `infer`."""
     quantization: ClassVar[QuantizationRule]
     tosa_steps: ClassVar[Steps] = Steps()
     """Largest difference between the TOSA form and `reference`; 0 unless a subclass sets it."""
 
     @abstractmethod
-    def infer(self, *operands: TensorType) -> TensorType:
+    def infer(self, *operands: Any, **named: Any) -> TensorType:
         """Return the type of the result. ``qparams`` is set only if the operator dictates them.
 
         Raises:
@@ -193,7 +195,7 @@ class Op(ABC):
         """
 
     @abstractmethod
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, *operands: Any, **named: Any) -> npt.NDArray[Any]:
         """Compute the result in a simple way; this defines the operator."""
 
     @abstractmethod
@@ -214,7 +216,7 @@ class Op(ABC):
             UnsupportedError: there is no TOSA form; the message states the reason.
         """
 
-    def macs(self, y: TensorType, *operands: TensorType) -> int:
+    def macs(self, y: TensorType, *operands: Any, **named: Any) -> int:
         """Multiply-accumulate operations; 0 for operators that only move or compare."""
         return 0
 

@@ -80,6 +80,7 @@ def operator(name: str) -> Callable[[OpClass], OpClass]:
         made: Any = dataclass(frozen=True)(cls)
         made.__str__ = Op.__str__
         made.name = name
+        made.operand_names = tuple(inspect.signature(made.infer).parameters)[1:]
         OPERATORS[name] = made
         for member in vars(cls).values():
             function = getattr(member, "__func__", member)
@@ -138,6 +139,8 @@ def imports(
     *overloads: str,
     quantization: QuantizationRule | Callable[[AtenArguments], QuantizationRule],
     moves_only: bool = True,
+    fuses: bool = False,
+    is_table: bool = False,
     **arguments: str,
 ) -> Callable[[BuildFunction], BuildFunction]:
     """Mark a function as the importer of ATen overloads that become several operators of micronpu.
@@ -149,7 +152,7 @@ def imports(
     def mark(build: BuildFunction) -> BuildFunction:
         for overload in overloads:
             names = tuple(({"x": "self"} | arguments).items())
-            add_lowering(AtenImport(overload, build, quantization, names, moves_only=moves_only))
+            add_lowering(AtenImport(overload, build, quantization, names, fuses, False, moves_only, is_table))
         return build
 
     return mark

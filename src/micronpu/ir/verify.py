@@ -6,7 +6,9 @@ from enum import Enum
 
 from micronpu.base.errors import InternalError
 from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.op import OutputQuantization
 from micronpu.ir.types import DType
+from micronpu.ir.window import litert_padding
 
 
 class Stage(Enum):
@@ -47,8 +49,6 @@ def verify(graph: Graph, stage: Stage = Stage.IMPORTED) -> None:
 
 
 def _verify_types(node: Node) -> None:
-    from micronpu.ir.op import OutputQuantization
-
     expected = node.op.infer(*node.input_types)
     result = node.output.type
     if (expected.shape, expected.dtype) != (result.shape, result.dtype):
@@ -65,8 +65,6 @@ def _verify_types(node: Node) -> None:
 
 
 def _verify_litert(graph: Graph) -> None:
-    from micronpu.ir.window import litert_padding
-
     read = {t for node in graph.nodes for t in node.inputs} | set(graph.outputs)
     own = {t for node in graph.nodes for t in node.outputs}
     for tensor in graph.outputs:

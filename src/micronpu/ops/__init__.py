@@ -2,7 +2,7 @@
 
 from micronpu.ir.op import Op, Value, Work
 from micronpu.ir.registry import ATEN_IMPORTS, OPERATORS, all_operators
-from micronpu.ops import (
+from micronpu.ops import (  # noqa: F401  (they fill the registries)
     activation,
     adaptive,
     attention,
@@ -35,47 +35,6 @@ from micronpu.ops import (
     unary,
     volumes,
 )
-from micronpu.ops.tables import functions, lookups, table
+from micronpu.ops.tables import functions, lookups, table  # noqa: F401
 
-__all__ = [
-    "ATEN_IMPORTS",
-    "OPERATORS",
-    "Op",
-    "Value",
-    "Work",
-    "activation",
-    "adaptive",
-    "all_operators",
-    "attention",
-    "clamps",
-    "comparisons",
-    "concat",
-    "convolution",
-    "convolution3d",
-    "distances",
-    "elementwise",
-    "filling",
-    "functions",
-    "indices",
-    "linear",
-    "lookups",
-    "matmul",
-    "movement",
-    "normalization",
-    "padding",
-    "pasting",
-    "pooling",
-    "quantization",
-    "recurrent",
-    "reduction",
-    "resampling",
-    "resize",
-    "slicing",
-    "softmax",
-    "striding",
-    "table",
-    "tiling",
-    "transposed",
-    "unary",
-    "volumes",
-]
+__all__ = ["ATEN_IMPORTS", "OPERATORS", "Op", "Value", "Work", "all_operators"]

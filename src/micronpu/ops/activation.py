@@ -19,6 +19,9 @@ from micronpu.ir.arithmetic import (
     wide_lookup,
     wide_lookup_table,
 )
+from micronpu.ir.aten import AtenNode
+from micronpu.ir.graph import Tensor
+from micronpu.ir.lowering import Float, Writer
 from micronpu.ir.op import Op, Steps, Value, fixed_qparams, own_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
@@ -31,9 +34,6 @@ from micronpu.ops.quantization import Requantize
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
-    from micronpu.ir.lowering import Float, Writer
 
 
 PRELU = "prelu.default"
@@ -59,8 +59,7 @@ class LeakyRelu(Elementwise):
 
     quantization = own_qparams()
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         above = requantize(x.centered, float32_quotient(y.scale, x.scale))
         below = requantize(x.centered, float32_quotient(y.scale, x.scale, self.slope))
         return saturate(np.where(x.centered >= 0, above, below) + y.zero_point, *y.dtype.limits, y.dtype.value)
@@ -131,11 +130,9 @@ class Prelu(Op):
     x int8 [..., C], slope int8 [1] or [C]  ->  y int8 [..., C], own qparams.
     """
 
-    operand_names = ("x", "slope")
     quantization = own_qparams()
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        x, slope = operands
+    def infer(self, x: TensorType, slope: TensorType) -> TensorType:
         if slope.shape not in ((1,), (x.channels,)):
             raise InternalError(f"Slopes {list(slope.shape)} do not fit the channels of {list(x.shape)}.")
         return x.with_qparams(None)
@@ -143,8 +140,7 @@ class Prelu(Op):
     def macs(self, y: TensorType, *operands: TensorType) -> int:
         return y.size
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        x, slope = operands
+    def reference(self, y: TensorType, x: Value, slope: Value) -> npt.NDArray[Any]:
         above = requantize(x.centered, float32_quotient(y.scale, x.scale))
         below = requantize(x.centered * slope.centered, float32_quotient(y.scale, x.scale, slope.scale))
         return saturate(np.where(x.centered >= 0, above, below) + y.zero_point, *y.dtype.limits, y.dtype.value)
@@ -208,8 +204,7 @@ class HardSwish(Elementwise):
         unit = np.float32(3.0) / np.float32(32768.0)
         return _int16_multiplier(fine / np.float32(y_scale)), _int16_multiplier(fine / unit)
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         (output, output_shift), (unit, unit_shift) = self.multipliers(x.scale, y.scale)
         fine = x.centered << 7
         scaled = _high_multiply_int16(fine, output)
@@ -268,8 +263,7 @@ class Table(Elementwise):
         """Results for the inputs -32768, -32640, .. 32640, and for 32767, which also represents 32768."""
         return wide_lookup_table(self.function, x.scale, x.zero_point, y.scale, y.zero_point)
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         if x.type.dtype is DType.INT16:
             return wide_lookup(self.wide_table(x.type, y), x.data).astype(np.int16)
         return np.asarray(self.table(x.type, y)[x.data.astype(np.int64) + 128])
@@ -292,8 +286,8 @@ class _Saturating(Table):
     def wide_table(self, x: TensorType, y: TensorType) -> npt.NDArray[Any]:
         return sampled(self, x, y)
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))
+    def infer(self, x: TensorType) -> TensorType:
+        return x.with_qparams(self.quantization.fixed_for(x.dtype))
 
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
@@ -367,8 +361,7 @@ class Sigmoid(_Saturating):
     def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return sigmoid(x)
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         if x.type.dtype is not DType.INT16:
             return super().reference(y, x)
         value, positive = wide_sigmoid(x.data, x.scale, 9, (0,))
@@ -391,8 +384,7 @@ class Tanh(_Saturating):
     def function(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.asarray(np.tanh(x))
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         if x.type.dtype is not DType.INT16:
             return super().reference(y, x)
         # tanh(x) = 2 * sigmoid(2 * x) - 1: uses twice the fractional bits of x and of the result.

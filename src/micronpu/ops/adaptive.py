@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from micronpu.ir.aten import AtenArguments, AtenNode
+from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ir.op import QuantizationRule, shares_qparams
 from micronpu.ir.registry import imports
-from micronpu.ir.window import NO_PADDING
+from micronpu.ir.window import NO_PADDING, Size2d
 from micronpu.ops.averages import AVERAGE, WINDOWS, averaged, is_finer, windows_averaged
 from micronpu.ops.movement import from_image, reshaped, to_image
 from micronpu.ops.parts import MAX_PARTS, Pool, adaptive_windows, by_parts, runs
 from micronpu.ops.pooling import AvgPool2d, MaxPool2d
-
-if TYPE_CHECKING:
-    from micronpu.ir.aten import AtenArguments, AtenNode
-    from micronpu.ir.graph import Tensor
-    from micronpu.ir.window import Size2d
 
 
 def pools(emit: Callable[..., Tensor], kind: type[AvgPool2d] | type[MaxPool2d]) -> Pool:

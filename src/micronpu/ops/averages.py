@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from micronpu.ir.aten import AtenNode
+from micronpu.ir.graph import Tensor
 from micronpu.ir.op import NewValues, shares_qparams
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Padding2d, Size2d
@@ -15,10 +17,6 @@ from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.convolution import DepthwiseConv2d
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, transposed
-
-if TYPE_CHECKING:
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
 
 AVERAGE = shares_qparams(new_values=NewValues.BETWEEN, finer=(5.0, 8.0))
 """Rule for the average of a whole image, which is transposed for the product: with its operand's qparams it has 32 or

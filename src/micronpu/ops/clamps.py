@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.ir.arithmetic import float32_quotient, requantize, saturate
+from micronpu.ir.aten import AtenArguments, AtenNode
+from micronpu.ir.graph import Tensor
 from micronpu.ir.op import NewValues, QuantizationRule, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, TensorType
@@ -18,8 +20,6 @@ from micronpu.ops.pointwise import Elementwise
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenArguments, AtenNode
-    from micronpu.ir.graph import Tensor
 
 
 def clamp_bounds(node: AtenArguments) -> tuple[float | None, float | None]:
@@ -56,8 +56,7 @@ class Relu(Elementwise):
 
     quantization = own_qparams()
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         scaled = requantize(x.centered, float32_quotient(y.scale, x.scale)) + y.zero_point
         return saturate(scaled, *self.kind.limits(y), y.dtype.value)
 
@@ -111,8 +110,8 @@ class Clamp(Elementwise):
 
     quantization = _BOUNDED
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        return operands[0]
+    def infer(self, x: TensorType) -> TensorType:
+        return x
 
     def integer_limits(self, x: TensorType) -> tuple[int, int]:
         """The bounds in the qparams of x; a bound outside of the range has no effect."""
@@ -127,8 +126,7 @@ class Clamp(Elementwise):
             high if self.high is None else quantize(self.high),
         )
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         low, high = self.integer_limits(x.type)
         return np.minimum(np.maximum(x.data, low), high).astype(y.dtype.value)
 

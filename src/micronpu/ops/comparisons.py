@@ -9,23 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.ir.lowering import Float, Writer, add_lowering, decomposes
+from micronpu.ir.aten import AtenArguments, AtenNode
+from micronpu.ir.graph import Tensor
+from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import NewValues, OutputQuantization
-from micronpu.ir.registry import ATEN_IMPORTS, AtenImport
+from micronpu.ir.registry import ATEN_IMPORTS, imports
 from micronpu.ir.types import DType, QParams
 from micronpu.ops import attention  # registers masks of attention before other selections
 from micronpu.ops.elementwise import Sub, emit_binary
 from micronpu.ops.tables.table import RealFunction, in_lines, in_steps, unary
 from micronpu.ops.truths import CASTS, GIVEN, LOGIC, TRUTH, WHOLE, is_made_of_others, number_of, opposite
-
-if TYPE_CHECKING:
-    from micronpu.ir.aten import AtenArguments, AtenNode
-    from micronpu.ir.graph import Tensor
 
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "gt": np.greater,
@@ -62,6 +60,13 @@ def _compare_number(node: AtenArguments) -> RealFunction:
     return lambda x: compare(x, number)
 
 
+@imports(
+    *(f"{_name}.Tensor" for _name in COMPARISONS),
+    z="other",
+    quantization=replace(MASK, activations=("x", "z")),
+    moves_only=False,
+    is_table=True,
+)
 def _compare_tensors(node: AtenNode) -> Tensor:
     """x > z -> table(x - z), where the difference has a smaller scale than both."""
     x, z = node.tensor("x"), node.tensor("z")
@@ -72,11 +77,7 @@ def _compare_tensors(node: AtenNode) -> Tensor:
     return decide(node, difference, lambda d: compare(d, 0.0))
 
 
-_PAIR = replace(MASK, activations=("x", "z"))
 unary(*(f"{_name}.Scalar" for _name in COMPARISONS), quantization=MASK, steps=in_steps)(_compare_number)
-for _name in COMPARISONS:
-    _names = (("x", "self"), ("z", "other"))
-    add_lowering(AtenImport(f"{_name}.Tensor", _compare_tensors, _PAIR, _names, is_table=True))
 
 
 # ---------------------------------------------------------------- decompositions

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError
-from micronpu.ir.aten import axis_of
+from micronpu.ir.aten import AtenNode, axis_of
+from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.op import Op, Permutation, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
@@ -17,8 +18,6 @@ from micronpu.ops.calls import CONCATENATION
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Node, Tensor
 
 
 CONCATENATIONS = (CONCATENATION, "concat.default", "concatenate.default")
@@ -33,24 +32,23 @@ class Concat(Op):
 
     axis: int = 0
 
-    operand_names = ("tensors",)
     quantization = shares_qparams(of="tensors")
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        first = operands[0]
-        for other in operands[1:]:
+    def infer(self, *tensors: TensorType) -> TensorType:
+        first = tensors[0]
+        for other in tensors[1:]:
             rest = [n for i, n in enumerate(other.shape) if i != self.axis]
             if rest != [n for i, n in enumerate(first.shape) if i != self.axis]:
                 raise InternalError(f"{list(first.shape)} and {list(other.shape)} cannot be joined along {self.axis}.")
         shape = list(first.shape)
-        shape[self.axis] = sum(t.shape[self.axis] for t in operands)
+        shape[self.axis] = sum(t.shape[self.axis] for t in tensors)
         return first.with_shape(shape)
 
     def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
         return Concat(permutation[self.axis]), permutation
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return np.concatenate([v.data for v in operands], axis=self.axis)
+    def reference(self, y: TensorType, *tensors: Value) -> npt.NDArray[Any]:
+        return np.concatenate([v.data for v in tensors], axis=self.axis)
 
     @from_aten(*CONCATENATIONS, tensors="tensors", moves_only=True)
     @classmethod

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.ir.aten import AtenNode
+from micronpu.ir.graph import Tensor
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation
-
-if TYPE_CHECKING:
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
 
 # Half of the accumulator is left for the products: it has 32 bits for int8 activations, and 40 on NPUs for int16.
 LARGEST_BIAS = {DType.INT8: 2**30, DType.INT16: 2**38}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from micronpu.ir.arithmetic import (
     per_channel_multipliers,
     saturate,
 )
-from micronpu.ir.aten import spatial_pair
+from micronpu.ir.aten import AtenNode, spatial_pair
+from micronpu.ir.graph import Tensor
 from micronpu.ir.op import Op, Value, weighted
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
@@ -27,12 +29,8 @@ from micronpu.ops.slicing import sliced
 from micronpu.ops.tosa.windows import covering, fitted, requantized, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
 
 
 CONVOLUTIONS_2D = ("conv2d.default", "conv2d.padding")
@@ -63,7 +61,6 @@ class _Convolution(Op):
     dilation: Size2d = (1, 1)
     activation: Activation = Activation.NONE
 
-    operand_names = ("x", "weight", "bias")
     quantization = weighted()
 
     def kernel(self, weight: TensorType) -> Size2d:
@@ -133,16 +130,13 @@ class Conv2d(_Convolution):
     scale ``s_x * s_weight``  ->  y [N, OH, OW, O] int8.  With x and y int16, the bias is int64.
     """
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        x, weight, _ = operands
+    def infer(self, x: TensorType, weight: TensorType, bias: TensorType) -> TensorType:
         return TensorType((x.shape[0], *self.window_shape(x, weight), weight.shape[0]), x.dtype)
 
-    def macs(self, y: TensorType, *operands: TensorType) -> int:
-        weight = operands[1]
+    def macs(self, y: TensorType, x: TensorType, weight: TensorType, bias: TensorType) -> int:
         return y.size * weight.shape[1] * weight.shape[2] * weight.shape[3]
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        x, weight, bias = operands
+    def reference(self, y: TensorType, x: Value, weight: Value, bias: Value) -> npt.NDArray[Any]:
         channels_out, _, _, depth = weight.type.shape
         groups = x.type.channels // depth
         per_group = channels_out // groups
@@ -183,15 +177,13 @@ class DepthwiseConv2d(_Convolution):
     ->  y [N, OH, OW, C * multiplier] int8.  With x and y int16, the bias is int64.
     """
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        x, weight, _ = operands
+    def infer(self, x: TensorType, weight: TensorType, bias: TensorType) -> TensorType:
         return TensorType((x.shape[0], *self.window_shape(x, weight), weight.shape[3]), x.dtype)
 
-    def macs(self, y: TensorType, *operands: TensorType) -> int:
-        return y.size * operands[1].shape[1] * operands[1].shape[2]
+    def macs(self, y: TensorType, x: TensorType, weight: TensorType, bias: TensorType) -> int:
+        return y.size * weight.shape[1] * weight.shape[2]
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        x, weight, bias = operands
+    def reference(self, y: TensorType, x: Value, weight: Value, bias: Value) -> npt.NDArray[Any]:
         multiplier = weight.type.shape[3] // x.type.channels
         accumulators = np.broadcast_to(bias.data.astype(np.int64), y.shape).copy()
         for i, j, taps in self.taps(x, weight.type, y):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from micronpu.base.errors import UnsupportedError
-from micronpu.ir.lowering import add_lowering
+from micronpu.ir.aten import AtenNode, sizes_of
+from micronpu.ir.graph import Tensor
 from micronpu.ir.op import weighted
-from micronpu.ir.registry import AtenImport
+from micronpu.ir.registry import imports
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Padding2d
 from micronpu.ops.concat import Concat
@@ -16,23 +15,11 @@ from micronpu.ops.convolution import Conv2d
 from micronpu.ops.movement import Pad, inverse, reshaped, transposed
 from micronpu.ops.striding import strided
 
-if TYPE_CHECKING:
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
-
 CONVOLUTIONS_3D = ("conv3d.default", "conv3d.padding")
 _CHANNELS_LAST = (0, 2, 3, 4, 1)
 
 
-def _triple(node: AtenNode, argument: str) -> tuple[int, int, int]:
-    given = node.value(argument)
-    sizes = [int(v) for v in (given if isinstance(given, list) else [given])]
-    if len(sizes) == 1:
-        sizes *= 3
-    depth, height, width = sizes
-    return depth, height, width
-
-
+@imports("conv3d.default", x="input", quantization=weighted(), moves_only=False, fuses=True)
 def build_conv3d(node: AtenNode) -> Tensor:
     """Convert the depth slices of a window to channels of one image, and the depth to the batch.
 
@@ -49,7 +36,7 @@ def build_conv3d(node: AtenNode) -> Tensor:
         raise UnsupportedError(f"`conv3d` of a tensor of rank {len(x.shape)} is not imported.")
     x = reshaped(node, x, (1,) * (5 - len(x.shape)) + x.shape)
     weight, qparams, bias = quantized_weights(node, x.type)
-    stride, padding, dilation = (_triple(node, name) for name in ("stride", "padding", "dilation"))
+    stride, padding, dilation = (sizes_of(node, name, 3) for name in ("stride", "padding", "dilation"))
     image = transposed(node, x, _CHANNELS_LAST)
     count, depth, height, width, channels = image.shape
     # Rank 4, because Vela 5.2 crashes on slices of a padded tensor of rank 5.
@@ -69,10 +56,9 @@ def build_conv3d(node: AtenNode) -> Tensor:
     if qparams.axis is not None:
         qparams = QParams.per_channel(qparams.scale, 0)
     constant = node.constant(ordered, TensorType(ordered.shape, DType.INT8, qparams))
-    op = Conv2d(stride[1:], Padding2d.symmetric(*padding[1:]), dilation[1:], fused_activation(node))
+    op = Conv2d(
+        (stride[1], stride[2]), Padding2d.symmetric(*padding[1:]), (dilation[1], dilation[2]), fused_activation(node)
+    )
     y = node.emit(op, slices, constant, bias, qparams=node.output)
     y = reshaped(node, y, (count, y.shape[0] // count, *y.shape[1:]))
     return reshaped(node, transposed(node, y, inverse(_CHANNELS_LAST)), node.shape)
-
-
-add_lowering(AtenImport("conv3d.default", build_conv3d, weighted(), (("x", "input"),), fuses=True))

@@ -16,6 +16,8 @@ from micronpu.ir.arithmetic import (
     requantize,
     saturate,
 )
+from micronpu.ir.aten import AtenNode
+from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import Op, Permutation, QuantizationRule, Steps, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import from_aten, operator
@@ -28,8 +30,6 @@ from micronpu.ops.signs import never_negative
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
 
 # Left shift in bits of both addends before their scales are made equal.
 _ADD_SHIFT = {DType.INT8: 20, DType.INT16: 15}
@@ -41,11 +41,9 @@ MAX_BROADCAST_RANK = 6
 class Binary(Op):
     """Base of operators that combine the elements of two tensors; a transpose of both passes through unchanged."""
 
-    operand_names = ("x", "z")
     verb: ClassVar[str] = "combined"
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        x, z = operands
+    def infer(self, x: TensorType, z: TensorType) -> TensorType:
         try:
             shape = np.broadcast_shapes(x.shape, z.shape)
         except ValueError as error:
@@ -183,8 +181,8 @@ class Sum(Binary):
     litert_options: ClassVar[str]
     combine: ClassVar[np.ufunc]
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return scaled_sum(y, operands, self.activation.limits(y), self.combine)
+    def reference(self, y: TensorType, x: Value, z: Value) -> npt.NDArray[Any]:
+        return scaled_sum(y, (x, z), self.activation.limits(y), self.combine)
 
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
@@ -246,8 +244,7 @@ class Mul(Binary):
     def macs(self, y: TensorType, *operands: TensorType) -> int:
         return y.size
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        x, z = operands
+    def reference(self, y: TensorType, x: Value, z: Value) -> npt.NDArray[Any]:
         scaled = requantize(x.centered * z.centered, float32_quotient(y.scale, x.scale, z.scale)) + y.zero_point
         return saturate(scaled, *self.activation.limits(y), y.dtype.value)
 
@@ -293,15 +290,13 @@ class Selection(Binary):
     litert: ClassVar[str]
     select: ClassVar[np.ufunc]
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        if operands[0].qparams != operands[1].qparams:
-            raise InternalError(
-                f"{self.name} compares {operands[0]} with {operands[1]}, whose integers differ in meaning."
-            )
-        return super().infer(*operands).with_qparams(operands[0].qparams)
+    def infer(self, x: TensorType, z: TensorType) -> TensorType:
+        if x.qparams != z.qparams:
+            raise InternalError(f"{self.name} compares {x} with {z}, whose integers differ in meaning.")
+        return super().infer(x, z).with_qparams(x.qparams)
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return np.asarray(self.select(operands[0].data, operands[1].data))
+    def reference(self, y: TensorType, x: Value, z: Value) -> npt.NDArray[Any]:
+        return np.asarray(self.select(x.data, z.data))
 
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
+from micronpu.ir.aten import AtenNode
+from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import Op, Permutation, QuantizationRule, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
@@ -21,8 +23,6 @@ from micronpu.ops.truths import TRUTH, WHOLE
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Node, Tensor
 
 POSITIONS = ("argmax.default", "argmin.default")
 """The overloads of `ArgMax`."""
@@ -44,8 +44,7 @@ class ArgMax(Op):
 
     quantization = _POSITION
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        (x,) = operands
+    def infer(self, x: TensorType) -> TensorType:
         if x.rank == 0 or x.channels > MOST_POSITIONS or x.dtype is not DType.INT8:
             raise InternalError(f"{self} of {x} does not give an int8 position.")
         return TensorType(x.shape[:-1], DType.INT8, QParams.per_tensor(1.0, LOWEST))
@@ -54,8 +53,7 @@ class ArgMax(Op):
         last = len(permutation) - 1
         return (self, permutation[:-1]) if permutation[-1] == last else None
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         find = np.argmin if self.smallest else np.argmax
         return np.asarray(find(x.data, axis=-1) + LOWEST).astype(np.int8)
 
@@ -119,17 +117,14 @@ class GatherRows(Op):
     Indices are from 0 to V - 1.
     """
 
-    operand_names = ("indices", "table")
     quantization = QuantizationRule(activations=())
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        indices, table = operands
+    def infer(self, indices: TensorType, table: TensorType) -> TensorType:
         if indices.dtype is not DType.INT32 or table.rank != 2:
             raise InternalError(f"{indices} does not pick rows of {table}.")
         return table.with_shape((*indices.shape, table.shape[1]))
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        indices, table = operands
+    def reference(self, y: TensorType, indices: Value, table: Value) -> npt.NDArray[Any]:
         return np.asarray(table.data[indices.data])
 
     @from_aten("embedding.default", x="indices", table="weight")

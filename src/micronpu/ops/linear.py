@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.arithmetic import round_scaled, saturate
+from micronpu.ir.aten import AtenNode
+from micronpu.ir.graph import Tensor
 from micronpu.ir.op import Op, Steps, Value, weighted
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
@@ -18,8 +20,6 @@ from micronpu.ops.constants import fused_activation, quantized_weights
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
 
 LINEAR = ("linear.default",)
 
@@ -34,19 +34,16 @@ class FullyConnected(Op):
 
     activation: Activation = Activation.NONE
 
-    operand_names = ("x", "weight", "bias")
     quantization = weighted()
     tosa_steps = Steps(int8=1, int16=1)
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        x, weight, _ = operands
+    def infer(self, x: TensorType, weight: TensorType, bias: TensorType) -> TensorType:
         return TensorType((*x.shape[:-1], weight.shape[0]), x.dtype)
 
-    def macs(self, y: TensorType, *operands: TensorType) -> int:
-        return y.size * operands[1].shape[1]
+    def macs(self, y: TensorType, x: TensorType, weight: TensorType, bias: TensorType) -> int:
+        return y.size * weight.shape[1]
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        x, weight, bias = operands
+    def reference(self, y: TensorType, x: Value, weight: Value, bias: Value) -> npt.NDArray[Any]:
         accumulators = x.centered @ weight.data.T.astype(np.int64) + bias.data
         assert weight.type.qparams is not None
         # Unlike its convolution, LiteRT's reference kernel uses a float64 factor here, with a single rounding.

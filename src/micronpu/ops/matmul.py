@@ -17,6 +17,8 @@ from micronpu.ir.arithmetic import (
     quantize_multiplier,
     saturate,
 )
+from micronpu.ir.aten import AtenNode
+from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, FloatCall, Writer, decomposes
 from micronpu.ir.op import Op, Value, symmetric_operands
 from micronpu.ir.registry import from_aten, operator
@@ -28,8 +30,6 @@ from micronpu.ops.movement import TRANSPOSES, inverse, reshaped, transposed
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
 
 
 @operator("batch_matmul")
@@ -39,20 +39,17 @@ class BatchMatmul(Op):
     x int8 [B, M, K], z int8 [B, K, N]  ->  y int8 [B, M, N], own qparams.
     """
 
-    operand_names = ("x", "z")
     quantization = symmetric_operands("x", "z")
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        x, z = operands
+    def infer(self, x: TensorType, z: TensorType) -> TensorType:
         if x.rank != 3 or z.rank != 3 or x.shape[0] != z.shape[0] or x.shape[2] != z.shape[1]:
             raise InternalError(f"Matrices {list(x.shape)} and {list(z.shape)} cannot be multiplied.")
         return TensorType((x.shape[0], x.shape[1], z.shape[2]), x.dtype)
 
-    def macs(self, y: TensorType, *operands: TensorType) -> int:
-        return y.size * operands[0].shape[2]
+    def macs(self, y: TensorType, x: TensorType, z: TensorType) -> int:
+        return y.size * x.shape[2]
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        x, z = operands
+    def reference(self, y: TensorType, x: Value, z: Value) -> npt.NDArray[Any]:
         multiplier = quantize_multiplier(x.scale * z.scale / y.scale)
         multiply = multiply_wide if x.type.dtype is DType.INT16 else multiply_by_quantized_multiplier
         scaled = multiply(x.centered @ z.centered, *multiplier) + y.zero_point

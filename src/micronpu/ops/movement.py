@@ -10,17 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.ir.aten import axis_of
-from micronpu.ir.lowering import Float, Results, Writer, add_lowering, decomposes
+from micronpu.ir.aten import AtenNode, axis_of
+from micronpu.ir.graph import Tensor
+from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ir.op import Op, Permutation, Value, shares_qparams
-from micronpu.ir.registry import AtenImport, from_aten, operator
+from micronpu.ir.registry import from_aten, imports, operator
 from micronpu.ir.types import TensorType
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
 
 VIEW, VIEW_COPY, RESHAPE = "view.default", "view_copy.default", "reshape.default"
 """Overloads that take a shape: a view, a copy, and a copy where strides allow no view."""
@@ -62,14 +61,13 @@ class Reshape(Op):
 
     quantization = shares_qparams()
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        (x,) = operands
+    def infer(self, x: TensorType) -> TensorType:
         if math.prod(self.shape) != x.size:
             raise InternalError(f"{list(x.shape)} cannot be reshaped to {list(self.shape)}.")
         return x.with_shape(self.shape)
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return operands[0].data.reshape(self.shape)
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+        return x.data.reshape(self.shape)
 
     @from_aten(*RESHAPES, moves_only=True)
     @classmethod
@@ -95,14 +93,13 @@ class Transpose(Op):
 
     quantization = shares_qparams()
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        (x,) = operands
+    def infer(self, x: TensorType) -> TensorType:
         if sorted(self.permutation) != list(range(x.rank)):
             raise InternalError(f"{self.permutation} does not permute the axes of {list(x.shape)}.")
         return x.with_shape(tuple(x.shape[i] for i in self.permutation))
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return operands[0].data.transpose(self.permutation).copy()
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+        return x.data.transpose(self.permutation).copy()
 
     @from_aten("permute.default", "permute_copy.default", moves_only=True)
     @classmethod
@@ -217,8 +214,7 @@ class Pad(Op):
 
     quantization = shares_qparams()
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        (x,) = operands
+    def infer(self, x: TensorType) -> TensorType:
         if len(self.before) != x.rank or len(self.after) != x.rank:
             raise InternalError(f"{self} does not fit rank {x.rank}.")
         return x.with_shape(tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True)))
@@ -237,8 +233,7 @@ class Pad(Op):
             return low if self.value < 0 else high
         return min(max(round(self.value / x.scale) + x.zero_point, low), high)
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         widths = list(zip(self.before, self.after, strict=True))
         return np.pad(x.data, widths, constant_values=self.integer(x.type))
 
@@ -255,16 +250,6 @@ class Pad(Op):
         return emit.pad(emit.input(0), self.before, self.after, self.integer(emit.input_type(0)))
 
 
-def _identity(node: AtenNode) -> Tensor:
-    """Dropout in evaluation mode, copies, aliases, conversions to float, replacement of NaNs: return the operand."""
-    if "dropout" in node.overload and node.value("train"):
-        raise UnsupportedError("`dropout` is in training mode.", hint="call model.eval() before exporting")
-    dtype = node.value("dtype")
-    if dtype is not None and str(dtype) != "torch.float32":
-        raise UnsupportedError(f"`{node.overload}` converts to {dtype}.", hint="keep activations in float32")
-    return node.tensor("x")
-
-
 _IDENTITIES = (
     *(f"{name}.default" for name in ("clone", "contiguous", "alias", "alias_copy", "lift_fresh_copy", "lift_fresh")),
     *(f"detach{copy}.default" for copy in ("", "_", "_copy")),
@@ -273,11 +258,19 @@ _IDENTITIES = (
     *("to.dtype", "to.dtype_layout", "to.device", "resolve_conj.default", "resolve_neg.default", "positive.default"),
     *(f"{name}.default" for name in ("dropout_", "alpha_dropout_", "feature_dropout_", "feature_alpha_dropout_")),
 )
-for _overload in _IDENTITIES:
-    add_lowering(AtenImport(_overload, _identity, shares_qparams(), (("x", "self"),), moves_only=True))
 DROPOUTS = tuple(f"{name}dropout.default" for name in ("", "alpha_", "feature_", "feature_alpha_"))
-for _overload in DROPOUTS:
-    add_lowering(AtenImport(_overload, _identity, shares_qparams(), (("x", "input"),), moves_only=True))
+
+
+@imports(*_IDENTITIES, quantization=shares_qparams())
+@imports(*DROPOUTS, x="input", quantization=shares_qparams())
+def _identity(node: AtenNode) -> Tensor:
+    """Dropout in evaluation mode, copies, aliases, conversions to float, replacement of NaNs: return the operand."""
+    if "dropout" in node.overload and node.value("train"):
+        raise UnsupportedError("`dropout` is in training mode.", hint="call model.eval() before exporting")
+    dtype = node.value("dtype")
+    if dtype is not None and str(dtype) != "torch.float32":
+        raise UnsupportedError(f"`{node.overload}` converts to {dtype}.", hint="keep activations in float32")
+    return node.tensor("x")
 
 
 # ---------------------------------------------------------------- decompositions

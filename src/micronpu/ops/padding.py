@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
+from micronpu.ir.aten import AtenArguments, AtenNode
+from micronpu.ir.graph import Tensor
 from micronpu.ir.op import NewValues, Op, Permutation, QuantizationRule, Value, shares_qparams
 from micronpu.ir.registry import imports, operator
 from micronpu.ir.types import TensorType
@@ -18,8 +20,6 @@ from micronpu.ops.slicing import sliced
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenArguments, AtenNode
-    from micronpu.ir.graph import Tensor
 
 
 @operator("reflect_pad")
@@ -35,8 +35,7 @@ class ReflectPad(Op):
 
     quantization = shares_qparams()
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        (x,) = operands
+    def infer(self, x: TensorType) -> TensorType:
         if len(self.before) != x.rank or len(self.after) != x.rank:
             raise InternalError(f"{self} does not fit rank {x.rank}.")
         sides = list(zip(self.before, x.shape, self.after, strict=True))
@@ -48,9 +47,9 @@ class ReflectPad(Op):
         back = inverse(permutation)
         return ReflectPad(tuple(self.before[i] for i in back), tuple(self.after[i] for i in back)), permutation
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         widths = list(zip(self.before, self.after, strict=True))
-        return np.pad(operands[0].data, widths, mode="reflect")
+        return np.pad(x.data, widths, mode="reflect")
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         amounts = emit.int32(np.array([self.before, self.after]).T)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.ir.graph import Tensor
+from micronpu.ir.window import Size2d
 from micronpu.ops.concat import Concat
 from micronpu.ops.slicing import Slice
-
-if TYPE_CHECKING:
-    from micronpu.ir.graph import Tensor
-    from micronpu.ir.window import Size2d
 
 Window = tuple[int, int]
 """First element of a window along one axis, and the one after its last."""

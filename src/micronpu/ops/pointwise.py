@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Elementwise(Op):
     """Base of element-wise unary operators, through which a transpose passes unchanged."""
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        return operands[0].with_qparams(None)
+    def infer(self, x: TensorType) -> TensorType:
+        return x.with_qparams(None)
 
     def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
         return self, permutation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.ir.aten import spatial_pair
+from micronpu.ir.aten import AtenArguments, AtenNode, spatial_pair
+from micronpu.ir.graph import Tensor
 from micronpu.ir.op import Op, QuantizationRule, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
@@ -21,12 +23,8 @@ from micronpu.ops.parts import MAX_PARTS, by_parts, clipped_windows, runs
 from micronpu.ops.tosa.windows import fitted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenArguments, AtenNode
-    from micronpu.ir.graph import Tensor
 
 _AVERAGE_POOLS = ("avg_pool1d.default", "avg_pool2d.default")
 _MAX_POOLS = ("max_pool1d.default", "max_pool2d.default")
@@ -42,8 +40,7 @@ class _Pool(Op):
 
     quantization = shares_qparams()
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        (x,) = operands
+    def infer(self, x: TensorType) -> TensorType:
         rows = windows(x.shape[1], self.kernel[0], self.stride[0], self.padding.rows)
         columns = windows(x.shape[2], self.kernel[1], self.stride[1], self.padding.columns)
         return x.with_shape((x.shape[0], rows, columns, x.channels))
@@ -142,8 +139,7 @@ class MaxPool2d(_Pool):
     x [N, H, W, C] int8  ->  y [N, OH, OW, C] int8, qparams of x.
     """
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         result = np.full(y.shape, x.type.dtype.limits[0], y.dtype.value)
         for taps in self.taps(x.data, y, x.type.dtype.limits[0]):
             result = np.maximum(result, taps)
@@ -209,8 +205,7 @@ class AvgPool2d(_Pool):
     def __post_init__(self) -> None:
         object.__setattr__(self, "count_padding", self.count_padding and bool(self.padding))
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         fill = x.zero_point if self.count_padding else 0
         total = np.zeros(y.shape, np.int64)
         for taps in self.taps(x.data.astype(np.int64), y, fill):

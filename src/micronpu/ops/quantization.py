@@ -28,11 +28,10 @@ class Requantize(Elementwise):
 
     quantization = own_qparams()
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        return TensorType(operands[0].shape, self.dtype)
+    def infer(self, x: TensorType) -> TensorType:
+        return TensorType(x.shape, self.dtype)
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         return saturate(requantize(x.centered, x.scale / y.scale) + y.zero_point, *y.dtype.limits, y.dtype.value)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:

@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, quantize_multiplier, saturate
-from micronpu.ir.lowering import Float, Results, Writer, add_lowering, decomposes
+from micronpu.ir.aten import AtenNode
+from micronpu.ir.graph import Node, Tensor
+from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ir.op import Op, Permutation, Value, own_qparams, shares_qparams
-from micronpu.ir.registry import AtenImport, from_aten, imports, operator
+from micronpu.ir.registry import from_aten, imports, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ops.averages import AVERAGE, averaged, is_finer, weighted_sum, weights
 from micronpu.ops.elementwise import power, scaled
@@ -24,8 +26,6 @@ from micronpu.ops.tosa.windows import sum_of_last
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Node, Tensor
 
 
 class Reduction(Op):
@@ -47,8 +47,8 @@ class Reduction(Op):
             return x.with_shape(tuple(1 if i in self.axes else n for i, n in enumerate(x.shape)))
         return x.with_shape(tuple(n for i, n in enumerate(x.shape) if i not in self.axes))
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        return self.reduced(operands[0])
+    def infer(self, x: TensorType) -> TensorType:
+        return self.reduced(x)
 
     def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
         moved: Any = self
@@ -92,11 +92,10 @@ class Mean(Reduction):
     quantization = AVERAGE
     litert = "MEAN"
 
-    def macs(self, y: TensorType, *operands: TensorType) -> int:
-        return operands[0].size
+    def macs(self, y: TensorType, x: TensorType) -> int:
+        return x.size
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         total = x.centered.sum(axis=self.axes, keepdims=self.keep)
         scaled = multiply_by_quantized_multiplier(total, *self._multiplier(x.type, y))
         return saturate(scaled + y.zero_point, *y.dtype.limits, y.dtype.value)
@@ -141,8 +140,8 @@ class _Extreme(Reduction):
     quantization = shares_qparams()
     extreme: ClassVar[np.ufunc]
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        return np.asarray(self.extreme.reduce(operands[0].data, axis=self.axes, keepdims=self.keep))
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
+        return np.asarray(self.extreme.reduce(x.data, axis=self.axes, keepdims=self.keep))
 
     def to_aten(self, emit: Any, node: Node, x: Any) -> Any:
         return emit.aten(f"{self.name}.default", x, list(self.axes), self.keep)
@@ -181,6 +180,7 @@ class Amin(_Extreme):
     litert, extreme = "REDUCE_MIN", np.minimum
 
 
+@imports("sum.dim_IntList", "sum.default", quantization=own_qparams(), moves_only=False)
 def _sum(node: AtenNode) -> Tensor:
     """Sum over axes, as a product with ones.
 
@@ -193,10 +193,6 @@ def _sum(node: AtenNode) -> Tensor:
     if math.prod(x.shape[i] for i in axes) == 1:
         return node.emit(Reshape(node.shape), x)
     return node.emit(Reshape(node.shape), weighted_sum(node, x, axes, 1.0))
-
-
-for _overload in ("sum.dim_IntList", "sum.default"):
-    add_lowering(AtenImport(_overload, _sum, own_qparams(), (("x", "self"),)))
 
 
 LONGEST_CUMSUM = 512

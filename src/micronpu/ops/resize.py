@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
+from micronpu.ir.aten import AtenNode
+from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.lowering import Float, Writer
 from micronpu.ir.op import NewValues, Op, Steps, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
@@ -20,8 +22,6 @@ from micronpu.ops.tosa.resize import bilinear, nearest
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Node, Tensor
 
 _NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
 BILINEAR = ("upsample_bilinear2d.vec",)
@@ -44,8 +44,7 @@ class _Resize(Op):
 
     quantization = shares_qparams()
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        (x,) = operands
+    def infer(self, x: TensorType) -> TensorType:
         if self.align_corners and self.half_pixel_centers:
             raise InternalError(f"{self} aligns corners and borders at once.")
         return x.with_shape((x.shape[0], *self.size, x.channels))
@@ -72,8 +71,7 @@ class ResizeNearest(_Resize):
             position = np.floor(position + np.float32(0.5))  # round half up; positions are not negative
         return np.asarray(np.clip(np.floor(position).astype(np.int64), 0, before - 1))
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         rows, columns = (self.sources(n, m) for n, m in zip(x.type.shape[1:3], self.size, strict=True))
         return np.ascontiguousarray(x.data[:, rows][:, :, columns])
 
@@ -127,8 +125,7 @@ class ResizeBilinear(_Resize):
         upper = np.minimum((np.maximum(position, 0) + _ONE - 1) // _ONE, before - 1)
         return lower, upper, position - _ONE * lower
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         top, bottom, down = self._taps(x.type.shape[1], self.size[0])
         left, right, across = self._taps(x.type.shape[2], self.size[1])
         data = x.data.astype(np.int64)

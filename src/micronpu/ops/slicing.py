@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.ir.aten import axis_of
+from micronpu.ir.aten import AtenNode, axis_of
+from micronpu.ir.graph import Node, Tensor
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ir.op import Op, Permutation, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
@@ -21,8 +22,6 @@ from micronpu.ops.movement import inverse, reshaped
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Node, Tensor
 
 SLICES = ("slice.Tensor", "slice_copy.Tensor")
 SELECTIONS = ("select.int", "select_copy.int")
@@ -42,8 +41,7 @@ class Slice(Op):
 
     quantization = shares_qparams()
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        (x,) = operands
+    def infer(self, x: TensorType) -> TensorType:
         if len(self.begin) != x.rank or len(self.size) != x.rank:
             raise InternalError(f"{self} does not fit rank {x.rank}.")
         if any(b < 0 or s < 1 or b + s > n for b, s, n in zip(self.begin, self.size, x.shape, strict=True)):
@@ -54,9 +52,9 @@ class Slice(Op):
         back = inverse(permutation)
         return Slice(tuple(self.begin[i] for i in back), tuple(self.size[i] for i in back)), permutation
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         box = tuple(slice(b, b + s) for b, s in zip(self.begin, self.size, strict=True))
-        return np.ascontiguousarray(operands[0].data[box])
+        return np.ascontiguousarray(x.data[box])
 
     @from_aten("narrow.default", "narrow_copy.default", moves_only=True)
     @classmethod

@@ -21,7 +21,8 @@ from micronpu.ir.arithmetic import (
     wide_lookup,
     wide_lookup_table,
 )
-from micronpu.ir.aten import axis_of
+from micronpu.ir.aten import AtenNode, axis_of
+from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import Op, Permutation, Steps, Value, fixed_qparams
 from micronpu.ir.registry import from_aten, operator
@@ -39,8 +40,6 @@ from micronpu.ops.tosa.softmax import wide_softmax as tosa_wide_softmax
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
 
 _DIFFERENCE_BITS = 5  # integer bits of x - max(x)
 _SUM_BITS = 12  # integer bits of the sum of exponentials
@@ -117,8 +116,8 @@ class Softmax(Op):
     quantization = fixed_qparams(1 / 256, -128, int16_scale=2.0**-15)
     tosa_steps = Steps(int8=1)
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        return operands[0].with_qparams(self.quantization.fixed_for(operands[0].dtype))
+    def infer(self, x: TensorType) -> TensorType:
+        return x.with_qparams(self.quantization.fixed_for(x.dtype))
 
     def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
         """Only the other axes may move: the last axis has to stay the last."""
@@ -127,8 +126,7 @@ class Softmax(Op):
     def macs(self, y: TensorType, *operands: TensorType) -> int:
         return y.size
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         if x.type.dtype is DType.INT16:
             return _wide_softmax(x)
         data = x.data.astype(np.int64)

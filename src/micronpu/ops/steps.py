@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
+from micronpu.ir.aten import AtenNode
+from micronpu.ir.graph import Tensor
 from micronpu.ir.types import QParams, TensorType
 from micronpu.ops.clamps import Clamp
 from micronpu.ops.constants import constant_like
 from micronpu.ops.elementwise import Add, Mul, Sub
 from micronpu.ops.quantization import Requantize
-
-if TYPE_CHECKING:
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
 
 RealFunction = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from micronpu.ir.aten import axis_of
+from micronpu.ir.aten import AtenNode, axis_of
+from micronpu.ir.graph import Tensor
 from micronpu.ir.registry import imports
 from micronpu.ops.movement import Pad, channels_first, channels_last, reshaped
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.slicing import SLICES, Slice, sliced
-
-if TYPE_CHECKING:
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
 
 
 @imports(*SLICES, quantization=Slice.quantization)

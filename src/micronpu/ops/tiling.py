@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.ir.aten import axis_of, pair
+from micronpu.ir.aten import AtenNode, axis_of, pair
+from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import shares_qparams
 from micronpu.ir.registry import imports
@@ -15,10 +15,6 @@ from micronpu.ops.concat import Concat
 from micronpu.ops.movement import Pad, channels_first, channels_last, reshaped, transposed
 from micronpu.ops.slicing import sliced
 from micronpu.ops.striding import strided
-
-if TYPE_CHECKING:
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
 
 MOST_AT_ONCE = 16
 """Maximum operands of one concatenation that copies; more copies are made from copies."""

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
-from micronpu.ir.aten import spatial_pair
+from micronpu.ir.aten import AtenArguments, AtenNode, spatial_pair
+from micronpu.ir.graph import Tensor
 from micronpu.ir.op import Op, QuantizationRule, Value, weighted
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
@@ -22,8 +23,6 @@ from micronpu.ops.tosa.windows import transposed
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenArguments, AtenNode
-    from micronpu.ir.graph import Tensor
 
 TRANSPOSED = ("conv_transpose1d.default", "conv_transpose2d.input")
 WEIGHT_AXIS = 1
@@ -49,7 +48,6 @@ class TransposeConv2d(Op):
     crop: Padding2d = NO_PADDING
     activation: Activation = Activation.NONE
 
-    operand_names = ("x", "weight", "bias")
     quantization = weighted()
 
     def kernel(self, weight: TensorType) -> Size2d:
@@ -62,20 +60,17 @@ class TransposeConv2d(Op):
         )
         return rows, columns
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        x, weight, _ = operands
+    def infer(self, x: TensorType, weight: TensorType, bias: TensorType) -> TensorType:
         rows, columns = self.full_size(x, weight)
         height, width = rows - sum(self.crop.rows), columns - sum(self.crop.columns)
         if height < 1 or width < 1:
             raise InternalError(f"{self} crops everything of {rows} x {columns} elements.")
         return TensorType((x.shape[0], height, width, weight.shape[0]), x.dtype)
 
-    def macs(self, y: TensorType, *operands: TensorType) -> int:
-        x, weight = operands[:2]
+    def macs(self, y: TensorType, x: TensorType, weight: TensorType, bias: TensorType) -> int:
         return x.size * weight.shape[0] * weight.shape[1] * weight.shape[2]
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        x, weight, bias = operands
+    def reference(self, y: TensorType, x: Value, weight: Value, bias: Value) -> npt.NDArray[Any]:
         rows, columns = self.full_size(x.type, weight.type)
         full = np.zeros((x.type.shape[0], rows, columns, weight.type.shape[0]), np.int64)
         (high, wide), centered = x.type.shape[1:3], x.centered.astype(np.float64)

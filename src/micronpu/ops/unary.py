@@ -23,6 +23,8 @@ from micronpu.ir.arithmetic import (
     wide_lookup_table,
     wrap_int32,
 )
+from micronpu.ir.aten import AtenNode
+from micronpu.ir.graph import Tensor
 from micronpu.ir.op import Steps, Value, own_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, TensorType
@@ -35,8 +37,6 @@ from micronpu.ops.tables.table import look_up
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter, LiteRtTensor
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
 
 RealFunction = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
@@ -52,8 +52,7 @@ class Abs(Elementwise):
 
     quantization = own_qparams()
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         magnitude = np.abs(x.centered)
         if x.scale != y.scale:
             magnitude = requantize(magnitude, float32_quotient(y.scale, x.scale))
@@ -85,8 +84,7 @@ class Neg(Elementwise):
     quantization = own_qparams()
     tosa_steps = Steps(int16=1)
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         zero = Value(np.array(x.zero_point), x.type.with_shape(()))
         return scaled_sum(y, (zero, x), y.dtype.limits, np.subtract)
 
@@ -231,8 +229,7 @@ class Rsqrt(Elementwise):
 
     quantization = own_qparams()
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         root_and_scale = np.float32(np.sqrt(np.float32(x.scale))) * np.float32(y.scale)
         multiplier, shift = quantize_multiplier(1.0 / float(root_and_scale))
         roots, shifts = _inverse_roots()

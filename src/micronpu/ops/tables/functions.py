@@ -8,11 +8,11 @@ except that of `gelu`, whose error is stated there.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from micronpu.ir.aten import AtenArguments
+from micronpu.ir.aten import AtenArguments, AtenNode
+from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import fixed_qparams
 from micronpu.ir.types import DType
@@ -31,10 +31,6 @@ from micronpu.ops.tables.table import (
     refused,
     unary,
 )
-
-if TYPE_CHECKING:
-    from micronpu.ir.aten import AtenNode
-    from micronpu.ir.graph import Tensor
 
 GELU_SLOPE = 1.702
 """x * sigmoid(1.702 x) differs from x * Phi(x) by at most 0.0204 (Hendrycks and Gimpel, 2016)."""

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError, UnsupportedError
+from micronpu.ir.aten import AtenArguments, AtenNode
+from micronpu.ir.graph import Graph, Tensor
 from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ir.op import Op, OutputQuantization, QuantizationRule, Value, shares_qparams
 from micronpu.ir.registry import from_aten, imports, operator
@@ -23,8 +25,6 @@ from micronpu.ops.movement import under_shape
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenArguments, AtenNode
-    from micronpu.ir.graph import Graph, Tensor
 
 _INTEGERS = (DType.INT32, DType.INT64)
 
@@ -44,19 +44,16 @@ class ScatterRows(Op):
     and from 0 to V - 1.
     """
 
-    operand_names = ("table", "indices", "rows")
     quantization = _SHARED
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        table, indices, rows = operands
+    def infer(self, table: TensorType, indices: TensorType, rows: TensorType) -> TensorType:
         if indices.dtype is not DType.INT32 or table.rank != 2 or rows.shape != (*indices.shape, table.channels):
             raise InternalError(f"{rows} does not replace rows {indices} of {table}.")
         if table.qparams != rows.qparams:
             raise InternalError(f"{rows} and {table} differ in what their integers mean.")
         return table
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        table, indices, rows = operands
+    def reference(self, y: TensorType, table: Value, indices: Value, rows: Value) -> npt.NDArray[Any]:
         replaced = np.array(table.data)
         replaced[indices.data] = rows.data
         return replaced

@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from micronpu.base.errors import InternalError
 from micronpu.ir.arithmetic import wide_lookup, wide_lookup_table
-from micronpu.ir.lowering import add_lowering
+from micronpu.ir.aten import AtenArguments, AtenNode
+from micronpu.ir.graph import Tensor
 from micronpu.ir.op import QuantizationRule, Value, own_qparams
-from micronpu.ir.registry import AtenImport, operator
+from micronpu.ir.registry import imports, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.elementwise import Add, Sub
 from micronpu.ops.pointwise import Elementwise
@@ -29,8 +30,6 @@ from micronpu.ops.tables.finer_tables import continued, parts_of
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
-    from micronpu.ir.aten import AtenArguments, AtenNode
-    from micronpu.ir.graph import Tensor
 
 Reals = npt.NDArray[Any]
 RealFunction = Callable[[Reals], Reals]
@@ -89,8 +88,7 @@ class LookupTable(Elementwise):
 
     quantization = own_qparams()
 
-    def infer(self, *operands: TensorType) -> TensorType:
-        (x,) = operands
+    def infer(self, x: TensorType) -> TensorType:
         if len(self.entries) != ENTRIES.get(x.dtype):
             raise InternalError(f"A table of {len(self.entries)} entries does not fit {x.dtype.value}.")
         return x.with_qparams(None)
@@ -107,8 +105,7 @@ class LookupTable(Elementwise):
             return self.array
         return wide_lookup(self.array, np.arange(low, high + 1)).astype(np.int16)
 
-    def reference(self, y: TensorType, *operands: Value) -> npt.NDArray[Any]:
-        (x,) = operands
+    def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         dtype = x.type.dtype
         return np.asarray(self.every_result(dtype)[x.data.astype(np.int64) - dtype.limits[0]])
 
@@ -174,26 +171,24 @@ def refused(node: AtenNode, x: Tensor, function: RealFunction) -> Tensor:
 
 
 def unary(
-    *overloads: str, quantization: QuantizationRule | None = None, steps: Steps | None = None, **names: str
+    *overloads: str, quantization: QuantizationRule | None = None, steps: Steps | None = None, x: str = "self"
 ) -> Callable[[Callable[[AtenArguments], RealFunction]], Callable[[AtenArguments], RealFunction]]:
     """Register a real function under ATen overloads; the decorated definition returns it for the arguments of a call.
 
     Args:
         quantization: annotation rule; default: own observer.
         steps: makes the operators of a step function for an int16 operand.
-        names: operand name = schema argument name, if the operand is not ``self``.
+        x: name of the operand in the schema.
     """
 
     def register(definition: Callable[[AtenArguments], RealFunction]) -> Callable[[AtenArguments], RealFunction]:
+        @imports(*overloads, quantization=quantization or own_qparams(), moves_only=False, is_table=True, x=x)
         def build(node: AtenNode) -> Tensor:
-            x = node.tensor("x")
-            if steps is not None and x.type.dtype is DType.INT16:
-                return steps(node, x, definition(node))
-            return look_up(node, x, definition(node), node.output)
+            operand = node.tensor("x")
+            if steps is not None and operand.type.dtype is DType.INT16:
+                return steps(node, operand, definition(node))
+            return look_up(node, operand, definition(node), node.output)
 
-        for overload in overloads:
-            arguments = tuple(({"x": "self"} | names).items())
-            add_lowering(AtenImport(overload, build, quantization or own_qparams(), arguments, is_table=True))
         return definition
 
     return register
