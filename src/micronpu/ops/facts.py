@@ -66,6 +66,8 @@ _DEGREES = dict.fromkeys(("mean", "sum", "linalg_vector_norm", "std", "expand", 
 _ORDERED = {f"{name}.Scalar" for name in COMPARISONS if name not in ("eq", "ne")}
 _WHOLE = ("round", "floor", "ceil", "trunc")
 _HANDING_ON = {"expand.default", *RESHAPES, *COPIES, *CASTS}
+_TAILS = {"sigmoid": lambda y: math.log(1 / y - 1), "tanh": lambda y: math.atanh(1 - y)}
+"""Magnitude of the operand for which a function is y from its limits."""
 _NOT_NEGATIVE = ("add", "mul", "cat", "maximum")
 _FUNCTIONS = {
     *("celu", "clamp", "clamp_max", "clamp_min", "elu", "erf", "exp", "exp2", "expm1", "gelu", "hardsigmoid", "mish"),
@@ -185,6 +187,16 @@ def least_of(overload: str, given: Given) -> float | None:
         return None
     least = given.get("min", 0.0)
     return float(least) if isinstance(least, (int, float)) and given.get("max") is None else None
+
+
+def saturates_from(overload: str, margin: float) -> float | None:
+    """Return the magnitude of operands from which a function is within ``margin`` of its limits at both ends.
+
+    Args:
+        margin: half an LSB of the result, so that all larger operands give the same integers.
+    """
+    tail = _TAILS.get(_name(overload))
+    return None if tail is None else round(tail(margin), 6)  # so that all machines agree
 
 
 def replaced_in(overload: str, given: Given) -> tuple[list[tuple[int, Any]], Any] | None:

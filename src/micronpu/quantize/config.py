@@ -149,7 +149,8 @@ class QuantizationConfig:
             raise OptionError(
                 f"`percentile` is {described(share)}; it is above 50 and up to 100.", hint="99.9 or 99.99"
             )
-        check_specs(self)
+        specs = {name: getattr(self, name) for name in ("input_spec", "output_spec", "weight_spec")}
+        check_specs(specs, self.activations, self.per_channel, self.weight_bits)
         if self.as_bytes and self.activations != "int8":
             raise OptionError(
                 f"`as_bytes` is about 8 bits, and `activations` is {self.activations}, numbers of both signs.",

@@ -5,7 +5,8 @@ A threshold: rounding must not move a value across it.  Take x > 0.3 with a scal
 qparams: it is never between two LSBs.
 
 A clamp: the range of values that only clamps read ends with the clamps.  If the values go up to 100, and the clamp ends
-at 1, qparams for all values leave two LSBs below 1.
+at 1, qparams for all values leave two LSBs below 1.  The same holds for a sigmoid or tanh, whose integers no longer
+change from some operand on.
 
 A singularity at 0: 1 / sqrt(sum(x * x)) of a row of zeros is 1e6 in float, because of an eps, and no row needs it.  The
 range of the result ends at its value one LSB of the operand away from 0.
@@ -32,11 +33,14 @@ from micronpu.frontend.program import arguments, overload_name
 from micronpu.ops import facts
 from micronpu.ops.clamps import clamp_bounds
 from micronpu.ops.facts import Form
+from micronpu.quantize.observers import is_fixed
 from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.specs import Place
-from micronpu.quantize.thresholds import LINEAR_DEPTH, SIGN_RANGE, UNKNOWN_LSB
+from micronpu.quantize.thresholds import LINEAR_DEPTH, SATURATED, SIGN_RANGE, UNKNOWN_LSB
 
 Ends: TypeAlias = tuple[float, float]
+Places: TypeAlias = Mapping[Place, Any]
+Values: TypeAlias = Mapping[Any, Mapping[Node, None]]
 
 _AT_ZERO = Thresholds(frozenset({(0.0, 0.0)}))
 
@@ -76,7 +80,7 @@ def observe_for_readers(model: GraphModule, places: Mapping[Place, Any]) -> None
         values.setdefault(observer, {})[place[0] if isinstance(place, tuple) else place] = None
     for observer, nodes in values.items():
         if isinstance(observer, RangeObserver) and not any(node.op == "placeholder" for node in nodes):
-            _observe_clamped(observer, nodes, lambda clamp: values.get(places.get(clamp), {}))
+            _observe_clamped(observer, nodes, places, values)
     for node in model.graph.nodes:
         name = overload_name(node)
         jumps = facts.jumps_of(name, arguments(node)) if name else None
@@ -121,33 +125,39 @@ def _set_thresholds(model: GraphModule, places: Mapping[Place, Any], value: Node
 # ---------------------------------------------------------------- clamps
 
 
-def _observe_clamped(observer: RangeObserver, nodes: Iterable[Node], with_it: Callable[[Node], Iterable[Node]]) -> None:
-    found = [_ends(node, with_it) for node in nodes]
+def _observe_clamped(observer: RangeObserver, nodes: Iterable[Node], places: Places, values: Values) -> None:
+    found = [_ends(node, places, values) for node in nodes]
     low = min((ends[0] for ends in found if ends), default=-math.inf)
     high = max((ends[1] for ends in found if ends), default=math.inf)
     if all(found) and math.isfinite(low + high):
         observer.within = low, high
 
 
-def _ends(value: Node, with_it: Callable[[Node], Iterable[Node]]) -> Ends | None:
+def _ends(value: Node, places: Places, values: Values) -> Ends | None:
     """Return the limits of clamps that read a value, possibly moved; None if it has other readers.
 
     Args:
-        with_it: returns the nodes that share qparams with a node. The result of a clamp may share those of its operand,
-            which must then cover the same range.
+        values: the values of each observer. The result of a clamp may share the qparams of its operand, which must then
+            cover the same range.
     """
     found: list[Ends] = []
     for user in value.users:
-        entry = known_import(user)
+        entry, observer = known_import(user), places.get(user)
         if entry is None or not isinstance(user.meta.get("val"), torch.Tensor):
             return None
-        if entry.is_activation and all(_stems_from(node, user) for node in with_it(user)):
+        ends = None
+        if entry.is_activation and all(_stems_from(node, user) for node in values.get(observer, {})):
             low, high = clamp_bounds(NodeArguments(user))
-            found.append((-math.inf if low is None else low, math.inf if high is None else high))
-        elif entry.moves_only and len(user.all_input_nodes) == 1 and (ends := _ends(user, with_it)) is not None:
-            found.append(ends)
-        else:
+            ends = (-math.inf if low is None else low, math.inf if high is None else high)
+        elif observer is not None and is_fixed(observer):
+            end = facts.saturates_from(overload_name(user), float(observer.scale) / 2)
+            # The last integers of the operand lie beyond that, wherever its zero point is.
+            ends = None if end is None else (-(1 + SATURATED) * end, (1 + SATURATED) * end)
+        elif entry.moves_only and len(user.all_input_nodes) == 1:
+            ends = _ends(user, places, values)
+        if ends is None:
             return None
+        found.append(ends)
     return (min(low for low, _ in found), max(high for _, high in found)) if found else None
 
 

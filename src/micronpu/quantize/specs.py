@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -94,23 +94,6 @@ _SCHEMES = {
 _OF_WEIGHTS = (torch.per_tensor_symmetric, torch.per_channel_symmetric)
 
 
-class HasSpecs(Protocol):
-    """A configuration with custom specs."""
-
-    @property
-    def activations(self) -> str: ...
-    @property
-    def per_channel(self) -> bool: ...
-    @property
-    def weight_bits(self) -> int: ...
-    @property
-    def input_spec(self) -> Any: ...
-    @property
-    def output_spec(self) -> Any: ...
-    @property
-    def weight_spec(self) -> Any: ...
-
-
 def with_spec(usual: QuantizationSpec, spec: Any) -> QuantizationSpec:
     """Return the annotation with the user's observer and scheme; ``usual`` without a spec."""
     if spec is None:
@@ -118,29 +101,28 @@ def with_spec(usual: QuantizationSpec, spec: Any) -> QuantizationSpec:
     return replace(usual, maker=spec.observer_or_fake_quant_ctr, qscheme=spec.qscheme)
 
 
-def check_specs(config: HasSpecs) -> None:
+def check_specs(specs: Mapping[str, Any], activations: str, per_channel: bool, weight_bits: int) -> None:
     """Refuse specs that no NPU supports.
+
+    Args:
+        specs: "input_spec", "output_spec" and "weight_spec" of a configuration, None for the usual ones.
 
     Raises:
         OptionError: the spec, and what is supported.
     """
-    dtype = torch.int16 if config.activations == "int16" else torch.int8
-    for name in ("input_spec", "output_spec"):
-        spec = getattr(config, name)
+    dtype = torch.int16 if activations == "int16" else torch.int8
+    limit = 2 ** (weight_bits - 1) - 1
+    for name, spec in specs.items():
         if spec is None:
             continue
         _check_kind(name, spec)
-        limits = torch.iinfo(dtype)
-        _check_qparams(
-            name, spec, dtype, (limits.min, limits.max), _SCHEMES[dtype], f'activations="{config.activations}"'
-        )
-    spec = config.weight_spec
-    if spec is not None:
-        _check_kind("weight_spec", spec)
-        limit = 2 ** (config.weight_bits - 1) - 1
-        scheme = _OF_WEIGHTS[config.per_channel]
-        how = f"per_channel={config.per_channel}, weight_bits={config.weight_bits}"
-        _check_qparams("weight_spec", spec, torch.int8, (-limit, limit), (scheme,), how)
+        if name == "weight_spec":
+            how = f"per_channel={per_channel}, weight_bits={weight_bits}"
+            _check_qparams(name, spec, torch.int8, (-limit, limit), (_OF_WEIGHTS[per_channel],), how)
+        else:
+            limits = torch.iinfo(dtype)
+            how = f'activations="{activations}"'
+            _check_qparams(name, spec, dtype, (limits.min, limits.max), _SCHEMES[dtype], how)
 
 
 def _check_kind(name: str, spec: Any) -> None:

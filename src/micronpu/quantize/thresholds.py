@@ -77,6 +77,8 @@ SLOWDOWN = {"auto": 1.1, "accurate": 2.0}  # Maximum time of a chosen program ov
 # Part of its range for a difference of which only the sign is read, with a smaller LSB than its operands [ratio; not
 # measured]
 SIGN_RANGE = 0.125
+# Part by which a range exceeds the end from which a sigmoid saturates [fraction; two LSBs of the 255 between both ends]
+SATURATED = 1 / 64
 # Maximum number of successive operators that multiply or add a number, and are looked through [operators; not measured]
 LINEAR_DEPTH = 4
 # LSB of a value without qparams; values nearer to zero are treated as half an LSB away [value; not measured]

@@ -220,3 +220,17 @@ def test_replaced_rows(overload: str, args: tuple[Any, ...]) -> None:
     ((axis, index),), new = replaced
     assert torch.equal(result.index_select(axis, index), new)
     assert facts.replaced_in(overload, given | {"accumulate": True}) is None or overload == "index_copy.default"
+
+
+@pytest.mark.parametrize("margin", [0.5 / 256, 0.5 / 128, 0.5 / 32768])
+@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+def test_a_saturation(name: str, margin: float) -> None:
+    end = facts.saturates_from(f"{name}.default", margin)
+    assert end is not None
+    beyond = torch.linspace(end + 1e-5, 50, 1000, dtype=torch.float64)
+    limits = getattr(torch.ops.aten, name).default(torch.tensor([-60.0, 60.0], dtype=torch.float64))
+    low, high = (called(f"{name}.default", sign * beyond)[0] for sign in (-1, 1))
+    assert (low - limits[0]).abs().max() <= margin
+    assert (high - limits[1]).abs().max() <= margin
+    assert float((called(f"{name}.default", 0.99 * beyond[:1])[0] - limits[1]).abs()) > margin
+    assert facts.saturates_from("relu.default", 2.0) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -88,8 +89,33 @@ def test_what_only_clamps_read_ends_where_they_do():
     ((scale, _),) = all_qparams(program, "exp")
     assert scale == pytest.approx(0.3 / 255, rel=0.01)
     assert nearness(program, function) > 35  # all was 0
-    ((scale, _),) = all_qparams(compiled(lambda x: torch.cat([t := x.sin() * 9, t.clamp(-0.2, 0.3)], 1)), "mul")
-    assert scale > 18 / 255  # others read it, too
+    for clamp in (lambda x: x.clamp(-0.2, 0.3), torch.sigmoid):
+        ((scale, _),) = all_qparams(compiled(lambda x, f=clamp: torch.cat([t := x.sin() * 9, f(t)], 1)), "mul")
+        assert scale > 17 / 255  # others read it, too
+
+
+@pytest.mark.parametrize(
+    ("function", "end"),
+    [
+        (lambda x: (90 * x).sigmoid(), math.log(511)),
+        (lambda x: (90 * x).tanh() * 2, math.atanh(255 / 256)),
+        (lambda x: (90 * x).flip(1).sigmoid(), math.log(511)),
+        (
+            lambda x: torch.cat([y.sigmoid() if i else y.tanh() for i, y in enumerate((90 * x).chunk(2, 1))]),
+            math.log(511),
+        ),
+    ],
+)
+def test_what_only_a_sigmoid_reads_ends_where_its_integers_do(function, end):
+    program = compiled(function)
+    ((scale, zero_point),) = all_qparams(program, "mul")[:1]
+    assert (scale, zero_point) == (pytest.approx(2 * end / 255, rel=0.02), 0)
+
+
+def test_a_saturated_sigmoid_is_zero():
+    """With a range that ended where 1 / 512 is rounded to 1 / 256 or to 0, all small probabilities were 1 / 256."""
+    program = compiled(lambda x: (90 * x).sigmoid())
+    assert not torch.as_tensor(program.run(torch.full((1, 4, 14, 16), -9.0))).any()
 
 
 def test_what_lies_very_far_beyond_a_clamp_keeps_its_qparams():
