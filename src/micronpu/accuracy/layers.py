@@ -28,7 +28,7 @@ from micronpu.frontend.program import (
     qualified_name,
 )
 from micronpu.quantize.dequantized import computed, representable_range
-from micronpu.quantize.floats import FloatRun
+from micronpu.quantize.eager import FloatRun
 from micronpu.quantize.ranges import places_of
 from micronpu.upstream.torch import tree_leaves
 

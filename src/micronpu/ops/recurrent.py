@@ -14,6 +14,7 @@ import numpy as np
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
 
 RECURRENT = ("gru.input", "lstm.input", "rnn_tanh.input", "rnn_relu.input")
+CELLS = ("gru_cell.default", "lstm_cell.default", "rnn_tanh_cell.default", "rnn_relu_cell.default")
 MAX_STEPS = 128
 """Maximum number of unrolled steps, over all directions and layers: each is about ten operators, to compile and to
 store. A longer layer becomes one step in a loop."""
@@ -79,7 +80,7 @@ def _recurrent(write: Writer) -> Float:
     return Results(results)
 
 
-@decomposes("gru_cell.default", "lstm_cell.default", "rnn_tanh_cell.default", "rnn_relu_cell.default")
+@decomposes(*CELLS)
 def _cell(write: Writer) -> Float:
     """One step: x [B, I], states [B, H] -> linear, linear -> gates -> new states [B, H]."""
     given = write.given

@@ -22,7 +22,7 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.constants import attribute, constant_nodes
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, is_compute, is_dequantize, is_quantize, qualified_name
-from micronpu.quantize.floats import called
+from micronpu.quantize.eager import Eager, called, ended
 from micronpu.quantize.loops import Loop
 from micronpu.upstream.torch import tree_leaves
 
@@ -171,7 +171,7 @@ def computed(module: GraphModule, node: Node, values: Mapping[Node, Any], *, in_
     if in_float and qualified_name(node).startswith(_ROUNDING):
         operand = values[node.args[0]]  # type: ignore[index]
         if operand.is_floating_point():
-            return _ended(node, operand) if is_quantize(node) else operand
+            return ended(operand, *node.args[1:]) if is_quantize(node) else operand
     given: Any = torch.fx.map_arg((node.args, node.kwargs), lambda n: values[n])
     args, kwargs = given
     if node.op == "output":
@@ -188,12 +188,6 @@ def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:
     scale, zero = float(given["scale"]), int(given["zero_point"])
     steps = (value / scale).round_()
     return steps.clamp_(int(given["quant_min"]) - zero, int(given["quant_max"]) - zero).mul_(scale)
-
-
-def _ended(node: Node, value: torch.Tensor) -> torch.Tensor:
-    """Replace infinite values, such as the logarithm of 0, by the end of their range."""
-    low, high = representable_range(node)
-    return value.nan_to_num(math.nan, high, low)
 
 
 def _on_int8(value: torch.Tensor, step: float, zero: int) -> torch.Tensor:
@@ -239,13 +233,7 @@ def _looped(loop: Loop, args: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...
         s if s.is_floating_point() else (s.float() - qparams[1]) * qparams[0]
         for s, qparams in zip(states, loop.all_qparams[1:], strict=True)
     )
-    step = DequantizedReference(loop.body)
-    output, results = loop.body.graph.output_node(), []
-    for row in x.unbind(0):
-        y, *new = tree_leaves(step.exact((row, *states))[output])
-        states = tuple(new)
-        results.append(y)
-    return (torch.stack(results), *states)
+    return loop.over(Eager(loop.body, keeps_weights=True, in_float=True).run, x, *states)
 
 
 def _moves(node: Node) -> bool:

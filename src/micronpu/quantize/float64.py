@@ -17,7 +17,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.frontend.constants import read
-from micronpu.quantize.floats import FloatRun
+from micronpu.quantize.eager import FloatRun
 from micronpu.quantize.loops import Loop, unobserved
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.thresholds import SMALL_IMAGE

@@ -52,11 +52,15 @@ class Loop(nn.Module):
         return LOOP_QPARAMS.of(self.body)
 
     def forward(self, x: torch.Tensor, *initial: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.over(self.body, x, *initial)
+
+    def over(self, step: Callable[..., Any], x: torch.Tensor, *initial: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Call the step, or another function with its results, for each row."""
         states: tuple[torch.Tensor, ...] = initial
         before, results = [], []
         for row in x.unbind(0):
             before.append(states)
-            y, *new = self.body(row, *states)
+            y, *new = step(row, *states)
             states = tuple(new)
             results.append(y)
         if self.prepared is not None:

@@ -30,9 +30,9 @@ from torch.fx import GraphModule, Node
 from micronpu.base.errors import ModelError, first_line
 from micronpu.frontend.constants import constant_nodes
 from micronpu.frontend.importer import known_import
+from micronpu.quantize.eager import FloatRun
 from micronpu.quantize.float64 import runnable
 from micronpu.quantize.float_statistics import FloatStatistics, network_of, source_of
-from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.loops import loops_of, unobserved
 from micronpu.quantize.observers import is_fixed, is_observer
 from micronpu.quantize.observing import RangeObserver

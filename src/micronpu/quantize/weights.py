@@ -15,9 +15,9 @@ from torch.fx import GraphModule, Node
 from micronpu.frontend.constants import add_constant, attribute, set_attribute
 from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.eager import FloatRun
 from micronpu.quantize.float64 import runnable
 from micronpu.quantize.float_statistics import FloatStatistics, network_of, source_of
-from micronpu.quantize.floats import FloatRun
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.rounding import adaptive_rounding
 from micronpu.quantize.thresholds import (

@@ -18,7 +18,7 @@ from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_compute, is_dequantize, is_quantize, overload_name, value_of
 from micronpu.frontend.states import states_of
 from micronpu.ops.concat import CONCATENATIONS
-from micronpu.quantize.floats import called
+from micronpu.quantize.eager import called
 from micronpu.report.accuracy import Array, PartAccuracy, decibels
 from micronpu.upstream.torch import tree_leaves
 from micronpu.verify.thresholds import APART, CHANNELS, EMPTY, SHOWN

@@ -17,6 +17,7 @@ from micronpu.quantize import eager, thresholds, trial
 from micronpu.quantize.calibrate import calibrate_and_quantize
 from micronpu.quantize.config import Activations
 from micronpu.quantize.eager import Eager
+from micronpu.quantize.loops import loops_of
 
 
 class Every(nn.Module):
@@ -53,6 +54,25 @@ def test_the_bits_are_those_of_a_call(activations, monkeypatch):
     run = [Eager(other).run(x) for x in DATA]
     assert all(torch.equal(a, b) for a, b in zip(called, run, strict=True))
     assert {f.__name__ for f in own} == {"_quantized", "_dequantized", "_dequantized_channels"}
+
+
+def test_steps_of_a_loop_run_in_eager_mode_too() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.lstm = nn.LSTM(4, 8, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.lstm(x)[0]
+
+    data = [(torch.randn(1, 400, 4, generator=torch.Generator().manual_seed(i)),) for i in range(3)]
+    module = micronpu.compile(Recurrent().eval(), data[0], "ethos-u55-128", calibration=data).quantized
+    assert any(loops_of(module))
+    wanted = [module(*row) for row in data]
+    for _, loop in loops_of(module):
+        loop.body.forward = None  # type: ignore[assignment]
+    assert all(torch.equal(Eager(module).run(*row)[0], y[0]) for row, y in zip(data, wanted, strict=True))
 
 
 @pytest.mark.parametrize("zero_point", [0, 3, -128])
@@ -95,6 +115,27 @@ class Large(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.fc(self.first(x)).mean((2, 3))
         return y
+
+
+@pytest.mark.parametrize(
+    ("layer", "shapes", "macs"),
+    [
+        (nn.LSTM(4, 8, 2, bidirectional=True), [(200, 3, 4)], 600 * 2 * 4 * 8 * (4 + 8 + 16 + 8)),
+        (nn.GRU(4, 8, batch_first=True), [(3, 200, 4)], 600 * 3 * 8 * (4 + 8)),
+        (nn.GRUCell(4, 8), [(5, 4)], 5 * 3 * 8 * (4 + 8)),
+        (nn.functional.scaled_dot_product_attention, [(1, 2, 9, 4), (1, 2, 7, 4), (1, 2, 7, 4)], 2 * 2 * 9 * 7 * 4),
+    ],
+)
+def test_work_is_known_before_operators_are_decomposed(layer: Any, shapes: list[tuple[int, ...]], macs: int) -> None:
+    class Of(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, *x: torch.Tensor) -> Any:
+            return self.layer(*x)
+
+    assert multiply_accumulates(exported(Of().eval(), tuple(torch.zeros(s) for s in shapes)).module) == macs
 
 
 def test_the_program_of_a_large_network_runs_on_one_sample(monkeypatch):
