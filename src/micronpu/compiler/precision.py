@@ -152,7 +152,7 @@ class Tried:
     @property
     def name(self) -> str:
         """Return its name in the report."""
-        return self.activations + self.more
+        return self.activations + self.more + ("" if self.price else " (not possible on this target)")
 
     def gains_on(self, other: Tried) -> float:
         """Return dB by which this program is nearer to float; one for each percent of the user's metric."""
@@ -443,11 +443,13 @@ class Search:
 
     def mixed(self, narrow: Tried, wide: Tried | None, most: float) -> list[Tried]:
         """Return the best set of operators in int16 within the time, compiled, or all sets; [] if there is none."""
-        if wide is None or any(loops_of(narrow.module)) or narrow.price is None or wide.price is None:
+        if wide is None or any(loops_of(narrow.module)) or narrow.price is None:
             return []
-        most = min(most, wide.cycles)
+        most, cycles = min(most, wide.cycles), self._by_name(narrow)
+        # int16 everywhere may need more memory than the chip has, and some operators in int16 may not.
+        dearer = {n: at.WIDE_COST * own for n, own in cycles.items()} if wide.price is None else self._by_name(wide)
         sensitivity = Sensitivity(narrow.module, self.work, self.for_order(narrow)[0], wide=True)
-        path = Path(sensitivity, self._by_name(narrow), self._by_name(wide))
+        path = Path(sensitivity, cycles, dearer)
         found: list[Tried] = []
         done: set[frozenset[str]] = set()
         room, longer = most - narrow.cycles, 1.0  # longer: measured cycles relative to predicted ones
@@ -555,12 +557,10 @@ class Search:
 
 
 def _typed(tried: Tried, best: Tried, start: Tried) -> str:
-    """Return the option for a program that was not chosen; "" if it is not nearer to float."""
-    if tried is best or tried.gains_on(best) <= 0:
+    """Return the option for a program that was not chosen; "" if it is not nearer to float, or cannot be compiled."""
+    if tried is best or tried.price is None or tried.gains_on(best) <= 0:
         return ""
     if len(tried.settings.get("nodes", ())) > at.MOST_TYPED:
-        if tried.price is None or start.price is None:
-            return ""
         factor = math.ceil(10 * tried.cycles / start.cycles) / 10
         return f'quantization=Quantization(activations="auto", max_slowdown={factor:g})'
     if not tried.settings:

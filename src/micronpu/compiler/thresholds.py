@@ -17,6 +17,7 @@ FEWEST_HELD_OUT = 2  # Minimum number of held-out calls for a choice [calls; not
 FEWEST_CALLS = 64  # Minimum number of calls that also calibrated for a choice [calls; not measured]
 TRIALS = 9  # Approximate number of programs that a search tries [programs; not measured]
 MOST_SETS = 3  # Maximum number of sets of operators among them [sets; not measured]
+WIDE_COST = 1.7  # Cycles of operators in int16 where they are unknown [times int8's; at most 1.7 in the zoo (8109fd30)]
 ORDER_SAMPLES = 8  # Samples that order the values [samples; 4 suffice, 8 are sure, in a detector of faces (f38f8cd9)]
 ORDER_CALLS = 64  # Calls of a recording that order the values [calls; riann: the order is right from 32 on (f38f8cd9)]
 ORDER_WORK = 12_000_000_000  # Maximum work to order values [MACs; not measured]

@@ -15,10 +15,12 @@ import micronpu
 from micronpu.base.errors import OptionError
 from micronpu.compiler import precision
 from micronpu.ethosu import EthosUOptions, EthosUQuantizer
+from micronpu.frontend.program import is_quantize
 from micronpu.frontend.work import work_of
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize.calibrate import calibrate_and_quantize
 from micronpu.quantize.dequantized import DequantizedReference
+from micronpu.targets.ethosu.plans import MemoryLimitError
 from micronpu.verify.sensitivity import Fidelity, Path, RoundedValue, Sensitivity
 
 
@@ -215,6 +217,33 @@ def test_what_int8_cannot_do_in_the_time_is_said_with_what_can():
     found = compiled(Even(), rows(1, 8, 12, 12), "corstone300", quantization=typed)
     assert found.report.accuracy.sqnr == pytest.approx(float(name[1]), abs=0.5)  # what it promises is what it gives
     assert "The limit of this program is its activations: " in first.what
+
+
+def test_int16_that_does_not_fit_is_not_proposed_and_some_operators_in_it_are_tried(monkeypatch):
+    """As where all values in int16 need more SRAM than the chip has."""
+    part = precision.host_part
+
+    def host_part(module: torch.fx.GraphModule, device: Any) -> Any:
+        if all(node.args[-1] is torch.int16 for node in module.graph.nodes if is_quantize(node)):
+            raise MemoryLimitError("The program needs more SRAM than there is.")
+        return part(module, device)
+
+    monkeypatch.setattr(precision, "host_part", host_part)
+    with_int16, without = (
+        compiled(
+            Even(),
+            rows(1, 8, 12, 12),
+            "corstone300",
+            quantization=micronpu.Quantization(activations="accurate", max_slowdown=most),
+        )
+        for most in (1.5, 1.01)
+    )
+    assert {node.args[-1] for node in with_int16.quantized.graph.nodes if is_quantize(node)} == {
+        torch.int8,
+        torch.int16,
+    }
+    (first, *_) = without.report.warnings
+    assert re.search(r"int16 \(not possible on this target\) [\d.]+ dB[.,; ]", first.what) and "int16" not in first.hint
 
 
 class Magnitude(nn.Module):
