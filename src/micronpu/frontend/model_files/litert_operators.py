@@ -15,12 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from micronpu.frontend.model_files.litert import (
-    FIRST,
-    LAST,
-    FileOperator,
-    LiteRtBuilder,
-)
+from micronpu.frontend.model_files.litert import FIRST, LAST, FileOperator, LiteRtBuilder
 from micronpu.frontend.model_files.network import Function, Operand, Rounding, tensor
 
 Lowering = Callable[[LiteRtBuilder, FileOperator], None]
