@@ -35,10 +35,10 @@ def delegate(call: DelegateCall) -> LoweredBackendModule:
 def with_delegates(module: nn.Module) -> nn.Module:
     """Replace delegate calls of this package by ExecuTorch's, in place."""
     for name, child in list(module.named_children()):
-        if isinstance(child, DelegateCall):
-            setattr(module, name, delegate(child))
-        else:
-            with_delegates(child)  # the step of a loop
+        # A child of another class may be the step of a loop.
+        setattr(module, name, delegate(child) if isinstance(child, DelegateCall) else with_delegates(child))
+    if isinstance(module, GraphModule):
+        GraphModule.recompile(module)  # `torch.export` reads the names of its arguments
     return module
 
 

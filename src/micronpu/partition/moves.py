@@ -59,7 +59,7 @@ def move_integers(module: GraphModule) -> bool:
     return bool(chosen)
 
 
-def shift_bytes(module: GraphModule) -> bool:
+def shift_bytes(module: GraphModule) -> None:
     """Shift uint8 inputs and outputs on the core instead of dequantizing and quantizing them, in place.
 
         xu8 -> dequantize -> quantize -> x8        xu8 -> to(int8) -> bitwise_xor(-128) -> x8
@@ -67,9 +67,6 @@ def shift_bytes(module: GraphModule) -> bool:
 
     Exact: both have the same scale and zero points 128 apart, the cast keeps the bits, and adding 128 flips the highest
     bit.
-
-    Returns:
-        True if anything was changed.
     """
     changed = False
     graph = module.graph
@@ -89,16 +86,12 @@ def shift_bytes(module: GraphModule) -> bool:
     if changed:
         graph.eliminate_dead_code()
         module.recompile()
-    return changed
 
 
-def undo_decisions(module: GraphModule) -> bool:
+def undo_decisions(module: GraphModule) -> None:
     """Pass on a decision of the core directly if it was quantized only for the NPU, in place.
 
-        x -> argmax -> to(float32) -> quantize -> dequantize -> to(int64) -> y        x -> argmax -> y
-
-    Returns:
-        True if anything was changed.
+    x -> argmax -> to(float32) -> quantize -> dequantize -> to(int64) -> y        x -> argmax -> y
     """
     changed = False
     for node in list(module.graph.nodes):
@@ -109,7 +102,6 @@ def undo_decisions(module: GraphModule) -> bool:
     if changed:
         module.graph.eliminate_dead_code()
         module.recompile()
-    return changed
 
 
 def _decision(node: Node) -> Node | None:

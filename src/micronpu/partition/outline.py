@@ -35,6 +35,17 @@ from micronpu.partition.partition import Partition
 from micronpu.upstream.torch import codegen_of
 
 
+class HostModule(GraphModule):
+    """A module that generates its Python code when it is called: most modules are only written."""
+
+    def recompile(self) -> Any:
+        type(self).forward = HostModule.forward  # type: ignore[method-assign]
+
+    def forward(self, *args: Any) -> Any:
+        GraphModule.recompile(self)
+        return type(self).forward(self, *args)
+
+
 class DelegateCall(nn.Module):
     """A call of the NPU: it has the types of a partition's inputs and outputs, and computes nothing.
 
@@ -115,7 +126,7 @@ def outline(module: GraphModule, parts: Sequence[PartitionCall], calls: Sequence
             root.add_module(str(node.target), module.get_submodule(str(node.target)))
     for name, call in calls:
         root.add_module(name, call)
-    return GraphModule(root, graph)
+    return HostModule(root, graph)
 
 
 def compute_contiguously(module: GraphModule) -> None:
@@ -125,7 +136,6 @@ def compute_contiguously(module: GraphModule) -> None:
 
     Results of partitions are contiguous, and ExecuTorch's kernels refuse operands and results in different orders.
     """
-    changed = False
     for node in list(module.graph.nodes):
         source = node.args[0] if is_quantize(node) else node
         if not isinstance(source, Node) or source.op != "placeholder" or _is_in_order(node):
@@ -137,9 +147,7 @@ def compute_contiguously(module: GraphModule) -> None:
             clone = calls_into(module.graph)(CLONE, node, memory_format=torch.contiguous_format)
         for reader in readers:
             reader.replace_input_with(node, clone)
-        changed = True
-    if changed:
-        module.recompile()
+    module.recompile()
 
 
 def _is_in_order(node: Node) -> bool:

@@ -38,6 +38,7 @@ from micronpu.ops.slicing import Slice
 from micronpu.ops.softmax import Softmax, softmax_multiplier
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.partition.kernels import CoreKernel
+from micronpu.partition.outline import HostModule
 from micronpu.targets.cortexm import scratch
 
 Lowering = Callable[["Emitter", Node], fx.Node]
@@ -95,7 +96,7 @@ class Emitter:
         ]
         self._calls.output(tuple(results))
         self._calls.eliminate_dead_code()
-        return fx.GraphModule(self._root, self._calls)
+        return HostModule(self._root, self._calls)
 
     def _to_graph(self, given: fx.Node, tensor: Tensor) -> fx.Node:
         """Return the [N, H, W, C] form of an image that the program has as [N, C, H, W] in channels-last order."""

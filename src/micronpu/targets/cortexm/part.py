@@ -48,9 +48,8 @@ def quantize_by_kernels_of_the_core(module: GraphModule) -> None:
             continue
         given = arguments(node)
         if given["dtype"] in _TYPES and not given.pop("out_dtype", None) and overload_name(node).endswith(".default"):
-            value = value_of(node)
             dtype = given["dtype"] if is_quantize(node) else torch.float32
-            node.meta["val"] = torch.empty_like(value, dtype=dtype, device="meta")
+            node.meta["val"] = torch.empty_like(value_of(node), dtype=dtype, device="meta")
             node.target, node.args, node.kwargs = kernel, tuple(given.values()), {}
     module.recompile()
 
