@@ -216,12 +216,11 @@ def converted(model: GraphModule) -> GraphModule:
         if node.op == "call_module" and isinstance(modules[str(node.target)], Observer):
             _convert(model, node, modules[str(node.target)], names)
     model.graph.eliminate_dead_code()
-    made = GraphModule(model, model.graph)
-    made.delete_all_unused_submodules()
-    _split_dequantizes(made)
-    for node, note in noted(made.graph.nodes).items():
+    _split_dequantizes(model)
+    for node, note in noted(model.graph.nodes).items():
         _keep_places(node, note)
-    _fold_weights(made)
+    _fold_weights(model)
+    made = GraphModule(model, model.graph)  # with what the graph still reads
     for mode in ("train", "eval"):
         setattr(made, mode, types.MethodType(_refuse(mode), made))
     return made
@@ -343,17 +342,8 @@ def _fold_weights(model: GraphModule) -> None:
         model.graph.erase_node(node)
         made.name = node.name
         model.register_buffer(name, value)
-    read = _read_attributes(model)
     model.graph.eliminate_dead_code()
-    for name in sorted(read - _read_attributes(model)):
-        if hasattr(model, name):  # of the model itself; those of its parts belong to the user, too
-            delattr(model, name)
     model.graph.lint()
-    model.recompile()
-
-
-def _read_attributes(model: GraphModule) -> set[str]:
-    return {str(node.target) for node in model.graph.find_nodes(op="get_attr")}
 
 
 def _without_dequantized(model: GraphModule) -> set[Node]:
