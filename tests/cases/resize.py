@@ -1,7 +1,7 @@
 """Rows for `micronpu.ops.resize`."""
 
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
-from micronpu.targets.ethosu.rewrites.resize_products import BilinearProducts
+from micronpu.targets.ethosu.rewrites.fit import BilinearProducts
 from tests.cases import case, i8
 
 # (align_corners, half_pixel_centers)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from micronpu.targets.ethosu.host.memory_map import GRAIN, Use, memory_map, sources
+from micronpu.targets.ethosu.host.disassembly import GRAIN, Use, memory_map, sources
 from micronpu.targets.ethosu.host.simulator import Bytes
 
 

@@ -32,25 +32,13 @@ def quantize_multiplier(value: float) -> tuple[int, int]:
 
     Values below 2**-32 become (0, 0), since they round every int32 to zero.
     """
-    if value == 0.0:
-        return 0, 0
-    if math.isinf(value):
-        return INT32_MAX, 30
-    fraction, shift = math.frexp(value)
-    multiplier = round_half_away(fraction * 2**31)
-    if multiplier == 2**31:
-        multiplier //= 2
-        shift += 1
-    if shift < -31:
-        return 0, 0
-    if shift > 30:
-        return INT32_MAX, 30
+    (multiplier,), (shift,) = quantize_multipliers([value])
     return multiplier, shift
 
 
 def quantize_multipliers(values: Sequence[float]) -> tuple[list[int], list[int]]:
     """The multipliers and the shifts of `quantize_multiplier` for each of some numbers, one per channel."""
-    fractions, shifts = np.frexp(np.array(values, np.float64))
+    fractions, shifts = np.frexp(np.minimum(np.array(values, np.float64), 2.0**31))  # more saturates
     multipliers = np.floor(fractions * 2.0**31 + 0.5).astype(np.int64)
     up = multipliers == 1 << 31
     multipliers, shifts = np.where(up, 1 << 30, multipliers), shifts.astype(np.int64) + up
@@ -135,8 +123,8 @@ def per_channel_multipliers(
     input_scale: float, weight_scales: tuple[float, ...], output_scale: float
 ) -> tuple[IntArray, IntArray]:
     """Multiplier and shift for each output channel of a convolution or linear layer."""
-    pairs = [quantize_multiplier(input_scale * w / output_scale) for w in weight_scales]
-    return np.array([p[0] for p in pairs], np.int64), np.array([p[1] for p in pairs], np.int64)
+    multipliers, shifts = quantize_multipliers([input_scale * w / output_scale for w in weight_scales])
+    return np.array(multipliers, np.int64), np.array(shifts, np.int64)
 
 
 def saturate(x: IntArray, low: int, high: int, dtype: str = "int8") -> IntArray:

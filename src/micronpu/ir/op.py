@@ -6,7 +6,7 @@ An operator defines its *meaning* on every target. The package of a target defin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
@@ -246,3 +246,14 @@ class Op(ABC):
                 text = value.name.lower() if isinstance(value, Enum) else str(value)
                 attributes.append(f"{item.name}={text}")
         return f"{self.name}{{{', '.join(attributes)}}}" if attributes else self.name
+
+
+@dataclass(frozen=True)
+class Rescaling(Op):
+    """Base of operators that scale wide sums or products to the result's qparams, of either element type.
+
+    Attributes:
+        dtype: of the result, int8 or int16; None for that of the first operand.
+    """
+
+    dtype: DType | None = field(default=None, kw_only=True)

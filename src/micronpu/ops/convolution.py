@@ -18,7 +18,7 @@ from micronpu.ir.arithmetic import (
 )
 from micronpu.ir.aten import AtenNode, spatial_pair
 from micronpu.ir.graph import Tensor
-from micronpu.ir.op import Op, Value, weighted
+from micronpu.ir.op import Rescaling, Value, weighted
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d, Size2d, litert_padding, windows
@@ -53,7 +53,7 @@ def requantize_accumulators(
 
 
 @dataclass(frozen=True)
-class _Convolution(Op):
+class _Convolution(Rescaling):
     """Base of dense and depthwise convolution."""
 
     stride: Size2d = (1, 1)
@@ -131,7 +131,7 @@ class Conv2d(_Convolution):
     """
 
     def infer(self, x: TensorType, weight: TensorType, bias: TensorType) -> TensorType:
-        return TensorType((x.shape[0], *self.window_shape(x, weight), weight.shape[0]), x.dtype)
+        return TensorType((x.shape[0], *self.window_shape(x, weight), weight.shape[0]), self.dtype or x.dtype)
 
     def macs(self, y: TensorType, x: TensorType, weight: TensorType, bias: TensorType) -> int:
         return y.size * weight.shape[1] * weight.shape[2] * weight.shape[3]
@@ -178,7 +178,7 @@ class DepthwiseConv2d(_Convolution):
     """
 
     def infer(self, x: TensorType, weight: TensorType, bias: TensorType) -> TensorType:
-        return TensorType((x.shape[0], *self.window_shape(x, weight), weight.shape[3]), x.dtype)
+        return TensorType((x.shape[0], *self.window_shape(x, weight), weight.shape[3]), self.dtype or x.dtype)
 
     def macs(self, y: TensorType, x: TensorType, weight: TensorType, bias: TensorType) -> int:
         return y.size * weight.shape[1] * weight.shape[2]

@@ -11,7 +11,7 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.ir.arithmetic import round_scaled, saturate
 from micronpu.ir.aten import AtenNode
 from micronpu.ir.graph import Tensor
-from micronpu.ir.op import Op, Steps, Value, weighted
+from micronpu.ir.op import Rescaling, Steps, Value, weighted
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation
@@ -25,7 +25,7 @@ LINEAR = ("linear.default",)
 
 
 @operator("fully_connected")
-class FullyConnected(Op):
+class FullyConnected(Rescaling):
     """Product with a constant matrix, plus bias.
 
     x [..., I] int8, weight [O, I] int8 symmetric (one scale, or one per O), bias [O] int32 at scale
@@ -38,7 +38,7 @@ class FullyConnected(Op):
     tosa_steps = Steps(int8=1, int16=1)
 
     def infer(self, x: TensorType, weight: TensorType, bias: TensorType) -> TensorType:
-        return TensorType((*x.shape[:-1], weight.shape[0]), x.dtype)
+        return TensorType((*x.shape[:-1], weight.shape[0]), self.dtype or x.dtype)
 
     def macs(self, y: TensorType, x: TensorType, weight: TensorType, bias: TensorType) -> int:
         return y.size * weight.shape[1]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenArguments, AtenNode, spatial_pair
 from micronpu.ir.graph import Tensor
-from micronpu.ir.op import Op, QuantizationRule, Value, weighted
+from micronpu.ir.op import QuantizationRule, Rescaling, Value, weighted
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d, Size2d
@@ -35,7 +35,7 @@ def _either(node: AtenArguments) -> QuantizationRule:
 
 
 @operator("transpose_conv2d")
-class TransposeConv2d(Op):
+class TransposeConv2d(Rescaling):
     """The transpose of a convolution: every element of x adds a weighted copy of the kernel to y.
 
     x [N, H, W, C] int8, weight [O, KH, KW, C] int8 symmetric (one scale, or one per O), bias [O] int32 at scale
@@ -65,7 +65,7 @@ class TransposeConv2d(Op):
         height, width = rows - sum(self.crop.rows), columns - sum(self.crop.columns)
         if height < 1 or width < 1:
             raise InternalError(f"{self} crops everything of {rows} x {columns} elements.")
-        return TensorType((x.shape[0], height, width, weight.shape[0]), x.dtype)
+        return TensorType((x.shape[0], height, width, weight.shape[0]), self.dtype or x.dtype)
 
     def macs(self, y: TensorType, x: TensorType, weight: TensorType, bias: TensorType) -> int:
         return x.size * weight.shape[0] * weight.shape[1] * weight.shape[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from micronpu.targets.neutron.kernel_map import kernel_operators
+from micronpu.targets.neutron.sdk import kernel_operators
 
 
 def operator(number, inputs, outputs):

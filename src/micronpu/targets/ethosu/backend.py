@@ -108,7 +108,7 @@ class EthosU(Backend):
         return EthosUDevice(options, name, core=core)
 
     def inspect(self, payload: bytes) -> InspectedDelegate:
-        from micronpu.targets.ethosu.inspection import inspect
+        from micronpu.targets.ethosu.host.disassembly import inspect
 
         return inspect(self.backend_id, payload)
 
@@ -127,8 +127,7 @@ class EthosU(Backend):
         graph: Callable[[], Executor] | None = None,
         proof: Proof | None = None,
     ) -> Executor:
-        from micronpu.targets.ethosu.host.check import StreamCheck
-        from micronpu.targets.ethosu.host.executor import StreamProgram
+        from micronpu.targets.ethosu.host.executor import StreamCheck, StreamProgram
 
         assert proof is None or isinstance(proof, StreamCheck)
         return StreamProgram(payload, mode, num_inputs, num_outputs, graph, proof)
@@ -139,7 +138,7 @@ class EthosU(Backend):
         return inlined(payload, named_data)
 
     def proof(self, payload: bytes, named_data: Mapping[str, bytes], reference: Reference | None) -> Proof | None:
-        from micronpu.targets.ethosu.host.check import check_of
+        from micronpu.targets.ethosu.host.executor import check_of
 
         return check_of(payload, named_data, reference)
 

@@ -14,15 +14,8 @@ if TYPE_CHECKING:
 
 _TOOLS = ("ethos-u-vela", "ai-edge-litert", "flatbuffers", "numpy")
 _NO_MATTER = (
-    "intermediates_dir",
-    "debug_info",
-    "config_ini",
-    "carry_graph",
-    "external_commands",
-    "external_weights",
-    "shared_weights",
-    "search",
-    "ray",
+    *("intermediates_dir", "debug_info", "config_ini", "carry_graph"),
+    *("external_commands", "external_weights", "shared_weights", "search", "ray"),
 )
 """Options that no plan depends on: their effect is in the Vela configuration, or in the payload."""
 

@@ -38,9 +38,8 @@ from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersErro
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import COMMANDS, CONSTANTS, pack, parse
 from micronpu.targets.ethosu.plans import UNCHAINED, Planned, Searched, VelaPlan, compiled, objections
-from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.recall import known_plan, simulator_hash
-from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE
+from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE, ethosu_policy
 from micronpu.targets.ethosu.search import in_parts
 from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS, reads_sparse
 from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, pack_program, unpack_program

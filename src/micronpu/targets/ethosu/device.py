@@ -29,9 +29,8 @@ from micronpu.targets.ethosu.costs import npu_latency
 from micronpu.targets.ethosu.options import WHERE_IT_PAYS, EthosUOptions
 from micronpu.targets.ethosu.placement import Placed, placed, resident_price
 from micronpu.targets.ethosu.plans import Planned
-from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.recall import simulator_hash
-from micronpu.targets.ethosu.rules import capabilities_of
+from micronpu.targets.ethosu.rules import capabilities_of, ethosu_policy
 from micronpu.targets.ethosu.search import search
 from micronpu.targets.ethosu.shared import with_shared_weights
 from micronpu.targets.ethosu.timing import timing_of
@@ -116,7 +115,8 @@ class EthosUDevice(Device):
         if self.no_latency():
             return ()
         spec, measured = self.spec.for_estimates, self.spec.measurements
-        source = f"{spec.system_config} and {spec.memory_mode}{_entries(spec.system_entries)}"
+        source = f"{spec.system_config} and {spec.memory_mode}"
+        source += f", but {', '.join(spec.system_entries)}" if spec.system_entries else ""
         own = [p for p in parts if isinstance(p, EthosUPartition)]
         clock = own[0].program.clock_hz / 1e6 if own else 0.0
         return npu_latency(
@@ -144,7 +144,13 @@ class EthosUDevice(Device):
             for p in own
             if p.waiting
         ]
-        notes += [note for p in own for note in (*_objection(p), *_searched(p))]
+        notes += [
+            f"Partition `{p.name}` keeps Vela's schedule: with its weights prefetched {p.prefetch.objection}. "
+            "Please report it."
+            for p in own
+            if p.prefetch is not None and p.prefetch.objection
+        ]
+        notes += [note for p in own for note in _searched(p)]
         notes += [str(self.placed)] if self.placed is not None else []
         return tuple(notes)
 
@@ -160,11 +166,6 @@ class EthosUDevice(Device):
             *(note for p in own for note in _prefetch_notes(p)),
             _memory_note([p.program for p in own], self.spec.max_sram_bytes),
         )
-
-
-def _entries(entries: Sequence[str]) -> str:
-    """The overridden entries of the system configuration."""
-    return f", but {', '.join(entries)}" if entries else ""
 
 
 def _plan(part: EthosUPartition) -> str:
@@ -196,15 +197,6 @@ def _prefetch_notes(part: EthosUPartition) -> Iterator[str]:
         f"{prefetch.size:,} bytes, are in SRAM when they are read (`prefetch`): {cycles:,} cycles "
         f"({cycles / prefetch.cycles - 1:+.1%}){more}."
     )
-
-
-def _objection(part: EthosUPartition) -> Iterator[str]:
-    """Return why weights are not prefetched, if a check refused that."""
-    if part.prefetch is not None and part.prefetch.objection:
-        yield (
-            f"Partition `{part.name}` keeps Vela's schedule: with its weights prefetched {part.prefetch.objection}. "
-            "Please report it."
-        )
 
 
 def _searched(part: EthosUPartition) -> Iterator[str]:

@@ -14,6 +14,7 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.emit.litert import LiteRtModel, to_litert
 from micronpu.emit.tosa import TosaEmitter, TosaModel
 from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.op import Rescaling
 from micronpu.ir.types import DType
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.indices import GatherRows
@@ -114,6 +115,8 @@ def _convolves_slices(graph: Graph) -> str:
 def objection(node: Node, via: str, family: str) -> str:
     """Reason why the stream of an operator is wrong, or ""."""
     op, litert = node.op, via == "litert"
+    if litert and isinstance(op, Rescaling) and op.dtype is not None:
+        return f"LiteRT has none that reads {node.inputs[0].type.dtype.value} and writes {op.dtype.value}"
     if isinstance(op, LookupTable) and litert:
         # A gather takes eight times the cycles of a table, and Vela ignores three of four bytes of the indices when it
         # computes the dependencies on their transfer.

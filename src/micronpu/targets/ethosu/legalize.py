@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from micronpu.emit.tosa import MAX_RANK
@@ -23,13 +23,21 @@ from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.passes.rewrite import Chain
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_BE_SOUND, TO_SPARE
+from micronpu.targets.ethosu.rewrites.conversions import FuseConversions
 from micronpu.targets.ethosu.rewrites.sound import pool_of_mean
 from micronpu.targets.ethosu.rewrites.spare import DENSE_RANK, LARGEST_STRIDE, has_plain_axes
 
 
-def legalize(graph: Graph, spec: EthosUOptions, pipeline: Pipeline = DEFAULT) -> Graph:
-    """Simplify a graph and rewrite operators that Vela accepts but handles badly, in place; return it."""
+def legalize(
+    graph: Graph, spec: EthosUOptions, pipeline: Pipeline = DEFAULT, accepts: Callable[[Node], bool] | None = None
+) -> Graph:
+    """Simplify a graph and rewrite operators that Vela accepts but handles badly, in place; return it.
+
+    ``accepts`` is that of `FuseConversions`; None leaves conversions as they are.
+    """
     run_passes(graph, disabled=spec.disabled_graph_passes, pipeline=pipeline)
+    while accepts is not None and FuseConversions(accepts).run(graph):
+        run_passes(graph, disabled=spec.disabled_graph_passes, pipeline=pipeline)
     flatten_pads(graph)
     if spec.accelerator.family != "u85":
         copy_slices(graph)

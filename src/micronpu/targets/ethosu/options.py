@@ -168,16 +168,10 @@ class EthosUOptions(Switches, Options):
         self.check_switches()
         if self.via not in _VIA:
             raise OptionError(f"`via` is {described(self.via)}.", hint=f"one of {', '.join(_VIA)}")
-        for name in (
-            "system_config",
-            "memory_mode",
-            "config_ini",
-            "external_commands",
-            "external_weights",
-            "measurements",
-        ):
+        files = ("external_commands", "external_weights")
+        for name in ("system_config", "memory_mode", "config_ini", "measurements", *files):
             check_text(name, getattr(self, name))
-        for name in ("external_commands", "external_weights"):  # the suffix is added to the name
+        for name in files:  # the suffix is added to the name
             object.__setattr__(self, name, getattr(self, name).removesuffix(".ptd"))
         given = self.max_sram_bytes
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:

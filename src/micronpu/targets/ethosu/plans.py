@@ -17,6 +17,7 @@ from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.base.memory import release
 from micronpu.emit.litert import to_litert
 from micronpu.ir.graph import Graph, Node, Tensor
+from micronpu.ir.op import Rescaling
 from micronpu.ir.pattern import is_two_in_four
 from micronpu.ir.types import DType
 from micronpu.ir.verify import Stage, verify
@@ -381,7 +382,8 @@ class _Tries:
         check: Check | None,
     ) -> None:
         self._graph, self._spec, self._limit, self._emitters, self._check = graph, spec, memory_limit, emitters, check
-        self.formats = [f for f in emitters if spec.via in ("auto", f)]
+        in_tosa = any(isinstance(node.op, Rescaling) and node.op.dtype is not None for node in graph.nodes)
+        self.formats = [f for f in emitters if spec.via in ("auto", f) and not (in_tosa and f == "litert")]
         if not self.formats:
             raise InternalError(f"No emitter writes the format {spec.via!r}.")
         self._bench = Bench(spec, emitters[self.formats[0]])

@@ -17,11 +17,10 @@ def inspect(backend: str, blob: bytes) -> InspectedDelegate:
     kind = "for silicon" if payload.kind == "silicon" else "open reference container, runs on a host only"
     versions = ", ".join(f"{tool} {version}" for tool, version in payload.versions.items())
     layout = payload.layout
+    record = ""
     if payload.kind == "reference":
         program = read_container(payload.microcode, payload.weights)  # raises for a damaged container
         record = f"{program.num_operators} LiteRT operators, checksum {program.crc32:08x} is right"
-    else:
-        record = ""
     sections = (
         Section("header", layout.header_size, f"version {layout.version}"),
         Section("microcode", len(payload.microcode), record),

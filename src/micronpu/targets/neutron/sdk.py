@@ -15,8 +15,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from micronpu.emit.litert import to_litert
 from micronpu.ir import DType, GraphBuilder, QParams, TensorType
 from micronpu.ops.elementwise import Add
 from micronpu.targets.neutron.converter import ConverterOptions, NeutronConverter, ReferenceConverter
-from micronpu.targets.neutron.kernel_map import kernel_operators
 from micronpu.targets.neutron.neutron_graph import read_program
 from micronpu.targets.neutron.target_spec import NeutronTargetSpec, neutron_chips
 
@@ -137,16 +136,8 @@ class SdkConverter:
             ConverterError: the SDK is missing, of another version, crashed, timed out, or returned something else than
                 one complete NPU program for this model.
         """
-        request = {
-            "action": "convert",
-            "target": options.target,
-            "extra_flags": list(options.extra_flags),
-            "excluded_graph_passes": ",".join(options.excluded_graph_passes),
-            "fetch_constants_to_sram": options.fetch_constants_to_sram,
-            "dump_kernel_selection_code": options.dump_kernel_selection_code,
-            "profiling": options.profiling,
-            "sdk_version": options.sdk_version,
-        }
+        excluded = ",".join(options.excluded_graph_passes)
+        request = {**asdict(options), "action": "convert", "excluded_graph_passes": excluded}
         with self._work(request, {"model.tflite": litert_model}, options.timeout) as done:
             converted = _result_file(done, "converted.tflite")
             program = read_program(converted, litert_model)
@@ -280,54 +271,29 @@ def _how_it_died(code: int) -> str:
 
 def _failure(kind: str, detail: str, log: str, request: Mapping[str, Any]) -> ConverterError:
     """The error for a failure reported by the worker."""
-    wanted = request.get("sdk_version")
-    target = request.get("target")
-    match kind:
-        case "import":
-            return ConverterError(f"The Neutron converter {PACKAGE} cannot be imported: {detail}.", hint=_INSTALL)
-        case "version":
-            return ConverterError(
-                f"The Neutron converter {PACKAGE} has version {detail or 'unknown'}, but the compilation asks for "
-                f"{wanted}; converter and firmware of the board must match.",
-                hint=f"install {PACKAGE} {wanted}, or change sdk_version together with the firmware",
-            )
-        case "two versions":
-            return ConverterError(
-                f"The Neutron converter {PACKAGE} is a mixture of two versions: {detail}.", hint="install it anew"
-            )
-        case "function":
-            return ConverterError(
-                f"The Neutron converter {PACKAGE} has no {detail}, which micronpu calls.",
-                hint="another version of the SDK; micronpu knows the functions of 3.2 and of those that follow it",
-            )
-        case "target":
-            return ConverterError(
-                f"The Neutron converter {PACKAGE} does not know the target {target!r}.",
-                hint=f"one of {detail}" if detail else "another version of the SDK",
-            )
-        case "option":
-            return ConverterError(
-                f"This version of the Neutron converter {PACKAGE} has no option for {detail}.", hint="a newer SDK"
-            )
-        case "flag":
-            return ConverterError(
-                f"The Neutron converter {PACKAGE} does not know the extra flag {detail}.", hint="leave it out"
-            )
-        case "flag value":
-            return ConverterError(
-                f"The extra flag {detail} has no value that {PACKAGE} takes there.",
-                hint="another value, or leave it out",
-            )
-        case "garbage":
-            return ConverterError(
-                f"The Neutron converter {PACKAGE} gave a {detail} instead of the bytes of a model.{_last_words(log)}",
-                hint="another version of the SDK",
-            )
-    first = detail.splitlines()[0] if detail else "an error without a message"
-    return ConverterError(
-        f"The Neutron converter {PACKAGE} refused the partition: {first.rstrip('.')}.",
-        hint="operators_not_to_delegate with the operator that it names",
-    )
+    wanted, target, sdk = request.get("sdk_version"), request.get("target"), f"The Neutron converter {PACKAGE}"
+    first, newer = detail.splitlines()[0] if detail else "an error without a message", "another version of the SDK"
+    omit, without = "leave it out", "operators_not_to_delegate with the operator that it names"
+    known = {
+        "import": (f"{sdk} cannot be imported: {detail}", _INSTALL),
+        "version": (
+            f"{sdk} has version {detail or 'unknown'}, but the compilation asks for {wanted}; converter and "
+            "firmware of the board must match",
+            f"install {PACKAGE} {wanted}, or change sdk_version together with the firmware",
+        ),
+        "two versions": (f"{sdk} is a mixture of two versions: {detail}", "install it anew"),
+        "function": (
+            f"{sdk} has no {detail}, which micronpu calls",
+            "another version of the SDK; micronpu knows the functions of 3.2 and of those that follow it",
+        ),
+        "target": (f"{sdk} does not know the target {target!r}", f"one of {detail}" if detail else newer),
+        "option": (f"This version of the Neutron converter {PACKAGE} has no option for {detail}", "a newer SDK"),
+        "flag": (f"{sdk} does not know the extra flag {detail}", omit),
+        "flag value": (f"The extra flag {detail} has no value that {PACKAGE} takes there", f"another value, or {omit}"),
+        "garbage": (f"{sdk} gave a {detail} instead of the bytes of a model", newer),
+    }
+    what, hint = known.get(kind, (f"{sdk} refused the partition: {first.rstrip('.')}", without))
+    return ConverterError(f"{what}.{_last_words(log) if kind == 'garbage' else ''}", hint=hint)
 
 
 def _result_file(done: _Outcome, name: str) -> bytes:
@@ -355,3 +321,91 @@ def parse_log(log: str) -> tuple[int | None, tuple[str, ...]]:
     found = [int(m.replace(",", "")) for m in _CYCLES.findall(log) if m.strip(",")]
     warnings = dict.fromkeys(line.strip() for line in _WARNING.findall(log))
     return (found[-1] if found else None), tuple(warnings)
+
+
+_OPERATOR = re.compile(r"Type:\s+\w+\s+Inputs:(?P<inputs>.*?)Outputs:(?P<outputs>.*?)Location:\s+\d+", re.S)
+_TENSOR = re.compile(r"\[\d+\]:\s+(\S+)")
+_KERNELS = re.compile(
+    r'NeutronOperator\s+"subgraph_(?P<number>\d+)":\s*Operators:.*?Kernels:(?P<kernels>.*?)'
+    r'(?=NeutronOperator\s+"|NeutronGraph\s+"|\n\s*\n|=|\Z)',
+    re.S,
+)
+_MADE = re.compile(r"Name:\s+subgraph_(?P<number>\d+)\s+Inputs:(?P<inputs>.*?)Outputs:(?P<outputs>.*?)Tensors:", re.S)
+_CALLS = re.compile(r"numKernelCalls\s+0x([0-9a-fA-F]+)")
+
+
+@dataclass(frozen=True)
+class _Step:
+    """An operator of either graph, by the names of its inputs and outputs."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def kernel_operators(log: str) -> tuple[tuple[int, ...], ...] | None:
+    """Return, for each kernel in the board's numbering, the operators of the LiteRT model that it computes.
+
+    A board that measures a program reports its kernels by number, and the converter fuses and splits operators before
+    it numbers them. With profiling it prints the model as read, the kernels of each converted operator, and the graph:
+
+        Graphs: ...  Type: CONV_2D  Inputs: [0]: x [1]: w  Outputs: [0]: y  Location: 0      the model as read
+        = Extract Graphs = ... NeutronOperator "subgraph_001": Operators: PAD CONV_2D  Kernels: Pad Conv2DStandardV2
+        Graphs: ...  Name: subgraph_001  Inputs: [0]: x  Outputs: [0]: y  Tensors: ...       the resulting graph
+
+    Tensors keep their names, or get a suffix after a slash. So an operator of the converter computes the model's
+    operators between the tensors that it reads and writes. Unknown relations are omitted, never guessed.
+
+    Args:
+        log: output of a conversion with profiling.
+
+    Returns:
+        Sorted operator numbers; () for a kernel that the log does not assign. None if the log lists no kernels, or
+        other kernels than the program calls.
+    """
+    parts = log.split("Graphs:")
+    if len(parts) != 3:
+        return None
+    read, made = parts[1:]
+    steps = [_step(match) for match in _OPERATOR.finditer(read.partition("= Optimize Graph =")[0])]
+    extracted = read.partition("= Extract Graphs =")[2].partition("Generate code for NeutronGraph")[0]
+    boundaries = {int(match["number"]): _step(match) for match in _MADE.finditer(made)}
+    kernels: list[tuple[int, ...]] = []
+    for match in _KERNELS.finditer(extracted):
+        number = int(match["number"])
+        computed = _between(boundaries[number], steps) if number in boundaries else ()
+        kernels += [computed] * len([line for line in match["kernels"].splitlines() if line.strip()])
+    calls = _CALLS.search(log)
+    if not kernels or (calls and int(calls[1], 16) != len(kernels)):
+        return None
+    return tuple(kernels)
+
+
+def _step(match: re.Match[str]) -> _Step:
+    return _Step(tuple(_TENSOR.findall(match["inputs"])), tuple(_TENSOR.findall(match["outputs"])))
+
+
+def _between(boundary: _Step, steps: Sequence[_Step]) -> tuple[int, ...]:
+    """The operators that compute a subgraph's outputs from its inputs."""
+    producer = {name: i for i, step in enumerate(steps) for name in step.outputs}
+    known = producer.keys() | {name for step in steps for name in step.inputs}
+    read = set(_known(boundary.inputs, known))
+    found: set[int] = set()
+    # The operators that write its results belong to the subgraph even if it also reads them: a part of a split.
+    waiting = [producer[name] for name in _known(boundary.outputs, known) if name in producer]
+    while waiting:
+        step = waiting.pop()
+        if step in found:
+            continue
+        found.add(step)
+        waiting += [producer[name] for name in steps[step].inputs if name in producer and name not in read]
+    return tuple(sorted(found))
+
+
+def _known(names: Iterable[str], known: Iterable[str]) -> Iterable[str]:
+    """Map each name to a tensor of the model: the name itself, or a prefix before one of its slashes."""
+    known = set(known)
+    for name in names:
+        while name and name not in known:
+            name = name.rpartition("/")[0]
+        if name:
+            yield name

@@ -25,9 +25,8 @@ from micronpu.passes import run_passes
 from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.legalize import legalize
 from micronpu.targets.ethosu.options import EthosUOptions
-from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.rewrites import TO_FIT
-from micronpu.targets.ethosu.rules import judge_of
+from micronpu.targets.ethosu.rules import ethosu_policy, judge_of
 
 U55, U85 = EthosUOptions("ethos-u55-128"), EthosUOptions("ethos-u85-256")
 OPERATORS = {

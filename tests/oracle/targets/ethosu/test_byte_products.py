@@ -15,9 +15,9 @@ from micronpu.targets.ethosu.compile import compile_graph
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator
 from micronpu.targets.ethosu.options import EthosUOptions
-from micronpu.targets.ethosu.policy import ethosu_policy
 from micronpu.targets.ethosu.rewrites import byte_products
 from micronpu.targets.ethosu.rewrites.byte_products import BytesBatchMatmul
+from micronpu.targets.ethosu.rules import ethosu_policy
 
 ROWS, INNER, COLUMNS = 36, 6, 8
 

@@ -8,7 +8,7 @@ import pytest
 
 from micronpu.base.errors import PayloadError
 from micronpu.targets.ethosu.firmware import EthosUFirmware
-from micronpu.targets.ethosu.inspection import inspect
+from micronpu.targets.ethosu.host.disassembly import inspect
 from micronpu.targets.ethosu.payload import COMMANDS, EthosUPayload, pack
 from micronpu.targets.ethosu.stream import accelerator_of, commands_in, operation_offsets
 

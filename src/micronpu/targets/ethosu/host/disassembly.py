@@ -1,24 +1,169 @@
-"""Disassemble a command stream: named commands, operands of operations, memory over time.
+"""Disassemble a command stream: named commands, operands of operations, memory over time; and describe a payload.
 
 The stream is run once in the simulator, on random integers, to find what every operation writes. No torch.
+
+A byte of memory is live from the operation that writes it, or from the beginning for an input, to the last operation
+that reads it, or to the end for an output. A value that is never read is live only during the operation that writes it.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from micronpu.base.errors import MicroNpuError
+import numpy as np
+
+from micronpu.base.errors import MicroNpuError, PayloadError
 from micronpu.container.trace import StreamTrace, trace_of
-from micronpu.report.inside import Inside, InsideStep, Made
-from micronpu.targets.ethosu.host.memory_map import MemoryMap, Use, memory_map, sources
+from micronpu.report.inside import Inside, InsideStep, InspectedDelegate, Made, Section, Tensor
 from micronpu.targets.ethosu.host.proof import random_integers
 from micronpu.targets.ethosu.host.simulator import Bytes, EthosUSimulator, SimulatedOperation
-from micronpu.targets.ethosu.payload import VelaIO, inlined, parse
+from micronpu.targets.ethosu.payload import VelaIO, blocks, inlined, parse
 from micronpu.targets.ethosu.stream import accelerator_of, commands_in, words_of
+
+GRAIN = 16
+"""Granularity in bytes: Vela's alignment of tensors."""
+READ, WRITTEN, BOTH, ALIVE, FREE = "r", "w", "x", "#", "."
+"""State of a column in a picture: some byte of it is read, is written, both, or is live; or none is."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """Bytes that an operation reads and writes."""
+
+    reads: tuple[Bytes, ...]
+    writes: tuple[Bytes, ...]
+
+
+@dataclass(frozen=True)
+class MemoryMap:
+    """One region over time.
+
+    Attributes:
+        region: its number in the stream.
+        size: bytes up to the last used one.
+        live: live bytes during each operation, in multiples of 16.
+        picture: a row per operation; each column covers an equal part of the size. "r": read, "w": written, "x": both,
+            "#": live, ".": free.
+    """
+
+    region: int
+    size: int
+    live: tuple[int, ...]
+    picture: tuple[str, ...]
+
+    @property
+    def peak(self) -> int:
+        """Maximum number of live bytes."""
+        return max(self.live, default=0)
+
+    @property
+    def busiest(self) -> int:
+        """Index of the first operation with that many live bytes."""
+        return self.live.index(self.peak) if self.live else 0
+
+
+def sources(uses: Sequence[Use], inputs: Sequence[Bytes], outputs: Sequence[Bytes]) -> list[tuple[int, ...]]:
+    """Producers of the data that each operation, and then each output, reads: operation numbers, and -1 - i for input
+    i.
+
+    Args:
+        uses: of the operations in order.
+        inputs, outputs: location of the stream's inputs and outputs.
+    """
+    owned: defaultdict[int, _Owners] = defaultdict(_Owners)
+
+    def read(ranges: Iterable[Bytes]) -> tuple[int, ...]:
+        return tuple(sorted({owner for b in ranges for owner in owned[b.region].of(b.address, b.address + b.size)}))
+
+    for number, own in enumerate(inputs):
+        owned[own.region].put(own.address, own.address + own.size, -1 - number)
+    found = []
+    for number, use in enumerate(uses):
+        found.append(read(use.reads))
+        for b in use.writes:
+            owned[b.region].put(b.address, b.address + b.size, number)
+    return [*found, *(read((own,)) for own in outputs)]
+
+
+class _Owners:
+    """The last writer of each byte of a region: sorted ranges that do not touch, or have different writers.
+
+    An operation writes a tensor row by row, in thousands of ranges; merging adjacent ones keeps their number small.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._owners: list[int] = []
+
+    def put(self, start: int, end: int, owner: int) -> None:
+        """Assign the bytes [start, end) to a writer."""
+        if start >= end:
+            return
+        # All ranges that overlap or touch the new one.
+        first, behind = bisect_left(self._ends, start), bisect_right(self._starts, end)
+        before: list[tuple[int, int, int]] = []
+        after: list[tuple[int, int, int]] = []
+        for a, b, o in zip(*(x[first:behind] for x in (self._starts, self._ends, self._owners)), strict=True):
+            if o == owner:
+                start, end = min(a, start), max(b, end)
+                continue
+            if a < start:
+                before = [(a, min(b, start), o)]
+            if b > end:
+                after = [(max(a, end), b, o)]
+        parts = [*before, (start, end, owner), *after]
+        for index, values in enumerate((self._starts, self._ends, self._owners)):
+            values[first:behind] = [part[index] for part in parts]
+
+    def of(self, start: int, end: int) -> list[int]:
+        """The writers of the bytes [start, end)."""
+        return self._owners[bisect_right(self._ends, start) : bisect_left(self._starts, end)] if start < end else []
+
+
+def memory_map(uses: Sequence[Use], region: int, outputs: Sequence[Bytes], columns: int = 64) -> MemoryMap:
+    """Return the map of a region.
+
+    Args:
+        uses: of every operation in order.
+        outputs: bytes that are read after the last operation.
+        columns: of the picture.
+    """
+    spans = [*outputs, *(b for use in uses for b in (*use.reads, *use.writes))]
+    size = max((b.address + b.size for b in spans if b.region == region), default=0)
+    grains = -(-size // GRAIN)
+    alive = _grains(outputs, region, grains)
+    live, picture = [], []
+    for use in reversed(uses):
+        reads, writes = (_grains(ranges, region, grains) for ranges in (use.reads, use.writes))
+        before = (alive & ~writes) | reads
+        during = before | writes | alive
+        live.append(int(np.count_nonzero(during)) * GRAIN)
+        picture.append(_row(during, reads, writes, columns))
+        alive = before
+    return MemoryMap(region, size, tuple(reversed(live)), tuple(reversed(picture)))
+
+
+def _grains(ranges: Sequence[Bytes], region: int, count: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    found = np.zeros(count, np.bool_)
+    for b in ranges:
+        if b.region == region:
+            found[b.address // GRAIN : -(-(b.address + b.size) // GRAIN)] = True
+    return found
+
+
+def _row(during: np.ndarray[Any, Any], reads: np.ndarray[Any, Any], writes: np.ndarray[Any, Any], columns: int) -> str:
+    if not during.size:
+        return ""
+    starts = np.arange(min(columns, during.size)) * during.size // min(columns, during.size)
+    d, r, w = (np.logical_or.reduceat(a, starts) for a in (during, reads, writes))
+    return "".join(np.where(r & w, BOTH, np.where(w, WRITTEN, np.where(r, READ, np.where(d, ALIVE, FREE)))))
+
 
 _OPERATIONS = ("NPU_OP_CONV", "NPU_OP_DEPTHWISE", "NPU_OP_POOL", "NPU_OP_ELEMENTWISE", "NPU_OP_RESIZE")
 _STARTS = (*_OPERATIONS, "NPU_OP_DMA_START")
@@ -164,7 +309,8 @@ def disassemble(payload: bytes, trace: StreamTrace | None = None) -> StreamDisas
     uses = [Use(seen[i].reads, seen[i].writes) for i in range(len(seen))]
     ends = [_place(b) for b in (() if stopped else content.outputs)]
     flow = sources(_with_chains(uses, seen), [_place(b) for b in content.inputs], ends)
-    readers = _first_readers(flow[: len(uses)])
+    # The first reader of each operation whose result is read.
+    readers = {source: i for i in reversed(range(len(uses))) for source in flow[i]}
     steps: list[StreamStep] = []
     since: list[StreamCommand] = []
     registers: dict[str, tuple[int, int | None]] = {}
@@ -184,15 +330,6 @@ def disassemble(payload: bytes, trace: StreamTrace | None = None) -> StreamDisas
     used = {b.region for use in uses for b in use.writes} & set(_SCRATCH)
     memory = tuple(memory_map(uses, region, ends) for region in sorted(used))
     return StreamDisassembly(accelerator, tuple(steps), tuple(since), stopped, memory, tuple(flow[len(uses) :]))
-
-
-def _first_readers(flow: Sequence[tuple[int, ...]]) -> dict[int, int]:
-    """The first reader of each operation whose result is read."""
-    found: dict[int, int] = {}
-    for index, after in enumerate(flow):
-        for source in after:
-            found.setdefault(source, index)
-    return found
 
 
 def _with_chains(uses: Sequence[Use], seen: Mapping[int, SimulatedOperation]) -> list[Use]:
@@ -303,3 +440,36 @@ def view(payload: bytes, named_data: Mapping[str, bytes]) -> Inside:
         steps[-1] = InsideStep(last.label, last.reads, (("simulator", stream.stopped),), last.outputs)
         return Inside(tuple(steps), stopped=stream.stopped)
     return Inside(tuple(steps), tuple(map(made, stream.results)))
+
+
+def inspect(backend: str, blob: bytes) -> InspectedDelegate:
+    """Return the sections and tensors of a payload; if it cannot be read, its sections and the reason."""
+    sections = tuple(
+        Section(b.name, len(b.data), f"stands elsewhere as {str(b.data, 'ascii', 'replace')}" if b.external else "")
+        for b in blocks(blob)
+    )
+    try:
+        payload = parse(blob)
+    except PayloadError as error:
+        return InspectedDelegate(backend, len(blob), sections=sections, objection=str(error))
+    tensors = tuple(
+        Tensor(
+            f"{kind} {i}",
+            tensor.shape,
+            f"{tensor.element_size} byte{'' if tensor.element_size == 1 else 's'}",
+            f"{_region(tensor.region)} + {tensor.address}",
+        )
+        for kind, side in (("input", payload.inputs), ("output", payload.outputs))
+        for i, tensor in enumerate(side)
+    )
+    kind = f"{_accelerator(payload.commands)}, {payload.scratch_size:,} bytes of scratch memory"
+    return InspectedDelegate(backend, len(blob), kind, sections, tensors)
+
+
+def _accelerator(commands: bytes) -> str:
+    """The accelerator that a command stream was compiled for."""
+    try:
+        _, family, macs = accelerator_of(commands).split("-")
+    except PayloadError:
+        return "an Ethos-U"
+    return f"Ethos-{family.upper()} with {macs} MACs per cycle"

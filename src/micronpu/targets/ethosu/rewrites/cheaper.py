@@ -198,7 +198,7 @@ class DiagonalConvolution(_Offers):
 
     def offers(self, node: Node, before: Node | None = None) -> Iterator[list[Node]]:
         op, y = node.op, node.output
-        if not isinstance(op, DepthwiseConv2d) or y.type.dtype is not DType.INT8:
+        if not isinstance(op, DepthwiseConv2d) or node.inputs[0].type.dtype is not DType.INT8:
             return
         x, weight, bias = node.inputs
         depth = x.type.channels
@@ -212,7 +212,7 @@ class DiagonalConvolution(_Offers):
             qparams = QParams.per_channel(qparams.scale, 0)
         chain = Chain(self.name, node)
         kernel = chain.constant(dense, TensorType(dense.shape, DType.INT8, qparams))
-        made = Conv2d(op.stride, op.padding, op.dilation, op.activation)
+        made = Conv2d(op.stride, op.padding, op.dilation, op.activation, dtype=op.dtype)
         yield chain.result(chain.add(made, x, kernel, bias, qparams=y.type.qparams), y)
 
 

@@ -53,7 +53,7 @@ class LinearAsConvolution(RewriteOf[FullyConnected]):
         shape = (outputs, pixels, 1, depth)
         kernel = Tensor(weight.name, weight.type.with_shape(shape), weight.data.reshape(shape))
         image = chain.reshape(x, *((1, 1, rows, depth) if pixels == 1 else (1, rows * pixels, 1, depth)))
-        made = Conv2d(stride=(pixels if rows > 1 else 1, 1), activation=op.activation)
+        made = Conv2d(stride=(pixels if rows > 1 else 1, 1), activation=op.activation, dtype=op.dtype)
         return chain.result(chain.add(made, image, kernel, bias, qparams=node.output.type.qparams), node.output)
 
 
