@@ -13,10 +13,9 @@ from micronpu.frontend.constants import add_constant, read
 from micronpu.frontend.program import calls_into, is_getitem, origin_of, overload_name, value_of
 from micronpu.ops import facts
 from micronpu.ops.calls import CUT
+from micronpu.ops.concat import CONCATENATIONS
+from micronpu.ops.slicing import SPLITS
 from micronpu.upstream.torch import OpOverload, tree_leaves, tree_map
-
-_SCATTERS = ("index_copy", "index_put", "scatter", "scatter_add", "slice_scatter", "index_add", "masked_scatter")
-"""Operators that write a part of their first operand, and return it as it is if that part is empty."""
 
 
 def remove_empty_tensors(module: GraphModule) -> None:
@@ -57,21 +56,21 @@ def _is_empty(node: Node) -> bool:
 
 def _without_empty_operands(module: GraphModule, node: Node) -> None:
     """Remove the empty operands and results of a node that has a result with elements."""
-    name = overload_name(node).split(".")[0]
-    if name in ("split_with_sizes", "split", "chunk", "tensor_split", "unsafe_split"):
+    name = overload_name(node)
+    if name in SPLITS:
         _as_slices(module, node)
         return
     operands = node.all_input_nodes
     if _is_empty(node) or is_getitem(node) or not any(map(_is_empty, operands)):
         return
-    if name in ("cat", "concat", "concatenate"):
+    if name in CONCATENATIONS:
         parts: Any = node.args[0]
         kept = [part for part in parts if not _is_empty(part)]
         node.args = (kept, *node.args[1:])
         same = len(kept) == 1 and value_of(kept[0]).dtype == value_of(node).dtype
         if same:
             node.replace_all_uses_with(kept[0])
-    elif name.rstrip("_") in _SCATTERS and not _is_empty(operands[0]):
+    elif facts.replaces_part(name) and not _is_empty(operands[0]):
         node.replace_all_uses_with(operands[0])
     elif all(_is_empty(operand) or operand.op == "get_attr" for operand in operands):
         value = _computed(module, node)

@@ -10,10 +10,9 @@ from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ir.op import QuantizationRule, shares_qparams
 from micronpu.ir.registry import imports
 from micronpu.ir.window import NO_PADDING, Size2d
-from micronpu.ops.averages import AVERAGE, WINDOWS, averaged, is_finer, windows_averaged
 from micronpu.ops.movement import from_image, reshaped, to_image
 from micronpu.ops.parts import MAX_PARTS, Pool, adaptive_windows, by_parts, runs
-from micronpu.ops.pooling import AvgPool2d, MaxPool2d
+from micronpu.ops.pooling import AVERAGE, WINDOWS, AvgPool2d, MaxPool2d, averaged, is_finer, windows_averaged
 
 
 def pools(emit: Callable[..., Tensor], kind: type[AvgPool2d] | type[MaxPool2d]) -> Pool:

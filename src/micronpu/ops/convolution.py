@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from micronpu.ops.concat import Concat
 from micronpu.ops.constants import fused_activation, quantized_weights
 from micronpu.ops.movement import from_image, to_image
 from micronpu.ops.slicing import sliced
-from micronpu.ops.tosa.windows import covering, fitted, requantized, spread
+from micronpu.ops.tosa_windows import covering, fitted, requantized, spread
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -52,6 +52,25 @@ def requantize_accumulators(
     return saturate(scaled, *activation.limits(y), y.dtype.value)
 
 
+def window_elements(
+    x: npt.NDArray[Any],
+    y: TensorType,
+    kernel: Size2d,
+    stride: Size2d,
+    padding: Padding2d,
+    dilation: Size2d = (1, 1),
+    fill: int = 0,
+) -> Iterator[tuple[int, int, npt.NDArray[Any]]]:
+    """Yield row and column of every position in a window over x [N, H, W, C], and the elements [N, OH, OW, C] there."""
+    padded = np.pad(x, ((0, 0), padding.rows, padding.columns, (0, 0)), constant_values=fill)
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            top, left = i * dilation[0], j * dilation[1]
+            rows = slice(top, top + (y.shape[1] - 1) * stride[0] + 1, stride[0])
+            columns = slice(left, left + (y.shape[2] - 1) * stride[1] + 1, stride[1])
+            yield i, j, padded[:, rows, columns]
+
+
 @dataclass(frozen=True)
 class _Convolution(Rescaling):
     """Base of dense and depthwise convolution."""
@@ -74,24 +93,9 @@ class _Convolution(Rescaling):
             windows(x.shape[2], kernel[1], self.stride[1], self.padding.columns, self.dilation[1]),
         )
 
-    def taps(self, x: Value, weight: TensorType, y: TensorType) -> Any:
+    def taps(self, x: Value, weight: TensorType, y: TensorType) -> Iterator[tuple[int, int, npt.NDArray[Any]]]:
         """Yield row, column and inputs [N, OH, OW, C] minus the zero point for every kernel position."""
-        p = self.padding
-        padded = np.pad(x.centered, ((0, 0), p.rows, p.columns, (0, 0)))
-        _, rows, columns, _ = y.shape
-        for i in range(weight.shape[1]):
-            for j in range(weight.shape[2]):
-                top, left = i * self.dilation[0], j * self.dilation[1]
-                yield (
-                    i,
-                    j,
-                    padded[
-                        :,
-                        top : top + (rows - 1) * self.stride[0] + 1 : self.stride[0],
-                        left : left + (columns - 1) * self.stride[1] + 1 : self.stride[1],
-                        :,
-                    ],
-                )
+        return window_elements(x.centered, y, self.kernel(weight), self.stride, self.padding, self.dilation)
 
     def litert_fields(self, emit: LiteRtEmitter) -> dict[str, Any]:
         x, weight = emit.input_type(0), emit.input_type(1)

@@ -1,4 +1,4 @@
-"""Facts about ATen operators that decide the qparams of the values around them, the same on every device.
+"""Facts about ATen operators, the same on every device: about the values of their results, and about axes.
 
 An operator is given by its overload and by its arguments under the names of the schema, as `Call` has them.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from micronpu.ops.comparisons import COMPARISONS
-from micronpu.ops.movement import COPIES, RESHAPES, TRANSPOSES
+from micronpu.ops.linear import LINEAR
+from micronpu.ops.movement import COPIES, DROPOUTS, RESHAPE, RESHAPES, TRANSPOSES, VIEW_COPY, order_of
 from micronpu.ops.normalization import BATCH_NORMS
+from micronpu.ops.softmax import SOFTMAX
+from micronpu.ops.transposed import TRANSPOSED
 from micronpu.ops.truths import CASTS
 
 Given = Mapping[str, Any]
@@ -28,6 +31,13 @@ ROW_SUMS = ("mean.dim", "sum.dim_IntList")
 """Overloads that add up elements along axes, up to a factor."""
 NUMBERED = tuple(f"{name}.Tensor" for plain in ("add", "sub", "mul") for name in (plain, f"{plain}_"))
 """Overloads whose operand ``other`` may be a number, for which a constant tensor can stand."""
+
+
+RESHAPED = (RESHAPE, VIEW_COPY, "_unsafe_view.default")
+"""Overloads whose result has another shape, and is a copy where strides allow no view."""
+CONTIGUOUS = ("_adaptive_avg_pool2d.default", "avg_pool2d.default", "expand_copy.default", *ROW_SUMS)
+"""Overloads whose kernels in ExecuTorch need a contiguous first operand."""
+_SCATTERS = ("index_copy", "index_put", "scatter", "scatter_add", "slice_scatter", "index_add", "masked_scatter")
 
 
 class Form(enum.Enum):
@@ -208,6 +218,11 @@ def replaced_in(overload: str, given: Given) -> tuple[list[tuple[int, Any]], Any
     return [(axis, index) for axis, index in enumerate(given["indices"]) if index is not None], given["values"]
 
 
+def replaces_part(overload: str) -> bool:
+    """Return whether an operator writes a part of its first operand, and returns it unchanged if that part is empty."""
+    return _name(overload) in _SCATTERS
+
+
 def counts_from(overload: str, given: Given) -> Any:
     """Return the first number of a result that counts up; None of any other operator."""
     return given.get("start", 0) if _name(overload) == "arange" else None
@@ -241,3 +256,115 @@ def indices_of(overload: str, given: Given) -> list[tuple[Any, Any, int]]:
     if name in ("index_select", "index_copy", "scatter", "gather"):
         return [(given["self"], given["index"], int(given["dim"]))]
     return [(given["weight"], given["indices"], 0)] if name == "embedding" else []
+
+
+Shape = Callable[[Any], Sequence[int]]
+
+SAME_AXES = ("expand_as.default", *DROPOUTS, *COPIES)
+"""Overloads without the tag `pointwise` whose result has the axes of the operand."""
+
+_ALONG_GIVEN = {
+    *("chunk", "split", "split_with_sizes", "tensor_split", "unbind"),
+    *("glu", "cumsum", "roll", "flip", "log_softmax", "max", "min", "topk", "sort"),
+    *("mean", "sum", "amax", "amin", "prod", "argmax", "argmin", "var", "std", "logsumexp", "linalg_vector_norm"),
+    *("norm", "any", "all"),
+    *(overload.split(".")[0] for overload in SOFTMAX),
+}
+"""Operators that compute along the axes in `dim` or `dims`, and have `keepdim` if they remove these axes."""
+
+
+def axis_behind(
+    overload: str, given: Given, varying: Sequence[Any], axis: int, result: Sequence[int], shape: Shape
+) -> int | None:
+    """Return the axis of the result of which each index depends on the same index of an operand's axis alone.
+
+    Args:
+        varying: the operands in question; all others are constants.
+        axis: of each of these operands.
+        result: shape of the result, or of the first of several.
+
+    Returns:
+        None if an index of the result depends on several of the operand, or the operator is not known.
+    """
+    name = overload.split(".")[0]
+    first = next(iter(given.values()), None)
+    if name == "stack":
+        dim = int(given["dim"]) % len(result)
+        return axis + (dim <= axis) if all(x in varying for x in first or ()) else None
+    if len(varying) != 1:
+        return None
+    (x,) = varying
+    if name == "einsum":
+        return _einsum(given, x, axis)
+    if name in ("matmul", "mm", "bmm"):
+        return _product(given, x, axis, len(result), shape)
+    if first is not x:
+        return None
+    before = shape(x)
+    if overload in TRANSPOSES:
+        return order_of(given, len(before)).index(axis)
+    if name == "unsqueeze":
+        return axis + (int(given["dim"]) % len(result) <= axis)
+    if name in ("expand", "repeat"):
+        behind = axis + len(result) - len(before)
+        return behind if result[behind] == before[axis] else None
+    if name in ("upsample_nearest2d", "upsample_bilinear2d"):
+        return axis if axis < 2 or result[axis] == before[axis] else None
+    if overload in TRANSPOSED:
+        return axis if _is_by_index(given, axis, len(result) - 2, shape) else None
+    along = _along(overload, given, before, shape)
+    if along is None or axis in along:
+        return None
+    removes = not given.get("keepdim", name != "unbind")
+    return axis - sum(a < axis for a in along) if removes else axis
+
+
+def _along(overload: str, given: Given, before: Sequence[int], shape: Shape) -> set[int] | None:
+    """Return the axes that an operator computes along, all if it names none; None if they are not known."""
+    rank, name = len(before), overload.split(".")[0]
+    if overload in LINEAR:
+        return {rank - 1}
+    if overload in BATCH_NORMS:
+        return {1}
+    if name in ("layer_norm", "rms_norm"):
+        return set(range(rank - len(given["normalized_shape"]), rank))
+    if name == "prelu":
+        return {1} if math.prod(shape(given["weight"])) > 1 else set()
+    if name not in _ALONG_GIVEN or not {"dim", "dims"} & given.keys():
+        return None
+    found = given["dim"] if "dim" in given else given["dims"]
+    if found is None or (isinstance(found, (list, tuple)) and not found):
+        return set(range(rank))
+    return {int(d) % rank for d in (found if isinstance(found, (list, tuple)) else [found])}
+
+
+def _product(given: Given, x: Any, axis: int, rank: int, shape: Shape) -> int | None:
+    """A product with a matrix that is the same for all indices of the axis."""
+    one, other = list(given.values())[:2]
+    before, matrix = shape(x), shape(other if x is one else one)
+    summed = len(before) - (1 if x is one else 2)
+    is_shared = 2 <= len(matrix) <= len(before) and math.prod(matrix[:-2]) == 1 and one is not other
+    return axis if is_shared and axis != summed and rank == len(before) else None
+
+
+def _einsum(given: Given, x: Any, axis: int) -> int | None:
+    before, _, after = str(given["equation"]).replace(" ", "").partition("->")
+    places = [i for i, operand in enumerate(given["tensors"]) if operand is x]
+    if len(places) != 1 or not after or "." in before:
+        return None
+    names = before.split(",")
+    letter = names.pop(places[0])[axis]
+    return after.index(letter) if letter in after and not any(letter in name for name in names) else None
+
+
+def _is_by_index(given: Given, axis: int, sides: int, shape: Shape) -> bool:
+    """Return whether a transposed convolution has windows of one element along an axis."""
+    place = axis - 2
+
+    def along(name: str) -> int:
+        value = given[name]
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        return int(values[place] if len(values) == sides else values[0])
+
+    is_one = place >= 0 and shape(given["weight"])[axis] == 1 and along("stride") == 1
+    return is_one and not along("padding") and not along("output_padding")

@@ -1,4 +1,4 @@
-"""Constants created from shapes, and assignments to parts of a tensor at constant indices.
+"""Constants created from shapes, and assignments to parts of a tensor: slices, or constant indices.
 
 Exact up to float rounding: concatenated slices with shared qparams, or products with zeros and ones.
 """
@@ -85,8 +85,8 @@ def _index_put(write: Writer) -> Float:
     return replaced(write, x, z, axis, index.tolist())
 
 
-def replaced(write: Writer, x: Float, z: Float, axis: int, places: Sequence[int]) -> Float:
-    """x with ``z[i]`` instead of ``x[places[i]]`` along an axis, by slices; None if there are too many.
+def replaced(write: Writer, x: Float, z: Float, axis: int, places: Sequence[int], most: int = MOST_PIECES) -> Float:
+    """x with ``z[i]`` instead of ``x[places[i]]`` along an axis, by slices; None if there are more than ``most``.
 
     The last one of duplicate indices is used.
     """
@@ -100,7 +100,7 @@ def replaced(write: Writer, x: Float, z: Float, axis: int, places: Sequence[int]
             runs[-1] = (new, runs[-1][1], i + 1)
         else:
             runs.append((new, i, i + 1))
-    if len(runs) > MOST_PIECES:
+    if len(runs) > most:
         return None
     pieces = [_slice(write, z if new else x, axis, start, stop) for new, start, stop in runs]
     return pieces[0] if len(pieces) == 1 else write("cat.default", pieces, axis)
@@ -160,3 +160,41 @@ def _difference(write: Writer) -> Float:
         later, earlier = (write("slice.Tensor", x, axis, i, size - 1 + i) for i in (1, 0))
         x = write("sub.Tensor", later, earlier)
     return x
+
+
+_MOST_STRIDED = 64
+"""Maximum elements of a strided assignment, which alternate between the two tensors; longer ones are kept."""
+
+
+@decomposes("copy.default", early=True)
+def _copied(write: Writer) -> Float:
+    """Overwriting x with z -> z, expanded to the shape of x."""
+    source = write.given["src"]
+    if write.dtype() is None or write.dtype(source) is not write.dtype():
+        return None
+    shape = write.shape()
+    return source if write.shape(source) == shape else write("expand.default", source, list(shape))
+
+
+@decomposes("slice_scatter.default", early=True)
+def _slice_scatter(write: Writer) -> Float:
+    """x[.., a:b, ..] = z -> cat(x[.., :a, ..], z, x[.., b:, ..]); with a step, elements of x and z alternate."""
+    given = write.given
+    x, z, shape = given["self"], given["src"], write.shape()
+    axis = int(given["dim"]) % len(shape)
+    places = range(*slice(given["start"], given["end"], int(given["step"])).indices(shape[axis]))
+    if len(places) != write.shape(z)[axis]:
+        return None
+    if places.step > 1 and len(places) > _MOST_STRIDED:
+        return None
+    return replaced(write, x, z, axis, places, most=shape[axis])
+
+
+@decomposes("select_scatter.default", early=True)
+def _select_scatter(write: Writer) -> Float:
+    """x[.., i, ..] = z -> cat(x[.., :i, ..], z, x[.., i + 1:, ..])"""
+    given = write.given
+    shape = write.shape()
+    axis = int(given["dim"]) % len(shape)
+    place = int(given["index"]) % shape[axis]
+    return replaced(write, given["self"], write("unsqueeze.default", given["src"], axis), axis, (place,))

@@ -25,7 +25,7 @@ from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, TensorType
 from micronpu.ops.elementwise import is_row, scaled
 from micronpu.ops.filling import diagonal_of
-from micronpu.ops.movement import TRANSPOSES, inverse, reshaped, transposed
+from micronpu.ops.movement import TRANSPOSES, inverse, order_of, reshaped, transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -165,11 +165,8 @@ def _queries_side_by_side(write: Writer) -> Float:
 def _swaps_last(write: Writer, made: FloatCall, x: Float) -> bool:
     """True if an operator only swaps the last two axes."""
     rank = len(write.shape(x))
-    if made.overload == "transpose.int":
-        return {int(made.given["dim0"]) % rank, int(made.given["dim1"]) % rank} == {rank - 2, rank - 1}
-    if made.overload == "permute.default":
-        return [int(d) % rank for d in made.given["dims"]] == [*range(rank - 2), rank - 1, rank - 2]
-    return False
+    is_swap = made.overload in ("transpose.int", "permute.default")
+    return is_swap and order_of(made.given, rank) == [*range(rank - 2), rank - 1, rank - 2]
 
 
 def _without_repeats(write: Writer, x: Float) -> Float | None:

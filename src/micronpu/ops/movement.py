@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,6 +83,30 @@ class Reshape(Op):
         return emit.reshape(emit.input(0), self.shape)
 
 
+_REVERSALS = ("t", "t_", "t_copy", "numpy_T")
+
+
+def _order(node: AtenNode, rank: int) -> Permutation:
+    """The axes of the operand of an operator that permutes them, in the order of the result."""
+    name, order = node.overload.split(".")[0], list(range(rank))
+    if name.startswith("permute"):
+        return tuple(int(d) % rank for d in node.value("dims"))
+    if name in _REVERSALS:
+        return tuple(reversed(order))
+    if name.startswith("move"):
+        given = (node.value("source"), node.value("destination"))
+        source, destination = ([int(d) % rank for d in (v if isinstance(v, list) else [v])] for v in given)
+        placed = dict(zip(destination, source, strict=True))
+        rest = iter(i for i in order if i not in source)
+        return tuple(placed[i] if i in placed else next(rest) for i in order)
+    a, b = rank - 2, rank - 1
+    if name.startswith(("transpose", "swap")):
+        names = ("axis0", "axis1") if name.startswith("swapaxes") else ("dim0", "dim1")
+        a, b = (axis_of(node, name, rank) for name in names)
+    order[a], order[b] = order[b], order[a]
+    return tuple(order)
+
+
 @operator("transpose")
 class Transpose(Op):
     """Reorders axes: axis i of the result is axis ``permutation[i]`` of x.
@@ -101,52 +126,17 @@ class Transpose(Op):
     def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         return x.data.transpose(self.permutation).copy()
 
-    @from_aten("permute.default", "permute_copy.default", moves_only=True)
-    @classmethod
-    def build(cls, node: AtenNode) -> Tensor:
-        x = node.tensor("x")
-        rank = len(x.shape)
-        return node.emit(cls(tuple(int(d) % rank for d in node.value("dims"))), x)
-
     @from_aten(
-        "transpose.int",
-        "transpose_copy.int",
-        "transpose_.default",
+        *("permute.default", "permute_copy.default", "transpose.int", "transpose_copy.int", "transpose_.default"),
         *(f"{name}{place}.default" for name in ("swapaxes", "swapdims") for place in ("", "_")),
+        *(f"{name}.default" for name in (*_REVERSALS, "mT", "adjoint", "mH", "matrix_H")),
+        *(f"{name}.{form}" for name in ("movedim", "moveaxis") for form in ("int", "intlist")),
         moves_only=True,
     )
     @classmethod
-    def build_swap(cls, node: AtenNode) -> Tensor:
+    def build(cls, node: AtenNode) -> Tensor:
         x = node.tensor("x")
-        order = list(range(len(x.shape)))
-        names = ("axis0", "axis1") if node.overload.startswith("swapaxes") else ("dim0", "dim1")
-        a, b = (axis_of(node, name, len(order)) for name in names)
-        order[a], order[b] = b, a
-        return node.emit(cls(tuple(order)), x)
-
-    @from_aten("t.default", "t_.default", "t_copy.default", "numpy_T.default", moves_only=True)
-    @classmethod
-    def build_reversed(cls, node: AtenNode) -> Tensor:
-        x = node.tensor("x")
-        return node.emit(cls(tuple(range(len(x.shape)))[::-1]), x)
-
-    @from_aten("mT.default", "adjoint.default", "mH.default", "matrix_H.default", moves_only=True)
-    @classmethod
-    def build_matrix(cls, node: AtenNode) -> Tensor:
-        x = node.tensor("x")
-        rank = len(x.shape)
-        return node.emit(cls((*range(rank - 2), rank - 1, rank - 2)), x)
-
-    @from_aten("movedim.int", "movedim.intlist", "moveaxis.int", "moveaxis.intlist", moves_only=True)
-    @classmethod
-    def build_move(cls, node: AtenNode) -> Tensor:
-        x = node.tensor("x")
-        rank = len(x.shape)
-        given = (node.value("source"), node.value("destination"))
-        source, destination = ([int(d) % rank for d in (v if isinstance(v, list) else [v])] for v in given)
-        placed = dict(zip(destination, source, strict=True))
-        rest = iter(i for i in range(rank) if i not in source)
-        return node.emit(cls(tuple(placed[i] if i in placed else next(rest) for i in range(rank))), x)
+        return node.emit(cls(_order(node, len(x.shape))), x)
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         emit.add("TRANSPOSE", options="TransposeOptions", inputs=[0, emit.int32(self.permutation)], version=2)
@@ -200,19 +190,19 @@ def from_image(node: AtenNode, y: Tensor) -> Tensor:
     return reshaped(node, channels_first(node, y), node.shape)
 
 
-@operator("pad")
-class Pad(Op):
-    """Adds elements of one value before and after each axis.
-
-    x [any]  ->  y [x.shape + before + after], type of x. ``value`` is real; it is quantized with the qparams of x and
-    saturates, so that minus infinity is the lowest element.
-    """
+@dataclass(frozen=True)
+class Padding(Op):
+    """Base of operators that add elements before and after each axis."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
-    value: float = 0.0
 
     quantization = shares_qparams()
+
+    @property
+    def sides(self) -> npt.NDArray[Any]:
+        """Elements before and after each axis, [rank, 2]."""
+        return np.array([self.before, self.after]).T
 
     def infer(self, x: TensorType) -> TensorType:
         if len(self.before) != x.rank or len(self.after) != x.rank:
@@ -220,11 +210,19 @@ class Pad(Op):
         return x.with_shape(tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True)))
 
     def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
-        back = inverse(permutation)
-        return (
-            Pad(tuple(self.before[i] for i in back), tuple(self.after[i] for i in back), self.value),
-            permutation,
-        )
+        before, after = (tuple(sides[i] for i in inverse(permutation)) for sides in (self.before, self.after))
+        return replace(self, before=before, after=after), permutation
+
+
+@operator("pad")
+class Pad(Padding):
+    """Adds elements of one value before and after each axis.
+
+    x [any]  ->  y [x.shape + before + after], type of x. ``value`` is real; it is quantized with the qparams of x and
+    saturates, so that minus infinity is the lowest element.
+    """
+
+    value: float = 0.0
 
     def integer(self, x: TensorType) -> int:
         """The padding value in the qparams of x."""
@@ -234,12 +232,11 @@ class Pad(Op):
         return min(max(round(self.value / x.scale) + x.zero_point, low), high)
 
     def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
-        widths = list(zip(self.before, self.after, strict=True))
-        return np.pad(x.data, widths, constant_values=self.integer(x.type))
+        return np.pad(x.data, self.sides, constant_values=self.integer(x.type))
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
         x = emit.input_type(0)
-        amounts = emit.int32(np.array([self.before, self.after]).T)
+        amounts = emit.int32(self.sides)
         if self.integer(x) == x.zero_point:
             emit.add("PAD", options="PadOptions", inputs=[0, amounts], version=2)
         else:

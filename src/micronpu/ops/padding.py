@@ -10,11 +10,11 @@ import numpy.typing as npt
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.aten import AtenArguments, AtenNode
 from micronpu.ir.graph import Tensor
-from micronpu.ir.op import NewValues, Op, Permutation, QuantizationRule, Value, shares_qparams
+from micronpu.ir.op import NewValues, QuantizationRule, Value, shares_qparams
 from micronpu.ir.registry import imports, operator
 from micronpu.ir.types import TensorType
 from micronpu.ops.concat import Concat
-from micronpu.ops.movement import Pad, inverse
+from micronpu.ops.movement import Pad, Padding
 from micronpu.ops.slicing import sliced
 
 if TYPE_CHECKING:
@@ -23,36 +23,24 @@ if TYPE_CHECKING:
 
 
 @operator("reflect_pad")
-class ReflectPad(Op):
+class ReflectPad(Padding):
     """Extends each axis by its mirror image, without repeating the edge elements.
 
     x [any]  ->  y [x.shape + before + after], type of x. An axis of n elements can be padded by at most n - 1 on each
     side.
     """
 
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-
-    quantization = shares_qparams()
-
     def infer(self, x: TensorType) -> TensorType:
-        if len(self.before) != x.rank or len(self.after) != x.rank:
-            raise InternalError(f"{self} does not fit rank {x.rank}.")
-        sides = list(zip(self.before, x.shape, self.after, strict=True))
-        if any(not 0 <= side < n for b, n, a in sides for side in (b, a)):
+        y = super().infer(x)
+        if any(not 0 <= side < n for sides, n in zip(self.sides, x.shape, strict=True) for side in sides):
             raise InternalError(f"{self} needs more elements than {list(x.shape)} has to mirror.")
-        return x.with_shape(tuple(b + n + a for b, n, a in sides))
-
-    def permuted(self, permutation: Permutation, y: TensorType) -> tuple[Op, Permutation] | None:
-        back = inverse(permutation)
-        return ReflectPad(tuple(self.before[i] for i in back), tuple(self.after[i] for i in back)), permutation
+        return y
 
     def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
-        widths = list(zip(self.before, self.after, strict=True))
-        return np.pad(x.data, widths, mode="reflect")
+        return np.pad(x.data, self.sides, mode="reflect")
 
     def to_litert(self, emit: LiteRtEmitter) -> None:
-        amounts = emit.int32(np.array([self.before, self.after]).T)
+        amounts = emit.int32(self.sides)
         # Mode 0 is REFLECT.
         emit.add("MIRROR_PAD", options="MirrorPadOptions", fields={"mode": 0}, inputs=[0, amounts], version=2)
 

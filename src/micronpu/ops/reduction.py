@@ -17,11 +17,11 @@ from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ir.op import Op, Permutation, Value, own_qparams, shares_qparams
 from micronpu.ir.registry import from_aten, imports, operator
 from micronpu.ir.types import DType, TensorType
-from micronpu.ops.averages import AVERAGE, averaged, is_finer, weighted_sum, weights
 from micronpu.ops.elementwise import power, scaled
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Reshape, inverse, transposed
-from micronpu.ops.tosa.windows import sum_of_last
+from micronpu.ops.pooling import AVERAGE, averaged, is_finer, weighted_sum, weights
+from micronpu.ops.tosa_windows import sum_of_last
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter

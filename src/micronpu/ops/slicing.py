@@ -17,7 +17,7 @@ from micronpu.ir.op import Op, Permutation, Value, shares_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import TensorType
 from micronpu.ops.concat import CONCATENATIONS
-from micronpu.ops.movement import inverse, reshaped
+from micronpu.ops.movement import inverse, order_of, reshaped
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -106,16 +106,17 @@ def _from(node: AtenNode, argument: str, length: int) -> Tensor:
 
 # ---------------------------------------------------------------- decompositions
 
-_SPLITS = (
+SPLITS = (
     *(f"{name}.Tensor" for name in ("split", "split_copy", "unsafe_split")),
     "split.sizes",
     *(f"{name}.default" for name in ("split_with_sizes", "split_with_sizes_copy", "unsafe_split_with_sizes")),
     *(f"{name}.default" for name in ("chunk", "unsafe_chunk")),
     *(f"tensor_split.{form}" for form in ("sections", "indices")),
 )
+"""Overloads whose results are the parts of a tensor along an axis."""
 
 
-@decomposes(*_SPLITS, "unbind.int", "unbind_copy.int", early=True)
+@decomposes(*SPLITS, "unbind.int", "unbind_copy.int", early=True)
 def _split_to_slices(write: Writer) -> Float:
     """Used parts become slices; unused parts are removed.
 
@@ -183,14 +184,9 @@ def _part(write: Writer, x: Float, axis: int, begin: int, end: int) -> Float:
         part = _part(write, given["self"], axis, begin, end)
         others = [given[name] for name in ("dim", "start", "end", "step")]
         return None if part is None else write("slice.Tensor", part, *others)
-    if made.overload == "permute.default":
-        dims = [int(d) % rank for d in given["dims"]]
-    elif made.overload == "transpose.int":
-        dims = list(range(rank))
-        one, other = int(given["dim0"]) % rank, int(given["dim1"]) % rank
-        dims[one], dims[other] = other, one
-    else:
+    if made.overload not in ("permute.default", "transpose.int"):
         return None
+    dims = order_of(given, rank)
     part = _part(write, given["self"], dims[axis], begin, end)
     return None if part is None else write("permute.default", part, dims)
 

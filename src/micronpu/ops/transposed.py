@@ -18,7 +18,7 @@ from micronpu.ops.constants import fused_activation, with_bias
 from micronpu.ops.convolution import build_convolution, in_groups, requantize_accumulators
 from micronpu.ops.movement import Pad, from_image, to_image
 from micronpu.ops.slicing import Slice
-from micronpu.ops.tosa.windows import transposed
+from micronpu.ops.tosa_windows import transposed
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter

@@ -31,8 +31,7 @@ from micronpu.ir.types import DType, TensorType
 from micronpu.ops.activation import Table
 from micronpu.ops.elementwise import any_scale, check_addition, scaled_sum
 from micronpu.ops.pointwise import Elementwise, tabulated
-from micronpu.ops.tables.finer_tables import is_near
-from micronpu.ops.tables.table import look_up
+from micronpu.ops.tables.table import is_near, look_up
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter, LiteRtTensor

@@ -22,7 +22,7 @@ from micronpu.frontend.program import axes_in_memory, only_checks, origin_of, ov
 from micronpu.frontend.states import is_write
 from micronpu.ops.calls import UNINITIALIZED
 from micronpu.ops.concat import CONCATENATIONS
-from micronpu.ops.facts import ROW_SUMS
+from micronpu.ops.facts import CONTIGUOUS, RESHAPED
 from micronpu.ops.movement import COPIES, VIEW_COPY
 from micronpu.partition.decompose import decomposed, is_composite, is_decomposed, promotes
 from micronpu.partition.kernels import CoreKernel, kernel_of
@@ -310,7 +310,7 @@ class _Builder:
     def call(self, target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Append an operator of ATen, or of any other library."""
         target = _function_of(target)
-        if target.name() in _RESHAPES:
+        if target.namespace == "aten" and short_name(target) in RESHAPED:
             return self._reshaped(args[0], args[1])
         if (is_composite(target) or not target.is_view) and is_decomposed(target):
             return self._in_parts(target, args, kwargs)
@@ -358,7 +358,7 @@ class _Builder:
                 args[number] = self._constant(torch.tensor(given))
         if promotes(target):
             args = self._of_one_type(target, args, kwargs)
-        if target.name() in _IN_ORDER and axes_in_memory(args[0].meta) != tuple(range(args[0].meta.dim())):
+        if name in CONTIGUOUS and axes_in_memory(args[0].meta) != tuple(range(args[0].meta.dim())):
             args[0] = self._copied(args[0], torch.contiguous_format)
         if target is cast() or name in COPIES:
             return self._copied(args[0], kwargs.get("memory_format"), kwargs.get("dtype"), target is cast())
@@ -444,10 +444,7 @@ class _Builder:
         ]
 
 
-_IN_ORDER = frozenset(f"aten::{n}" for n in ("_adaptive_avg_pool2d", "avg_pool2d", "expand_copy", *ROW_SUMS))
-"""Operators whose kernels need a contiguous first operand."""
 _VIEW_COPY = overload_of(VIEW_COPY)
-_RESHAPES = frozenset(f"aten::{n}" for n in ("reshape", "_unsafe_view", "view_copy"))
 
 
 def _example(value: Any) -> Any:

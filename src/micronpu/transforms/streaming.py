@@ -25,11 +25,10 @@ from micronpu.frontend.functional import functional
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name
 from micronpu.frontend.taken import without_taken_names
-from micronpu.ops.axes import SAME_AXES, axis_behind
 from micronpu.ops.calls import PADDING, SQUEEZED
 from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.convolution import CONVOLUTIONS
-from micronpu.ops.facts import WRITE
+from micronpu.ops.facts import SAME_AXES, WRITE, axis_behind
 from micronpu.ops.movement import RESHAPE, SQUEEZES, VIEWS
 from micronpu.ops.padding import PADS
 from micronpu.ops.pooling import POOLS

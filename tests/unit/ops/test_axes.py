@@ -9,7 +9,7 @@ import torch
 
 from micronpu.frontend.program import overload_of
 from micronpu.ops.activation import RECTIFIERS
-from micronpu.ops.axes import axis_behind
+from micronpu.ops.facts import axis_behind
 from micronpu.ops.movement import TRANSPOSES, order_of
 from micronpu.upstream.torch import schema_of
 

@@ -1,31 +1,45 @@
 """Lookup tables of functions of one element: of 256 int8 results, or of 513 int16 ones.
 
 The importer evaluates a function at the 256 values of the operand, so that the NPU computes any function in one
-operation. For an int16 operand it is evaluated at every 128th value, with linear interpolation; step functions are
-composed of other operators (`micronpu.ops.steps`). The functions are defined in `micronpu.ops.tables.functions` and
-`micronpu.ops.comparisons`.
+operation. For an int16 operand it is evaluated at every 128th value, with linear interpolation, which would be wrong
+for step functions: they are composed of other operators. The functions are defined in `micronpu.ops.tables.functions`
+and `micronpu.ops.comparisons`.
+
+An interpolated table may deviate from a function that is steep near zero, such as 1/x and sqrt(x). There a second table
+is added, whose operand is multiplied by a power of two and saturates, and whose entries are closer by that factor; if
+necessary, a third one is added:
+
+    y = coarse(x) + fine(32 x) + finest(128 x)
+
+A function that is steep elsewhere, such as logit(x) at both ends of its range, has one such table for each place:
+
+    y = coarse(x) + fine(32 (x - 32640)) + fine(16 x)
+
+Within the window of the next table, at whose ends the next operand saturates, each table is a straight line; the next
+table adds the difference, which is zero at both ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from micronpu.base.errors import InternalError
+from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.ir.arithmetic import wide_lookup, wide_lookup_table
 from micronpu.ir.aten import AtenArguments, AtenNode
 from micronpu.ir.graph import Tensor
 from micronpu.ir.op import QuantizationRule, Value, own_qparams
 from micronpu.ir.registry import imports, operator
 from micronpu.ir.types import DType, QParams, TensorType
-from micronpu.ops.elementwise import Add, Sub
+from micronpu.ops.clamps import Clamp
+from micronpu.ops.constants import constant_like
+from micronpu.ops.elementwise import Add, Mul, Sub
 from micronpu.ops.pointwise import Elementwise
 from micronpu.ops.quantization import Requantize
-from micronpu.ops.steps import refusal, rounded, staircase
-from micronpu.ops.tables.finer_tables import continued, parts_of
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
@@ -33,6 +47,277 @@ if TYPE_CHECKING:
 
 Reals = npt.NDArray[Any]
 RealFunction = Callable[[Reals], Reals]
+
+MOST_FLIGHTS = 4
+
+
+def staircase(node: AtenNode, x: Tensor, function: RealFunction, y: QParams) -> Tensor:
+    """A function that is constant except for a few steps, evaluated at every number of x.
+
+    Steps of equal height at adjacent numbers form a flight; each is a clamp whose result is shifted and scaled:
+
+        x > 0.5   x -> clamp(0.5, 0.5 + step) -> - 0.5 -> * 1/step -> y
+
+    Exact: the differences are 0 and 1 in the qparams of x, and their product with 1/step is 0 or 1.
+    """
+    low, high = x.type.dtype.limits
+    values = np.asarray(function(np.arange(low, high + 1) * x.type.scale), np.float64)
+    heights = np.diff(values)
+    flights: list[tuple[int, int, float]] = []  # first and last number that a step leads to, and the height of each
+    for place in np.flatnonzero(heights):
+        number, height = int(place) + low + 1, float(heights[place])
+        if flights and flights[-1][1] == number - 1 and flights[-1][2] == height:
+            flights[-1] = (flights[-1][0], number, height)
+        else:
+            flights.append((number, number, height))
+    if not 1 <= len(flights) <= MOST_FLIGHTS:
+        raise refusal(node, f"has {len(flights)} steps in the int8 range of its operand")
+    base = float(values[0])
+    result: Tensor | None = None
+    for first, last, height in flights:
+        offset = float(first - 1)
+        if base and (base / height).is_integer():
+            offset, base = offset - base / height, 0.0
+        part = _flight(node, x, first - 1, last, offset, height, y)
+        result = part if result is None else node.emit(Add(), result, part, qparams=y)
+    assert result is not None
+    if base:
+        result = node.emit(Add(), result, _number(node, x.type, base), qparams=y)
+    return result
+
+
+def _flight(node: AtenNode, x: Tensor, low: int, high: int, offset: float, height: float, y: QParams) -> Tensor:
+    """``height * (clamp(q, low, high) - offset)`` for the integers q of x."""
+    scale = x.type.scale
+    clamped = node.emit(Clamp(low * scale, high * scale), x)
+    if offset:
+        type = TensorType((1,) * len(x.shape), x.type.dtype, x.type.qparams)
+        smallest, largest = type.dtype.limits
+        if not smallest <= offset <= largest:
+            raise refusal(node, "has its step at the end of the range of its operand")
+        clamped = node.emit(Sub(), clamped, node.constant(np.full(type.shape, offset), type), qparams=x.type.qparams)
+    return node.emit(Mul(), clamped, _number(node, x.type, height / scale), qparams=y)
+
+
+def _number(node: AtenNode, x: TensorType, value: float) -> Tensor:
+    return constant_like(node, np.full((1,) * x.rank, value), x)
+
+
+def rounded(node: AtenNode, x: Tensor, y: QParams) -> Tensor:
+    """floor, ceil or round: requantize x to whole numbers, and then to the result's qparams.
+
+    floor   x -> - (1 - step)/2 -> requantize(1.0) -> y
+
+    ``floor`` rounds a number less than half an LSB below a whole number up to it, since it represents that number too;
+    ``round`` rounds ties away from zero instead of to even.
+    """
+    kind = node.overload.split(".")[0].rstrip("_")
+    whole = QParams.per_tensor(1.0, 0)
+    if kind == "round":
+        result = node.emit(Requantize(x.type.dtype), x, qparams=whole)
+    else:
+        half = _number(node, x.type, (1.0 - x.type.scale) / 2)
+        result = node.emit(Sub() if kind == "floor" else Add(), x, half, qparams=whole)
+    return result if y == whole else node.emit(Requantize(x.type.dtype), result, qparams=y)
+
+
+def refusal(node: AtenNode, why: str) -> UnsupportedError:
+    """The error for a function without int16 form."""
+    return UnsupportedError(
+        f"`{node.overload}` of int16 is not imported: it {why}, and a table of int16 results has straight lines "
+        "between its entries.",
+        hint="quantize the operator to int8",
+    )
+
+
+NEAR = 32
+"""Maximum error of a table in LSB of int16: an eighth of an LSB of int8."""
+_GAINS = (*((gain,) for gain in (2, 4, 8, 16, 32, 64, 128)), *((gain, 128) for gain in (2, 4, 8, 16, 32)))
+"""Powers of two by which the operands of finer tables are multiplied; with 128 there is an entry for every number."""
+_LEAST_GAIN = 2.0
+"""Minimum factor by which another table must reduce the largest error if no table reduces it below `NEAR`."""
+_LINE = 128
+"""Distance between two entries."""
+_MOST_PLACES, _PLACE_GAINS = 2, (2, 4, 8, 16, 32, 64, 128)
+"""Maximum number of places of finer tables for a function that is steep away from zero, and their gains."""
+_BEYOND = 2.0
+"""Values beyond this multiple of the result's range are ignored: they are a problem of calibration, not of tables."""
+_LOWEST, _HIGHEST = DType.INT16.limits
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """A table to be added.
+
+    Attributes:
+        gain: factor of its operand.
+        entries: 513 results.
+        center: the middle of its window, which is subtracted from the operand first.
+    """
+
+    gain: int
+    entries: tuple[int, ...]
+    center: int = 0
+
+
+def parts_of(function: RealFunction, coarse: npt.ArrayLike) -> tuple[TablePart, ...]:
+    """The fewest tables whose sum approximates a function of int16 numbers.
+
+    Args:
+        function: of the numbers themselves, in LSB of the result; non-finite results may be replaced by anything.
+        coarse: entries of a single table, which suffices for most functions.
+    """
+    wanted, counts = _wanted(function)
+    best: tuple[TablePart, ...] = (TablePart(1, tuple(int(e) for e in np.asarray(coarse))),)
+    least = _off(best, wanted, counts)
+    for number in (1, 2):
+        if least <= NEAR:
+            break
+        tried = min((_split(wanted, gains) for gains in _GAINS if len(gains) == number), key=_off_of(wanted, counts))
+        if (error := _off(tried, wanted, counts)) <= max(least / _LEAST_GAIN, NEAR):
+            best, least = tried, error
+    return best if least <= NEAR else _with_places(wanted, counts, best, least)
+
+
+def _with_places(
+    wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_], best: tuple[TablePart, ...], least: float
+) -> tuple[TablePart, ...]:
+    """Tables with finer ones for up to two places, each with the largest error so far; ``best`` unless better."""
+    every = np.arange(_LOWEST, _HIGHEST + 1)
+    places: list[tuple[int, int]] = []
+    parts = _placed(wanted, places)
+    while len(places) < _MOST_PLACES and _off(parts, wanted, counts) > NEAR:
+        worst = every[np.where(counts, np.abs(_sum(parts, every) - wanted), 0.0).argmax()]
+        last = -_LOWEST // _LINE - 1
+        center = min(max(round(worst / _LINE), -last), last) * _LINE
+        around = counts & (np.abs(every - center) <= -_LOWEST // _PLACE_GAINS[0])
+        tried = {
+            gain: _placed(wanted, [*places, (center, gain)])
+            for gain in _PLACE_GAINS
+            if all(abs(center - c) >= -_LOWEST // gain - _LOWEST // g for c, g in places)
+        }
+        if not tried:
+            break
+        gain = min(tried, key=lambda g: _off(tried[g], wanted, around))
+        places.append((center, gain))
+        parts = tried[gain]
+    return parts if _off(parts, wanted, counts) <= least / _LEAST_GAIN else best
+
+
+def _placed(wanted: npt.NDArray[np.float64], places: list[tuple[int, int]]) -> tuple[TablePart, ...]:
+    """Tables for places given as center and gain, with disjoint windows."""
+    margin = -_LOWEST
+    wide = np.pad(wanted, margin, mode="edge")  # windows may exceed the range
+    own = wide.copy()
+    for center, gain in places:
+        width, middle = margin // gain, center - _LOWEST + margin
+        own[middle - width : middle + width + 1] = np.linspace(
+            wide[middle - width], wide[middle + width], 2 * width + 1
+        )
+    inside = own[margin : margin + len(wanted) + 1]
+    parts = [TablePart(1, tuple(int(e) for e in _not_too_steep(_entries(inside, _LINE))))]
+    rest = np.pad(wanted - _sum(tuple(parts), np.arange(_LOWEST, _HIGHEST + 1)), margin, mode="edge")
+    for center, gain in places:
+        width, middle = margin // gain, center - _LOWEST + margin
+        entries = _entries(rest[middle - width : middle + width + 1], _LINE // gain)
+        entries[0], entries[-1] = 0, -round(entries[-2] / (_LINE - 1))
+        parts.append(TablePart(gain, tuple(int(e) for e in _not_too_steep(entries)), center))
+    return tuple(parts)
+
+
+def is_near(function: RealFunction, entries: npt.ArrayLike) -> bool:
+    """True if one table approximates a function of int16 numbers; arguments as in `parts_of`."""
+    return _off((TablePart(1, tuple(int(e) for e in np.asarray(entries))),), *_wanted(function)) <= NEAR
+
+
+def _wanted(function: RealFunction) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """The saturated result of every number, and a mask of relevant ones."""
+    numbers = np.arange(_LOWEST, _HIGHEST + 1, dtype=np.float64)
+    with np.errstate(all="ignore"):
+        counts = np.abs(function(numbers)) <= -_BEYOND * _LOWEST
+    return continued(function, numbers, _HIGHEST).clip(_LOWEST, _HIGHEST), counts
+
+
+def continued(function: RealFunction, numbers: Reals, largest: float) -> Reals:
+    """Results for increasing numbers; undefined ones are interpolated from their neighbours.
+
+    Args:
+        largest: replacement of infinity.
+    """
+    with np.errstate(all="ignore"):
+        results = np.asarray(function(numbers), np.float64)
+    has = ~np.isnan(results)
+    if not has.any():
+        return np.zeros(len(results))
+    finite = np.nan_to_num(results, posinf=largest, neginf=-largest)
+    return np.asarray(np.interp(numbers, numbers[has], finite[has]))
+
+
+def _off_of(wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_]) -> Callable[[tuple[TablePart, ...]], float]:
+    return lambda parts: _off(parts, wanted, counts)
+
+
+def _off(parts: tuple[TablePart, ...], wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_]) -> float:
+    """Maximum error of the sum of tables, in LSB."""
+    found = _sum(parts, np.arange(_LOWEST, _HIGHEST + 1))
+    return float(np.abs(found - wanted)[counts].max(initial=0.0))
+
+
+def _sum(parts: tuple[TablePart, ...], numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    total = np.zeros(len(numbers), np.int64)
+    for part in parts:
+        operand = ((numbers - part.center) * part.gain).clip(_LOWEST, _HIGHEST)
+        total = (total + wide_lookup(np.array(part.entries, np.int64), operand)).clip(_LOWEST, _HIGHEST)
+    return total
+
+
+def _split(wanted: npt.NDArray[np.float64], gains: tuple[int, ...]) -> tuple[TablePart, ...]:
+    """Tables of increasing resolution for results of all numbers.
+
+    Args:
+        gains: of the second and later tables.
+    """
+    rest, parts = wanted, []
+    every = np.arange(_LOWEST, _HIGHEST + 1)
+    for gain, finer in zip((1, *gains), (*gains, 0), strict=True):
+        last = -_LOWEST // gain  # of the window
+        own = rest[-_LOWEST - last : -_LOWEST + last + 1] if gain > 1 else np.append(rest, rest[-1])
+        if finer:
+            own = _straight(own, -_LOWEST // finer)
+        entries = _entries(own, _LINE // gain)
+        if gain > 1:  # saturation: the last interpolated number is at 127/128 of the last interval
+            entries[0], entries[-1] = 0, -round(entries[-2] / (_LINE - 1))
+        parts.append(TablePart(gain, tuple(int(e) for e in _not_too_steep(entries))))
+        rest = wanted - _sum(tuple(parts), every)
+    return tuple(parts)
+
+
+def _straight(values: npt.NDArray[np.float64], width: int) -> npt.NDArray[np.float64]:
+    """Values around zero, with a straight line across a window around it."""
+    middle = len(values) // 2
+    found = values.copy()
+    found[middle - width : middle + width + 1] = np.linspace(
+        values[middle - width], values[middle + width], 2 * width + 1
+    )
+    return found
+
+
+def _entries(values: npt.NDArray[np.float64], apart: int) -> npt.NDArray[np.int64]:
+    """Every ``apart``-th value, shifted by half of the interpolation error at the midpoint of its interval."""
+    entries = values[::apart].copy()
+    if apart > 1:
+        off = (entries[:-1] + entries[1:]) / 2 - values[apart // 2 :: apart]
+        entries[:-1] -= off / 2
+    return np.asarray(np.rint(entries).clip(_LOWEST, _HIGHEST), np.int64)
+
+
+def _not_too_steep(entries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Limit steps between entries to int16, which TOSA requires: a jump, as of 1/x, takes several entries."""
+    limited = entries.copy()
+    for i in range(1, len(limited)):
+        limited[i] = min(max(limited[i], limited[i - 1] - _HIGHEST), limited[i - 1] + _HIGHEST)
+    return limited
+
 
 ENTRIES = {DType.INT8: 256, DType.INT16: 513}
 
@@ -69,11 +354,8 @@ def wide_table_entries(function: RealFunction, x: TensorType, y: QParams) -> tup
             results = np.where(missing, np.interp(reals, numbers, continued(function, numbers, largest)), results)
         return np.nan_to_num(results, posinf=largest, neginf=-largest).clip(-largest, largest)
 
-    entries = [int(v) for v in wide_lookup_table(finite, x.scale, 0, y.scale[0], 0)]
-    steepest = DType.INT16.limits[1]
-    for i in range(1, len(entries)):
-        entries[i] = min(max(entries[i], entries[i - 1] - steepest), entries[i - 1] + steepest)
-    return tuple(entries)
+    entries = wide_lookup_table(finite, x.scale, 0, y.scale[0], 0).astype(np.int64)
+    return tuple(int(e) for e in _not_too_steep(entries))
 
 
 @operator("table")

@@ -1,1 +1,0 @@
-"""TOSA forms shared by several operators."""
