@@ -1,4 +1,4 @@
-"""Base class of the options of all backends: a dataclass with a form as key-value pairs for ExecuTorch."""
+"""Base classes of the options of all backends: a form as key-value pairs for ExecuTorch, and disabled passes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from micronpu.base.parsing import parse_json
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+
+from micronpu.passes import pipeline
+from micronpu.passes.rewrite import Rewrite
 
 
 @dataclass(frozen=True)
@@ -109,3 +113,55 @@ class Options:
             if field.name not in values and field.default is MISSING:
                 raise OptionError(f"The compile spec has no `{key}`.", hint=cls.maker)
         return cls(**values)
+
+
+class Switches:
+    """Options with a field `disabled_passes`.
+
+    Attributes:
+        disabled_passes: names of passes and rewrites to skip.
+        switchable_rewrites: optional rewrites of single operators of a graph.
+        needed_rewrites: required ones.
+    """
+
+    disabled_passes: tuple[str, ...]
+    switchable_rewrites: ClassVar[tuple[Rewrite, ...]] = ()
+    needed_rewrites: ClassVar[tuple[Rewrite, ...]] = ()
+
+    @property
+    def disabled_graph_passes(self) -> tuple[str, ...]:
+        """The disabled passes that work on a whole graph."""
+        return tuple(name for name in self.disabled_passes if name in pipeline.switchable_passes())
+
+    def passes_of(self, passes: pipeline.Pipeline) -> pipeline.Pipeline:
+        """A pipeline without the disabled passes."""
+        return passes.without(*(name for name in self.disabled_graph_passes if name in passes.names))
+
+    @property
+    def disabled_node_rewrites(self) -> tuple[str, ...]:
+        """The disabled passes that rewrite one operator of a graph."""
+        known = {rewrite.name for rewrite in self.switchable_rewrites}
+        return tuple(name for name in self.disabled_passes if name in known)
+
+    @property
+    def disabled_rewrites(self) -> tuple[str, ...]:
+        """The disabled passes that work on the float program, for the quantizer."""
+        return tuple(name for name in self.disabled_passes if name in _float_rewrites()) if self.disabled_passes else ()
+
+    def check_switches(self) -> None:
+        """Refuse names that cannot be disabled.
+
+        Raises:
+            OptionError: there is no such pass or rewrite, or it is required.
+        """
+        names = tuple(rewrite.name for rewrite in self.switchable_rewrites)
+        if set(self.disabled_passes).difference(pipeline.switchable_passes(), names):
+            needed = {rewrite.name for rewrite in self.needed_rewrites}.difference(names)
+            pipeline.check_disabled(self.disabled_passes, (*names, *_float_rewrites()), needed)
+
+
+def _float_rewrites() -> dict[str, str]:
+    # Imported here because these modules import torch, which reading options must not wait for.
+    from micronpu.quantize.switches import float_rewrites
+
+    return float_rewrites()

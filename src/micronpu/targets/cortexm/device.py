@@ -1,19 +1,99 @@
-"""A core without NPU as a compilation target."""
+"""A Cortex-M core as a compilation target, alone or beside an NPU: the CMSIS-NN calls that compute its operators."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+
+import torch
+from torch.fx import GraphModule
 
 from micronpu.base.errors import InternalError
 from micronpu.chips.core import Core, find_core
-from micronpu.ir.graph import Graph
-from micronpu.partition.device import CompiledPartition, Device
+from micronpu.frontend.program import arguments, is_quantize, overload_name, qualified_name, value_of
+from micronpu.ir.graph import Graph, Node
+from micronpu.partition.device import CompiledPartition, CorePart, Device
+from micronpu.partition.kernels import CoreKernel
+from micronpu.partition.outline import DelegateCall
 from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
+from micronpu.passes.choose import Choice
+from micronpu.report.operations import Cost, Latency
+from micronpu.report.verdict import Reason
+from micronpu.targets.cortexm.costs import core_costs, core_latency
+from micronpu.targets.cortexm.emit import emit
+from micronpu.targets.cortexm.legalize import legalize
 from micronpu.targets.cortexm.options import CortexMOptions
-from micronpu.targets.cortexm.part import CortexMPart
-from micronpu.targets.cortexm.rules import CAPABILITIES
+from micronpu.targets.cortexm.rewrites import REWRITES
+from micronpu.targets.cortexm.rules import CAPABILITIES, check_node
+
+_KERNELS = {
+    f"quantized_decomposed::{name}": CoreKernel(name, keeps_order=True)
+    for name in ("quantize_per_tensor", "dequantize_per_tensor")
+}
+_TYPES = (torch.int8, torch.int16)
+
+
+def _calls_a_delegate(module: GraphModule) -> bool:
+    """True if an NPU runs a part of the program, compiled by this compiler or another partitioner of a recipe."""
+    foreign = any(getattr(n.target, "__name__", "") == "executorch_call_delegate" for n in module.graph.nodes)
+    return foreign or any(isinstance(m, DelegateCall) for m in module.modules())
+
+
+def quantize_by_kernels_of_the_core(module: GraphModule) -> None:
+    """Use CMSIS-NN's quantize and dequantize, with equal results: firmware for a core alone then links one kernel
+    library.
+
+    quantized_decomposed::quantize_per_tensor(x)        cortex_m::quantize_per_tensor(x)
+    """
+    for node in module.graph.nodes:
+        kernel = _KERNELS.get(qualified_name(node))
+        if kernel is None:
+            continue
+        given = arguments(node)
+        if given["dtype"] in _TYPES and not given.pop("out_dtype", None) and overload_name(node).endswith(".default"):
+            dtype = given["dtype"] if is_quantize(node) else torch.float32
+            node.meta["val"] = torch.empty_like(value_of(node), dtype=dtype, device="meta")
+            node.target, node.args, node.kwargs = kernel, tuple(given.values()), {}
+    module.recompile()
+
+
+class CortexMPart(CorePart):
+    """The operators that a Cortex-M core computes in int8.
+
+    Args:
+        disabled: names of rewrites to skip.
+    """
+
+    def __init__(self, core: Core, disabled: Sequence[str] = ()) -> None:
+        self.core = core
+        self._disabled = tuple(disabled)
+
+    def policy(self) -> Policy:
+        def decide(node: Node) -> Choice | list[Reason]:
+            return check_node(node, self._disabled) or Choice((node,))
+
+        return Policy(
+            name=self.core.title,
+            decide=decide,
+            finish=lambda graph, pipeline: legalize(graph, self._disabled, pipeline),
+            allow_no_op_partitions=True,
+            allow_empty=True,
+            finishing=frozenset(rewrite.name for rewrite in REWRITES),
+        )
+
+    def module(self, graph: Graph) -> GraphModule:
+        return emit(graph, self.core)
+
+    def adapt(self, module: GraphModule) -> None:
+        if not _calls_a_delegate(module):
+            quantize_by_kernels_of_the_core(module)
+
+    def costs(self, graph: Graph) -> Mapping[int, Cost]:
+        return core_costs(graph, self.core)
+
+    def latency(self, graphs: Iterable[Graph]) -> tuple[Latency, ...]:
+        return core_latency(graphs, self.core)
 
 
 class CortexMDevice(Device):

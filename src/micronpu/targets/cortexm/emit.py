@@ -22,6 +22,7 @@ from micronpu.ir.arithmetic import float32_quotient, per_channel_multipliers, qu
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.op import Op, Value
 from micronpu.ir.types import DType
+from micronpu.ir.window import Padding2d, Size2d
 from micronpu.ops.activation import Prelu
 from micronpu.ops.calls import BROADCAST, CLONE, PADDING, PERMUTATION, UNINITIALIZED
 from micronpu.ops.concat import Concat
@@ -39,7 +40,7 @@ from micronpu.ops.softmax import Softmax, softmax_multiplier
 from micronpu.ops.transposed import TransposeConv2d
 from micronpu.partition.kernels import CoreKernel
 from micronpu.partition.outline import HostModule
-from micronpu.targets.cortexm import scratch
+from micronpu.upstream.executorch import cmsis_nn
 
 Lowering = Callable[["Emitter", Node], fx.Node]
 _ADD_LEFT_SHIFT = 20
@@ -260,7 +261,7 @@ def _convolution(emit: Emitter, node: Node) -> fx.Node:
         node.output.type.zero_point,
         *_multipliers(emit, node),
         *op.activation.limits(node.output.type),
-        emit.scratch(scratch.convolution_bytes(node, emit.core)),
+        emit.scratch(convolution_bytes(node, emit.core)),
     )
 
 
@@ -282,7 +283,7 @@ def _transposed_convolution(emit: Emitter, node: Node) -> fx.Node:
         node.output.type.zero_point,
         *_multipliers(emit, node),
         *op.activation.limits(node.output.type),
-        *(emit.scratch(size) for size in scratch.transposed_convolution_bytes(node, emit.core)),
+        *(emit.scratch(size) for size in transposed_convolution_bytes(node, emit.core)),
     )
 
 
@@ -305,7 +306,7 @@ def _batch_matmul(emit: Emitter, node: Node) -> fx.Node:
         -z.type.zero_point,
         y.zero_point,
         *quantize_multiplier(x.type.scale * z.type.scale / y.scale),
-        emit.scratch(scratch.batch_matmul_bytes(inner, columns, emit.core)),
+        emit.scratch(batch_matmul_bytes(inner, columns, emit.core)),
     )
 
 
@@ -380,7 +381,7 @@ def _max_pool(emit: Emitter, node: Node) -> fx.Node:
 @_lowers(AvgPool2d)
 def _average_pool(emit: Emitter, node: Node) -> fx.Node:
     zero, scale = node.inputs[0].type.zero_point, quantize_multiplier(node.inputs[0].type.scale)
-    operands = (*_pooled(emit, node), False, zero, *scale, emit.scratch(scratch.average_pool_bytes(node, emit.core)))
+    operands = (*_pooled(emit, node), False, zero, *scale, emit.scratch(average_pool_bytes(node, emit.core)))
     return emit.kernel("quantized_avg_pool2d_nhwc", node.output.shape, *operands)
 
 
@@ -466,3 +467,67 @@ def table_of(node: Node) -> npt.NDArray[np.int8]:
 
     result = node.op.reference(node.output.type.with_shape((TABLE_SIZE,)), *(value(t) for t in node.inputs))
     return np.ascontiguousarray(result, np.int8)
+
+
+# ---------------------------------------------------------------- scratch memory
+
+_FEW_CHANNELS = 16
+"""Maximum input channels of a transposed convolution; above it CMSIS-NN convolves with the reversed kernel."""
+_SUM_BYTES = 4
+
+
+def _bytes(query: str, core: Core, *arguments: Any, **geometry: Any) -> int:
+    """Query CMSIS-NN for the size of scratch memory, which depends on the core's instruction set."""
+    library = cmsis_nn()
+    backend = getattr(library.Backend, core.instructions.value)
+    return int(getattr(library, f"{query}_buffer_size")(backend, library.DataType.A8W8, *arguments, **geometry))
+
+
+def _image(node: Node, filter: list[int], padding: Padding2d, stride: Size2d, dilation: Size2d) -> dict[str, Any]:
+    """Arguments of CMSIS-NN's queries for all convolutions."""
+    return {
+        "input_nhwc": list(node.inputs[0].shape),
+        "filter_nhwc": filter,
+        "output_nhwc": list(node.output.shape),
+        "padding_hw": [padding.top, padding.left],
+        "stride_hw": list(stride),
+        "dilation_hw": list(dilation),
+        "input_offset": -node.inputs[0].type.zero_point,
+        "output_offset": node.output.type.zero_point,
+    }
+
+
+def convolution_bytes(node: Node, core: Core) -> int:
+    """Scratch bytes of a `conv2d` or `depthwise_conv2d`."""
+    op = node.op
+    assert isinstance(op, (Conv2d, DepthwiseConv2d))
+    weight = node.inputs[1].shape
+    if isinstance(op, Conv2d):
+        return _bytes("convolve_wrapper", core, **_image(node, list(weight), op.padding, op.stride, op.dilation))
+    image = _image(node, [weight[3], weight[1], weight[2], 1], op.padding, op.stride, op.dilation)
+    return _bytes("depthwise_conv_wrapper", core, ch_mult=weight[3] // node.inputs[0].type.channels, **image)
+
+
+def transposed_convolution_bytes(node: Node, core: Core) -> tuple[int, int]:
+    """Bytes of the two scratch tensors of a `transpose_conv2d`."""
+    op: Any = node.op
+    image = _image(node, list(node.inputs[1].shape), op.crop, op.stride, (1, 1))
+    first = _bytes("transpose_conv", core, **image)
+    (_, rows, columns, channels), (high, wide) = node.inputs[1].shape, op.stride
+    if channels <= _FEW_CHANNELS or max(op.stride) > 2:
+        # At least as many rows of sums as the kernel has; the library of ExecuTorch 1.5 swaps the strides.
+        sums = max(rows, high) * ((node.inputs[0].shape[2] - 1) * wide + max(columns, wide)) * node.output.shape[3]
+        first = max(first, _SUM_BYTES * sums)
+    del image["output_nhwc"]
+    return first, _bytes("transpose_conv_reverse_conv", core, **image)
+
+
+def average_pool_bytes(node: Node, core: Core) -> int:
+    """Scratch bytes of an `avg_pool2d`."""
+    width, channels = node.output.shape[2:]
+    return _bytes("avgpool", core, dim_dst_width=width, ch_src=channels)
+
+
+def batch_matmul_bytes(inner: int, columns: int, core: Core) -> int:
+    """Scratch bytes of the product of [M, ``inner``] and [``inner``, ``columns``]."""
+    return _bytes("fully_connected", core, filter_nhwc=[inner, -1, -1, columns])

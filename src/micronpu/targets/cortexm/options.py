@@ -9,8 +9,7 @@ from micronpu.base.arguments import strings
 from micronpu.chips.core import find_core
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.cortexm.rewrites import REWRITES
-from micronpu.targets.options import Options
-from micronpu.targets.switches import Switches
+from micronpu.targets.options import Options, Switches
 
 
 @dataclass(frozen=True)

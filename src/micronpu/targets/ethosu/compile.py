@@ -29,9 +29,8 @@ from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.report.memory import CODE, WEIGHTS
 from micronpu.report.verdict import Reason
 from micronpu.targets.ethosu.cache_entries import entry_of, options_of
-from micronpu.targets.ethosu.costs import costs_of
+from micronpu.targets.ethosu.costs import costs_of, estimated
 from micronpu.targets.ethosu.emitters import emitters_of
-from micronpu.targets.ethosu.estimated import estimated
 from micronpu.targets.ethosu.faster import LEAST_GAIN, PrefetchResult, candidate, could_be_faster, proved_by
 from micronpu.targets.ethosu.host import prove
 from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError, check_of

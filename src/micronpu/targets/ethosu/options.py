@@ -23,8 +23,7 @@ from micronpu.targets.ethosu.accelerators import (
 from micronpu.targets.ethosu.npu import system_entries
 from micronpu.targets.ethosu.rewrites import REWRITES, TO_BE_SOUND
 from micronpu.targets.ethosu.schedule.engines import Memories
-from micronpu.targets.options import Options
-from micronpu.targets.switches import Switches
+from micronpu.targets.options import Options, Switches
 
 _VIA = ("auto", "litert", "tosa")
 _IN_SRAM, WHERE_IT_PAYS = "sram", "auto"

@@ -10,7 +10,7 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.partition.partition import Partition
 from micronpu.report.operations import ResidentPrice
 from micronpu.targets.ethosu.compile import EthosUPartition
-from micronpu.targets.ethosu.estimated import estimated
+from micronpu.targets.ethosu.costs import estimated
 from micronpu.targets.ethosu.faster import LEAST_GAIN, PART_OF_MEMORY, resident
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.plans import Planned

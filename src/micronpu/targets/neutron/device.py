@@ -14,7 +14,7 @@ from micronpu.partition.device import CompiledPartition, Device
 from micronpu.partition.partition import Partition
 from micronpu.partition.policy import Policy
 from micronpu.report.operations import Latency
-from micronpu.targets.cortexm.part import CortexMPart
+from micronpu.targets.cortexm.device import CortexMPart
 from micronpu.targets.neutron import BACKEND
 from micronpu.targets.neutron.compile import (
     Converted,

@@ -17,8 +17,7 @@ from micronpu.targets.neutron.converter import DEFAULT_TIMEOUT, EXCLUDED_GRAPH_P
 from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.neutron.sdk import CONVERTERS
 from micronpu.targets.neutron.target_spec import LATEST, NeutronTargetSpec
-from micronpu.targets.options import Options
-from micronpu.targets.switches import Switches
+from micronpu.targets.options import Options, Switches
 
 if TYPE_CHECKING:
     pass

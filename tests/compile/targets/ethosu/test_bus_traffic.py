@@ -11,7 +11,7 @@ from torch import nn
 import micronpu
 from micronpu.targets.ethosu.accelerators import ports_of
 from micronpu.targets.ethosu.compile import EthosUPartition
-from micronpu.targets.ethosu.estimated import estimated
+from micronpu.targets.ethosu.costs import estimated
 from micronpu.targets.ethosu.host.proof import random_integers
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, SimulatedOperation
 from micronpu.targets.ethosu.payload import parse

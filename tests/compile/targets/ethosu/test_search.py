@@ -22,7 +22,7 @@ from micronpu.ethosu import EthosUOptions
 from micronpu.report.alternatives import Candidate
 from micronpu.report.views.tables import candidate_rows
 from micronpu.targets.ethosu import search
-from micronpu.targets.ethosu.trials import Maker, Variant, VariantTrial
+from micronpu.targets.ethosu.search import Maker, Variant, VariantTrial
 
 
 @pytest.fixture(autouse=True)

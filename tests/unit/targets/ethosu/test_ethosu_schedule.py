@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.ethosu_stream import CONSTANTS, SCRATCH, Stream
 
 from micronpu.targets.ethosu.payload import EthosUPayload
+from micronpu.targets.ethosu.schedule.constants import weights_of
 from micronpu.targets.ethosu.schedule.engines import Engines, EngineWork, Memories, _Port
 from micronpu.targets.ethosu.schedule.prefetch import Order, missing_waits
 from micronpu.targets.ethosu.schedule.ranges import Ranges, Space
-from micronpu.targets.ethosu.schedule.weights import weights_of
 from micronpu.targets.ethosu.stream import (
     KERNEL_WAIT,
     TRANSFER,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from micronpu.passes.rewrite import Rewrite
-from micronpu.targets.ethosu.rewrites.cheaper import TO_COST_LESS
+from micronpu.targets.ethosu.rewrites.cheaper import PARTS, TO_COME_EARLIER, TO_COST_LESS, SplitChannels
 from micronpu.targets.ethosu.rewrites.fit import TO_FIT
 from micronpu.targets.ethosu.rewrites.sound import TO_BE_SOUND
 from micronpu.targets.ethosu.rewrites.spare import TO_SPARE
-from micronpu.targets.ethosu.rewrites.split import PARTS, TO_COME_EARLIER, SplitChannels
 
 __all__ = [
     "PARTS",

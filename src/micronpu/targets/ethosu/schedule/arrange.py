@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from micronpu.targets.ethosu.schedule.constants import Weights
 from micronpu.targets.ethosu.schedule.engines import Engines, EngineWork, Memories
 from micronpu.targets.ethosu.schedule.operations import cycles_of
 from micronpu.targets.ethosu.schedule.ranges import GRAIN, Ranges, Space
-from micronpu.targets.ethosu.schedule.weights import Weights
 from micronpu.targets.ethosu.stream import Action
 
 _LEAST_PIECE = 4096

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from micronpu.targets.ethosu.payload import VelaIO
 from micronpu.targets.ethosu.schedule.accesses import accesses_of
 from micronpu.targets.ethosu.schedule.arrange import Arrangement, Slot, Transfer, arranged
+from micronpu.targets.ethosu.schedule.constants import Weights, weights_of
 from micronpu.targets.ethosu.schedule.engines import DEPTHS, NOTHING, EngineWork, Memories
 from micronpu.targets.ethosu.schedule.operations import (
     CONSTANTS,
@@ -38,7 +39,6 @@ from micronpu.targets.ethosu.schedule.operations import (
     timed,
 )
 from micronpu.targets.ethosu.schedule.ranges import GRAIN, Ranges, Space
-from micronpu.targets.ethosu.schedule.weights import Weights, weights_of
 from micronpu.targets.ethosu.stream import (
     KERNEL_WAIT,
     TRANSFER,

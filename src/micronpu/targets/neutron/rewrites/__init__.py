@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.neutron.rewrites.arithmetic import ARITHMETIC
-from micronpu.targets.neutron.rewrites.channels import CHANNELS
-from micronpu.targets.neutron.rewrites.views import VIEWS
+from micronpu.targets.neutron.rewrites.views import CHANNELS, VIEWS
 from micronpu.targets.neutron.rewrites.windows import WINDOWS
 
 REWRITES: tuple[Rewrite, ...] = (*CHANNELS, *ARITHMETIC, *VIEWS, *WINDOWS)
