@@ -20,7 +20,7 @@ from micronpu.base.files import check_name, read_file
 from micronpu.base.quiet import quiet
 from micronpu.compiler.program import CompiledProgram
 from micronpu.frontend.checks import check_callback, check_evaluation_mode, check_parameters
-from micronpu.frontend.taken import without_taken_names
+from micronpu.frontend.functional import without_taken_names
 from micronpu.program.io import ProgramIO, io_of
 from micronpu.program.plan import read_plan
 from micronpu.quantize.data import calibration_batches

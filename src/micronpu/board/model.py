@@ -16,9 +16,8 @@ import numpy.typing as npt
 from micronpu.base import flatbuffer
 from micronpu.base.arguments import check_bytes
 from micronpu.base.errors import ModelError, PayloadError, UnsupportedError
-from micronpu.program.first_method import with_method_first
 from micronpu.program.io import ProgramIO, io_of
-from micronpu.program.payloads import with_payloads
+from micronpu.program.payloads import with_method_first, with_payloads
 from micronpu.program.plan import ELEMENT_BYTES, read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.program.pte import ELEMENT_TYPES, IDENTIFIER, TensorValue, read_pte

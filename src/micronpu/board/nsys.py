@@ -24,8 +24,8 @@ from micronpu.board.gdb import BoardError
 from micronpu.board.model import PTE, BoardModel
 from micronpu.board.nsys_tools import RUNNER, chips, examine
 from micronpu.container.payload import parse
-from micronpu.program.first_method import with_method_first
 from micronpu.program.io import io_of
+from micronpu.program.payloads import with_method_first
 from micronpu.program.plan import read_plan
 from micronpu.program.plan_check import check_plan
 from micronpu.targets.neutron.backend import Neutron

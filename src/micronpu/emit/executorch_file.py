@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from micronpu.emit.flatbuffer import write
+from micronpu.emit.flatbuffer_tables import write
 from micronpu.upstream.pte import DATA_FILE, schema
 
 ALIGNMENT = 16

@@ -17,15 +17,20 @@ from micronpu.frontend.facts import IN_TRAINING
 _COUNT = "micronpu_constants"
 
 
-def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: str) -> Node:
-    """Add a buffer, read before the node ``before``. Existing buffers are not reused: they may have other readers."""
+def free_name(model: GraphModule, prefix: str) -> str:
+    """Return a name such as ``prefix_0`` that no attribute of a module has."""
     # Counting avoids trying all numbers from 0, which would take quadratic time.
     count: dict[str, int] = model.meta.setdefault(_COUNT, {})
     number = count.get(prefix, 0)
     while hasattr(model, f"{prefix}_{number}"):
         number += 1
     count[prefix] = number + 1
-    name = f"{prefix}_{number}"
+    return f"{prefix}_{number}"
+
+
+def add_constant(model: GraphModule, before: Node, value: torch.Tensor, prefix: str) -> Node:
+    """Add a buffer, read before the node ``before``. Existing buffers are not reused: they may have other readers."""
+    name = free_name(model, prefix)
     model.register_buffer(name, value)
     with model.graph.inserting_before(before):
         node = model.graph.get_attr(name)

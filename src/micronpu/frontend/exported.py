@@ -21,12 +21,10 @@ from micronpu.frontend.empty import remove_empty_tensors
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, EXPORTED, SIZE, WRITTEN_OUT
 from micronpu.frontend.float32 import convert_to_float32, in_float32, to_float32
-from micronpu.frontend.functional import functional
+from micronpu.frontend.functional import functional, without_regions, without_taken_names
 from micronpu.frontend.loops import write_out_loops
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
-from micronpu.frontend.regions import without_regions
 from micronpu.frontend.states import States, lift, states_of
-from micronpu.frontend.taken import without_taken_names
 from micronpu.frontend.training import set_training
 from micronpu.upstream.torch import FakeTensorMode, has_transforms
 

@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -148,7 +149,7 @@ def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
             holder = graph.placeholder(name)
         holder.meta = {k: v for k, v in readers[0].meta.items() if k in ("val", "tensor_meta")}
         inputs.append(holder)
-        found[path] = State(plain, holder.name, _value(module, path).detach().clone()), value or holder
+        found[path] = State(plain, holder.name, attrgetter(path)(module).detach().clone()), value or holder
         for reader in readers:
             reader.replace_all_uses_with(holder)
             graph.erase_node(reader)
@@ -245,14 +246,6 @@ def is_write(node: Node) -> bool:
     if overload_name(node) != facts.WRITE or not isinstance(node.args[1], Node):
         return False
     return isinstance(node.args[0], Node) and node.args[0].op == "get_attr"
-
-
-def _value(module: GraphModule, path: str) -> torch.Tensor:
-    value: Any = module
-    for part in path.split("."):
-        value = getattr(value, part)
-    assert isinstance(value, torch.Tensor)
-    return value
 
 
 def _is_read_from(node: Node, holders: set[Node]) -> bool:

@@ -3,32 +3,263 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import weakref
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
+import torch
+from executorch.exir import to_edge
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import DelegateMappingBuilder, tag_constant_data
+from torch import nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_aggregate, map_arg
 from torch.fx.passes.infra.pass_base import PassResult
 
 from micronpu.base.errors import OptionError
 from micronpu.container import digest
+from micronpu.frontend.functional import with_graph, with_own_graph
 from micronpu.frontend.importer import import_program
-from micronpu.frontend.program import ProgramView, is_dequantize, overload_name, short_name
-from micronpu.frontend.regions import with_graph, with_own_graph
+from micronpu.frontend.program import (
+    CHANNELS_LAST,
+    ProgramView,
+    aten_overload,
+    axes_in_memory,
+    calls_into,
+    is_dequantize,
+    is_getitem,
+    is_quantize,
+    overload_name,
+    short_name,
+    value_of,
+)
 from micronpu.frontend.separate import separate_clamps
+from micronpu.ops.calls import CLONE
 from micronpu.ops.movement import RESHAPE
-from micronpu.partition.axes import order_inputs, order_results, out_of_order
 from micronpu.partition.backends import be_found
 from micronpu.partition.device import CompiledPartition, Device
-from micronpu.partition.leftovers import decompose_leftovers
 from micronpu.partition.partition import Partitioning
-from micronpu.partition.weights import SeenWeights
+from micronpu.partition.policy import reason_at
 from micronpu.report.delegation import DelegationReport
-from micronpu.upstream.executorch import decompositions, is_edge_operator, named_data_store
-from micronpu.upstream.torch import OpOverload, reshape_copy, schema_of
+from micronpu.report.verdict import Reason
+from micronpu.upstream.executorch import decompositions, edge_config, is_edge_operator, named_data_store
+from micronpu.upstream.torch import FakeTensor, OpOverload, reshape_copy, schema_of
+
+
+def decompose_leftovers(program: ExportedProgram, operators: Collection[OpOverload]) -> bool:
+    """Decompose operators of an edge program as ExecuTorch does, in place.
+
+        linear(x, w, b) -> y        permute_copy(w) -> w'; addmm(b, x, w') -> y
+
+    ExecuTorch preserves operators that a partitioner requests, before partitioning. Passes of the user or another
+    partitioner may change the program afterwards, so that such an operator is not delegated. The core has no kernel for
+    it, and needs the core ATen operators of its decomposition.
+
+    Args:
+        operators: ATen operators to decompose.
+
+    Returns:
+        True if anything was replaced.
+    """
+    found = [n for n in program.graph.nodes if aten_overload(n) in operators]
+    for node in found:
+        _inline(program, node)
+    if found:
+        program.graph_module.recompile()
+    return bool(found)
+
+
+class _Call(nn.Module):
+    """One call of an operator, as a module with its tensor operands as inputs."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self.node = node
+        self.overload: Any = aten_overload(node)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        values = dict(zip(self.node.all_input_nodes, tensors, strict=True))
+        args, kwargs = map_arg((self.node.args, self.node.kwargs), values.__getitem__)
+        return self.overload(*args, **kwargs)
+
+
+def _inline(program: ExportedProgram, node: Node) -> None:
+    """Lower the operator alone, as ExecuTorch does, and replace it by the result."""
+    values = [n.meta["val"] for n in node.all_input_nodes]
+    examples = tuple(torch.empty_strided(v.shape, v.stride(), dtype=v.dtype).zero_() for v in values)
+    with torch.no_grad():
+        exported = torch.export.export(_Call(node), examples)
+        lowered = to_edge(exported, compile_config=edge_config()).exported_program()
+    mode = getattr(node.meta["val"], "fake_mode", None)
+    constants, operands = lowered.constants | lowered.state_dict, iter(node.all_input_nodes)
+    copies: dict[Node, Node] = {}
+    for spec, part in zip(
+        lowered.graph_signature.input_specs, lowered.graph.find_nodes(op="placeholder", sort=True), strict=True
+    ):
+        constant = constants.get(spec.target or "")
+        copies[part] = (
+            next(operands) if constant is None else _add_constant(program, f"{node.name}_{part.name}", constant)
+        )
+    for part in lowered.graph.nodes:
+        if part.op != "call_function":
+            continue
+        with program.graph.inserting_before(node):
+            made = program.graph.node_copy(part, copies.__getitem__)
+        made.meta = node.meta | {"val": map_aggregate(part.meta["val"], lambda value: _into(mode, value))}
+        copies[part] = made
+    _replace(program, node, [copies[result] for result in lowered.graph.output_node().args[0]])
+
+
+def _add_constant(program: ExportedProgram, name: str, value: torch.Tensor) -> Node:
+    """Add a constant to the program, before its inputs."""
+    first = next(n for n in program.graph.find_nodes(op="placeholder", sort=True) if _is_input(program, n))
+    with program.graph.inserting_before(first):
+        node: Node = program.graph.placeholder(name)
+    node.meta["val"] = _into(getattr(first.meta["val"], "fake_mode", None), value)
+    program.constants[node.name] = value
+    spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), node.name)
+    place = program.graph.find_nodes(op="placeholder", sort=True).index(node)
+    program.graph_signature.input_specs.insert(place, spec)
+    return node
+
+
+def _is_input(program: ExportedProgram, node: Node) -> bool:
+    return node.name in program.graph_signature.user_inputs
+
+
+def _into(mode: Any, value: Any) -> Any:
+    """Return a fake tensor with the same shape in the fake mode of another program."""
+    if mode is None or not isinstance(value, torch.Tensor):
+        return value
+    with mode:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+
+
+def _replace(program: ExportedProgram, node: Node, results: list[Node]) -> None:
+    """Make the readers of ``node`` read ``results``, which also take its name as a program output."""
+    replaced = {node: results[0]}
+    if not isinstance(node.meta["val"], torch.Tensor):
+        replaced = {user: results[int(user.args[1])] for user in node.users if is_getitem(user)}  # type: ignore[arg-type]
+    outputs = {spec.arg.name for spec in program.graph_signature.output_specs}
+    for old, new in replaced.items():
+        name = old.name
+        old.replace_all_uses_with(new)
+        program.graph.erase_node(old)
+        if name in outputs:
+            new._rename(name)
+    if node not in replaced:
+        program.graph.erase_node(node)
+
+
+class SeenWeights:
+    """Parameters and buffers that a partitioner saw before ExecuTorch hides them.
+
+    ExecuTorch passes the program itself to query operators to preserve, and a copy with a fake state dictionary to
+    partition.  Checking a partition needs the values.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[weakref.ref[torch.Tensor]]] = {}
+
+    def remember(self, program: ExportedProgram) -> None:
+        """Remember a program's state by weak references."""
+        for name, value in program.state_dict.items():
+            if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+                known = [ref for ref in self._seen.get(name, []) if (held := ref()) is not None and held is not value]
+                self._seen[name] = [*known, weakref.ref(value)]
+
+    def behind(self, program: ExportedProgram) -> dict[str, torch.Tensor]:
+        """Return the known values of a program's state, by name; methods may use one name for different values."""
+        return {
+            name: value
+            for name, fake in program.state_dict.items()
+            if isinstance(fake, FakeTensor)
+            for value in (ref() for ref in self._seen.get(name, []))
+            if value is not None and _shows(fake, value)
+        }
+
+
+def _shows(fake: FakeTensor, value: torch.Tensor) -> bool:
+    """Return True if a fake tensor was made of this very value: its mode makes one of each."""
+    return fake.fake_mode.from_tensor(value, static_shapes=True) is fake
+
+
+RULE = "border_has_an_order"
+SENTENCE = "Tensors between NPU and host are contiguous or channels-last in memory."
+_HINT = "micronpu.compile, which reorders it, or contiguous example inputs"
+
+
+def is_in_order(value: Any) -> bool:
+    """Return True if ExecuTorch derives an order from the strides that a payload can express."""
+    return not isinstance(value, torch.Tensor) or axes_in_memory(value) in (tuple(range(value.dim())), CHANNELS_LAST)
+
+
+def order_inputs(module: GraphModule, inputs: Collection[Any]) -> None:
+    """Copy inputs that are contiguous, but with the strides of another order on axes of size 1, in place.
+
+        x [1, 1, 6, 6] with strides (36, 1, 6, 1) -> quantize        x -> clone{contiguous} -> quantize
+
+    ExecuTorch derives the order of the axes from the strides, (0, 2, 1, 3) here, which no payload can express.
+    """
+    for node in module.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        if node.target not in inputs or not isinstance(value, torch.Tensor) or not value.is_contiguous():
+            continue
+        if is_in_order(value):
+            continue
+        with module.graph.inserting_after(node):
+            clone = _contiguous(module, node)
+        node.replace_all_uses_with(clone, delete_user_cb=lambda user, own=clone: user is not own)
+
+
+def order_results(module: GraphModule, partitioning: Partitioning) -> None:
+    """Copy results of partitions in an order that no payload can express; the NPU makes the copy, at no cost.
+
+    conv2d -> quantize -> dequantize -> y    conv2d -> quantize -> dequantize -> clone{contiguous} -> quantize -> ...
+
+    Values inside partitions are copied, too: their ends are known only after compilation.
+    """
+    for partition in partitioning.partitions:
+        for quantize in partition.nodes:
+            if not is_quantize(quantize) or is_in_order(value_of(quantize)):
+                continue
+            readers = [n for n in quantize.users if is_dequantize(n)]
+            if not readers:
+                continue
+            with module.graph.inserting_after(quantize):
+                floats = module.graph.node_copy(readers[0])
+            with module.graph.inserting_after(floats):
+                clone = _contiguous(module, floats)
+            with module.graph.inserting_after(clone):
+                again = module.graph.node_copy(quantize)
+            again.args = (clone, *quantize.args[1:])
+            again.meta["val"] = value_of(quantize).clone(memory_format=torch.contiguous_format)
+            for node in readers:
+                node.replace_input_with(quantize, again)
+
+
+def out_of_order(partitioning: Partitioning) -> dict[str, Reason]:
+    """Return reasons for operators at the boundary of partitions to stay on the core, by name of their node."""
+    found: dict[str, Reason] = {}
+    for partition in partitioning.partitions:
+        for value in (n for n in (*partition.inputs, *partition.outputs) if not is_in_order(value_of(n))):
+            for unit in (d.unit for d in partition.decisions):
+                if value in unit.reads or value in unit.quantizes:
+                    detail = f"`{value.name}` has the order of axes {axes_in_memory(value_of(value))}"
+                    node = unit.quantizes[0]
+                    found[node.name] = reason_at(node, RULE, SENTENCE, detail, _HINT)
+    return found
+
+
+def _contiguous(module: GraphModule, node: Node) -> Node:
+    clone = calls_into(module.graph)(CLONE, node, memory_format=torch.contiguous_format)
+    clone.meta = dict(node.meta) | {"val": value_of(node).clone(memory_format=torch.contiguous_format)}
+    return clone
+
 
 _ALIGNMENT = 16  # bytes, so that a board can read it in place
 

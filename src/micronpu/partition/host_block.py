@@ -24,8 +24,7 @@ from micronpu.ops.calls import UNINITIALIZED
 from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.facts import CONTIGUOUS, RESHAPED
 from micronpu.ops.movement import COPIES, VIEW_COPY
-from micronpu.partition.decompose import decomposed, is_composite, is_decomposed, promotes
-from micronpu.partition.kernels import CoreKernel, kernel_of
+from micronpu.partition.kernels import CoreKernel, decomposed, is_composite, is_decomposed, kernel_of, promotes
 from micronpu.partition.outline import DelegateCall
 from micronpu.upstream.torch import FakeTensorMode, OpOverload, cast, schema_of, tree_leaves, tree_map
 

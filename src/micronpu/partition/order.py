@@ -1,4 +1,4 @@
-"""Orders of a program's nodes after partitions are cut out: ExecuTorch's, and that of `outline`.
+"""Grouping of nodes into partitions, and orders of a program's nodes after partitions are cut out.
 
 The arguments of a delegate call are in the order in which the nodes of the partition read them.  ExecuTorch sorts the
 whole program again, breadth first, after each partition, so that the arguments of the second partition follow another
@@ -15,6 +15,48 @@ from torch.fx import Graph, Node
 
 from micronpu.base.errors import InternalError
 from micronpu.frontend.program import is_dequantize
+
+
+def group(predecessors: Sequence[Sequence[int]], supported: Sequence[bool]) -> list[list[int]]:
+    """Return as few partitions of the supported vertices as possible, in time and space linear in the graph's size.
+
+    A partition runs as one call, so no value may leave it, pass through another operator and return:
+
+        a ── host ── c          {a, c} would wait for host, which waits for {a, c}
+
+    Along any path, every return from the host therefore needs a new partition. Counting these returns gives each vertex
+    its partition at once, and no division has fewer partitions: the path with the most returns needs that many.
+
+        a ── b ── host ── c ── d        partition 1: a b e    partition 2: c d f
+             └──── e ──────────f (reads c, e)
+
+    Args:
+        predecessors: for every vertex, in execution order, the vertices that it reads.
+        supported: for every vertex whether it may be in a partition.
+
+    Returns:
+        Partitions in execution order, each a sorted list of vertices; every supported vertex is in exactly one. Merging
+        each into one vertex keeps the graph acyclic, and no division has fewer partitions.
+
+    Raises:
+        InternalError: a vertex reads itself or a later one.
+    """
+    # level[v] is the number of partitions that run before or with v on the longest path to it. Each level is a
+    # partition: values flow to equal or higher levels, and a value that returns from the core is at a higher one.
+    level: list[int] = []
+    partitions: list[list[int]] = []
+    for vertex, sources in enumerate(predecessors):
+        if any(source >= vertex for source in sources):
+            raise InternalError(f"Vertex {vertex} reads {max(sources)}, which comes after it.")
+        if not supported[vertex]:
+            level.append(max((level[source] for source in sources), default=0))
+            continue
+        number = max((level[source] + (not supported[source]) for source in sources), default=1)
+        level.append(max(number, 1))
+        if level[vertex] > len(partitions):
+            partitions.append([])
+        partitions[level[vertex] - 1].append(vertex)
+    return partitions
 
 
 class ProgramOrder:

@@ -14,9 +14,8 @@ from typing import Any
 
 from micronpu.base.errors import PayloadError
 from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
-from micronpu.program.loops import ChainLoop, loops_of
 from micronpu.program.operators import VIEW, Signature, signature_of
-from micronpu.program.pte import ELEMENT_TYPES, IDENTIFIER, extents
+from micronpu.program.pte import ELEMENT_TYPES, IDENTIFIER, ChainLoop, extents, loops_of
 from micronpu.upstream.pte import (
     CONTENT,
     AllocationDetails,

@@ -21,10 +21,9 @@ from micronpu.base.callers import warn
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
 from micronpu.frontend.export import as_inputs, check_static, export
-from micronpu.frontend.functional import functional
+from micronpu.frontend.functional import functional, without_taken_names
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name
-from micronpu.frontend.taken import without_taken_names
 from micronpu.ops.calls import PADDING, SQUEEZED
 from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.convolution import CONVOLUTIONS

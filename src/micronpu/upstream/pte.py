@@ -2,7 +2,7 @@
 
 Programs are read and written without ExecuTorch's compiler, whose import takes seconds, and without its generated
 readers, which trust their input: `micronpu.base.flatbuffer.Table` takes a field's number, and
-`micronpu.emit.flatbuffer` a schema.
+`micronpu.emit.flatbuffer_tables` a schema.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from tests.compile.frontend.onnx_rows import ROWS, Row, f
 
 import micronpu
 from micronpu.base.errors import MicroNpuError, ModelError
-from micronpu.frontend.model_files.onnx import read_onnx
-from micronpu.frontend.model_files.onnx_layers import LOWERINGS
+from micronpu.frontend.model_files.onnx import LOWERINGS, read_onnx
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)

@@ -17,7 +17,7 @@ from micronpu.container.trace import graph_key
 from micronpu.ethosu import EthosUOptions, EthosUPartitioner
 from micronpu.ir import interpret
 from micronpu.neutron import NeutronPartitioner, NeutronQuantizer, calibrate_and_quantize
-from micronpu.partition import axes, entry
+from micronpu.partition import entry
 from micronpu.program.pte import read_pte
 from micronpu.runtime import HostProgram
 
@@ -252,5 +252,5 @@ def test_a_result_of_one_channel_is_copied_by_the_npu_or_stays_on_the_host(monke
     assert not chosen.report.host and torch.equal(HostProgram(program).run(x)[0], front.run(x))
     monkeypatch.setattr(entry, "order_results", lambda *_: None)
     (verdict,) = lowered()[0].report.host
-    assert (verdict.operator, verdict.reasons[0].rule) == ("conv2d.default", axes.RULE)
+    assert (verdict.operator, verdict.reasons[0].rule) == ("conv2d.default", entry.RULE)
     assert "has the order of axes (0, 2, 1, 3)" in str(verdict.reasons[0])

@@ -16,7 +16,7 @@ from executorch.exir import to_edge
 from torch import nn
 
 from micronpu.base.errors import OptionError, UpstreamError
-from micronpu.partition.decompose import is_composite
+from micronpu.partition.kernels import is_composite
 from micronpu.program.operators import describe
 from micronpu.upstream import executorch as et
 from micronpu.upstream import pte, session, torchao
@@ -209,7 +209,7 @@ def decomposition_table():
 
 def dispatcher():
     """As `torch.export` has it: without, it becomes an operator that ExecuTorch has no kernel for."""
-    from micronpu.partition.decompose import decomposed
+    from micronpu.partition.kernels import decomposed
 
     two = torch.ones(2)
     graph, _ = decomposed(aten.batch_norm.default, (X[None], two, two, two, two, False, 0.1, 1e-5, False), {})

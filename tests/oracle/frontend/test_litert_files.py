@@ -26,7 +26,7 @@ from micronpu.frontend.importer import import_program
 from micronpu.frontend.model_files import read_model
 from micronpu.frontend.model_files.litert import parse
 from micronpu.frontend.model_files.litert_graph import FOLDED, LOWERINGS, network_of
-from micronpu.frontend.model_files.onnx_layers import LOWERINGS as ONNX_LOWERINGS
+from micronpu.frontend.model_files.onnx import LOWERINGS as ONNX_LOWERINGS
 from micronpu.frontend.program import ProgramView
 from micronpu.ir import interpret
 from micronpu.ops.convolution import Conv2d

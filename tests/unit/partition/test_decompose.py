@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from micronpu.frontend.program import overload_of
-from micronpu.partition.decompose import promotes
+from micronpu.partition.kernels import promotes
 
 
 @pytest.mark.parametrize(
