@@ -81,16 +81,24 @@ def frozen_bias(
     return folded if beta is None else folded + beta
 
 
-def identity_weight(mean: torch.Tensor, rank: int) -> torch.Tensor:
-    """Return weights [C, 1, ...] of a depthwise convolution that is the identity."""
-    return torch.ones([mean.numel()] + [1] * (rank - 1), dtype=mean.dtype, device=mean.device)
+class Hook(ObserverBase):
+    """A module that conversion replaces; until then it returns its first operand."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.float32)
+
+    def forward(self, *operands: Any, **options: Any) -> Any:
+        return operands[0]
+
+    def calculate_qparams(self, **options: Any) -> Any:
+        raise InternalError(f"`{type(self).__name__}` has no quantization parameters.")
 
 
-class Unfold(ObserverBase):
+class Unfold(Hook):
     """y / factor + bias: the layer's result without folding.  Conversion folds the batch norm."""
 
     def __init__(self, eps: float, axis: int) -> None:
-        super().__init__(torch.float32)
+        super().__init__()
         self.eps = eps
         self.axis = axis
 
@@ -100,9 +108,6 @@ class Unfold(ObserverBase):
         axis = self.axis % y.dim()
         plain = y / _along(factor_of(gamma, variance, self.eps).detach(), axis, y.dim())
         return plain if bias is None else plain + _along(bias, axis, y.dim())
-
-    def calculate_qparams(self, **options: Any) -> Any:
-        raise InternalError("A batch norm has no quantization parameters.")
 
     def convert(self, model: GraphModule, node: Node) -> None:
         """Set the layer's folded bias and remove the batch norm; its weights are folded already."""
@@ -120,17 +125,8 @@ class Unfold(ObserverBase):
         model.graph.erase_node(node)
 
 
-class Settle(ObserverBase):
+class Settle(Hook):
     """Returns a value that depends on parameters only; conversion makes a constant of it."""
-
-    def __init__(self) -> None:
-        super().__init__(torch.float32)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
-
-    def calculate_qparams(self, **options: Any) -> Any:
-        raise InternalError("A bias has no separate quantization parameters.")
 
     def convert(self, model: GraphModule, node: Node) -> None:
         """Make a constant of the bias, and of the weights if they stay float."""
@@ -142,20 +138,11 @@ class Settle(ObserverBase):
         model.graph.erase_node(node)
 
 
-class LastWeights(ObserverBase):
+class LastWeights(Hook):
     """Shows observers the weights after the last training step; its node is converted first.
 
     They have seen those before the optimizer's last change.
     """
-
-    def __init__(self) -> None:
-        super().__init__(torch.float32)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
-
-    def calculate_qparams(self, **options: Any) -> Any:
-        raise InternalError("Weights have qparams, each by its own observer.")
 
     def convert(self, model: GraphModule, node: Node) -> None:
         for other in model.graph.find_nodes(op="call_module"):
@@ -269,7 +256,7 @@ def _identity_layer(model: GraphModule, node: Node, given: dict[str, Any]) -> No
     if overload is None or mean is None:
         return None
     with model.graph.inserting_before(node):
-        weight = _constant(model, identity_weight(mean, value.dim()), "identity_weight")
+        weight = _constant(model, _along(torch.ones_like(mean), 0, value.dim()), "identity_weight")
         layer = model.graph.call_function(
             overload_of(overload),
             (given["input"], weight, None, [1] * spatial, [0] * spatial, [1] * spatial, mean.numel()),

@@ -30,6 +30,7 @@ from micronpu.quantize.pt2e import (
     FakeQuantizeBase,
     ObserverBase,
     convert_pt2e,
+    fake_quantized,
     prepare_qat_pt2e,
 )
 from micronpu.quantize.readers import bounded
@@ -68,7 +69,7 @@ class Follower(ObserverBase):
         if off or (self.behind_dropout and self.in_training):
             return x
         scale, zero_point = (t.to(x.device) for t in self.calculate_qparams())
-        return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, self.quant_min, self.quant_max)
+        return fake_quantized(x, scale, zero_point, self.quant_min, self.quant_max)
 
     def calculate_qparams(self, **options: Any) -> Any:
         return self.source.calculate_qparams()
@@ -221,11 +222,8 @@ def allow_train_and_eval(model: GraphModule) -> GraphModule:
                 module.disable_observer()
         return self
 
-    def off(self: GraphModule) -> GraphModule:
-        return switch(self, False)
-
     model.train = types.MethodType(switch, model)  # type: ignore[method-assign]
-    model.eval = types.MethodType(off, model)  # type: ignore[method-assign]
+    model.eval = types.MethodType(lambda self: switch(self, False), model)  # type: ignore[method-assign]
     return model
 
 
