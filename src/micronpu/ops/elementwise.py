@@ -24,6 +24,7 @@ from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation
 from micronpu.ops.constants import constant_like, fused_activation
+from micronpu.ops.folding import line_of_layer
 from micronpu.ops.movement import Reshape
 from micronpu.ops.signs import never_negative
 
@@ -382,11 +383,13 @@ def inverse(write: Writer, x: Float) -> Float:
 
 @decomposes("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "add.Scalar", "sub.Scalar")
 def _sum(write: Writer) -> Float:
-    """x + alpha z -> x + (alpha z); integers become floats; a constant added to a linear layer goes into its bias."""
+    """x + alpha z -> x + (alpha z); integers become floats; a constant added to a layer goes into its bias."""
     is_sum = write.overload.startswith("add")
     x, z, alpha = write.given["self"], write.given["other"], write.given["alpha"]
-    folded = _into_bias(write, x, z, alpha if is_sum else -alpha)
-    if folded is not None:
+    sign, (first, second) = alpha if is_sum else -alpha, (write.known(x), write.known(z))
+    if second is not None and (folded := line_of_layer(write, x, 1.0, sign * second)) is not None:
+        return folded
+    if first is not None and (folded := line_of_layer(write, z, sign, first)) is not None:
         return folded
     if alpha == 1 and not write.overload.endswith("Scalar") and not _is_integer(write, z):
         return None
@@ -404,23 +407,6 @@ def _as_float(write: Writer, z: Float) -> Float:
     return z if value is None or value.dtype.kind == "f" else write.constant(value.astype(np.float32))
 
 
-def _into_bias(write: Writer, x: Float, z: Float, factor: float) -> Float:
-    """linear(x, w, b) + z -> linear(x, w, b + z), for constant z, if the layer has no other reader."""
-    layer = write.call(x)
-    if layer is None or layer.overload != "linear.default" or layer.readers != 1:
-        return None
-    addend, given = write.known(z), layer.given
-    weight, bias = (write.known(given[name]) if given[name] is not None else None for name in ("weight", "bias"))
-    if addend is None or weight is None or (given["bias"] is not None and bias is None):
-        return None
-    outputs = weight.shape[0]
-    if addend.size not in (1, outputs) or not is_row(addend):
-        return None
-    total = np.zeros(outputs) if bias is None else bias
-    total = (total + factor * addend.reshape(-1)).astype(np.float32)
-    return write("linear.default", given["input"], given["weight"], write.constant(total))
-
-
 def is_row(bias: npt.NDArray[Any] | None) -> bool:
     """True if a known value can be a bias: all its elements are along the last axis."""
     return bias is not None and (bias.ndim <= 1 or bias.shape[-1] == bias.size)
@@ -436,10 +422,13 @@ def _reversed_difference(write: Writer) -> Float:
 
 @decomposes("mul.Scalar", "mul.Tensor", "mul_.Tensor")
 def _product(write: Writer) -> Float:
-    """Integer factors become floats; a factor of 1 vanishes."""
+    """Integer factors become floats; a factor of 1 vanishes; a constant one goes into the layer before it."""
     x, z = write.given["self"], write.given["other"]
     if isinstance(z, (int, float)) and z == 1:
         return x
+    for layer, factor in ((x, write.known(z)), (z, write.known(x))):
+        if factor is not None and (folded := line_of_layer(write, layer, factor, 0.0)) is not None:
+            return folded
     if write.overload != "mul.Scalar" and not _is_integer(write, z):
         return None
     return write("mul.Tensor", x, _as_float(write, z))

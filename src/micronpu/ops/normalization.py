@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.ir.lowering import Float, Results, Writer, decomposes
-from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.elementwise import scaled
+from micronpu.ops.folding import into_layer
 from micronpu.ops.movement import VIEWS, under_shape
-from micronpu.ops.transposed import TRANSPOSED
 
 BATCH_NORM = "batch_norm.default"
 BATCH_NORMS = (BATCH_NORM, "_native_batch_norm_legit_no_training.default", "cudnn_batch_norm.default")
@@ -80,32 +79,9 @@ def _layer_before(write: Writer, x: Float) -> Float:
 def _into_layer_before(write: Writer, x: Float, scale: Row, shift: Row) -> Float:
     source = _layer_before(write, x)
     layer = write.call(source)
-    if (
-        layer is None
-        or layer.readers != 1
-        or layer.overload not in (*CONVOLUTIONS, "conv3d.default", *TRANSPOSED, "linear.default")
-    ):
-        return None
-    weight, bias = write.stored(layer.given["weight"]), write.stored(layer.given.get("bias"))
-    transposed = layer.overload in TRANSPOSED
-    if (
-        weight is None
-        or (layer.given.get("bias") is not None and bias is None)
-        or (weight.shape[0] != scale.size and not transposed)
-    ):
-        return None
-    if layer.overload == "linear.default" and source is x and len(write.shape(x)) != 2:
+    if layer is not None and layer.overload == "linear.default" and source is x and len(write.shape(x)) != 2:
         return None  # batch norm's channels are axis 1, linear's the last
-    matrix, ones = weight.astype(np.float64), [1] * (weight.ndim - 2)
-    if transposed:  # [C, O / groups, ..]; the groups are blocks of C
-        groups = layer.given["groups"]
-        blocks = matrix.reshape(groups, -1, *weight.shape[1:])
-        folded = (blocks * scale.reshape(groups, 1, weight.shape[1], *ones)).reshape(weight.shape)
-    else:
-        folded = matrix * scale.reshape(-1, 1, *ones)
-    total = shift if bias is None else shift + bias.astype(np.float64) * scale
-    write.change(source, weight=folded.astype(np.float32), bias=total.astype(np.float32))
-    return x
+    return x if into_layer(write, source, scale, shift) else None
 
 
 def _into_layer_behind(write: Writer, x: Float, scale: Row, shift: Row) -> Float:

@@ -1,0 +1,70 @@
+"""Constant factors and addends behind a layer become its weights and bias, and nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.compile.nearness import sqnr_of
+from torch import Tensor, nn
+
+import micronpu
+
+Function = Callable[[Tensor, Tensor], Tensor]
+
+
+class Behind(nn.Module):
+    def __init__(self, layer: nn.Module, function: Function) -> None:
+        super().__init__()
+        self.layer, self.function = layer, function
+        self.gain = nn.Parameter(torch.linspace(0.3, 2.0, 6).reshape(6, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.layer(x), self.gain)
+
+
+def compiled(layer: nn.Module, function: Function) -> tuple[micronpu.CompiledProgram, Behind, Tensor]:
+    torch.manual_seed(0)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    data = [torch.randn(1, 3, 8, 8) for _ in range(8)]
+    model = Behind(layer, function).eval()
+    return micronpu.compile(model, data[0], "corstone300", calibration=data), model, data[0]
+
+
+FOLDED: dict[str, tuple[nn.Module, Function]] = {
+    "a number each": (nn.Conv2d(3, 6, 3), lambda y, g: torch.relu(y * 1.7 + 0.3)),
+    "one for each channel": (nn.Conv2d(3, 6, 3, bias=False), lambda y, g: g * y),
+    "minuend": (nn.Conv2d(3, 6, 3, groups=3), lambda y, g: 2 - g * y),
+    "quotient": (nn.Conv2d(3, 6, 3), lambda y, g: torch.sub(y / 3, g, alpha=2)),
+    "transposed": (nn.ConvTranspose2d(3, 6, 2, groups=3), lambda y, g: y * g + g),
+    "last axis of a linear layer": (nn.Linear(8, 6), lambda y, g: y * g.view(-1) + 0.5),
+}
+KEPT: dict[str, tuple[nn.Module, Function]] = {
+    "another reader": (nn.Conv2d(3, 6, 3), lambda y, g: y * g + y),
+    "more channels": (nn.Conv2d(3, 1, 3), lambda y, g: y * g),
+    "another axis": (nn.Linear(8, 6), lambda y, g: y[:, :, :6] * g.view(6, 1)),
+    "zero": (nn.Conv2d(3, 6, 3), lambda y, g: y * 0 + 1),
+}
+
+
+@pytest.mark.parametrize("case", FOLDED)
+def test_constants_go_into_the_layer(case: str) -> None:
+    program, model, x = compiled(*FOLDED[case])
+    operators = [verdict.operator.split(".")[0] for verdict in program.report.verdicts]
+    assert [o for o in operators if o != "relu"] == [operators[0]]
+    assert sqnr_of(model(x), torch.as_tensor(program.run(x))) > 35
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_other_constants_stay(case: str) -> None:
+    program, model, x = compiled(*KEPT[case])
+    assert "mul.Tensor" in [verdict.operator for verdict in program.report.verdicts]
+    assert sqnr_of(model(x), torch.as_tensor(program.run(x))) > 30
+
+
+def test_layers_that_share_weights_are_scaled_alone() -> None:
+    shared = nn.Conv2d(3, 3, 3, padding=1)
+    program, model, x = compiled(shared, lambda y, g: shared(torch.relu(y * 3)) - y.mean())
+    assert sqnr_of(model(x), torch.as_tensor(program.run(x))) > 30
