@@ -557,8 +557,8 @@ class Search:
 
 
 def _typed(tried: Tried, best: Tried, start: Tried) -> str:
-    """Return the option for a program that was not chosen; "" if it is not nearer to float, or cannot be compiled."""
-    if tried is best or tried.price is None or tried.gains_on(best) <= 0:
+    """Return the option for a program that was not chosen; "" if that gains little, or it cannot be compiled."""
+    if tried is best or tried.price is None or tried.gains_on(best) < at.PAID_GAIN:
         return ""
     if len(tried.settings.get("nodes", ())) > at.MOST_TYPED:
         factor = math.ceil(10 * tried.cycles / start.cycles) / 10

@@ -9,10 +9,9 @@ import numpy.typing as npt
 
 from micronpu.ir.lowering import Float, Writer
 from micronpu.ops.convolution import CONVOLUTIONS
-from micronpu.ops.convolution3d import CONVOLUTIONS_3D
 from micronpu.ops.transposed import TRANSPOSED
 
-_LAYERS = (*CONVOLUTIONS, CONVOLUTIONS_3D[0], *TRANSPOSED, "linear.default")
+_LAYERS = (*CONVOLUTIONS, "conv3d.default", *TRANSPOSED, "linear.default")
 Row = npt.NDArray[np.float64]
 
 

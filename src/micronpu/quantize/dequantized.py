@@ -61,9 +61,7 @@ class DequantizedReference:
         self._constant = constant_nodes(module)
         self._fixed: dict[bool, Values] = {True: {}, False: {}}
         self.layers = tuple(
-            RoundedLayer(
-                node, first, _moves(first) and sum(n not in self._constant for n in first.all_input_nodes) == 1
-            )
+            RoundedLayer(node, first, moves(first) and sum(n not in self._constant for n in first.all_input_nodes) == 1)
             for node in module.graph.nodes
             if is_quantize(node) and node not in self._constant
             for first in (self._first(node),)
@@ -236,6 +234,7 @@ def _looped(loop: Loop, args: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...
     return loop.over(Eager(loop.body, keeps_weights=True, in_float=True).run, x, *states)
 
 
-def _moves(node: Node) -> bool:
+def moves(node: Node) -> bool:
+    """Return whether a node is an operator that only moves elements."""
     entry = known_import(node) if node.op == "call_function" else None
     return entry is not None and bool(entry.moves_only)

@@ -377,10 +377,13 @@ class _Search:
         count = min(
             thresholds.BLAME_OPERATORS, max(2, thresholds.BLAME_WORK // max(self.ran.trial.macs * len(self._calls), 1))
         )
-        worst = set(sorted(self._ratios, key=lambda layer: self._ratios[layer])[:count])
-        tried = [layer for layer in self._ratios if layer in worst]
+        tried = list(self._ratios)
         if self.ran.has_states:
-            self._all_in_turn(tried)
+            worst = set(sorted(tried, key=self._ratios.__getitem__)[:count])
+            self._all_in_turn(tried := [layer for layer in tried if layer in worst])
+        while len(tried) > count:  # the half that adds more noise in the noisiest call
+            middle = len(tried) // 2
+            tried = max(tried[:middle], tried[middle:], key=lambda some: self._noise_of_all(some, place))
         errors = {layer: self._noise_of(layer)[place] for layer in tried}
         most = max(errors.values(), default=0.0)
         alike = [layer for layer in tried if errors[layer] >= thresholds.ALIKE * most and errors[layer] > 0]
@@ -431,6 +434,12 @@ class _Search:
                     powers[layer] = (powers[layer][0] + x, powers[layer][1] + error)
                     self._owns[call][layer] = own
         self._ratios = {layer: decibels(x, error) for layer, (x, error) in powers.items() if x > 0 and error > 0}
+
+    def _noise_of_all(self, layers: Sequence[RoundedLayer], place: int) -> float:
+        """Return the noise of an output in the noisiest call if some layers are rounded."""
+        call = self._calls[0]
+        found = self._dequantized.exact(self.ran.rows[call], dict.fromkeys((layer.quantize for layer in layers), 0.0))
+        return noise(self._outputs(found), self._outputs(self._values(call)))[place][1]
 
     def _noise_of(self, layer: RoundedLayer) -> list[float]:
         """Return the noise of all outputs if only one layer is rounded."""
@@ -496,21 +505,18 @@ def _cause_text(cause: _Cause, ran: GuardInput) -> tuple[str, str]:
     if cause.share < thresholds.CAUSE:
         what = f"No single operator costs much of it; most costs {name}, {decibel_text(cause.alone)} with all else"
         return f"{what} in float.", ", ".join([*auto, *look])
-    what = (
+    most_costs = (
         f"Most costs {name} in {dtype}: its own result is at {decibel_text(cause.own)} on exact operands, and with all "
         f"else in float the output is at {decibel_text(cause.alone)}."
     )
     (low, high), (least, most) = representable_range(cause.layer.quantize), cause.reach
+    what = f"{most_costs} Its values reach from {least:.3g} to {most:.3g}, its int8 range from {low:.3g} to {high:.3g}"
     if max(low - least, most - high) > thresholds.CLIPPED * (high - low):
-        what += f" Its values reach from {least:.3g} to {most:.3g}, its int8 range from {low:.3g} to {high:.3g}."
-        return what, ", ".join(["calibration samples with such values, or another observer", *look])
+        return f"{what}.", ", ".join(["calibration samples with such values, or another observer", *look])
     if high - low > thresholds.WIDE * (most - least) > 0:
-        what += (
-            f" Its values reach from {least:.3g} to {most:.3g}, its int8 range from {low:.3g} to {high:.3g}: a "
-            "constant or another value with the same qparams widens the range."
-        )
+        what += ": a constant or another value with the same qparams widens the range."
         return what, ", ".join(["padding and masks no larger than the values beside them", *look])
-    return what, ", ".join([*auto, *look])
+    return most_costs, ", ".join([*auto, *look])
 
 
 def _place_of(cause: _Cause) -> dict[str, Any]:

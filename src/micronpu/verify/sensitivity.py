@@ -21,12 +21,14 @@ from micronpu.quantize.dequantized import (
     DequantizedReference,
     RoundedLayer,
     float_leaves,
+    moves,
     noise,
     representable_range,
     rounded,
 )
 from micronpu.quantize.running import Row
 from micronpu.quantize.thresholds import ACTIVATION_EPS, FAR_GAP
+from micronpu.report.accuracy import decibels
 from micronpu.verify.thresholds import AT_ONCE, DOWN, MOST_ORDERED, SATURATED, SEVERAL, STOPS, UP
 
 
@@ -80,14 +82,14 @@ class Fidelity:
     @property
     def score(self) -> float:
         """dB of all views together, close to that of the worst one."""
-        return _decibels(1.0, sum(self.shares))
+        return decibels(1.0, sum(self.shares))
 
     @property
     def worst(self) -> float:
         """dB of the output that is furthest from float."""
         totals = [sum(column) for column in zip(*self.noise, strict=True)] or [0.0]
         pairs = list(zip(self.signal, totals, strict=False))[: self.outputs]
-        return min((_decibels(s, n) for s, n in pairs if s > 0), default=math.inf)
+        return min((decibels(s, n) for s, n in pairs if s > 0), default=math.inf)
 
     def gains_on(self, other: Fidelity) -> float:
         """Return dB by which this one is nearer; 0 if a single one of several samples decides that."""
@@ -102,10 +104,6 @@ def _peak(x: torch.Tensor) -> float:
     low, high = map(float, x.detach().aminmax())
     is_finite = math.isfinite(low) and math.isfinite(high)
     return max(-low, high) if is_finite else float(x.abs().nan_to_num(posinf=0.0).max())
-
-
-def _decibels(signal: float, noise: float) -> float:
-    return 10 * math.log10(signal / noise) if noise > 0 and signal > 0 else math.inf
 
 
 @dataclass(frozen=True)
@@ -283,14 +281,11 @@ def exported_name(node: Node, names: Collection[str]) -> str:
 def _source(layer: RoundedLayer) -> Node:
     """Return the operator that computes the values of a layer, before operators that only move them."""
     node = layer.first
-    while node.op == "call_function" and not (is_compute(node) and not _moves(node)):
+    while node.op == "call_function" and not (
+        is_compute(node) and not (moves(node) and len(node.all_input_nodes) == 1)
+    ):
         node = node.all_input_nodes[0]
     return node
-
-
-def _moves(node: Node) -> bool:
-    entry = known_import(node)
-    return entry is not None and entry.moves_only and len(node.all_input_nodes) == 1
 
 
 class Path:

@@ -82,6 +82,21 @@ def test_the_operator_that_costs_most_is_named_with_its_line(target):
     assert "its int8 range from" in warning.what and "calibration samples with such values" in warning.hint
 
 
+def test_the_operator_of_a_large_network_is_found_among_worse_ones_that_do_not_count(monkeypatch):
+    """The powers have the largest errors of their own, and hardly any part in the result."""
+
+    class Offset(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            z = x
+            for _ in range(6):
+                z = z * x
+            return (x.sin() + 90.0).neg() + 90.0 + 1e-6 * z
+
+    monkeypatch.setattr(thresholds, "BLAME_WORK", 0)
+    (warning,) = compiled(Offset(), rows(1, 64), "corstone300").report.warnings
+    assert warning.operator in ("add", "neg") and re.search("own result is at [56]", warning.what)
+
+
 @pytest.mark.parametrize("target", TARGETS[:2])
 def test_a_range_that_a_comparison_cuts_is_no_cause(target):
     class Signs(nn.Module):
