@@ -176,10 +176,10 @@ class RangeObserver(nn.Module):
         return all(other.is_calibrated if other is self else other.is_done for other in self.learners())
 
     def _note_ends(self, x: torch.Tensor) -> None:
-        low, high = torch.aminmax(x.double())
-        ends = torch.stack([-low, high])[:, None]
-        if torch.isfinite(ends).all():
-            self.farthest.copy_(torch.cat([self.farthest, ends.to(self.farthest)], 1).topk(EXTREMES).values)
+        low, high = map(float, torch.aminmax(x.double()))
+        if math.isfinite(low) and math.isfinite(high):
+            for row, end in zip(self.farthest, (-low, high), strict=True):
+                row.copy_(torch.tensor(sorted((*row.tolist(), end), reverse=True)[:EXTREMES], dtype=torch.float64))
             self.calls, self.values = self.calls + 1, self.values + x.numel()
 
     def add_thresholds(self, thresholds: Thresholds) -> None:
@@ -456,14 +456,14 @@ class HistogramObserver(RangeObserver):
         """Return the counts in bins from ``low`` to ``high``, which contain the current ones."""
         first, last = float(self.min_val), float(self.max_val)
         if first == last:
-            return (
-                torch.histc(torch.full((1,), first, dtype=torch.float64), self.bins, low, high) * self.histogram.sum()
-            )
-        number = self.bins * self._PARTS
-        middle = first + (last - first) / number * (torch.arange(number, dtype=torch.float64) + 0.5)
+            one = torch.full((1,), first, dtype=torch.float64)
+            return torch.histc(one, self.bins, low, high) * self.histogram.sum()
+        filled = self.histogram.cpu().nonzero()  # most bins of a small tensor are empty
+        part = (filled * self._PARTS + torch.arange(self._PARTS)).double()
+        middle = first + (last - first) / (self.bins * self._PARTS) * (part + 0.5)
         place = ((middle - low) / ((high - low) / self.bins)).long().clamp(0, self.bins - 1)
-        parts = self.histogram.cpu().repeat_interleave(self._PARTS) / self._PARTS
-        return torch.bincount(place, parts, minlength=self.bins)
+        parts = (self.histogram.cpu()[filled] / self._PARTS).expand_as(place)
+        return torch.bincount(place.flatten(), parts.flatten(), minlength=self.bins)
 
     def settle(self, low: torch.Tensor, high: torch.Tensor) -> None:
         super().settle(low, high)

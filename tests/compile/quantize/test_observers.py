@@ -334,6 +334,19 @@ def test_counts_are_exact_in_whatever_order():
     assert float(made.histogram.sum()) == len(x) and made.histogram.dtype is torch.float64
 
 
+def test_a_histogram_that_widens_splits_every_bin():
+    x = random(11, 300)
+    made = of_kind(SpreadErrorObserver, x)
+    first, last = float(made.min_val), float(made.max_val)
+    low, high, parts = first - 0.7, last + 2.1, SpreadErrorObserver._PARTS
+    wanted = [0.0] * made.bins
+    for number, count in enumerate(made.histogram.tolist()):
+        for part in range(number * parts, (number + 1) * parts):
+            middle = first + (last - first) / (made.bins * parts) * (part + 0.5)
+            wanted[min(int((middle - low) / ((high - low) / made.bins)), made.bins - 1)] += count / parts
+    assert 0 in made.histogram and made._moved(low, high).tolist() == wanted
+
+
 def test_weights_that_change_have_another_range():
     made = WeightObserver(torch.int8, -127, 127, torch.per_channel_symmetric, search=least_error_ranges, ch_axis=0)
     weights = torch.nn.Parameter(random(10, 3, 4))
