@@ -44,10 +44,9 @@ _DTYPES = {
 
 def aten_overload(node: Node) -> Any:
     """Return the ATen overload that a node calls, unwrapped from an edge operator; None for any other node."""
-    target = node.target
     if node.op != "call_function":
         return None
-    target = operator_behind(target)
+    target = operator_behind(node.target)
     return target if isinstance(target, OpOverload) else None
 
 
@@ -181,18 +180,22 @@ def is_index(node: Node) -> bool:
 
 def is_compute(node: Node) -> bool:
     """Return True if the node is an operator of the model: neither quantization nor the unpacking of a tuple."""
-    return (
-        node.op == "call_function"
-        and not is_getitem(node)
-        and not qualified_name(node).startswith("quantized_decomposed::")
-    )
+    is_called = node.op == "call_function" and not is_getitem(node)
+    return is_called and not qualified_name(node).startswith("quantized_decomposed::")
 
 
 def arguments(node: Node) -> dict[str, Any]:
     """Return arguments by their names in the schema and in its order, with defaults."""
-    schema = schema_of(aten_overload(node)).arguments
-    given = dict(zip((a.name for a in schema), node.args, strict=False)) | node.kwargs
-    return {a.name: given.get(a.name, a.default_value) for a in schema if a.name in given or a.has_default_value()}
+    names, defaults = _names_and_defaults(aten_overload(node))
+    given = defaults | dict(zip(names, node.args, strict=False)) | node.kwargs
+    return {name: given[name] for name in names if name in given}
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_and_defaults(overload: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return the names of an operator's arguments, and those of its defaults."""
+    schema = schema_of(overload).arguments
+    return tuple(a.name for a in schema), {a.name: a.default_value for a in schema if a.has_default_value()}
 
 
 def value_of(node: Node) -> Any:
@@ -238,12 +241,8 @@ def integer_type(node: Node) -> torch.dtype:
 def is_channels_last(node: Node) -> bool:
     """Return True if the program keeps the 4-D result of a node in channels-last order in memory."""
     value = value_of(node)
-    return (
-        isinstance(value, torch.Tensor)
-        and value.dim() == 4
-        and value.is_contiguous(memory_format=torch.channels_last)
-        and not value.is_contiguous()
-    )
+    is_image = isinstance(value, torch.Tensor) and value.dim() == 4 and not value.is_contiguous()
+    return is_image and value.is_contiguous(memory_format=torch.channels_last)
 
 
 def enters_channels_last(node: Node) -> bool:

@@ -190,7 +190,7 @@ def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:
 
 def _on_int8(value: torch.Tensor, step: float, zero: int) -> torch.Tensor:
     limits = torch.iinfo(torch.int8)
-    return (torch.round(value / step + zero).clamp(limits.min, limits.max) - zero) * step
+    return (value / step).add_(zero).round_().clamp_(limits.min, limits.max).sub_(zero).mul_(step)
 
 
 def _on_int16(value: torch.Tensor, step: float) -> torch.Tensor:
