@@ -52,24 +52,23 @@ def beside_own_qparams(
 
     Args:
         tried: samples that the program ran, with the results of the float model and its own.
-        seen: samples that chose the ranges, run by the quantized module instead of the program.
+        seen: samples that chose the ranges; those not tried are run by the quantized module instead of the program.
     """
-    first: dict[Node, tuple[float, float]] = {}
-    wanted = []
+    ends, first = _ends(dequantized), dict[Node, tuple[float, float]]()
+    others = []
     for row in seen:
         values = dequantized.exact(row)
-        wanted.append(dequantized.outputs(values))
-        for node in _ends(dequantized):
-            if not values[node].is_floating_point() or not values[node].numel():
-                continue
+        if all(row is not known for known in tried):  # the program's own samples may have calibrated, too
+            others.append((row, dequantized.outputs(values)))
+        for node in (n for n in ends if values[n].is_floating_point() and values[n].numel()):
             low, high = values[node].nan_to_num(posinf=0.0, neginf=0.0).aminmax()
             least, most = first.get(node, (0.0, 0.0))
             first[node] = min(least, float(low)), max(most, float(high))
-    all_qparams = {node: _qparams(*ends) for node, ends in first.items()}
+    all_qparams = {node: _qparams(*limits) for node, limits in first.items()}
     eager = Eager(held(dequantized.module))
-    ours = [float_leaves(r) for r in results] + [float_leaves(tensors_of(eager.run(*row))) for row in seen]
-    floats = [float_leaves(r) for r in exact] + wanted
-    best = [dequantized.with_qparams(row, all_qparams) for row in (*tried, *seen)]
+    ours = [float_leaves(r) for r in results] + [float_leaves(tensors_of(eager.run(*row))) for row, _ in others]
+    floats = [float_leaves(r) for r in exact] + [outputs for _, outputs in others]
+    best = [dequantized.with_qparams(row, all_qparams) for row in (*tried, *(row for row, _ in others))]
     sums = []
     for given in (ours, best):
         by_row = [noise(y, x) for y, x in zip(given, floats, strict=True)]

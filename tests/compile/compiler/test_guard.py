@@ -396,6 +396,11 @@ def test_what_is_farther_from_float_than_int8_asks_for_is_said(target):
     assert "its own result is at" in note.what and "Try: " in str(note)
 
 
+def test_samples_that_also_calibrated_count_once():
+    (note,) = compiled(Softmax(), rows(1, 4, 40)[:8]).report.warnings
+    assert note.rule == "avoidable-noise" and "on 8 calibration samples" in note.what
+
+
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
 def test_a_recurrent_layer_is_rounded_in_each_step(layer, monkeypatch):
     class Recurrent(nn.Module):
