@@ -55,7 +55,7 @@ PIECES = (
         "sound_to_word",
         "From raw sound to a word",
         "16,000 samples in, twelve scores out, all on the NPU: `micronpu.audio.LogMel` and the cosine transform "
-        "are layers before the trained DS-CNN of MLPerf Tiny. It hears "
+        "are layers in front of the trained DS-CNN of MLPerf Tiny. It hears "
         "[words.wav](../examples/keyword_spotting/words.wav).",
         picture=False,
     ),
@@ -106,7 +106,7 @@ PIECES = (
         arguments=("--steps", "2000", "--layers", "5", "--length", "256"),
     ),
 )
-INTRODUCTION = """# Showpieces
+INTRODUCTION = """# Eight finished examples
 
 Eight finished examples, each a script in `examples/` that the tests run. Each runs as it stands; `--report page.html`
 writes its report. The figures are from these runs: accuracy in float and as the chip computes it, time by the

@@ -98,7 +98,7 @@ class Allowed:
 
     Attributes:
         quantizer: makes the quantizer for "int8" or "int16" activations, with some settings.
-        price: compiles a quantized module, which is not changed.
+        price: compiles a quantized module, which is not changed, without verifying the program.
         slowdown: maximum time of a program, as a multiple of int8's; inf to measure all improvements.
         activations: of the program that the search starts with.
         cures: corrections to try, group by group, in addition to projections.
@@ -205,7 +205,7 @@ def allowed_by(how: Quantization, device: Device) -> Allowed | None:
         return wanted.quantizer_for(device.quantizer)
 
     def price(module: GraphModule) -> PrecisionPrice:
-        return PrecisionPrice.of(host_part(copy.deepcopy(module), device).report)
+        return PrecisionPrice.of(host_part(copy.deepcopy(module), device.unverified()).report)
 
     return Allowed(quantizer, price, how.slowdown, how.base, is_accurate=how.activations == "accurate")
 
@@ -461,7 +461,9 @@ class Search:
                 continue
             made = self.priced(made)
             if made.cycles > most:
-                longer = max(longer, (made.cycles - narrow.cycles) / max(path.price(parts), 0.01 * room))
+                price = max(path.price(parts), 0.01 * room)
+                # Where it does not fit into the memory, a set of half the price may.
+                longer = max(longer, (made.cycles - narrow.cycles) / price if made.price else 2 * longer)
                 continue
             found.append(made)
             if not self.allowed.everything:

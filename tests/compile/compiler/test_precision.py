@@ -236,7 +236,7 @@ def test_int16_that_does_not_fit_is_not_proposed_and_some_operators_in_it_are_tr
             "corstone300",
             quantization=micronpu.Quantization(activations="accurate", max_slowdown=most),
         )
-        for most in (1.5, 1.01)
+        for most in (2.0, 1.01)
     )
     assert {node.args[-1] for node in with_int16.quantized.graph.nodes if is_quantize(node)} == {
         torch.int8,
