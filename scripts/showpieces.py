@@ -55,7 +55,7 @@ PIECES = (
         "sound_to_word",
         "From raw sound to a word",
         "16,000 samples in, twelve scores out, all on the NPU: `micronpu.audio.LogMel` and the cosine transform "
-        "are layers in front of the trained DS-CNN of MLPerf Tiny. It hears "
+        "are layers before the trained DS-CNN of MLPerf Tiny. It hears "
         "[words.wav](../examples/keyword_spotting/words.wav).",
         picture=False,
     ),

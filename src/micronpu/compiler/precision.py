@@ -462,7 +462,7 @@ class Search:
             made = self.priced(made)
             if made.cycles > most:
                 price = max(path.price(parts), 0.01 * room)
-                # Where it does not fit into the memory, a set of half the price may.
+                # A set of half the price may fit into the memory.
                 longer = max(longer, (made.cycles - narrow.cycles) / price if made.price else 2 * longer)
                 continue
             found.append(made)

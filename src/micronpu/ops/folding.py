@@ -12,6 +12,8 @@ from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.transposed import TRANSPOSED
 
 _LAYERS = (*CONVOLUTIONS, "conv3d.default", *TRANSPOSED, "linear.default")
+_SMALLEST = 127 * 2.0**-24
+"""Smallest size of weights: their scale is at least 2^-24."""
 Row = npt.NDArray[np.float64]
 
 
@@ -62,4 +64,5 @@ def line_of_layer(write: Writer, x: Float, scale: Any, shift: Any) -> Float:
         if not is_row or not np.isfinite(values).all():
             return None
         rows.append(values.reshape(-1).astype(np.float64))
-    return x if rows[0].all() and into_layer(write, x, *rows) else None
+    is_small = weight is None or np.abs(weight).max(initial=0.0) * np.abs(rows[0]).min() < _SMALLEST
+    return x if not is_small and into_layer(write, x, *rows) else None

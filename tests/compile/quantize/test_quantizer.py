@@ -266,7 +266,7 @@ def test_a_clamp_with_another_reader_before_it_has_a_step_of_its_own():
 
 @pytest.mark.parametrize("operand", [3.0, 2, -0.5])
 def test_a_number_becomes_a_constant_with_qparams(operand: float):
-    model = Small(lambda s, x: s.c(x) + operand, c=conv())
+    model = Small(lambda s, x: F.relu(s.c(x)) + operand, c=conv())
     module = quantized(model, (image(),))
     add = find(module, "add.Tensor")
     assert all(isinstance(a, Node) for a in add.args[:2])
