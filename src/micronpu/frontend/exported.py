@@ -74,6 +74,9 @@ def exported(
     chosen = () if ready else compute_both_branches(module)
     check_results(module)
     module = lift(module, also)
+    for part in module.modules():  # a call of the user's, with gradients, leaves a state that cannot be copied
+        for name, value in [own for own in part.named_buffers(recurse=False) if not own[1].is_leaf]:
+            setattr(part, name, value.detach())
     CONVERTED.say(module, converted)
     BOTH_BRANCHES.say(module, chosen)
     WRITTEN_OUT.say(module, loops)

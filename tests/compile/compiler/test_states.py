@@ -372,3 +372,23 @@ def test_a_state_that_methods_share() -> None:
 @pytest.mark.filterwarnings("error::FutureWarning")
 def test_no_warning_of_how_torch_copies_a_graph() -> None:
     micronpu.compile(Accumulator().eval(), X, "ethos-u55-128", calibration=sequences())
+
+
+def test_a_model_that_was_called_before_with_gradients_is_compiled() -> None:
+    """Its state has a history then, with which torch copies no tensor."""
+
+    class Past(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.register_buffer("past", torch.zeros(1, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.past = self.layer(x + self.past)
+            return self.past
+
+    model, x = Past().eval(), torch.randn(1, 4)
+    model(x)
+    calls = [[torch.randn(1, 4) for _ in range(8)] for _ in range(4)]
+    program = micronpu.compile(model, (x,), "ethos-u55-128", calibration=calls, quantization="auto")
+    assert program.report.states and model.past.grad_fn is not None
