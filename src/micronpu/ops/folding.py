@@ -29,7 +29,7 @@ def into_layer(write: Writer, x: Float, scale: Row, shift: Row) -> bool:
     layer = write.call(x)
     if layer is None or layer.readers != 1 or layer.overload not in _LAYERS:
         return False
-    weight, bias = write.stored(layer.given["weight"]), write.stored(layer.given.get("bias"))
+    weight, bias = _weight_of(write, layer.given["weight"]), write.stored(layer.given.get("bias"))
     if weight is None or (layer.given.get("bias") is not None and bias is None):
         return False
     # Weights of a transposed convolution are [C, O / groups, ..]; the groups are blocks of C.
@@ -49,6 +49,12 @@ def into_layer(write: Writer, x: Float, scale: Row, shift: Row) -> bool:
     return True
 
 
+def _weight_of(write: Writer, x: Float) -> npt.NDArray[Any] | None:
+    """Return stored weights, or those that are stored transposed, as of a product with a constant matrix."""
+    weight = write.stored(x)
+    return write.known(x) if weight is None else weight
+
+
 def line_of_layer(write: Writer, x: Float, scale: Any, shift: Any) -> Float:
     """layer(x, w, b) * scale + shift -> layer(x, w', b'), for constants of one element or one for each channel"""
     layer = write.call(x)
@@ -56,7 +62,7 @@ def line_of_layer(write: Writer, x: Float, scale: Any, shift: Any) -> Float:
         return None
     if any(write.is_trained(layer.given.get(name)) for name in ("weight", "bias")):
         return None
-    weight, rank, rows = write.stored(layer.given["weight"]), len(write.shape(x)), []
+    weight, rank, rows = _weight_of(write, layer.given["weight"]), len(write.shape(x)), []
     for values in map(np.asarray, (scale, shift)):
         axes = (1,) * (rank - values.ndim) + values.shape
         # The channels are before the axes of the window, which a linear layer does not have.

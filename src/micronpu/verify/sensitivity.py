@@ -281,9 +281,7 @@ def exported_name(node: Node, names: Collection[str]) -> str:
 def _source(layer: RoundedLayer) -> Node:
     """Return the operator that computes the values of a layer, before operators that only move them."""
     node = layer.first
-    while node.op == "call_function" and not (
-        is_compute(node) and not (moves(node) and len(node.all_input_nodes) == 1)
-    ):
+    while node.op == "call_function" and (not is_compute(node) or (moves(node) and len(node.all_input_nodes) == 1)):
         node = node.all_input_nodes[0]
     return node
 

@@ -68,3 +68,18 @@ def test_layers_that_share_weights_are_scaled_alone() -> None:
     shared = nn.Conv2d(3, 3, 3, padding=1)
     program, model, x = compiled(shared, lambda y, g: shared(torch.relu(y * 3)) - y.mean())
     assert sqnr_of(model(x), torch.as_tensor(program.run(x))) > 30
+
+
+def test_an_addend_behind_a_product_with_a_constant_matrix_is_its_bias() -> None:
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.matrix, self.addend = nn.Parameter(torch.randn(8, 6) * 0.3), nn.Parameter(torch.randn(6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.matrix + self.addend
+
+    data = [torch.randn(1, 5, 8) for _ in range(8)]
+    report = micronpu.compile(Product().eval(), data[0], "corstone300", calibration=data).report
+    assert [verdict.operator for verdict in report.verdicts] == ["linear.default"]
