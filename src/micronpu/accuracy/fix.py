@@ -6,7 +6,6 @@ is compiled to get its cycles and bytes.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from micronpu.base.errors import ModelError, OptionError
 from micronpu.compiler.compile import compile_model
 from micronpu.compiler.precision import Allowed, Cures, PrecisionPrice, Search, Settings, Tried
 from micronpu.frontend.checks import check_callback
+from micronpu.frontend.copies import copied
 from micronpu.frontend.states import NO_STATES
 from micronpu.quantize.data import in_turn
 from micronpu.quantize.quantization import HowToQuantize, Quantization
@@ -208,7 +208,7 @@ class _Fix:
 
     def price(self, module: GraphModule) -> PrecisionPrice:
         program = compile_model(
-            copy.deepcopy(module),
+            copied(module),
             self.subject.examples,
             self.subject.target,
             options=self.subject.options,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from torch.fx import GraphModule
 from micronpu.accuracy.layers import SideBySide
 from micronpu.base.errors import ModelError, first_line
 from micronpu.base.quiet import quiet
+from micronpu.frontend.copies import copied
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import exported
 from micronpu.quantize.calibrate import calibrated, converted
@@ -190,11 +190,9 @@ class Subject:
             follow: compute each layer's contribution to the output, which takes most of the time.
         """
         listed = list(rows)
-        with quiet():  # torch warns about its own copying
-            own = copy.deepcopy(self.module)
+        own = copied(self.module)
         prepared = calibrated(own, [batches], quantizer, lambda done: notify("quantize", done / max(len(batches), 1)))
-        with quiet():
-            exact = copy.deepcopy(prepared)
+        exact = copied(prepared)
         for parameter in exact.parameters():
             parameter.requires_grad_(False)
         with quiet(), one_thread():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,10 +16,10 @@ from micronpu.advice.changes import CHANGES, Change
 from micronpu.advice.floats import in_floats
 from micronpu.base.arguments import renamed
 from micronpu.base.errors import MicroNpuError, ModelError
-from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import ProgressCallback
 from micronpu.compiler.compile import compile_model
 from micronpu.frontend.checks import check_callback
+from micronpu.frontend.copies import copied
 from micronpu.frontend.exported import exported, finished
 from micronpu.frontend.facts import EXPORTED
 from micronpu.frontend.program import origin_of
@@ -138,8 +137,7 @@ class _Trials:
         )
 
     def _copy(self) -> GraphModule:
-        with quiet():
-            return copy.deepcopy(self._module)
+        return copied(self._module)
 
     def _compiled(self, module: GraphModule, quantization: Quantization) -> DelegationReport:
         return compile_model(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.base.quiet import quiet
 from micronpu.frontend.constants import add_constant
+from micronpu.frontend.copies import copied
 from micronpu.frontend.exported import finished, is_float
 from micronpu.frontend.program import ProgramView, is_dequantize, is_dequantize_channel, is_quantize
 
@@ -24,8 +22,7 @@ def in_floats(quantized: GraphModule, examples: Tensors) -> tuple[GraphModule, T
     Returns:
         The module and its inputs as floats; None where integers are computed with in another way.
     """
-    with quiet():
-        module = copy.deepcopy(quantized)
+    module = copied(quantized)
     view, graph, inputs = ProgramView(module), module.graph, list(examples)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     for node in list(graph.nodes):

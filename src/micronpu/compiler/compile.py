@@ -24,9 +24,9 @@ from micronpu.compiler.several import Methods, compile_methods
 from micronpu.frontend.by_name import input_names
 from micronpu.frontend.checks import check_callback, check_is_no_state_dict
 from micronpu.frontend.export import as_inputs
+from micronpu.frontend.integers import separate_clamps
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.program import ProgramView
-from micronpu.frontend.separate import separate_clamps
 from micronpu.frontend.training import Train
 from micronpu.partition.partition import Partitioning
 from micronpu.passes.pipeline import Pipeline

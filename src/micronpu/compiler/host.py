@@ -13,9 +13,8 @@ from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.etrecord import number_nodes
 from micronpu.compiler.facts import missing_figures
-from micronpu.frontend.integers import IntegerIO
+from micronpu.frontend.integers import IntegerIO, separate_clamps
 from micronpu.frontend.program import ProgramView
-from micronpu.frontend.separate import separate_clamps
 from micronpu.ir.graph import Graph
 from micronpu.partition.device import CompiledPartition, Device, NamedData
 from micronpu.partition.loops import scan

@@ -11,7 +11,6 @@ A network for which int8 suffices keeps its int8 program, byte for byte.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from micronpu.base.quiet import quiet
 from micronpu.compiler import thresholds as at
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import host_part
+from micronpu.frontend.copies import copied
 from micronpu.frontend.states import States
 from micronpu.frontend.work import work_of
 from micronpu.partition.device import Device
@@ -205,7 +205,7 @@ def allowed_by(how: Quantization, device: Device) -> Allowed | None:
         return wanted.quantizer_for(device.quantizer)
 
     def price(module: GraphModule) -> PrecisionPrice:
-        return PrecisionPrice.of(host_part(copy.deepcopy(module), device.unverified()).report)
+        return PrecisionPrice.of(host_part(copied(module), device.unverified()).report)
 
     return Allowed(quantizer, price, how.slowdown, how.base, is_accurate=how.activations == "accurate")
 
@@ -387,9 +387,9 @@ class Search:
         """
         quantizer = self.allowed.quantizer(activations, settings)
         if known is None:
-            fresh = copy.deepcopy(self.module)
+            fresh = copied(self.module)
             known = calibrated(fresh, self.sequences, quantizer, None, self.states, self.statistics)
-        module = finished(copy.deepcopy(known), self.sequences, quantizer, self.states, self.statistics)
+        module = finished(copied(known), self.sequences, quantizer, self.states, self.statistics)
         return replace(self.rated(activations, module, settings, names, more), calibrated=known)
 
     def priced(self, tried: Tried) -> Tried:

@@ -16,6 +16,7 @@ import torch
 from micronpu.base.arguments import check_switch, check_type, warn_renamed
 from micronpu.base.errors import ModelError, OptionError, PayloadError, UnsupportedError
 from micronpu.base.files import check_name, write_file
+from micronpu.frontend.copies import copied
 from micronpu.frontend.states import State, reset
 from micronpu.partition.device import CompiledPartition
 from micronpu.program.containers import Names
@@ -105,7 +106,7 @@ class CompiledProgram(Shown):
         graphs = {name: vars(self)[name] for name in _OF_THIS_PROCESS if name in vars(self)}
         made.__dict__.update(graphs)  # graphs of partitions are values
         if "quantized" in graphs:
-            made.quantized = copy.deepcopy(self.quantized, memo)
+            made.quantized = copied(self.quantized)
             made.reset_states()
         return made
 

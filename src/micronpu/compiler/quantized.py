@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,9 +12,9 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError
-from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.precision import Allowed, chosen
+from micronpu.frontend.copies import copied
 from micronpu.frontend.exported import export_for_training, exported, inputs_not_negative
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, LOOPS_ALLOWED, NOT_NEGATIVE, WRITTEN_OUT
 from micronpu.frontend.integers import IntegerIO, integer_states, to_integer_io
@@ -148,8 +147,7 @@ def quantized_module(
         calls = sum(map(len, sequences))
         LOOPS_ALLOWED.say(given.module, True)
         NOT_NEGATIVE.say(given.module, inputs_not_negative(given, [row for calls in sequences for row in calls]))
-        with quiet():
-            second = copy.deepcopy(given.module) if allowed is not None else None  # the first copy is consumed
+        second = copied(given.module) if allowed is not None else None  # the first copy is consumed
         statistics = FloatStatistics() if second is not None else None
         with clock.step("quantize") as progress:
             module = quantize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.branches import compute_both_branches
 from micronpu.frontend.checks import check_examples, check_names, check_parameters, check_results
 from micronpu.frontend.constants import add_constant
+from micronpu.frontend.copies import copied
 from micronpu.frontend.empty import remove_empty_tensors
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, EXPORTED, SIZE, WRITTEN_OUT
@@ -74,9 +74,6 @@ def exported(
     chosen = () if ready else compute_both_branches(module)
     check_results(module)
     module = lift(module, also)
-    for part in module.modules():  # a call of the user's, with gradients, leaves a state that cannot be copied
-        for name, value in [own for own in part.named_buffers(recurse=False) if not own[1].is_leaf]:
-            setattr(part, name, value.detach())
     CONVERTED.say(module, converted)
     BOTH_BRANCHES.say(module, chosen)
     WRITTEN_OUT.say(module, loops)
@@ -115,7 +112,7 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[t
         export(model, examples)  # raises with the reason
     try:
         with quiet():
-            module = copy.deepcopy(export_for_training(model, examples))
+            module = copied(export_for_training(model, examples))
     except SystemExit as error:
         raise ModelError("The model ends the process when it is called.", hint="no sys.exit() in forward") from error
     check_parameters(module)
@@ -136,11 +133,10 @@ def _exported_again(
     model: nn.Module | ExportedProgram, examples: tuple[torch.Tensor, ...]
 ) -> ExportedProgram | GraphModule:
     if isinstance(model, ExportedProgram) or (isinstance(model, GraphModule) and is_exported(model)):
-        with quiet():
-            return copy.deepcopy(model)
+        return copied(model)
     if not isinstance(model, nn.Module):
         return export(model, examples)  # raises with the reason
-    own = copy.deepcopy(model)
+    own = copied(model)
     if isinstance(own, GraphModule):
         for part in own.modules():  # eval() of an exported module raises
             part.training = False
@@ -156,9 +152,7 @@ def _exported_again(
                 return torch.export.export(own, several, dynamic_shapes=tuple({0: Dim.AUTO} for _ in examples))
         except MicroNpuError:
             raise
-        except (
-            Exception
-        ):  # torch raises many kinds of exceptions; if the model is at fault, the export below reports it
+        except Exception:  # torch raises many kinds; if the model is at fault, the export below reports it
             pass
     return export(own, examples)
 
@@ -236,8 +230,7 @@ def finished(quantized: GraphModule, examples: tuple[torch.Tensor, ...]) -> Grap
             f"The module is prepared for quantization and not converted: it still has the observer `{waiting[0]}`.",
             hint="convert_pt2e(module) before compiling",
         )
-    with quiet():
-        model = copy.deepcopy(quantized)
+    model = copied(quantized)
     set_training(model, False)
     try:
         _Specialize(model).shapes(*examples)

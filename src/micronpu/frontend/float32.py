@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -11,7 +11,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from micronpu.base.quiet import quiet
+from micronpu.frontend.copies import copied, remade
 from micronpu.frontend.program import qualified_name
 
 _OTHER = (torch.float16, torch.bfloat16, torch.float64)
@@ -42,8 +42,7 @@ def convert_to_float32(program: ExportedProgram) -> tuple[ExportedProgram, tuple
     found = sorted({str(dtype).removeprefix("torch.") for graph in graphs for dtype in _other_dtypes(graph)})
     if not found:
         return program, ()
-    with quiet():  # torch warns about its own copying
-        module = copy.deepcopy(program.graph_module)
+    module = copied(program.graph_module)
     qparams = {node.name for node in module.graph.nodes if _is_qparam(node)}
     for graph in module.modules():
         if isinstance(graph, GraphModule):
@@ -53,18 +52,8 @@ def convert_to_float32(program: ExportedProgram) -> tuple[ExportedProgram, tuple
     def converted(tensors: dict[str, Any]) -> dict[str, Any]:
         return {path: value if path in paths else _argument(value) for path, value in tensors.items()}
 
-    changed = ExportedProgram(
-        module,
-        module.graph,
-        program.graph_signature,
-        converted(program.state_dict),
-        program.range_constraints,
-        program.module_call_graph,
-        torch.fx.node.map_aggregate(program.example_inputs, _argument),
-        converted(program.constants),
-        verifiers=program.verifiers,
-    )
-    return changed, tuple(found)
+    examples = partial(torch.fx.node.map_aggregate, fn=_argument)
+    return remade(program, module, program.graph_signature, converted, examples), tuple(found)
 
 
 def _other_dtypes(module: GraphModule) -> Iterator[torch.dtype]:

@@ -7,8 +7,7 @@ its inputs, even if the module writes into them.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -19,10 +18,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.fx import Graph, GraphModule, Node
 
-from micronpu.base.quiet import quiet
 from micronpu.frontend.constants import free_name, read
+from micronpu.frontend.copies import remade, with_graph, with_own_graph
 from micronpu.frontend.loops import flow_name
-from micronpu.frontend.program import aten_overload, is_getitem, only_checks, overload_name, overload_of
+from micronpu.frontend.program import arguments, aten_overload, is_getitem, only_checks, overload_name, overload_of
 from micronpu.ops.movement import RESHAPE, VIEW
 from micronpu.upstream.torch import schema_of
 
@@ -35,58 +34,6 @@ _REGIONS = (
 )
 
 
-def with_own_graph(program: ExportedProgram) -> GraphModule:
-    """Return a copy of a program's graph, which may be changed, for `with_graph`."""
-    with quiet():  # torch warns about its own copying
-        module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
-    module.meta.update(program.graph_module.meta)
-    return module
-
-
-def with_graph(program: ExportedProgram, module: GraphModule, kept: Sequence[int] | None = None) -> ExportedProgram:
-    """Return a program with another graph, which it takes, whose nodes may have other names.
-
-    Args:
-        kept: indices of the outputs that the graph still has; all by default.
-    """
-    signature = program.graph_signature
-    inputs, names = [], {}
-    for given, node in zip(signature.input_specs, module.graph.find_nodes(op="placeholder", sort=True), strict=True):
-        inputs.append(replace(given, arg=replace(given.arg, name=node.name)))
-        names[given.arg.name] = node.name
-    outputs = []
-    places = range(len(signature.output_specs)) if kept is None else kept
-    for place, result in zip(places, module.graph.output_node().args[0], strict=True):  # type: ignore[arg-type]
-        own = signature.output_specs[place]
-        if isinstance(result, Node):
-            own = replace(own, arg=replace(own.arg, name=result.name))
-        if own.kind is OutputKind.USER_INPUT_MUTATION and own.target is not None:
-            own = replace(own, target=names[own.target])
-        outputs.append(own)
-    return _remade(program, module, module.graph, ExportGraphSignature(inputs, outputs))
-
-
-def _remade(
-    program: ExportedProgram,
-    module: GraphModule,
-    graph: Graph,
-    signature: ExportGraphSignature,
-    renamed: Callable[[dict[str, Any]], dict[str, Any]] = lambda parts: parts,
-) -> ExportedProgram:
-    """Return a program with another graph; ``renamed`` names its parameters, buffers and constants."""
-    return ExportedProgram(
-        module,
-        graph,
-        signature,
-        renamed(program.state_dict),
-        program.range_constraints,
-        program.module_call_graph,
-        program.example_inputs,
-        renamed(program.constants),
-        verifiers=program.verifiers,
-    )
-
-
 def without_regions(program: ExportedProgram) -> ExportedProgram:
     """Return the program with its regions inlined, nested ones too; the same object if it has none.
 
@@ -97,7 +44,7 @@ def without_regions(program: ExportedProgram) -> ExportedProgram:
     """
     if not any(map(_is_region, program.graph.nodes)):
         return program
-    module = with_own_graph(program)
+    module = with_own_graph(program.graph_module)
     for node in [n for n in module.graph.nodes if _is_region(n)]:
         body, operands = _parts(module, node)
         with module.graph.inserting_before(node):
@@ -184,7 +131,7 @@ def _without_written_inputs(program: ExportedProgram) -> ExportedProgram:
     y = relu(x)                     y = relu(x)
     return y as x, y        ->      return y
     """
-    module = with_own_graph(program)
+    module = with_own_graph(program.graph_module)
     signature = program.graph_signature
     kept = [i for i, s in enumerate(signature.output_specs) if s.kind is not OutputKind.USER_INPUT_MUTATION]
     output = module.graph.output_node()
@@ -199,10 +146,8 @@ def _writes_what_others_see(node: Node) -> bool:
     overload = aten_overload(node)
     if overload is None or not schema_of(overload).is_mutable:
         return False
-    given = dict(zip((a.name for a in schema_of(overload).arguments), node.args, strict=False)) | node.kwargs
-    written = [
-        given.get(a.name) for a in schema_of(overload).arguments if a.alias_info is not None and a.alias_info.is_write
-    ]
+    given, own = arguments(node), schema_of(overload).arguments
+    written = [given.get(a.name) for a in own if a.alias_info is not None and a.alias_info.is_write]
     return any(isinstance(source, Node) and _is_seen_elsewhere(source) for source in written)
 
 
@@ -242,9 +187,7 @@ def without_taken_names(program: ExportedProgram) -> ExportedProgram:
         [replace(s, target=renamed(s.target)) if s.target in of_inputs else s for s in specs]
         for specs in (signature.input_specs, signature.output_specs)
     )
-    with quiet():  # torch warns about its own copying
-        made = ExportGraphSignature(inputs, outputs)
-        return _remade(program, program.graph_module, copy.deepcopy(program.graph), made, given)
+    return remade(program, with_own_graph(program.graph_module), ExportGraphSignature(inputs, outputs), given)
 
 
 def _names(used: Iterable[str]) -> dict[str, str]:

@@ -6,7 +6,6 @@ input and output of the program during compilation; at the end it becomes a buff
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
-from micronpu.base.quiet import quiet
+from micronpu.frontend.copies import with_own_graph
 from micronpu.frontend.program import calls_into, overload_name
 from micronpu.ops import facts
 from micronpu.ops.calls import CLONE
@@ -130,10 +129,7 @@ def lift(module: GraphModule, also: Collection[str] = ()) -> GraphModule:
     read = {str(n.target) for n in module.graph.nodes if n.op == "get_attr" and n.target in also} - set(own)
     if not writes and not read:
         return module
-    meta, codegen = dict(module.meta), codegen_of(module.graph)
-    with quiet():  # torch warns about its own copying
-        module = GraphModule(module, copy.deepcopy(module.graph))
-    module.meta.update(meta)
+    module, codegen = with_own_graph(module), codegen_of(module.graph)
     graph, names = module.graph, [n.name for n in writes]
     by_name = {n.name: n for n in graph.nodes}
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
@@ -228,10 +224,7 @@ def held(module: GraphModule) -> GraphModule:
     states = states_of(module)
     if not states:
         return module
-    with quiet():  # torch warns about its own copying
-        made = GraphModule(module, copy.deepcopy(module.graph))
-    made.meta.update({k: v for k, v in module.meta.items() if k != KEY})
-    return hold(made, states)
+    return hold(with_own_graph(module), states)
 
 
 def reset(module: torch.nn.Module, states: Sequence[State]) -> None:

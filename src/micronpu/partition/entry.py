@@ -22,8 +22,9 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 from micronpu.base.errors import OptionError
 from micronpu.container import digest
-from micronpu.frontend.functional import with_graph, with_own_graph
+from micronpu.frontend.copies import with_graph, with_own_graph
 from micronpu.frontend.importer import import_program
+from micronpu.frontend.integers import separate_clamps
 from micronpu.frontend.program import (
     CHANNELS_LAST,
     ProgramView,
@@ -37,7 +38,6 @@ from micronpu.frontend.program import (
     short_name,
     value_of,
 )
-from micronpu.frontend.separate import separate_clamps
 from micronpu.ops.calls import CLONE
 from micronpu.ops.movement import RESHAPE
 from micronpu.partition.backends import be_found
@@ -363,7 +363,7 @@ class DevicePartitioner(Partitioner):
         an operator that ExecuTorch does not replace: a reshape of a transposed value would become a copy and a view
         without quantization between them, which cannot be delegated.
         """
-        module = with_own_graph(exported_program)
+        module = with_own_graph(exported_program.graph_module)
         order_inputs(module, set(exported_program.graph_signature.user_inputs))
         separate_clamps(module, self.device.excludes)
         changed = with_graph(exported_program, split_dequantizes(module).graph_module)

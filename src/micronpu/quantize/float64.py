@@ -7,7 +7,6 @@ values everywhere.
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from micronpu.frontend.constants import read
+from micronpu.frontend.copies import copied
 from micronpu.quantize.eager import FloatRun
 from micronpu.quantize.loops import Loop, unobserved
 from micronpu.quantize.observers import is_observer
@@ -80,13 +80,13 @@ def learner(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> Gr
     Args:
         rows: inputs, of which the first is tried.
     """
-    same = copy.deepcopy(module)
+    same = copied(module)
     higher = (
         n for n in module.graph.nodes if isinstance(n.target, OperatorBase) and not isinstance(n.target, OpOverload)
     )
     if _has_float64(module) or any(higher) or not rows:
         return same
-    wide = copy.deepcopy(module).double()
+    wide = copied(module).double()
     for node in wide.graph.nodes:
         if node.op == "call_function" and isinstance(node.target, OpOverload):
             node.args, node.kwargs = tree_map(_wide_type, node.args), tree_map(_wide_type, node.kwargs)

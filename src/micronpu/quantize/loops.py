@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from micronpu.base.quiet import quiet
 from micronpu.frontend.constants import add_constant
+from micronpu.frontend.copies import with_own_graph
 from micronpu.frontend.facts import LOOP_QPARAMS
 from micronpu.frontend.integers import integer_states, to_integer_io
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
@@ -131,10 +131,7 @@ def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[Grap
         own = quantizer.settings
         values = {name: getattr(own, name) for name in own.__dataclass_fields__}
         inner.settings = _StepSettings(**(values | {"io": own.default}))
-        with quiet():  # torch warns about its own copying
-            step = GraphModule(loop.body, copy.deepcopy(loop.body.graph))
-        step.meta.update(loop.body.meta)
-        loop.prepared = prepare(step, inner)
+        loop.prepared = prepare(with_own_graph(loop.body), inner)
         loop.prepared.meta[KEY] = states_of(loop.body)
         inputs = {n.name: n for n in loop.prepared.graph.nodes if n.op == "placeholder"}
         outside = _observer(prepared, node.args[0])

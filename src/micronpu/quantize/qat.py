@@ -6,7 +6,6 @@ program = micronpu.compile(quantized, example_inputs)
 
 from __future__ import annotations
 
-import copy
 import types
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +18,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
+from micronpu.frontend.copies import copied
 from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import export_for_training, finished
 from micronpu.frontend.program import origin_of, overload_name
@@ -172,7 +172,7 @@ def train_or_calibrate(
             hint="def train(module): ...",
         )
     with quiet():
-        float_program = copy.deepcopy(module) if around is not None else module
+        float_program = copied(module) if around is not None else module
         prepared = prepare_qat_pt2e(module, quantizer)
     if train is not None:
         with nullcontext() if around is None else around(float_program, prepared):

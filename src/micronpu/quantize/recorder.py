@@ -21,8 +21,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.graph import CodeGen
 
 from micronpu.base.callers import warn
-from micronpu.base.quiet import quiet
 from micronpu.frontend.constants import attribute, set_attribute
+from micronpu.frontend.copies import copied, with_own_graph
 from micronpu.frontend.facts import FLOAT_PROGRAM
 from micronpu.quantize.specs import KEY
 from micronpu.upstream.session import exclusive
@@ -129,12 +129,10 @@ def annotated(model: GraphModule) -> set[str]:
 
 def _copied(model: GraphModule) -> GraphModule:
     """Return a copy of a float program that shares its tensors."""
-    with quiet():  # torch warns about its own copying
-        made = GraphModule(model, copy.deepcopy(model.graph))
-    made.meta.update(model.meta)
+    made = with_own_graph(model)
     for name, part in list(made.named_children()):
         if isinstance(part, GraphModule):  # the body of a loop
-            made.set_submodule(name, copy.deepcopy(part))
+            made.set_submodule(name, copied(part))
     return made
 
 

@@ -6,7 +6,6 @@ recurrent layer its states, and an operator over all frames, such as a global av
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from torch.fx import GraphModule, Node
 from micronpu.base.callers import warn
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
+from micronpu.frontend.copies import copied
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.functional import functional, without_taken_names
 from micronpu.frontend.importer import known_import
@@ -137,8 +137,7 @@ def _without_training(model: nn.Module) -> nn.Module:
     """Set the parts of the model in a converted module to evaluation mode, which torch does not."""
     if not isinstance(model, GraphModule) or not any(map(is_dequantize, model.graph.nodes)):
         return model
-    with quiet():
-        own = copy.deepcopy(model)
+    own = copied(model)
     for part in own.modules():
         part.training = False
     return own

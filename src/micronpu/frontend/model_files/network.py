@@ -5,7 +5,6 @@ Readers of model files add one `NetworkStep` for each operator.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
+from micronpu.frontend.copies import copied
 from micronpu.upstream.torch import register_quantized_operators
 
 Function = Callable[..., Any]
@@ -286,7 +286,7 @@ class NetworkBuilder:
         """
         step = NetworkStep(function, operands, (), rounding)
         values = [o.to("meta") if isinstance(o, torch.Tensor) else self.meta[o] for o in operands]
-        tried = copy.deepcopy(step).to("meta") if isinstance(function, nn.Module) else step
+        tried = copied(step).to("meta") if isinstance(function, nn.Module) else step
         try:
             with torch.no_grad():
                 made = tried.computed(values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from dataclasses import dataclass
 from torch.fx import GraphModule
 
 from micronpu.base.quiet import quiet
+from micronpu.frontend.copies import copied
 from micronpu.frontend.exported import finished
+from micronpu.frontend.integers import separate_clamps
 from micronpu.frontend.program import ProgramView
-from micronpu.frontend.separate import separate_clamps
 from micronpu.partition.device import CompiledPartition, Device
 from micronpu.quantize.calibrate import quantize
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -46,7 +46,7 @@ def integers(model: GraphModule, rows: Sequence[Row], quantizer: StaticQuantizer
     # Corrections count inputs and keep all intermediate values of one: pass single samples, not batches.
     corrected = quantizer.settings.corrections.need_data
     several = [[row] for row in rows] if corrected else [[batch] for batch in batches(model, rows)]
-    return quantize(copy.deepcopy(model), several, quantizer)
+    return quantize(copied(model), several, quantizer)
 
 
 def price(

@@ -7,7 +7,6 @@ the highest gain for the least harm; in each step the remaining weights (`second
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -20,6 +19,7 @@ from torch.fx import GraphModule
 
 from micronpu.base.errors import ModelError, OptionError
 from micronpu.base.quiet import quiet
+from micronpu.frontend.copies import copied
 from micronpu.partition.device import Device
 from micronpu.quantize.float64 import as_learner, learner
 from micronpu.quantize.quantizer import StaticQuantizer
@@ -98,8 +98,7 @@ class Sparsified(Shown):
         """
         if isinstance(point, bool) or not isinstance(point, int) or not 0 <= point < len(self._states):
             raise OptionError(f"There is no point {point!r}.", hint=f"a number from 0 to {len(self._states) - 1}")
-        with quiet():
-            model = copy.deepcopy(self.model)
+        model = copied(self.model)
         model.load_state_dict(self._states[point])
         names = set(self.report.points[point].layers)
         own = [layer for layer in self._layers if layer.title in names]
@@ -187,7 +186,7 @@ class _SparsitySearch:
         self.rows = [r for i, r in enumerate(rows) if i % every] if every else list(rows)
         self.twin, self.teacher = learner(model, rows), learner(model, rows)
         self.wide_rows = [as_learner(self.twin, row) for row in self.rows]
-        self.judge, self.states = Judge(copy.deepcopy(model), self.kept, score, states), states
+        self.judge, self.states = Judge(copied(model), self.kept, score, states), states
         self.notify = callback or (lambda name, part: None)
         self.notes: list[str] = []
         self.why: dict[str, str] = {}
