@@ -24,7 +24,7 @@ from micronpu.base.errors import UnsupportedError as UnsupportedError
 from micronpu.base.errors import UpstreamError as UpstreamError
 from micronpu.base.errors import WrongResultError as WrongResultError
 from micronpu.compiler.compile import check_model, compile_model
-from micronpu.compiler.methods import CompiledMethods as CompiledMethods
+from micronpu.compiler.program import CompiledMethods as CompiledMethods
 from micronpu.compiler.program import CompiledProgram as CompiledProgram
 from micronpu.deploy.deployment import Deployment as Deployment
 from micronpu.frontend.model_files import FileModel as FileModel

@@ -13,7 +13,7 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import MicroNpuError
-from micronpu.compiler.methods import CompiledMethods
+from micronpu.compiler.program import CompiledMethods
 from micronpu.deploy.deployment import Source, deploy_together
 from micronpu.deploy.image import make_image
 from micronpu.neutron import NeutronOptions

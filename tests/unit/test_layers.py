@@ -17,7 +17,7 @@ from tests.layers import LAYERS, PAGE, SOURCE, nodes, page_with_table, tree
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Upward imports that stay, (module, module) with the reason; at most three."""
 
-ON_CALL = {"compiler.program": ("board", "deploy"), "compiler.methods": ("board", "deploy")}
+ON_CALL = {"compiler.program": ("board", "deploy")}
 """Packages whose functions are methods of a program, and are imported when one is called."""
 
 

@@ -22,7 +22,7 @@ LINES = {
     "board": 6_097,
     "chips": 750,
     "cli": 7_340,
-    "compiler": 3_258,
+    "compiler": 3_190,
     "container": 750,
     "deploy": 4_180,
     "emit": 1_616,

@@ -14,11 +14,11 @@ from torch.export import ExportedProgram
 
 from micronpu.accuracy.statistics import bootstrap, mcnemar, p_of, paired_share, percentile_interval
 from micronpu.accuracy.subject import Sequences, begun_anew
-from micronpu.base.arguments import check_type, described, renamed
+from micronpu.base.arguments import check_text, check_type, described, renamed
 from micronpu.base.errors import ModelError, OptionError, first_line
 from micronpu.base.files import check_name, read_file
 from micronpu.base.quiet import quiet
-from micronpu.compiler.program import CompiledProgram
+from micronpu.compiler.program import ONLY, CompiledProgram
 from micronpu.frontend.checks import check_callback, check_evaluation_mode, check_parameters
 from micronpu.frontend.functional import without_taken_names
 from micronpu.program.io import ProgramIO, io_of
@@ -49,6 +49,7 @@ def evaluate(
     metric: str | Function | None = None,
     quantized: nn.Module | None = None,
     output: int = 0,
+    method: str = "",
     fast: bool = False,
     callback: ProgressCallback | None = None,
 ) -> Evaluation:
@@ -66,13 +67,14 @@ def evaluate(
             returns a number, larger is better; default with labels: "top1".
         quantized: the quantized model, ``program.quantized``, to evaluate as well.
         output: index of the output to evaluate.
+        method: which of several methods the model is; default: "forward", or that of ``program.methods[name]``.
         fast: optimised kernels, which may differ by one LSB from the bit-exact ones.
         callback: progress callback; called with "float", "quantized" or "program", and the completed fraction.
 
     Raises:
         ModelError: data or labels do not fit the model or the metric, or there is no sample.
             OptionError: there is no such metric or output.
-            PayloadError: the host cannot run the program.
+            PayloadError: the host cannot run the program, or it has no such method.
     """
     if isinstance(data, CompiledProgram | str | bytes | os.PathLike):
         raise OptionError(
@@ -80,12 +82,13 @@ def evaluate(
             hint="evaluate(model, data, program, labels), in this order",
         )
     check_callback(callback)
+    check_text("method", method, "the name of a method")
     check_type("quantized", quantized, nn.Module, type(None), hint="program.quantized")
     notify = callback or (lambda name, part: None)
     if metric is not None and labels is None:
         raise OptionError("A metric is given, and no labels to compute it with.", hint="labels=..., or no metric")
     chosen = metric_of(metric or "top1") if labels is not None else None
-    with _Finished(program, fast) as finished:
+    with _Finished(program, method, fast) as finished:
         finished.check_output(output)
         sequences = Sequences.of(data, finished.examples) if finished.has_states else None
         rows = (
@@ -407,9 +410,9 @@ class _Finished:
         has_states: True if the program keeps states across calls.
     """
 
-    def __init__(self, program: Any, fast: bool) -> None:
+    def __init__(self, program: Any, method: str, fast: bool) -> None:
         if isinstance(program, CompiledProgram):
-            data, name = program.buffer, "The program"
+            data, name, method = program.buffer, "The program", method or program.method
         elif isinstance(program, bytes | bytearray | memoryview):
             data, name = bytes(program), "The program"
         elif isinstance(program, str | os.PathLike):
@@ -419,12 +422,17 @@ class _Finished:
             raise ModelError(
                 f"The program is a {type(program).__name__}.", hint="a CompiledProgram, or the path of a .pte"
             )
-        plan, summary = read_plan(data, name=name)
+        plan, summary = read_plan(data, name=name, method=method)
+        if not method and len(summary.methods) > 1 and plan.name != ONLY:
+            known_names = ", ".join(map(repr, summary.methods))
+            raise OptionError(
+                f"{name} has several methods, and the model is one.", hint=f"method= one of {known_names}"
+            )
         known = None
-        if isinstance(program, CompiledProgram) and program.integer_io is not None:
-            known = (program.integer_io.inputs, program.integer_io.outputs)
+        if isinstance(program, CompiledProgram) and (io := program.methods[plan.name].integer_io) is not None:
+            known = (io.inputs, io.outputs)
         self._inputs, self._outputs = io_of(plan, summary.named_data, known)
-        self._program = ArrayProgram(data, RunOptions(fast=fast), name=name)
+        self._program = ArrayProgram(data, RunOptions(fast=fast), method=plan.name, name=name)
         self.has_states = bool(self._program.states)
         self.examples = tuple(self._example(b, name) for b in self._inputs)
 

@@ -243,7 +243,7 @@ def compile_command(
         )
     results = budgets.results(program.report, budget_flag) + limits.accuracy(loaded, program)
     doubts = (*program.report.warnings, *undecided(results, budget_flag))
-    program = replace(program, report=replace(program.report, budgets=results, warnings=doubts))
+    program = program.with_report(replace(program.report, budgets=results, warnings=doubts))
     out = reports.words
     _report_on(program, data, reports)
     check_budgets(results, budget_flag, strict=strict)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch.fx import GraphModule
 
@@ -16,14 +15,14 @@ from micronpu.compiler.facts import digests, io_tensors, tool_versions
 from micronpu.compiler.host import HostPart, host_part, within
 from micronpu.compiler.lowering import Lowered, MethodPart, lowered
 from micronpu.compiler.memory import memory_of
-from micronpu.compiler.program import CompiledProgram
+from micronpu.compiler.program import ONLY, CompiledProgram, Method
 from micronpu.compiler.quantized import Quantized
 from micronpu.frontend.integers import IntegerIO
 from micronpu.frontend.positions import counts_of, ranges_of
 from micronpu.frontend.states import State, held, hold, states_of
 from micronpu.partition.device import Device, constant_bytes
 from micronpu.program.digest import stamp
-from micronpu.program.plan import Plan, read_plan
+from micronpu.program.plan import read_plan
 from micronpu.program.strip import strip
 from micronpu.report.budgets import check_budgets, undecided
 from micronpu.report.delegation import DelegationReport
@@ -70,8 +69,8 @@ class Staged:
         return cls(quantized, host, expected, whole, name)
 
 
-def programs_of(staged: Sequence[Staged], target: str, checks: Verification, clock: Clock) -> list[CompiledProgram]:
-    """Return the program of each method, all from one file.
+def program_of(staged: Sequence[Staged], target: str, checks: Verification, clock: Clock) -> CompiledProgram:
+    """Return the program of all methods, verified.
 
     Raises:
         MicroNpuError: it cannot be lowered, differs from the quantized model, or misses a budget.
@@ -96,33 +95,23 @@ def programs_of(staged: Sequence[Staged], target: str, checks: Verification, clo
         hosts = [within(s.host, buffer) for s in staged]
     consists = [part.program_bytes() for host in hosts for part in host.partitions]
     consists += [constant_bytes(graph) for host in hosts for graph in host.core_graphs]
-    several = len(hosts) > 1
-    every = tuple(part for host in hosts for part in host.partitions) if several else ()
-    loaded: dict[Any, Any] = {}  # methods that share a state are loaded together
-    stripped, untried = strip(buffer), []
+    stripped, methods = strip(buffer), {}
     for own, host in zip(staged, hosts, strict=True):
         plan, _ = read_plan(stripped, method=own.name)
         memory = memory_of(plan, len(stripped), target, consists, host.partitions)
-        program = _untried(own, host, buffer, made, plan, memory, clock)
-        untried.append(replace(program, _every=every, _host=loaded if several else {}))
+        methods[own.name] = _untried(own, host, buffer, made, memory)
     del stripped
     release()
-    programs = []
-    for own, host, program in zip(staged, hosts, untried, strict=True):
-        programs.append(replace(program, report=_judged(own, host, program, checks, clock)))
-    for program in programs:
-        program.reset_states()
-    return programs
+    program: CompiledProgram = CompiledProgram(buffer, methods, clock.seconds, dict(made.data_files))
+    for own, host in zip(staged, hosts, strict=True):
+        report = _judged(own, host, program.methods[own.name or ONLY], checks, clock)
+        program = program.with_report(report, own.name)
+    program.reset_states()
+    return program
 
 
-def _untried(
-    own: Staged, host: HostPart, buffer: bytes, made: Lowered, plan: Plan, memory: MemoryReport, clock: Clock
-) -> CompiledProgram:
-    """Return the program of a method, with the part of its report that needs no run.
-
-    Args:
-        plan: of the method.
-    """
+def _untried(own: Staged, host: HostPart, buffer: bytes, made: Lowered, memory: MemoryReport) -> Method:
+    """Return a method, with the part of its report that needs no run."""
     quantized, integer_io = own.quantized, own.quantized.integer_io
     inputs, outputs = io_tensors(own.whole, integer_io)
     searched = () if quantized.frontier is None else quantized.frontier.notes
@@ -137,19 +126,16 @@ def _untried(
         states=tuple(map(_reported, quantized.states)),
         sparsity=quantized.sparsity,
     )
-    return CompiledProgram(
-        buffer,
+    return Method(
+        own.name,
         report,
         host.partitions,
         own.whole,
-        clock.seconds,
-        dict(made.data_files),
         integer_io,
         quantized.rows,
         quantized.states,
-        own.name,
-        _examples=quantized.examples,
-        _kernels=made.handles[own.name or "forward"],
+        quantized.examples,
+        made.handles[own.name or ONLY],
     )
 
 

@@ -26,7 +26,7 @@ class Clock:
         callback: progress callback; default: a display in notebooks, otherwise none.
 
     Attributes:
-        seconds: wall time per step.
+        seconds: wall time per step, summed over methods.
     """
 
     def __init__(self, callback: ProgressCallback | None) -> None:
@@ -42,7 +42,8 @@ class Clock:
         with self._explained(name):
             yield lambda part: self._notify(name, part)
         self._notify(name, 1.0)
-        self.seconds[name] = time.perf_counter() - start + self._early.get(name, 0.0)
+        seconds = time.perf_counter() - start + self._early.pop(name, 0.0)
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds  # each of several methods has the step
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:

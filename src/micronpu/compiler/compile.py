@@ -13,12 +13,11 @@ from torch.export import ExportedProgram
 
 from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
 from micronpu.base.errors import ModelError
-from micronpu.compiler.assemble import Staged, programs_of
+from micronpu.compiler.assemble import Staged, program_of
 from micronpu.compiler.basis import CompileRequest, basis_of
 from micronpu.compiler.clock import Clock, ProgressCallback
-from micronpu.compiler.methods import CompiledMethods
 from micronpu.compiler.precision import allowed_by
-from micronpu.compiler.program import CompiledProgram
+from micronpu.compiler.program import CompiledMethods, CompiledProgram
 from micronpu.compiler.quantized import quantized_module
 from micronpu.compiler.several import Methods, compile_methods
 from micronpu.frontend.by_name import input_names
@@ -175,7 +174,7 @@ def compile_model(
     if train is None and not quantized.proposal:
         quantized = replace(quantized, proposal=how.proposal)
     staged = Staged.of(replace(quantized, names=input_names(network)), device, clock, checks)
-    (program,) = programs_of([staged], target, checks, clock)
+    program = program_of([staged], target, checks, clock)
     asked = CompileRequest(target, how, options, request, checks, train)
     return program.made_of(basis_of(asked, {"": quantized.digests}))
 

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import nn
@@ -15,11 +15,11 @@ from torch.fx import GraphModule
 
 from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError
-from micronpu.compiler.assemble import Staged, programs_of
+from micronpu.compiler.assemble import Staged, program_of
 from micronpu.compiler.basis import CompileRequest, basis_of
 from micronpu.compiler.clock import Clock, ProgressCallback
 from micronpu.compiler.host import with_one_copy
-from micronpu.compiler.methods import CompiledMethods
+from micronpu.compiler.program import CompiledMethods
 from micronpu.compiler.quantized import Quantized
 from micronpu.frontend.by_name import called_by_name, input_names, rows_in_order, with_forward
 from micronpu.frontend.export import as_inputs, export
@@ -107,10 +107,9 @@ def compile_methods(
     with clock.step("compile"):
         hosts = with_one_copy([one.host for one in staged], device)
     staged = [replace(one, host=host) for one, host in zip(staged, hosts, strict=True)]
-    programs = programs_of(staged, target, checks, clock)
     asked = CompileRequest(target, how, options, Transforms(passes=pipeline), checks)
     basis = basis_of(asked, {name: one.digests for name, one in quantized.items()})
-    return CompiledMethods({program.method: program.made_of(basis) for program in programs})
+    return cast("CompiledMethods", program_of(staged, target, checks, clock).made_of(basis))
 
 
 # ---------------------------------------------------------------- the user's arguments

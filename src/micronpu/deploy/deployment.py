@@ -284,7 +284,7 @@ def _facts(
     )
     methods, called = [], {}
     for plan in plans:
-        own = source.of(plan.name) if several else source
+        own = source.of(plan.name) if several or source.methods else source
         name = f"{source.name}_{plan.name}" if several else source.name
         facts = _of_method(whole, own, plan, io_of(plan, summary.named_data, own.known), name, notes)
         methods.append(replace(facts, limits=_limits(facts, summary.named_data)))

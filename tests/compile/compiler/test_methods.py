@@ -1,9 +1,11 @@
-"""Several methods in one program: states that they share, grids they agree on, and what cannot be."""
+"""Several methods in one program: states and qparams that they share, and what is refused."""
 
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import ModelError, OptionError
+from micronpu.compiler.clock import Clock
 from micronpu.program.plan import read_plan
 from micronpu.runtime import ArrayProgram, HostProgram, RunOptions
 
@@ -291,3 +294,89 @@ def test_refusals(case: str) -> None:
 def test_no_such_method(shared: micronpu.CompiledProgram) -> None:
     with pytest.raises(OptionError, match=r"no method 'forward'.*'decode', 'prefill'"):
         shared.run(*call(0, 1))
+
+
+def test_one_method_is_several(tmp_path: Path) -> None:
+    """A program of one method has what a program of several has, and the other way round."""
+    layer, rows = nn.Linear(8, 4).eval(), [torch.randn(1, 8) for _ in range(4)]
+    alone = micronpu.compile(layer, rows[0], "corstone300", calibration=rows)
+    named = micronpu.compile({"a": (layer, (rows[0],))}, "corstone300", calibration={"a": rows}, quantization="int8")
+    wanted = alone.run(rows[0])
+    assert torch.equal(alone.run(rows[0], method="forward"), wanted) and list(alone.methods) == ["forward"]
+    assert torch.equal(alone.methods["forward"].run(rows[0]), wanted)
+    with pytest.raises(OptionError, match=r"no method 'a'.*method= one of 'forward'"):
+        alone.run(rows[0], method="a")
+    assert torch.equal(named.run(rows[0]), wanted) and torch.equal(named.run(rows[0], method="a"), wanted)
+    assert len(named.partitions) == len(alone.partitions) and named.to_litert() == alone.to_litert()
+    for own in (named, named.methods["a"]):
+        assert torch.equal(own.quantized(rows[0]), alone.quantized(rows[0]))
+        assert [len(own.rows), own.integer_io, own.states] == [len(alone.rows), None, ()]
+    deployed = named.deploy(tmp_path / "deployed", vectors={"a": {"input": torch.cat(rows)}})
+    assert deployed.vectors == 4
+    assert named.methods["a"].deploy(tmp_path / "one").vectors == alone.deploy(tmp_path / "two").vectors
+    assert set(named.manifest().basis.model) == {f"a: {name}" for name in alone.manifest().basis.model}
+
+
+def test_what_each_of_several_methods_has(tmp_path: Path, shared: micronpu.CompiledProgram) -> None:
+    first, second = shared.methods.values()
+    assert shared.partitions == (*first.partitions, *second.partitions)
+    assert shared.to_litert(method="decode") == first.to_litert() != second.to_litert()
+    first.save(tmp_path / "decode.tflite")
+    for attribute in ("quantized", "rows", "integer_io"):
+        with pytest.raises(ModelError, match=f"Each of the methods 'decode', 'prefill' has its own `{attribute}`"):
+            getattr(shared, attribute)
+    with pytest.raises(ModelError, match="has its own `LiteRT model`"):  # the first one's was written
+        shared.save(tmp_path / "both.tflite")
+    assert shared.manifest().bytes == len(shared.buffer)
+    assert second.save(tmp_path / "both.pte").read_bytes() == shared.buffer
+    row = call(0, 1, 2)
+    shared.reset()
+    fresh = shared.run(*row, method="decode")
+    for own in (copy.copy(shared), copy.deepcopy(first)):  # the others' states are their own
+        assert torch.equal(own.run(*row, method="decode"), fresh)
+    second.reset()
+    assert torch.equal(first.run(*row), fresh) and torch.equal(second.run(*row, method="decode") - fresh, fresh * 0)
+
+
+def test_each_of_several_methods_is_evaluated(tmp_path: Path) -> None:
+    """The given one, not the first in the file, or "forward"."""
+    own, rows = nn.Linear(8, 4).eval(), [torch.randn(1, 8) for _ in range(8)]
+    other = nn.Sequential(own, nn.Tanh()).eval()
+    methods = {"forward": (own, (rows[0],)), "bounded": (other, (rows[0],))}
+    program = micronpu.compile(
+        methods, "corstone300", calibration=dict.fromkeys(methods, rows), quantization=micronpu.Quantization(io="int8")
+    )
+    path = program.save(tmp_path / "both.pte")
+    for name, (model, _) in methods.items():
+        one = program.methods[name]
+        found = [micronpu.evaluate(model, rows, one, quantized=one.quantized)]
+        found += [
+            micronpu.evaluate(model, rows, program, method=name),
+            micronpu.evaluate(model, rows, path, method=name),
+        ]
+        if name == "forward":
+            found.append(micronpu.evaluate(model, rows, program))
+        assert min(e.program.against_float.sqnr for e in found) > 25
+    assert micronpu.evaluate(other, rows, program).program.against_float.sqnr < 20
+    two = micronpu.compile(
+        {name: methods["bounded"] for name in "ab"},
+        "corstone300",
+        calibration=dict.fromkeys("ab", rows),
+        quantization="int8",
+    )
+    with pytest.raises(OptionError, match=r"has several methods, and the model is one\. Try: method= one of 'a', 'b'"):
+        micronpu.evaluate(other, rows, two)
+
+
+def test_seconds_are_of_all_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(None)
+    monkeypatch.setattr(time, "perf_counter", map(float, itertools.count()).__next__)
+    for _ in range(2):
+        with clock.early("verify"):
+            pass
+        with clock.step("compile"):
+            pass
+    for _ in range(2):
+        with clock.step("verify"):
+            pass
+    assert clock.seconds == {"compile": 2.0, "verify": 4.0}

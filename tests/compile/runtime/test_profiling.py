@@ -281,7 +281,9 @@ def test_what_cannot_be_asked_for(tmp_path):
     program = micronpu.compile(
         linear().eval(), (torch.ones(1, 8),), "imxrt700", calibration=batches((torch.ones(1, 8),))
     )
-    bare = replace(program, partitions=tuple(replace(p, debug_handles={}) for p in program.partitions))
+    (method,) = program._methods.values()
+    parts = tuple(replace(part, debug_handles={}) for part in method.partitions)
+    bare = replace(program, _methods={"": replace(method, partitions=parts)})
     with pytest.raises(ModelError, match=r"compiled without debug handles.* Try: "):
         bare.save_etrecord(tmp_path / "etrecord")
     with pytest.raises(FileError, match="cannot be written"):

@@ -13,7 +13,7 @@ from torch import nn
 
 import micronpu
 from micronpu.base.errors import OptionError
-from micronpu.compiler.methods import CompiledMethods
+from micronpu.compiler.program import CompiledMethods
 from micronpu.ethosu import EthosUOptions
 from micronpu.program.pte import read_pte
 from micronpu.report.memory import WEIGHTS
