@@ -111,8 +111,7 @@ def exported_for_any_batch(model: nn.Module | ExportedProgram, examples: tuple[t
     elif not isinstance(model, (nn.Module, ExportedProgram)):
         export(model, examples)  # raises with the reason
     try:
-        with quiet():
-            module = copied(export_for_training(model, examples))
+        module = copied(export_for_training(model, examples))
     except SystemExit as error:
         raise ModelError("The model ends the process when it is called.", hint="no sys.exit() in forward") from error
     check_parameters(module)
@@ -157,8 +156,8 @@ def _exported_again(
     return export(own, examples)
 
 
-def graph_module(program: Any) -> GraphModule:
-    """Return a graph module with weights as attributes, from an exported program or such a module.
+def graph_module(program: Any, convert_floats: bool = True) -> GraphModule:
+    """Return an exported program as a module with its weights, in float32 if ``convert_floats``; a module unchanged.
 
     Raises:
         ModelError: it is neither.
@@ -169,8 +168,8 @@ def graph_module(program: Any) -> GraphModule:
         check_names((*program.state_dict, *program.constants, *(entry.fqn for entry in program.module_call_graph)))
         # Guards would be module calls inside the graph; shapes are checked elsewhere.
         with quiet():
-            program, converted = convert_to_float32(without_regions(program))
-            program = _without_transforms(program)
+            program = _without_transforms(without_regions(program))
+            program, converted = convert_to_float32(program) if convert_floats else (program, ())
             module = functional(without_taken_names(program)).module(check_guards=False)
         assert isinstance(module, GraphModule)
         remove_empty_tensors(module)

@@ -74,15 +74,15 @@ class StepGraph:
         value = read(self._module, node)
         name = str(node.target).replace(".", "_")
         if not hasattr(self._root, name):
-            if isinstance(value, nn.Parameter):
-                self._root.register_parameter(name, value)
-            else:
+            if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
                 self._root.register_buffer(name, value)
+            else:
+                setattr(self._root, name, value)  # a parameter, or a graph of control flow
         self._nodes[node] = self._graph.get_attr(name)
 
     def _refuse(self, node: Node, what: str, hint: str) -> ModelError:
         source = origin_of(node).source
-        return ModelError(f"`{overload_name(node)}`{f' ({source})' if source else ''} {what}.", hint=hint)
+        return ModelError(f"`{overload_name(node) or node.name}`{f' ({source})' if source else ''} {what}.", hint=hint)
 
     def _flow(self, node: Node, source: Node, *, pads: bool = False) -> Flow:
         """Return a value that does not depend on future frames, and without padding before it unless ``pads``."""

@@ -18,12 +18,14 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.callers import warn
 from micronpu.base.errors import ModelError, OptionError
-from micronpu.base.quiet import quiet
+from micronpu.frontend.branches import compute_both_branches
 from micronpu.frontend.copies import copied
 from micronpu.frontend.export import as_inputs, check_static, export
-from micronpu.frontend.functional import functional, without_taken_names
+from micronpu.frontend.exported import graph_module
 from micronpu.frontend.importer import known_import
+from micronpu.frontend.loops import write_out_loops
 from micronpu.frontend.program import arguments, is_dequantize, is_quantize, overload_name
+from micronpu.frontend.states import is_write
 from micronpu.ops.calls import PADDING, SQUEEZED
 from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.convolution import CONVOLUTIONS
@@ -39,8 +41,7 @@ from micronpu.upstream.torch import OpOverload, codegen_of
 
 
 class WindowWarning(UserWarning):
-    """An operator of a stream gets a whole window of frames in each call: correct, but more work than frame by
-    frame."""
+    """An operator of a stream gets a whole window of frames in each call: correct, but more work than by frames."""
 
 
 class Streaming(nn.Module):
@@ -121,10 +122,9 @@ def streaming(model: nn.Module, example_inputs: Any, *, dim: int = -1, step: int
             "shorter than one step.",
             hint="a longer example input, or a smaller step",
         )
-    program = export(_without_training(model), examples)
-    with quiet():
-        module = functional(without_taken_names(program)).module(check_guards=False)
-    assert isinstance(module, GraphModule)
+    module = graph_module(export(_without_training(model), examples), convert_floats=False)
+    write_out_loops(module)
+    compute_both_branches(module)
     check_static(module)
     rewriter = _Rewriter(module, axis, step)
     network = rewriter.run()
@@ -152,12 +152,16 @@ class _Rewriter(StepGraph):
                 self._flows[node] = Flow(self._graph.placeholder(node.name), self._axis, self._step)
             elif node.op == "get_attr":
                 self._share(node)
+            elif is_write(node):
+                what = f"computes the state `{node.args[0].target}`, which a stream would change in each step"
+                hint = "micronpu.compile(model, ..) if each call of it takes the next frames; else no such state"
+                raise self._refuse(node.args[1], what, hint)
             elif node.op == "output":
                 results = torch.fx.map_arg(node.args[0], self._result)
                 for state, value in self._writes:
                     self._aten(WRITE, state, value)
                 self._graph.output(results)
-            else:
+            elif node.meta["val"] is not None:  # an operator without a result only checks
                 self._rewrite(node)
         self._graph.set_codegen(codegen_of(self._module.graph))
         return GraphModule(self._root, self._graph)
@@ -232,9 +236,8 @@ class _Rewriter(StepGraph):
         flow, value = self._same(sources), node.meta["val"]
         several = isinstance(value, (tuple, list))
         shape = list((value[0] if several else value).shape)
-        axis = None
-        if flow is not None:
-            axis = axis_behind(overload_name(node), arguments(node), sources, flow.axis, shape, _shape)
+        name, given = overload_name(node), arguments(node)
+        axis = None if flow is None else axis_behind(name, given, sources, flow.axis, shape, _shape)
         if flow is None or axis is None:
             return self._whole(node)
         entry = known_import(node)

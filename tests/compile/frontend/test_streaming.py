@@ -287,3 +287,42 @@ def test_options() -> None:
         micronpu.streaming(model, (x,)).reset()
     with pytest.raises(ModelError, match="The model has 2 inputs"):
         micronpu.streaming(model, (x, x))
+
+
+def _replaced(model: Any, x: torch.Tensor) -> Any:
+    model.past = x * 2 + model.past
+    return model.past
+
+
+def _written(model: Any, x: torch.Tensor) -> Any:
+    model.past.copy_(x)
+    return x + 1
+
+
+def _counted(model: Any, x: torch.Tensor) -> Any:
+    model.past += 1
+    return x * 2
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("function", [_replaced, _written, _counted])
+def test_a_model_with_a_state_of_its_own_is_refused(function: Any, dim: int) -> None:
+    model = Small(function)
+    model.register_buffer("past", torch.zeros(1, 4))
+    with pytest.raises(ModelError, match=r"computes the state `past`, which a stream would change in each step"):
+        micronpu.streaming(model, (torch.ones(1, 4),), dim=dim)
+
+
+def test_both_branches_of_control_flow_are_streamed() -> None:
+    model = Small(lambda m, x: torch.cond(m.w.sum() > 0, lambda y: y * 2, lambda y: y + 1, (x,)), w=torch.ones(1))
+    x = torch.randn(1, 4, 8)
+    stream = micronpu.streaming(model, (x,))
+    assert torch.equal(torch.cat([stream(part) for part in x.split(1, 2)], 2), x * 2)
+
+
+def test_a_cast_checks_nothing_in_a_stream() -> None:
+    """torch.export writes a check of the operand before it, which has no result."""
+    model, x = Small(lambda m, x: torch.relu(x.to(torch.float64) * 2)), torch.randn(1, 4, 8)
+    with pytest.warns(UserWarning, match="_to_copy|to.dtype"):
+        stream = micronpu.streaming(model, (x,))
+    assert torch.equal([stream(part) for part in x.split(1, 2)][-1], model(x))

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from tests.compile.small import Small
 from torch import nn
+from torch._higher_order_ops import while_loop
 
 import micronpu
 
@@ -40,6 +41,8 @@ STREAMS: dict[str, tuple[Callable[[Any, torch.Tensor], Any], dict[str, Any]]] = 
     "running sum": (lambda m, x: x.cumsum(3).flip(3), {}),
     "prelu": (lambda m, x: m.act(x), {"act": nn.PReLU(4)}),
     "expand": (lambda m, x: x[:, :1].expand(1, 4, FRAMES, BINS) + x.repeat(1, 2, 1, 1)[:, 4:], {}),
+    "loop": (lambda m, x: while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x))[1], {}),
+    "vmap": (lambda m, x: torch.vmap(lambda row: row.mean(0) + 1)(x), {}),
     "gated": (lambda m, x: F.glu(m.conv(F.pad(x, (0, 0, 2, 0))), 1), {"conv": nn.Conv2d(4, 8, (3, 1))}),
 }
 
