@@ -36,7 +36,7 @@ def _runners() -> None:
 def check(data: bytes, board: str = "corstone300", **options: object) -> None:
     model = read_model(data)
     outcome = check_on_board(model, made_up(model.inputs, reference(model)), board, MachineOptions(**options))  # type: ignore[arg-type]
-    assert outcome.equal and outcome.vectors == 4 and outcome.elements >= 16, list(outcome.lines())
+    assert outcome.equal and outcome.vectors == 4 and outcome.compared.elements >= 16, list(outcome.lines())
     assert outcome.cycles > 0 and outcome.runs % 4 == 0
 
 
@@ -128,9 +128,9 @@ def test_a_difference_is_found() -> None:
     wrong = [tuple(a.copy() for a in row) for row in rows.outputs]
     wrong[2][0][0, 3] ^= 1
     outcome = check_on_board(model, replace(rows, outputs=tuple(wrong)), "corstone300")
-    assert not outcome.equal and outcome.differing == 1 and outcome.first is not None
-    assert (outcome.first.vector, outcome.first.output, outcome.first.element) == (2, 0, 3)
-    assert int(outcome.first.board) ^ 1 == int(outcome.first.wanted)
+    assert not outcome.equal and outcome.compared.differing == 1 and outcome.compared.first is not None
+    assert (outcome.compared.first.vector, outcome.compared.first.output, outcome.compared.first.element) == (2, 0, 3)
+    assert int(outcome.compared.first.board) ^ 1 == int(outcome.compared.first.wanted)
     assert "first difference: vector 2, output 0, element 3" in "\n".join(outcome.lines())
     assert json.dumps(outcome.to_dict())
 
@@ -263,4 +263,4 @@ def test_weights_of_several_methods() -> None:
     for method in program.methods:
         model = read_model(program.buffer, method=method)
         outcome = check_on_board(model, made_up(model.inputs, reference(model)), "corstone300")
-        assert outcome.equal and outcome.vectors == 4 and outcome.elements >= 16, list(outcome.lines())
+        assert outcome.equal and outcome.vectors == 4 and outcome.compared.elements >= 16, list(outcome.lines())

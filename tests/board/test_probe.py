@@ -67,9 +67,11 @@ def test_outputs_beside_this_machines(tmp_path: Path) -> None:
     wanted = ExpectedOutputs.of("net", b"payload", rows)
     lines = OUTPUT.format("AQIDBA==").encode() + PASS
     done = run(Board(console=(lines,)), path, reference=wanted)
-    assert (done.exit_code, done.elements, done.differing) == (0, 4, 0)
+    assert (done.exit_code, done.compared.elements, done.compared.differing) == (0, 4, 0)
     done = run(Board(console=(OUTPUT.format("AQIDBQ==").encode() + PASS,)), path, reference=wanted)
-    assert done.exit_code == 1 and "vector 0, output 0, element 3: the board has 5, this machine 4" in str(done.first)
+    assert done.exit_code == 1 and "vector 0, output 0, element 3: the board has 5, this machine 4" in str(
+        done.compared.first
+    )
     other = f"micronpu-program net {'ab' * 32}\n".encode() + lines
     for console, said in (
         (other, "is of another program"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from micronpu.board.model import PTE, BoardModel, LiteRtReference
 from micronpu.board.npu import FAULTS, Npu, Run
 from micronpu.board.nsys import NsysBoard
 from micronpu.board.nsys_tools import RUNNER
-from micronpu.board.session import SECONDS, VirtualBoard, first_difference
+from micronpu.board.session import SECONDS, VirtualBoard
 from micronpu.report.texts import plural
 from micronpu.runtime.array_program import ArrayProgram
 from micronpu.targets.ethosu.accelerators import accelerators, find_accelerator
@@ -95,6 +95,33 @@ class FirstDifference:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """Number of compared elements, number of those that differ, and the first of these."""
+
+    elements: int = 0
+    differing: int = 0
+    first: FirstDifference | None = None
+
+
+def compare(pairs: Iterable[tuple[Sequence[Array], Sequence[Array]]]) -> Comparison:
+    """Compare the bytes of a board's outputs with those of this machine, vector by vector."""
+    elements = differing = 0
+    first: FirstDifference | None = None
+    for vector, (found, wanted) in enumerate(pairs):
+        for output, (left, right) in enumerate(zip(found, wanted, strict=True)):
+            rows = [
+                np.ascontiguousarray(a).reshape(-1).view(np.uint8).reshape(-1, right.itemsize) for a in (left, right)
+            ]
+            places = np.flatnonzero((rows[0] != rows[1]).any(axis=1))
+            elements, differing = elements + right.size, differing + places.size
+            if first is None and places.size:
+                at = int(places[0])
+                values = (array.reshape(-1)[at].item() for array in (left, right))
+                first = FirstDifference(vector, output, at, *values)
+    return Comparison(elements, differing, first)
+
+
+@dataclass(frozen=True)
 class BoardOutcome:
     """Result of a check.
 
@@ -103,9 +130,7 @@ class BoardOutcome:
         board: its name, with its limits.
         runner: the firmware.
         vectors: number of vectors.
-        elements: number of compared elements.
-        differing: number of differing elements.
-        first: the first difference.
+        compared: their outputs, with those of this machine.
         start, later: seconds of this machine: the first vector with the board's start, and the mean of the others; in
             NXP's simulator the total time and None, and cycles, runs and accesses are 0.
         cycles: estimated for the last vector.
@@ -117,9 +142,7 @@ class BoardOutcome:
     board: str
     runner: str
     vectors: int
-    elements: int
-    differing: int
-    first: FirstDifference | None
+    compared: Comparison
     start: float
     later: float | None
     cycles: int
@@ -128,13 +151,14 @@ class BoardOutcome:
 
     @property
     def equal(self) -> bool:
-        return not self.differing
+        return not self.compared.differing
 
     def lines(self) -> Iterator[str]:
-        counted = f"{plural(self.vectors, 'vector')}, {self.differing} of {self.elements:,} elements differ"
+        found = self.compared
+        counted = f"{plural(self.vectors, 'vector')}, {found.differing} of {found.elements:,} elements differ"
         yield f"{'PASS' if self.equal else 'FAIL'}: {self.name} on {self.board}: {counted}"
-        if self.first is not None:
-            yield str(self.first)
+        if found.first is not None:
+            yield str(found.first)
         if not self.runs:
             yield f"{self.runner}; {self.start:.2f} s of this machine"
             return
@@ -146,10 +170,19 @@ class BoardOutcome:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        summary = {k: getattr(self, k) for k in ("name", "board", "runner", "vectors", "elements", "differing")}
-        summary |= {"equal": self.equal, "first": vars(self.first) if self.first is not None else None}
-        summary |= {"start_seconds": round(self.start, 3), "runs": self.runs, "accesses": self.accesses}
-        return summary | {
+        first = self.compared.first
+        return {
+            "name": self.name,
+            "board": self.board,
+            "runner": self.runner,
+            "vectors": self.vectors,
+            "elements": self.compared.elements,
+            "differing": self.compared.differing,
+            "equal": self.equal,
+            "first": vars(first) if first is not None else None,
+            "start_seconds": round(self.start, 3),
+            "runs": self.runs,
+            "accesses": self.accesses,
             "later_seconds": None if self.later is None else round(self.later, 4),
             "estimated_cycles": self.cycles,
         }
@@ -185,8 +218,6 @@ def check_on_board(
     """
     options = options or MachineOptions()
     check_limits(options)
-    elements = differing = 0
-    first: FirstDifference | None = None
     times: list[float] = []
     with VirtualBoard(
         model,
@@ -198,14 +229,11 @@ def check_on_board(
         fault=options.fault,
         clock_hz=options.clock_mhz * _MEGA,
     ) as virtual:
-        for number, (inputs, wanted) in enumerate(zip(rows.inputs, rows.outputs, strict=True)):
+        found = []
+        for inputs in rows.inputs:
             begin = time.perf_counter()
-            found = virtual.run(*inputs)
+            found.append(virtual.run(*inputs))
             times.append(time.perf_counter() - begin)
-            elements += sum(array.size for array in wanted)
-            differing += count_differences(found, wanted)
-            if first is None and (place := first_difference(found, wanted)) is not None:
-                first = FirstDifference(number, *place)
         calls = sum(1 for run in virtual.runs) // max(len(times), 1)
         cycles = sum(run.cycles for run in virtual.runs[-calls:]) if calls else 0
         return BoardOutcome(
@@ -213,9 +241,7 @@ def check_on_board(
             f"{virtual.spec.name} with {virtual.accelerator}",
             virtual.runner.title,
             len(times),
-            elements,
-            differing,
-            first,
+            compare(zip(found, rows.outputs, strict=True)),
             times[0] if times else 0.0,
             float(np.mean(times[1:])) if len(times) > 1 else None,
             cycles,
@@ -239,25 +265,9 @@ def check_in_nsys(
         if console is not None:
             console(board.output.encode())
     seconds = time.perf_counter() - begin
-    differing, first = 0, None
-    for number, (arrays, wanted) in enumerate(zip(found, rows.outputs, strict=True)):
-        differing += count_differences(arrays, wanted)
-        if first is None and (place := first_difference(arrays, wanted)) is not None:
-            first = FirstDifference(number, *place)
-    elements = sum(array.size for wanted in rows.outputs for array in wanted)
     name = f"{board.chip} in NXP's simulator"
-    return BoardOutcome(
-        model.name, name, RUNNER, len(found), elements, differing, first, seconds, None, cycles=0, runs=0, accesses=0
-    )
-
-
-def count_differences(found: Sequence[Array], wanted: Sequence[Array]) -> int:
-    """Return the number of elements whose bytes differ."""
-    total = 0
-    for left, right in zip(found, wanted, strict=True):
-        pair = [np.ascontiguousarray(a).reshape(-1).view(np.uint8).reshape(-1, right.itemsize) for a in (left, right)]
-        total += int((pair[0] != pair[1]).any(axis=1).sum())
-    return total
+    compared = compare(zip(found, rows.outputs, strict=True))
+    return BoardOutcome(model.name, name, RUNNER, len(found), compared, seconds, None, cycles=0, runs=0, accesses=0)
 
 
 # -- any firmware

@@ -7,19 +7,18 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from micronpu.base.errors import OptionError
 from micronpu.board import semihosting
-from micronpu.board.check import END_MARK, FirstDifference, Rows, count_differences
+from micronpu.board.check import END_MARK, Comparison, Rows, compare
 from micronpu.board.elf import Elf
 from micronpu.board.faults import fault_in, fault_of, npu_in, npus_of, place
 from micronpu.board.gdb import BoardError, SilentError, text_of
 from micronpu.board.printed import Array, Printed, read_printed
 from micronpu.board.remote import CPUID, PC, RefusedRequestError, Remote
-from micronpu.board.session import first_difference
 
 _CORES = {
     0xC20: ("Cortex-M0", "6-M"), 0xC60: ("Cortex-M0+", "6-M"), 0xC21: ("Cortex-M1", "6-M"), 0xC23: ("Cortex-M3", "7-M"),
@@ -116,8 +115,7 @@ class ProbeRun:
         board: core and server.
         status: exit status; 0 or 1 by the firmware's verdict if it does not exit.
         output: what it has printed.
-        elements, differing: of the outputs that were compared with this machine; 0 without a reference.
-        first: the first of those that differ.
+        compared: its outputs, with those of this machine; no elements without a reference.
         note: what the user should know.
         fault: of the core; "" if there was none.
         is_emulated: True if the board is QEMU's.
@@ -127,30 +125,30 @@ class ProbeRun:
     board: str
     status: int
     output: bytes
-    elements: int = 0
-    differing: int = 0
-    first: FirstDifference | None = None
+    compared: Comparison = field(default_factory=Comparison)
     note: str = ""
     fault: str = ""
     is_emulated: bool = False
 
     @property
     def exit_code(self) -> int:
-        return self.status or int(bool(self.differing or self.fault))
+        return self.status or int(bool(self.compared.differing or self.fault))
 
     def lines(self) -> Iterator[str]:
+        found = self.compared
         summary = (
-            f"{self.differing} of {self.elements:,} elements differ from this machine's; " if self.elements else ""
+            f"{found.differing} of {found.elements:,} elements differ from this machine's; " if found.elements else ""
         )
         yield f"{'FAIL' if self.exit_code else 'PASS'}: {self.name} on {self.board}: {summary}exit status {self.status}"
-        if self.first is not None:
-            yield str(self.first)
+        if found.first is not None:
+            yield str(found.first)
         yield from filter(None, (self.fault, self.note))
 
     def to_dict(self) -> dict[str, Any]:
-        summary = {k: getattr(self, k) for k in ("name", "board", "status", "elements", "differing", "note", "fault")}
-        first = vars(self.first) if self.first is not None else None
-        return summary | {"passed": not self.exit_code, "first": first, "output": self.output.decode(errors="replace")}
+        summary = {k: getattr(self, k) for k in ("name", "board", "status", "note", "fault")}
+        first = vars(self.compared.first) if self.compared.first is not None else None
+        summary |= {"elements": self.compared.elements, "differing": self.compared.differing, "first": first}
+        return summary | {"passed": not self.exit_code, "output": self.output.decode(errors="replace")}
 
 
 @dataclass(frozen=True)
@@ -400,15 +398,9 @@ def _compared(run: ProbeRun, text: str, reference: ExpectedOutputs) -> ProbeRun:
             "The firmware prints no outputs to compare with the reference.",
             hint="a build with -DMICRONPU_PRINT_OUTPUTS=ON, or no --reference: the firmware itself compares",
         )
-    differing = elements = 0
-    first: FirstDifference | None = None
-    for vector, wanted in enumerate(reference.rows.outputs):
-        found = _outputs(printed, own, vector, wanted)
-        elements += sum(array.size for array in wanted)
-        differing += count_differences(found, wanted)
-        if first is None and (where := first_difference(found, wanted)) is not None:
-            first = FirstDifference(vector, *where)
-    return replace(run, elements=elements, differing=differing, first=first)
+    rows = reference.rows.outputs
+    pairs = ((_outputs(printed, own, vector, wanted), wanted) for vector, wanted in enumerate(rows))
+    return replace(run, compared=compare(pairs))
 
 
 def _outputs(printed: Printed, name: str, vector: int, wanted: Sequence[Array]) -> list[Array]:

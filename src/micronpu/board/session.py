@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import OptionError, UnsupportedError
@@ -242,15 +241,3 @@ def check_fits(model: BoardModel, image: bytes, pool: int) -> None:
                 f"{model.name} does not fit the board's memory: {what} takes {size:,} bytes of {most:,}.",
                 hint="a smaller model",
             )
-
-
-def first_difference(found: Sequence[Array], wanted: Sequence[Array]) -> tuple[int, int, Any, Any] | None:
-    """Return (output, element, found, wanted) of the first element whose bytes differ, or None."""
-    for output, (left, right) in enumerate(zip(found, wanted, strict=True)):
-        size = right.dtype.itemsize
-        rows = [np.ascontiguousarray(a).reshape(-1).view(np.uint8).reshape(-1, size) for a in (left, right)]
-        differs = np.flatnonzero((rows[0] != rows[1]).any(axis=1))
-        if differs.size:
-            element = int(differs[0])
-            return output, element, left.reshape(-1)[element].item(), right.reshape(-1)[element].item()
-    return None
