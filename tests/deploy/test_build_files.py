@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from micronpu.board.platforms import emulated_board, fvp_lines
-from micronpu.board.zephyr import board_files
 from micronpu.chips import shipped_chips
+from micronpu.deploy.integration import board_files
 from tests.deploy import programs
+
+A_TEST = SimpleNamespace(name="a", upper="A", header="a test")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -118,7 +121,7 @@ BOARD = """/dts-v1/;
 def test_the_boards_of_zephyr(name: str, accelerator: str, sram: str, size: int, tmp_path: Path) -> None:
     """Zephyr's own reader takes board and overlay together; RAM is where the NPU reads, and the NPU is there."""
     dtlib = pytest.importorskip("devicetree.dtlib", reason="pip install devicetree")
-    files = board_files(shipped_chips()[name], accelerator, "a test")
+    files = board_files(shipped_chips()[name], accelerator, A_TEST)
     (overlay,) = (text for file, text in files.items() if file.endswith(".overlay"))
     path = tmp_path / "board.dts"
     path.write_text(BOARD + overlay)
@@ -137,9 +140,9 @@ def test_the_boards_of_zephyr(name: str, accelerator: str, sram: str, size: int,
 
 
 def test_a_board_without_files() -> None:
-    assert not board_files(None, "ethos-u55-128", "a test")
-    assert not board_files(shipped_chips()["corstone300"], "", "a test")
-    assert not board_files(shipped_chips()["ra8p1"], "ethos-u55-256", "a test")
+    assert not board_files(None, "ethos-u55-128", A_TEST)
+    assert not board_files(shipped_chips()["corstone300"], "", A_TEST)
+    assert not board_files(shipped_chips()["ra8p1"], "ethos-u55-256", A_TEST)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from micronpu.base.errors import FileError, MicroNpuError, ModelError, NotOnHost
 from micronpu.cli.inspection import inspect_pte
 from micronpu.container.digest import PREFIX
 from micronpu.deploy import kernels
+from micronpu.deploy.csource import filled
 from micronpu.deploy.deployment import _check_names, deploy
 from micronpu.program.digest import Digest, seal, state_of, unsealed, with_digest_of
 from micronpu.program.io import IO_KEY, io_of
@@ -198,7 +200,7 @@ def test_every_kernel_has_a_registration(tmp_path: Path) -> None:
     # Without a variant that writes into a given tensor, or with a list of truth values.
     assert all("out" not in o or o == "aten::convolution_backward.out" for o in refused)
     source = tmp_path / "all.cpp"
-    source.write_text(kernels.registration(tuple(found), ""))
+    source.write_text(filled("kernels.cpp", SimpleNamespace(name="a", upper="A", header="a test"), kernels=found))
     flags = ["g++", "-std=c++17", "-O0", "-fPIC", "-shared", *firmware.executorch_flags()]
     host([*flags, str(source), "-o", str(tmp_path / "all.so")])
     undefined = set(re.findall(r" U (\S+native::\w+)\(.*", host(["nm", "-C", str(tmp_path / "all.so")])))

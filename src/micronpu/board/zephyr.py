@@ -49,58 +49,28 @@ def zephyr_board(chip: Chip | None, accelerator: str) -> ZephyrBoard | None:
     return BOARDS.get(chip.name) if chip is not None and accelerator else None
 
 
-def board_files(chip: Chip | None, accelerator: str, header: str) -> dict[str, str]:
-    """Return overlay and configuration of the chip's board, by name in the folder; empty without one."""
-    board = zephyr_board(chip, accelerator)
-    if board is None or chip is None:
-        return {}
-    place = f"zephyr/boards/{board.file}"
-    files = {f"{place}.overlay": _overlay(board, chip, accelerator, header)}
-    if not board.has_npu:
-        size = accelerator.removeprefix("ethos-").upper().replace("-", "_")
-        why = "# The size of the NPU, which the board's devicetree does not say."
-        files[f"{place}.conf"] = f"# {header}\n{why}\nCONFIG_ETHOS_{size}=y\n"
-    return files
+@dataclass(frozen=True)
+class ZephyrNpu:
+    """The NPU of a board whose devicetree does not have it.
+
+    Attributes:
+        node: name of its node in the devicetree.
+        compatible: its driver in Zephyr.
+        option: the option of Zephyr's configuration for its size.
+        base, interrupt: address of its registers, and its interrupt; None if the chip's file does not have them.
+    """
+
+    node: str
+    compatible: str
+    option: str
+    base: int | None
+    interrupt: int | None
 
 
-def _overlay(board: ZephyrBoard, chip: Chip, accelerator: str, header: str) -> str:
-    lines = [
-        f"/* {header}",
-        " * Pools and data in the SRAM, which the NPU reads: the board's own choice is the core's memory.",
-        " */",
-    ]
-    if board.sram_at >= 0:
-        size = next(memory.bytes for memory in chip.memories if memory.name == "sram")
-        lines += [
-            f"/delete-node/ &{board.sram};",
-            "/delete-node/ &sram1;",
-            "",
-            "&soc {",
-            *_npu(board, chip, accelerator),
-            f"\t{board.sram}: sram@{board.sram_at:x} {{ /* both banks, which are one behind the other */",
-            '\t\tcompatible = "zephyr,memory-region", "mmio-sram";',
-            f"\t\treg = <0x{board.sram_at:08x} 0x{size:x}>;",
-            f'\t\tzephyr,memory-region = "{board.sram.upper()}";',
-            "\t};",
-            "};",
-            "",
-        ]
-    return "\n".join([*lines, "/ {", "\tchosen {", f"\t\tzephyr,sram = &{board.sram};", "\t};", "};"]) + "\n"
-
-
-def _npu(board: ZephyrBoard, chip: Chip, accelerator: str) -> list[str]:
-    npu = EthosUNpu.of(chip)
-    if board.has_npu or npu.base is None or npu.interrupt is None:
-        return []
-    return [
-        f"\tnpu: {accelerator.rpartition('-')[0].replace('-', '')}@{npu.base:x} {{",
-        '\t\tcompatible = "arm,ethos-u";',
-        f"\t\treg = <0x{npu.base:08x} 0x1000>;",
-        "\t\tinterrupt-parent = <&nvic>;",
-        f"\t\tinterrupts = <{npu.interrupt} 0>;",
-        "\t\tsecure-enable;",
-        "\t\tprivilege-enable;",
-        '\t\tstatus = "okay";',
-        "\t};",
-        "",
-    ]
+def zephyr_npu(board: ZephyrBoard, chip: Chip, accelerator: str) -> ZephyrNpu | None:
+    """Return the NPU that a board's files add; None if its devicetree has it."""
+    if board.has_npu:
+        return None
+    npu, size = EthosUNpu.of(chip), accelerator.removeprefix("ethos-").upper().replace("-", "_")
+    node = accelerator.rpartition("-")[0].replace("-", "")
+    return ZephyrNpu(node, "arm,ethos-u", f"CONFIG_ETHOS_{size}", npu.base, npu.interrupt)

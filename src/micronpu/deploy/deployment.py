@@ -26,9 +26,9 @@ from micronpu.base.files import check_name
 from micronpu.base.installed import VERSION
 from micronpu.chips.core import ANY, runs_linux
 from micronpu.deploy import csource, integration, kernels
-from micronpu.deploy.application import application, image_source, model_source, shared_sources
+from micronpu.deploy.application import application, program_sources, shared_sources, vector_sources
 from micronpu.deploy.bundled import bundle
-from micronpu.deploy.csource import Facts, Limit
+from micronpu.deploy.csource import Facts, Limit, filled
 from micronpu.deploy.emulated import board_files
 from micronpu.deploy.folder import check_target, write_folder
 from micronpu.deploy.image import crc_of_io
@@ -214,14 +214,13 @@ def _deployed(
 ) -> Deployment:
     """Return the result, with notes for the user."""
     programs = program_set.programs
-    if not all(facts.board.on_device for facts in programs):
+    if not program_set.on_device:
         notes.insert(0, "The program runs on a laptop only: its NPU part is a reference container.")
-    vectors = sum(len(facts.vectors) for facts in programs if facts.vectors is not None)
     if missing:
         notes.append(f"The program looks up data in files that are not here: {', '.join(dict.fromkeys(missing))}.")
     sizes = {facts.file: len(facts.program) for facts in programs}
     data_sizes = {file: len(content) for facts in programs for file, content in facts.data}
-    done = Deployment(path, files, sizes, program_set.pools, program_set.board, vectors, (), data_sizes)
+    done = Deployment(path, files, sizes, program_set.pools, program_set.board, program_set.vectors, (), data_sizes)
     notes += program_set.pools.open
     for region in done.regions:
         if region.over:
@@ -483,31 +482,29 @@ def _files(program_set: ProgramSet, missing: list[str]) -> dict[str, bytes]:
     texts = shared_sources(program_set)
     binary = {file: content for facts in program_set.programs for file, content in facts.data}
     for methods in program_set.groups:
-        facts = methods[0].whole
-        name = facts.name
-        texts |= csource.headers(methods) | {
-            f"{name}.S": csource.assembly(facts),
-            f"{name}_data.h": csource.data_header(facts),
-            f"{name}.cpp": model_source(methods, program_set),
-            f"{name}_image.c": image_source(methods, program_set),
-        }
-        binary[f"{name}.pte"] = seal(facts.program)
+        texts |= program_sources(methods, program_set)
+        binary[f"{methods[0].file}.pte"] = seal(methods[0].program)
     for facts in program_set.programs:
         if facts.vectors is not None:
-            texts[f"{facts.name}_vectors.h"] = csource.vectors_header(facts, facts.vectors)
-            texts[f"{facts.name}_vectors.c"] = csource.vectors_source(facts, facts.vectors)
+            texts |= vector_sources(facts, facts.vectors)
             bundled = bundle(facts.program, facts.plan.name, facts.inputs, facts.outputs, facts.vectors)
             binary[f"{facts.name}.bpte"] = bundled
-    plans = {facts.title: facts.plan for facts in program_set.programs}
-    texts["micronpu_kernels.cpp"] = kernels.registration(program_set.kernels, f"// {program_set.header}\n")
-    texts["selected_operators.yaml"] = kernels.selected_operators(plans)
+    texts["micronpu_kernels.cpp"] = filled("kernels.cpp", program_set, kernels=program_set.kernels)
+    texts["selected_operators.yaml"] = filled(
+        "selected_operators.yaml",
+        program_set,
+        operators={
+            name: sorted({key for facts in program_set.programs for key in kernels.kernel_keys(facts.plan, name)})
+            for name in sorted(program_set.operators)
+        },
+    )
     texts["micronpu_sections.ld"] = integration.sections(program_set)
     sections = dict.fromkeys(facts.section for facts in program_set.programs)
     texts |= board_files(
         *(program_set.board.core, program_set.board.flags, sections, program_set.header),
         resident=program_set.board.is_resident,
     )
-    if any(facts.vectors is not None for facts in program_set.programs):
+    if program_set.vectors:
         texts["main.cpp"] = application(program_set)
         texts["CMakeLists.txt"] = integration.cmake(program_set)
         texts |= integration.zephyr(program_set)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib import resources
 
 from micronpu.board.platforms import core_of
 from micronpu.chips.machines import QemuMachine, machine_of
+from micronpu.deploy.csource import rendered
 
 _SOURCES = ("startup.c", "semihosting.c")
 
@@ -19,10 +20,9 @@ def linker_script(machine: QemuMachine, sections: Iterable[str], header: str, *,
         resident: programs are stored with the code, and copied into the memory for activations at the start.
     """
     memories = {"CODE": machine.code, "MODEL": machine.model, "DATA": machine.data}
-    words = {name: f"0x{begin:08x}, LENGTH = {size}" for name, (begin, size) in memories.items()}
-    words["PLACE"] = "DATA AT > MODEL" if resident else "MODEL"
-    programs = " ".join(f"KEEP(*({section}))" for section in sections)
-    return _filled("link.ld", HEADER=header, TITLE=machine.title, MACHINE=machine.name, PROGRAMS=programs, **words)
+    return rendered(
+        "port/link.ld.in", HEADER=header, machine=machine, memories=memories, sections=list(sections), resident=resident
+    )
 
 
 def board_files(
@@ -33,20 +33,8 @@ def board_files(
     machine = machine_of(core)
     if machine is None:
         return {}
-    files: Mapping[str, str] = {
-        **{name: _text(name) for name in _SOURCES},
-        "link.ld": linker_script(machine, sections, header, resident=resident),
-        "toolchain.cmake": _filled("toolchain.cmake", HEADER=header, CORE=core, FLAGS=flags),
+    port = resources.files("micronpu.deploy") / "port"
+    return {f"board/{name}": (port / name).read_text(encoding="utf-8") for name in _SOURCES} | {
+        "board/link.ld": linker_script(machine, sections, header, resident=resident),
+        "board/toolchain.cmake": rendered("port/toolchain.cmake.in", HEADER=header, CORE=core, FLAGS=flags),
     }
-    return {f"board/{name}": text for name, text in files.items()}
-
-
-def _text(name: str) -> str:
-    return (resources.files("micronpu.deploy") / "port" / name).read_text(encoding="utf-8")
-
-
-def _filled(name: str, **words: str) -> str:
-    text = _text(f"{name}.in")
-    for word, value in words.items():
-        text = text.replace(f"@{word}@", value)
-    return text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from micronpu.base.errors import UnsupportedError
@@ -104,6 +104,11 @@ class Kernel:
         if not outs:
             return "void"
         return outs[0] if len(outs) == 1 else f"std::tuple<{', '.join(outs)}>"
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The argument for each parameter, taken from the runtime's stack."""
+        return ("context", *(f"stack[{i}]->{_TYPES[kind][1]}" for i, (kind, _) in enumerate(self.arguments)))
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -217,32 +222,7 @@ def _with_out(schema: str) -> str:
     return schema[:start] + ", " + ", ".join(f"Tensor(a!) {o}" for o in outs) + ") -> ()"
 
 
-def selected_operators(plans: Mapping[str, Plan]) -> str:
-    """Return `selected_operators.yaml` as ExecuTorch's `gen_oplist.py` writes it, with the types that the programs use.
-
-    Args:
-        plans: by the name of the file.
-    """
-    lines = ["build_features: []", "custom_classes: []"]
-    names = sorted({name for plan in plans.values() for name in plan.operators})
-    lines.append("et_kernel_metadata:" if names else "et_kernel_metadata: {}")
-    for name in names:
-        lines.append(f"  {name}:")
-        lines += [f"  - {key}" for key in sorted({key for plan in plans.values() for key in _keys(plan, name)})]
-    lines += ["include_all_non_op_selectives: false", "include_all_operators: false", "kernel_metadata: {}"]
-    lines.append("operators:" if names else "operators: {}")
-    for name in names:
-        lines += [f"  {name}:", "    debug_info:"]
-        lines += [f"    - {file}" for file, plan in plans.items() if name in plan.operators]
-        lines += [
-            "    include_all_overloads: false",
-            "    is_root_operator: true",
-            "    is_used_for_training: true",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _keys(plan: Plan, operator: str) -> set[str]:
+def kernel_keys(plan: Plan, operator: str) -> set[str]:
     """Return keys of an operator's kernels, such as ``v1/6;0,1|1;0,1``: type and order of axes of each tensor."""
     found = set()
     for call in plan.calls:
@@ -250,64 +230,3 @@ def _keys(plan: Plan, operator: str) -> set[str]:
             tensors = [t for t in (plan.values[i].tensor for i in call.arguments) if t is not None]
             found.add("v1/" + "|".join(f"{t.scalar_type};{','.join(map(str, t.dim_order))}" for t in tensors))
     return found
-
-
-def registration(kernels: tuple[Kernel, ...], header: str) -> str:
-    """Return C++ that registers only these kernels, unless another file has registered them."""
-    if not kernels:
-        return f"{header}// The NPU computes everything: there is no kernel to register.\n"
-    lines = [
-        "// Registers the kernels that the programs call, and no others. Link the libraries of kernels without those",
-        "// of ExecuTorch that register all of theirs: portable_kernels, not portable_ops_lib, and so on.",
-        "#include <executorch/runtime/core/evalue.h>",
-        "#include <executorch/runtime/kernel/kernel_runtime_context.h>",
-        "#include <executorch/runtime/kernel/operator_registry.h>",
-        "",
-        "#include <optional>",
-        "#include <string_view>",
-        "#include <tuple>",
-        "",
-    ]
-    for kernel in kernels:
-        space, _, name = kernel.function.rpartition("::")
-        declaration = ",\n    ".join(kernel.parameters)
-        lines += [f"namespace {space} {{", f"{kernel.returns} {name}(", f"    {declaration});", "}", ""]
-    lines += [
-        "namespace {",
-        "",
-        "using executorch::runtime::EValue;",
-        "using executorch::runtime::Kernel;",
-        "using executorch::runtime::KernelRuntimeContext;",
-        "using executorch::runtime::Span;",
-        "",
-        "const Kernel kernels[] = {",
-    ]
-    for kernel in kernels:
-        values = ("context", *(f"stack[{i}]->{_TYPES[kind][1]}" for i, (kind, _) in enumerate(kernel.arguments)))
-        lines += [
-            f'    Kernel("{kernel.operator}",',
-            "        [](KernelRuntimeContext& context, Span<EValue*> stack) {",
-            f"          {kernel.function}(",
-            "              " + ",\n              ".join(values) + ");",
-            "        }),",
-        ]
-    lines += [
-        "};",
-        "",
-        "// The runtime ends the program where a kernel is registered twice: what another file of the firmware has",
-        "// registered already stays.",
-        "bool register_all() {",
-        "  for (const Kernel& kernel : kernels) {",
-        "    if (!executorch::runtime::registry_has_op_function(kernel.name_) &&",
-        "        executorch::runtime::register_kernel(kernel) != executorch::runtime::Error::Ok) {",
-        "      return false;",
-        "    }",
-        "  }",
-        "  return true;",
-        "}",
-        "",
-        "const bool registered = register_all();",
-        "",
-        "} // namespace",
-    ]
-    return header + "\n".join(lines) + "\n"

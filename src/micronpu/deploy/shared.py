@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 from micronpu.base.arguments import strings
 from micronpu.base.errors import OptionError, UnsupportedError
+from micronpu.chips.core import ANY
 from micronpu.deploy.csource import Facts
 from micronpu.deploy.kernels import Kernel, kernels_of
 from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue
@@ -39,6 +41,11 @@ class Array:
     section: str
     what: str
 
+    @property
+    def padded(self) -> int:
+        """Bytes with the padding to whole lines of the data cache."""
+        return -(-max(self.size, 1) // LINE) * LINE
+
 
 @dataclass(frozen=True)
 class ProgramSet:
@@ -55,12 +62,39 @@ class ProgramSet:
     kernels: tuple[Kernel, ...]
     concurrent: bool = False
     functions: tuple[str, ...] = ()
+    name: ClassVar[str] = SHARED
+    upper: ClassVar[str] = SHARED.upper()
 
     @property
     def board(self) -> Board:
         """The most specific board of the programs: with an NPU, or at least a name."""
         boards = [facts.board for facts in self.programs]
         return max(boards, key=lambda board: (bool(board.accelerator), bool(board.name)))
+
+    @property
+    def place(self) -> str:
+        """Name of the board for the user."""
+        return self.board.chip.title if self.board.chip is not None else self.board.name or ANY
+
+    @property
+    def on_device(self) -> bool:
+        """False if a program runs only on the host."""
+        return all(facts.board.on_device for facts in self.programs)
+
+    @property
+    def vectors(self) -> int:
+        """Number of golden vectors of all programs."""
+        return sum(len(facts.vectors) for facts in self.programs if facts.vectors is not None)
+
+    @property
+    def reads_files(self) -> bool:
+        """True if a program reads data from files."""
+        return any(facts.data for facts in self.programs)
+
+    @property
+    def release(self) -> str:
+        """Release of ExecuTorch that made the programs."""
+        return self.programs[0].versions.get("executorch", "1.5.1").partition("+")[0]
 
     @property
     def groups(self) -> list[tuple[Facts, ...]]:
