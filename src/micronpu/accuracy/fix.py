@@ -29,7 +29,7 @@ from micronpu.frontend.states import NO_STATES
 from micronpu.quantize.data import in_turn
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.recordings import run_recordings
+from micronpu.quantize.running import run_recordings
 from micronpu.quantize.settings_file import merged, read_quantization
 from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import Z

@@ -36,8 +36,7 @@ from micronpu.quantize.loops import loops_of
 from micronpu.quantize.magnitudes import has_magnitudes
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.recordings import run_recordings
-from micronpu.quantize.running import Row, sizes_of
+from micronpu.quantize.running import Row, run_recordings, sizes_of
 from micronpu.quantize.settings_file import merged, read_quantization
 from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS

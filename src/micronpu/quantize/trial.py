@@ -18,8 +18,7 @@ from micronpu.frontend.work import multiply_accumulates
 from micronpu.quantize import thresholds
 from micronpu.quantize.data import calibration_calls
 from micronpu.quantize.digests import of_recording, of_rows
-from micronpu.quantize.recordings import run_recordings
-from micronpu.quantize.running import Row
+from micronpu.quantize.running import Row, run_recordings
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.metrics import Array, Function, Metric, metric_of
 from micronpu.upstream.torch import tree_leaves

@@ -31,6 +31,7 @@ from micronpu.quantize.dequantized import (
     rounded,
 )
 from micronpu.quantize.loops import loops_of
+from micronpu.quantize.running import side_by_side
 from micronpu.quantize.thresholds import ACTIVATION_EPS, EXAMINED_AGAIN
 from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import WRONG, Comparison, OutputAccuracy, ProgramAccuracy, decibel_text, decibels
@@ -476,7 +477,7 @@ class _Search:
 
         count = len(wanted)
         states = tuple(s.expand(count, *s.shape).clone() for s in self._first)
-        batched = torch.func.vmap(call_of, in_dims=(0, None, 0))
+        batched = side_by_side(call_of, in_dims=(0, None, 0))
         totals = [[0.0] * len(self._totals[0]) for _ in wanted]
         for call in self._calls:
             found, states = batched(torch.arange(count), self.ran.rows[call], states)

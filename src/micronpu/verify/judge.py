@@ -23,8 +23,7 @@ from torch.fx import GraphModule
 from micronpu.base.errors import ModelError
 from micronpu.frontend.integers import IntegerIO
 from micronpu.quantize.dequantized import float_leaves, noise
-from micronpu.quantize.recordings import run_recordings
-from micronpu.quantize.running import Row
+from micronpu.quantize.running import Row, run_recordings
 from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import (
     Array,

@@ -16,7 +16,7 @@ from micronpu.frontend.states import held
 from micronpu.ops.recurrent import RECURRENT
 from micronpu.quantize.dequantized import DequantizedReference, Row, ScaleZero, float_leaves, noise
 from micronpu.quantize.eager import Eager
-from micronpu.quantize.recordings import tensors_of
+from micronpu.quantize.running import tensors_of
 from micronpu.quantize.thresholds import ACTIVATION_EPS, STEPS_INT8
 from micronpu.report.accuracy import decibels
 

@@ -27,8 +27,7 @@ from micronpu.ir.types import QParams
 from micronpu.partition.device import CompiledPartition
 from micronpu.quantize.eager import Eager
 from micronpu.quantize.loops import Loop
-from micronpu.quantize.recordings import tensors_of
-from micronpu.quantize.running import Row
+from micronpu.quantize.running import Row, tensors_of
 from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import Agreement, Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, ReportWarning

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.compile.small import Small
 from torch import nn
 
 import micronpu
 from micronpu.frontend.exported import exported
-from micronpu.quantize.recordings import run_recordings
+from micronpu.quantize.running import run_recordings, side_by_side
 from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import ProgramAccuracy, decibels, jackknife, student
 from micronpu.verify.judge import expected_changes, judge
@@ -382,3 +383,32 @@ def test_expected_changes_are_those_of_many_samples_and_vary_less_than_a_count(c
     assert np.mean(expected) == pytest.approx(float(changed.mean()), rel=0.25)
     assert np.std(expected) < 0.5 * np.std(counted)
     assert expected_changes(exact, Trial(((),) * 2000, exact=exact)) == 0
+
+
+def _cell(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return model.cell(x)  # type: ignore[no-any-return]
+
+
+def _filled(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return model.cell(x).masked_fill(x > 1, torch.zeros(()))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "function, cell", [(_cell, nn.GRUCell(8, 8)), (_cell, nn.RNNCell(8, 8)), (_filled, nn.Linear(8, 8))]
+)
+def test_nothing_of_torch_is_printed_about_operators_without_a_batching_rule(
+    function: Any, cell: nn.Module, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """torch's C++ writes to the file descriptor where an operator is called in batches without Python around it."""
+    rows = [(torch.randn(1, 8, generator=generator(i)),) for i in range(24)]
+    micronpu.compile(Small(function, cell=cell), rows[0], "imxrt700", calibration=rows, quantization="int8")
+    assert "batching rule" not in "".join(capfd.readouterr())
+
+
+def test_runs_side_by_side_raise_what_the_function_raises() -> None:
+    def raises(x: torch.Tensor) -> torch.Tensor:
+        raise KeyError(tuple(x.shape))
+
+    with pytest.raises(KeyError, match="8"):
+        side_by_side(raises)(torch.zeros(3, 8))
+    assert torch.equal(side_by_side(lambda x: x.sum())(torch.ones(3, 8)), torch.full((3,), 8.0))
