@@ -186,16 +186,17 @@ def is_compute(node: Node) -> bool:
 
 def arguments(node: Node) -> dict[str, Any]:
     """Return arguments by their names in the schema and in its order, with defaults."""
-    names, defaults = _names_and_defaults(aten_overload(node))
-    given = defaults | dict(zip(names, node.args, strict=False)) | node.kwargs
+    names, defaults, lists = _names_and_defaults(aten_overload(node))
+    given = defaults | {n: [*v] for n, v in lists.items()} | dict(zip(names, node.args, strict=False)) | node.kwargs
     return {name: given[name] for name in names if name in given}
 
 
 @functools.lru_cache(maxsize=4096)
-def _names_and_defaults(overload: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return the names of an operator's arguments, and those of its defaults."""
+def _names_and_defaults(overload: Any) -> tuple[tuple[str, ...], dict[str, Any], dict[str, list[Any]]]:
+    """Return the names of an operator's arguments, their defaults, and those of these that are lists, to be copied."""
     schema = schema_of(overload).arguments
-    return tuple(a.name for a in schema), {a.name: a.default_value for a in schema if a.has_default_value()}
+    defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
+    return tuple(a.name for a in schema), defaults, {n: v for n, v in defaults.items() if isinstance(v, list)}
 
 
 def value_of(node: Node) -> Any:
