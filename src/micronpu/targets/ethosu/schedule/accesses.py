@@ -6,6 +6,7 @@ Schedules depend on this, and not on a run in the simulator, so they are the sam
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ from micronpu.targets.ethosu.schedule.operations import (
     with_all_rows,
 )
 from micronpu.targets.ethosu.schedule.ranges import Ranges
-from micronpu.targets.ethosu.schedule.traffic import BRICK, OUTPUT, POOL, Map, Result, inputs_of
+from micronpu.targets.ethosu.schedule.traffic import BRICK, POOL, Map, Result, inputs_of
 from micronpu.targets.ethosu.stream import Action
 
 _Rows = npt.NDArray[np.int64]
@@ -55,41 +56,41 @@ def accesses_of(actions: Sequence[Action], family: str) -> list[OperationAccess]
 
 def _computed(action: Action, family: str) -> OperationAccess:
     result = Result.of(action, family)
-    reads = [_bytes_of(action, m, family) for m in inputs_of(action, family, result)]
+    reads = [_bytes_of(action, m, family) for m in inputs_of(action, family, result.whole)]
     parts = [(region_of(action, p.region), p.address, p.length) for p in parts_of(action, family)]
     if action.code == POOL and not action.number(0x114) >> 8 & 1:  # scales per channel
         parts.append((region_of(action, SCALE_REGION), action.address(0x22), action.address(0x23)))
     reads.append(np.array([*parts, *_table(action, result, family)], np.int64).reshape(-1, 3))
     writes = np.zeros((0, 3), np.int64)
     if result.region >= 0:
-        shape = result.shape
         axes = _AXES[action.number(0x114) >> 11 & 7] if family == "u85" else _AXES[0]
-        stored = Map(OUTPUT, shape[axes[0]], shape[axes[1]], shape[axes[2]], result.element_bytes, result.bricks)
+        height, width, depth = (result.shape[axis] for axis in axes)
+        stored = replace(result.map, rows=height, columns=[width], channels=[(0, depth)], depth=depth)
         writes = _bytes_of(action, stored, family)
     return OperationAccess(result.work(action), Ranges.of_rows(np.concatenate(reads)), Ranges.of_rows(writes))
 
 
 def _bytes_of(action: Action, area: Map, family: str) -> _Rows:
-    """Ranges of a feature map, which consists of up to two by two tiles."""
-    base, size = area.base, area.element_bytes
+    """Ranges of a feature map of a single block, which consists of up to two by two tiles."""
+    base, size, (width,), ((_, depth),) = area.base, area.element_bytes, area.columns, area.channels
     across, down, deep = (_signed(action.address(base + 4 + i), family) for i in range(3))
-    left = min(area.width, action.number(0x10A + base) + 1)
-    y = np.arange(area.height, dtype=np.int64)
+    left = min(width, action.number(0x10A + base) + 1)
+    y = np.arange(area.rows, dtype=np.int64)
     found = [np.zeros((0, 2), np.int64)]
-    for tile, columns in ((0, left), (1, area.width - left)):
+    for tile, columns in ((0, left), (1, width - left)):
         tall = action.number(0x10B + base + tile) + 1
         above, below = action.address(base + tile), action.address(base + tile + 2)
         rows = np.where(y < tall, above + y * down, below + (y - tall) * down)
         x = np.arange(columns, dtype=np.int64)
         if area.bricks:
-            full, rest = divmod(area.depth, BRICK)
+            full, rest = divmod(depth, BRICK)
             found.append(_each(rows, deep * np.arange(full, dtype=np.int64), columns * BRICK * size))
             if rest:
                 found.append(_each(rows, deep * full + x * BRICK * size, rest * size))
-        elif across == area.depth * size:
-            found.append(_each(rows, x[:1], columns * area.depth * size))
+        elif across == depth * size:
+            found.append(_each(rows, x[:1], columns * depth * size))
         else:
-            found.append(_each(rows, across * x, area.depth * size))
+            found.append(_each(rows, across * x, depth * size))
     spans = np.concatenate(found)
     return np.column_stack((np.full(len(spans), region_of(action, 0x10F + base)), spans))
 

@@ -163,8 +163,8 @@ class Engines:
         """Wait until at most ``count`` remain."""
         self._wait(self.transfers, count)
 
-    def kernel(self, cycles: int, stored: int = 0) -> None:
-        """Add an operation.
+    def kernel(self, cycles: int, stored: int = 0) -> tuple[int, int]:
+        """Add an operation; return its start and end.
 
         Args:
             cycles: its minimum duration.
@@ -173,13 +173,15 @@ class Engines:
         self.wait_for_kernels(self._most_kernels - 1)
         begin = max(self._now, self._last(self.kernels))
         self.kernels.append((begin, max(begin + cycles, self._port.take(begin, stored))))
+        return self.kernels[-1]
 
-    def transfer(self, cycles: int, stored: bool = True) -> None:
-        """Add a transfer.
+    def transfer(self, cycles: int, stored: int = True) -> tuple[int, int]:
+        """Add a transfer; return its start and end.
 
         Args:
-            stored: True if it reads the constants' memory.
+            stored: true if it reads the constants' memory.
         """
         self.wait_for_transfers(self._most_transfers - 1)
         begin = max(self._now, self._last(self.transfers))
         self.transfers.append((begin, self._port.take(begin, cycles) if stored else begin + cycles))
+        return self.transfers[-1]

@@ -168,35 +168,40 @@ class Timed:
     spans: tuple[tuple[int, int], ...]
 
 
-def timed(actions: Sequence[Action], works: Mapping[int, EngineWork], memories: Memories, family: str) -> Timed:
+def simulated(actions: Sequence[Action], costs: Sequence[tuple[int, int]], family: str) -> Timed:
     """Simulate when each operation of a stream starts and ends.
 
     Args:
-        works: cost of operations by number in the stream, including transfers.
+        costs: arguments of `Engines.kernel` or `Engines.transfer` for each operation, in the order of the stream.
     """
-    engines = Engines(family)
-    order: list[tuple[bool, int]] = []
+    engines, spans = Engines(family), list[tuple[int, int]]()
     for action in actions:
         if action.code == TRANSFER_WAIT:
             engines.wait_for_transfers(action.parameter & COUNT)
         elif action.code == KERNEL_WAIT:
             engines.wait_for_kernels(action.parameter & COUNT)
-        elif action.is_transfer:
-            engines.transfer(*cycles_of(action, memories))
-            order.append((True, len(engines.transfers) - 1))
-        elif action.is_kernel:
-            run(engines, action, works.get(len(order), NOTHING), memories, family)
-            order.append((False, len(engines.kernels) - 1))
-    spans = tuple(engines.transfers[i] if transfer else engines.kernels[i] for transfer, i in order)
-    return Timed(engines.end, spans)
+        elif action.is_operation:
+            add = engines.transfer if action.is_transfer else engines.kernel
+            spans.append(add(*costs[len(spans)]))
+    return Timed(engines.end, tuple(spans))
 
 
-def run(engines: Engines, action: Action, work: EngineWork, memories: Memories, family: str) -> None:
-    """Run an operation on the engines."""
-    if parts_of(action, family) and region_of(action, WEIGHT_REGION) == CONSTANTS:
-        engines.kernel(*work.direct(memories))
-    else:
-        engines.kernel(work.near(memories))
+def timed(actions: Sequence[Action], works: Mapping[int, EngineWork], memories: Memories, family: str) -> Timed:
+    """Simulate a stream with Vela's costs.
+
+    Args:
+        works: cost of operations by number in the stream, including transfers.
+    """
+    costs: list[tuple[int, int]] = []
+    for action in filter(lambda action: action.is_operation, actions):
+        work = works.get(len(costs), NOTHING)
+        if action.is_transfer:
+            costs.append(cycles_of(action, memories))
+        elif parts_of(action, family) and region_of(action, WEIGHT_REGION) == CONSTANTS:
+            costs.append(work.direct(memories))
+        else:
+            costs.append((work.near(memories), 0))
+    return simulated(actions, costs, family)
 
 
 def cycles_of(action: Action, memories: Memories) -> tuple[int, bool]:

@@ -27,19 +27,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from micronpu.targets.ethosu.schedule.engines import Engines, Port
+from micronpu.targets.ethosu.schedule.engines import Port
 from micronpu.targets.ethosu.schedule.operations import (
     CONSTANTS,
-    COUNT,
     LENGTH,
     SOURCE_REGION,
     TARGET_REGION,
     parts_of,
     region_of,
+    simulated,
 )
-from micronpu.targets.ethosu.stream import CONVOLUTION, DEPTHWISE, KERNEL_WAIT, TRANSFER_WAIT, Action
+from micronpu.targets.ethosu.stream import CONVOLUTION, DEPTHWISE, Action
 
 POOL, _ELEMENTWISE, _RESIZE = 0x005, 0x006, 0x007
 _TABLE_MEMORY = 0x100
@@ -129,8 +129,9 @@ def _moved(action: Action, family: str, port: int) -> Traffic:
         return _transfer(action, port)
     counts: Counter[tuple[int, str]] = Counter()
     result = Result.of(action, family)
-    for region, segments in _inputs(action, family, result):
-        for count, size in segments:
+    for read in inputs_of(action, family, result):
+        region = region_of(action, 0x10F + read.base)
+        for count, size in read.segments():
             counts[region, "read"] += count * size
             counts[region, "read_beats"] += count * -(-size // port)
     times = len(result.rows) * len(result.columns)
@@ -138,7 +139,7 @@ def _moved(action: Action, family: str, port: int) -> Traffic:
         counts[region_of(action, part.region), "read"] += part.length * times
         counts[region_of(action, part.region), "read_beats"] += -(-part.length // port) * times
     if result.region >= 0:
-        for count, size in result.segments():
+        for count, size in result.map.segments():
             counts[result.region, "written"] += count * size
             counts[result.region, "written_beats"] += count * -(-size // port)
     return Traffic(_by_region(counts), result.work(action))
@@ -163,6 +164,46 @@ def _transfer(action: Action, port: int) -> Traffic:
 
 Segments = Iterator[tuple[int, int]]
 """Number of pieces, and their contiguous bytes."""
+Blocks = Sequence[tuple[int, int]]
+"""First and last + 1 of each block along an axis."""
+
+
+@dataclass(frozen=True)
+class Map:
+    """The part of a feature map that the blocks of an operation read or write.
+
+    Attributes:
+        base: offset of its registers.
+        rows: of all blocks.
+        columns: of each column of blocks.
+        channels: of each layer of blocks.
+        depth: number of channels that are adjacent in memory.
+        element_bytes: of an element.
+        bricks: True if it is stored as NHCWB16.
+    """
+
+    base: int
+    rows: int
+    columns: Sequence[int]
+    channels: Blocks
+    depth: int
+    element_bytes: int
+    bricks: bool
+
+    def segments(self) -> Segments:
+        """Contiguous pieces: rows of bricks, whole pixels of a row, or the channels of one pixel."""
+        rows, size = self.rows, self.element_bytes
+        for columns in filter(None, self.columns):
+            for begin, end in self.channels:
+                if self.bricks:
+                    full, rest = divmod(end - begin, BRICK)
+                    yield rows * full, columns * BRICK * size
+                    if rest:
+                        yield rows * columns, rest * size
+                elif end - begin == self.depth:
+                    yield rows, columns * self.depth * size
+                else:
+                    yield rows * columns, (end - begin) * size
 
 
 @dataclass(frozen=True)
@@ -177,9 +218,9 @@ class Result:
     """
 
     region: int
-    rows: Sequence[tuple[int, int]]
-    columns: Sequence[tuple[int, int]]
-    channels: Sequence[tuple[int, int]]
+    rows: Blocks
+    columns: Blocks
+    channels: Blocks
     element_bytes: int
     bricks: bool
 
@@ -208,11 +249,17 @@ class Result:
         """Rows, columns and channels."""
         return self.rows[-1][1], self.columns[-1][1], self.depth
 
-    def segments(self) -> Segments:
-        """Pieces that are written."""
-        height = self.rows[-1][1]
-        for begin, end in self.columns:
-            yield from _pieces(height, end - begin, self.channels, self.depth, self.element_bytes, self.bricks)
+    @property
+    def whole(self) -> Result:
+        """The same with a single block."""
+        height, width, depth = self.shape
+        return replace(self, rows=[(0, height)], columns=[(0, width)], channels=[(0, depth)])
+
+    @property
+    def map(self) -> Map:
+        """The map that is written."""
+        columns = [end - begin for begin, end in self.columns]
+        return Map(OUTPUT, self.shape[0], columns, self.channels, self.depth, self.element_bytes, self.bricks)
 
     def work(self, action: Action) -> int:
         made = self.rows[-1][1] * self.columns[-1][1] * self.depth
@@ -227,127 +274,41 @@ def _parts(size: int, part: int) -> list[tuple[int, int]]:
     return [(begin, min(begin + part, size)) for begin in range(0, size, part)]
 
 
-def _pieces(
-    rows: int, columns: int, channels: Sequence[tuple[int, int]], depth: int, element: int, bricks: bool
-) -> Segments:
-    """Contiguous pieces of an area: rows of bricks, whole pixels of a row, or the channels of one pixel."""
-    for begin, end in channels:
-        if bricks:
-            full, rest = divmod(end - begin, BRICK)
-            yield rows * full, columns * BRICK * element
-            if rest:
-                yield rows * columns, rest * element
-        elif end - begin == depth:
-            yield rows, columns * depth * element
-        else:
-            yield rows * columns, (end - begin) * element
-
-
-def _inputs(action: Action, family: str, result: Result) -> Iterator[tuple[int, Segments]]:
-    """Region and pieces of each map that is read."""
-    first, second = action.number(0x105), action.number(0x185)
-    region, other = (region_of(action, code) for code in (0x10F, 0x18F))
-    in_memory = family != "u85" or first >> 14 < _INSIDE
-    if action.code in (CONVOLUTION, DEPTHWISE, POOL):
-        if in_memory:
-            yield region, _window(action, result, *_kind(first))
-        if action.code == CONVOLUTION and not parts_of(action, family):  # its weights are the second map
-            size = (action.number(0x104) + 1) * result.depth * _kind(second)[0]
-            yield other, iter([(len(result.rows) * len(result.columns), size)])
-    elif action.code == _RESIZE:
-        rows, columns, depth = (action.number(code) + 1 for code in (0x10B, 0x10A, 0x104))
-        yield region, _pieces(rows, columns, [(0, depth)], depth, *_kind(first))
-    else:
-        spread = action.number(0x108) if family == "u85" else 0
-        if in_memory and not spread & _SCALARS[family]:
-            yield region, _operand(result, spread, *_kind(first))
-        spread = action.number(0x180)
-        unary = action.parameter in _UNARY[family] or spread & _SCALARS[family]
-        if not unary and (family != "u85" or second >> 14 < _INSIDE):
-            yield other, _operand(result, spread, *_kind(second))
-
-
-@dataclass(frozen=True)
-class Map:
-    """The part of a feature map that an operation reads or writes.
-
-    Attributes:
-        base: offset of its registers.
-        height, width, depth: rows, columns and channels, from the first.
-        element_bytes: of an element.
-        bricks: True if it is stored as NHCWB16.
-    """
-
-    base: int
-    height: int
-    width: int
-    depth: int
-    element_bytes: int
-    bricks: bool
-
-
 def inputs_of(action: Action, family: str, result: Result) -> Iterator[Map]:
-    """The feature maps in memory that an operation reads."""
-    number, (height, width, depth) = action.number, result.shape
-    own = number(0x104) + 1
-    found: list[tuple[int, int, int, int]] = []
+    """The feature maps in memory that the blocks of an operation read."""
+    number, own = action.number, action.number(0x104) + 1
+    height, _, depth = result.shape
+    found: list[tuple[int, int, Sequence[int], Blocks, int]] = []
     if action.code in (CONVOLUTION, DEPTHWISE, POOL):
         if not (family == "u85" and action.code == POOL and action.parameter == _NO_POOL):
             rows, columns = (
-                _covered([(0, size)], *axis)[0] for size, axis in zip((height, width), _axes(action), strict=True)
+                _covered(blocks, *axis)
+                for blocks, axis in zip((result.rows, result.columns), _axes(action), strict=True)
             )
-            found.append((INPUT, rows, columns, own if _reads_all_channels(action) else depth))
+            whole = action.code == CONVOLUTION or (action.code == POOL and action.parameter == _REDUCE_SUM)
+            channels = [(0, own)] * len(result.channels) if whole else result.channels
+            found.append((INPUT, sum(rows), columns, channels, own if whole else depth))
         if action.code == CONVOLUTION and not parts_of(action, family):  # its weights
-            found.append((SECOND_INPUT, 1, depth, own))
+            found.append((SECOND_INPUT, len(result.rows), [depth] * len(result.columns), [(0, own)], own))
         elif family == "u85" and number(_ACCUMULATORS) >> 4 & 3 == _FROM_SECOND_INPUT:
-            found.append((SECOND_INPUT, height, width, depth))
+            found.append((SECOND_INPUT, height, [end - begin for begin, end in result.columns], result.channels, depth))
     elif action.code == _RESIZE:
-        found.append((INPUT, number(0x10B) + 1, number(0x10A) + 1, own))
+        found.append((INPUT, number(0x10B) + 1, [number(0x10A) + 1], [(0, own)], own))
     else:
         spreads = {INPUT: number(0x108) if family == "u85" else 0, SECOND_INPUT: number(0x180)}
         if action.parameter in _UNARY[family]:
             del spreads[SECOND_INPUT]
-        along = _ALONG_ROWS, _ALONG_COLUMNS, _ALONG_CHANNELS
+        # Along a broadcast axis, each block reads one element.
         for base, spread in spreads.items():
             if not spread & _SCALARS[family]:
-                rows, columns, channels = (1 if spread & a else n for a, n in zip(along, result.shape, strict=True))
-                found.append((base, rows, columns, channels))
-    for base, rows, columns, channels in found:
-        precision = number(_PRECISIONS[base])
+                columns = [1 if spread & _ALONG_COLUMNS else end - begin for begin, end in result.columns]
+                channels = [(0, 1)] * len(result.channels) if spread & _ALONG_CHANNELS else result.channels
+                rows_read = len(result.rows) if spread & _ALONG_ROWS else height
+                found.append((base, rows_read, columns, channels, 1 if spread & _ALONG_CHANNELS else depth))
+    for one in found:
+        precision = number(_PRECISIONS[one[0]])
         if family != "u85" or precision >> 14 < _INSIDE:
-            yield Map(base, rows, columns, channels, *_kind(precision))
-
-
-def _kind(precision: int) -> tuple[int, bool]:
-    """Bytes of an element of an input; True if it is stored as NHCWB16."""
-    return 1 << (precision >> 2 & 3), bool(precision >> 6 & 3)
-
-
-def _operand(result: Result, spread: int, element: int, bricks: bool) -> Segments:
-    """Pieces of an operand; along a broadcast axis, each block reads one element."""
-    rows = len(result.rows) if spread & _ALONG_ROWS else result.rows[-1][1]
-    channels = [(0, 1)] * len(result.channels) if spread & _ALONG_CHANNELS else result.channels
-    depth = 1 if spread & _ALONG_CHANNELS else result.depth
-    for begin, end in result.columns:
-        yield from _pieces(rows, 1 if spread & _ALONG_COLUMNS else end - begin, channels, depth, element, bricks)
-
-
-def _window(action: Action, result: Result, element: int, bricks: bool) -> Segments:
-    """Pieces covered by the windows of all blocks."""
-    covered = [
-        _covered(blocks, *axis) for blocks, axis in zip((result.rows, result.columns), _axes(action), strict=True)
-    ]
-    whole = _reads_all_channels(action)
-    depth = action.number(0x104) + 1 if whole else result.depth
-    channels = [(0, depth)] * len(result.channels) if whole else result.channels
-    rows = sum(covered[0])
-    for columns in covered[1]:
-        if columns:
-            yield from _pieces(rows, columns, channels, depth, element, bricks)
-
-
-def _reads_all_channels(action: Action) -> bool:
-    return action.code == CONVOLUTION or (action.code == POOL and action.parameter == _REDUCE_SUM)
+            yield Map(*one, 1 << (precision >> 2 & 3), bool(precision >> 6 & 3))
 
 
 def _axes(action: Action) -> Iterator[tuple[int, int, int, int, int]]:
@@ -416,26 +377,18 @@ def busy(
         traffic, arithmetic: of each operation, including transfers.
         ports: by number of the region.
     """
-    engines, found, ends = Engines(family), list[Mapping[str, float]](), list[int]()
-    stored = ports[CONSTANTS].memory
-    for action in actions:
-        if action.code == TRANSFER_WAIT:
-            engines.wait_for_transfers(action.parameter & COUNT)
-        elif action.code == KERNEL_WAIT:
-            engines.wait_for_kernels(action.parameter & COUNT)
-        elif action.is_operation:
-            number = len(found)
-            cycles = _waits(traffic[number], ports)
-            if action.is_transfer:
-                reads = ports[region_of(action, SOURCE_REGION)].memory
-                engines.transfer(math.ceil(max(cycles.values(), default=0)), reads == stored)
-                ends.append(engines.transfers[-1][1])
-            else:
-                near = max([arithmetic[number], *(n for name, n in cycles.items() if name != stored)])
-                engines.kernel(math.ceil(near), math.ceil(cycles.get(stored, 0)))
-                ends.append(engines.kernels[-1][1])
-            found.append(cycles)
-    return Busy(engines.end, tuple(ends), tuple(found))
+    found, costs, stored = list[Mapping[str, float]](), list[tuple[int, int]](), ports[CONSTANTS].memory
+    for number, action in enumerate(action for action in actions if action.is_operation):
+        cycles = _waits(traffic[number], ports)
+        if action.is_transfer:
+            reads = ports[region_of(action, SOURCE_REGION)].memory
+            costs.append((math.ceil(max(cycles.values(), default=0)), reads == stored))
+        else:
+            near = max([arithmetic[number], *(n for name, n in cycles.items() if name != stored)])
+            costs.append((math.ceil(near), math.ceil(cycles.get(stored, 0))))
+        found.append(cycles)
+    timed = simulated(actions, costs, family)
+    return Busy(timed.cycles, tuple(end for _, end in timed.spans), tuple(found))
 
 
 def _waits(traffic: Traffic, ports: Mapping[int, Port]) -> dict[str, float]:
