@@ -11,9 +11,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-from micronpu.base.cache import CACHE
 from micronpu.base.errors import UnsupportedError
-from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.container.payload import PayloadLayout, TensorSlot
 from micronpu.container.payload import pack as pack_reference
 from micronpu.container.reference import reference_artifacts
@@ -28,7 +26,6 @@ from micronpu.passes.layout import FoldTransposeIntoLinear
 from micronpu.passes.pipeline import DEFAULT, Pipeline
 from micronpu.report.memory import CODE, WEIGHTS
 from micronpu.report.verdict import Reason
-from micronpu.targets.ethosu.cache_entries import entry_of, options_of
 from micronpu.targets.ethosu.costs import costs_of, estimated
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.faster import LEAST_GAIN, PrefetchResult, candidate, could_be_faster, proved_by
@@ -36,12 +33,12 @@ from micronpu.targets.ethosu.host import prove
 from micronpu.targets.ethosu.host.prove import Check, Checked, StreamDiffersError, check_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import COMMANDS, CONSTANTS, pack, parse
-from micronpu.targets.ethosu.plans import UNCHAINED, Planned, Searched, VelaPlan, compiled, objections
-from micronpu.targets.ethosu.recall import known_plan, simulator_hash
+from micronpu.targets.ethosu.plans import UNCHAINED, Planned, Searched, VelaPlan, best_plan, compiled, objections
+from micronpu.targets.ethosu.recall import known_plan
+from micronpu.targets.ethosu.rewrites import in_parts
 from micronpu.targets.ethosu.rules import HINT, RULE, SENTENCE, ethosu_policy
-from micronpu.targets.ethosu.search import in_parts
 from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS, reads_sparse
-from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram, pack_program, unpack_program
+from micronpu.targets.ethosu.vela.compiler import VelaError, VelaProgram
 from micronpu.targets.ethosu.vela.optimised import OPERATOR, optimised
 
 _MUCH_MEMORY = 256 * 1024
@@ -155,45 +152,22 @@ def plan_partition(
     files.write_passes(before or graph, spec.passes_of(pipeline))
     check = check_of(spec) if spec.verify_streams else None
     try:
-        best = known_plan(graph, spec, check)
+        best = _known(graph, spec, check)
     except VelaError as error:
         raise _refused(graph, spec, error) from error
     if before is not None and spec.accelerator.skips_zeros and _patterned(before) - _patterned(best.graph):
-        best = _better_in_order(best, before, spec, check, pipeline)
-    return _with_prefetch(best, spec, check) if spec.prefetch else best
+        return _better_in_order(best, before, spec, check, pipeline)
+    return best
 
 
-def _with_prefetch(best: Planned, spec: EthosUOptions, check: Check | None) -> Planned:
-    """Cached `_scheduled`."""
-    if spec.memories is None:
-        return best
-    simulator = simulator_hash()
-    if not simulator or best.unproved or CACHE.folder is None:  # it may be verified the next time
-        return _scheduled(best, spec, check)
-    own = (best.plan.format, best.plan.options, hashlib.sha256(best.emitted.data).hexdigest())
-    entry = entry_of("ahead", options_of(spec), simulator, check is not None, own, pack_program(best.program))
-    if (data := entry.read()) is not None:
-        record, packed = head_and_rest(data)
-        if record is None:
-            return best
-        program, prefetch = unpack_program(packed), PrefetchResult(**record["ahead"])
-        if not record["split"]:
-            return replace(best, program=program, prefetch=prefetch)
-        graph = best.graph.clone()
-        used = in_parts(graph, spec)
-        emitted = emitters_of(spec)[best.plan.format](graph)
-        if hashlib.sha256(emitted.data).hexdigest() == record["split"]:
-            rewrites = {**best.rewrites, **used}
-            made = replace(best, graph=graph, emitted=emitted, program=program, rewrites=rewrites, prefetch=prefetch)
-            return replace(made, waiting=record["waiting"])
-    made = _scheduled(best, spec, check)
-    record = None
-    if made.prefetch is not None and not made.prefetch.objection and not made.prefetch.unproved:
-        split = hashlib.sha256(made.emitted.data).hexdigest() if made.graph is not best.graph else ""
-        record = {"ahead": asdict(made.prefetch), "split": split, "waiting": made.waiting}
-    if made.prefetch is None or record is not None:
-        entry.write(with_head(record, pack_program(made.program) if record is not None else b""))
-    return made
+def _known(graph: Graph, spec: EthosUOptions, check: Check | None) -> Planned:
+    """Cached `best_plan`, with prefetched weights if the options allow them."""
+
+    def plan() -> Planned:
+        best = best_plan(graph, spec, memory_limit=spec.max_sram_bytes or None, check=check)
+        return _scheduled(best, spec, check) if spec.prefetch and spec.memories is not None else best
+
+    return known_plan(graph, spec, plan)
 
 
 def _scheduled(best: Planned, spec: EthosUOptions, check: Check | None) -> Planned:
@@ -219,7 +193,7 @@ def _in_parts(best: Planned, whole: VelaProgram, spec: EthosUOptions, check: Che
         whole: the program without splitting, which the result must improve.
     """
     graph = best.graph.clone()
-    if not (used := in_parts(graph, spec)):
+    if not (used := in_parts(graph, spec.disabled_passes)):
         return None
     try:
         emitted = emitters_of(spec)[best.plan.format](graph)
@@ -389,7 +363,7 @@ def _better_in_order(
     ordered = replace(spec, disabled_passes=(*spec.disabled_passes, *others))
     try:
         graph = graph_for_npu(before.clone(), replace(ethosu_policy(ordered), pipeline=pipeline))
-        found = known_plan(graph, ordered, check)
+        found = _known(graph, ordered, check)
     except UnsupportedError:  # keep the existing plan
         return best
     plan = replace(found.plan, name=f"{found.plan.name}, linear layers in the program's order")

@@ -1,4 +1,4 @@
-"""Cache of the best plan for a graph, with its program and verification.
+"""Cache of the best plan for a graph, with its program, prefetched weights and verification.
 
 The key consists of the graph with every constant, the options, Vela, the code that writes and runs flatbuffers, and the
 simulator that verified the stream. A cached program is used only if the flatbuffer, written again, equals Vela's input.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -18,30 +18,30 @@ from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.targets.ethosu.cache_entries import entry_of, options_of
 from micronpu.targets.ethosu.emitters import emitters_of
-from micronpu.targets.ethosu.host.prove import Check
+from micronpu.targets.ethosu.faster import PrefetchResult
 from micronpu.targets.ethosu.options import EthosUOptions
-from micronpu.targets.ethosu.plans import NodeContext, Offer, Planned, VelaPlan, best_plan, use_cheapest
+from micronpu.targets.ethosu.plans import NodeContext, Offer, Planned, VelaPlan, use_cheapest
+from micronpu.targets.ethosu.rewrites import TO_COME_EARLIER, in_parts
 from micronpu.targets.ethosu.vela.compiler import pack_program, unpack_program
 
 
-def known_plan(graph: Graph, spec: EthosUOptions, check: Check | None) -> Planned:
-    """Cached `best_plan`.
-
-    Args:
-        check: that of the options, or None if verification is disabled.
+def known_plan(graph: Graph, spec: EthosUOptions, plan: Callable[[], Planned]) -> Planned:
+    """Return the plan of a graph from the cache, or else the result of ``plan``, which is then cached.
 
     Raises:
-        UnsupportedError: see `best_plan`.
+        UnsupportedError: see ``plan``.
     """
-    limit = spec.max_sram_bytes or None
-    simulator = simulator_hash() if check is not None else None
+    runs = spec.verify_streams or (spec.prefetch and spec.memories is not None)
+    simulator = simulator_hash() if runs else None
     if simulator == b"":  # nothing is verified, and the next time may differ
-        return best_plan(graph, spec, memory_limit=limit, check=check)
+        return plan()
     entry = entry_of("plan", options_of(spec), simulator, described(graph))
     found = _recalled(entry, graph, spec)
     if found is None:
-        found = best_plan(graph, spec, memory_limit=limit, check=check)
-        if not found.unproved and entry.is_kept:
+        found = plan()
+        prefetch = found.prefetch
+        is_proved = not found.unproved and (prefetch is None or not (prefetch.objection or prefetch.unproved))
+        if is_proved and entry.is_kept:
             entry.write(_packed(found))
     return found
 
@@ -78,6 +78,7 @@ def _packed(planned: Planned) -> bytes:
         "rewrites": planned.rewrites,
         "offers": planned.offers,
         "waiting": planned.waiting,
+        "prefetch": asdict(planned.prefetch) if planned.prefetch is not None else None,
         "model": hashlib.sha256(planned.emitted.data).hexdigest(),
     }
     return with_head(header, pack_program(planned.program))
@@ -94,13 +95,18 @@ def _recalled(entry: Entry, graph: Graph, spec: EthosUOptions) -> Planned | None
     if plan.rewrites:
         made = graph.clone()
         use_cheapest(made, ReplayedOffers(header["offers"]))
+    if not header["rewrites"].keys().isdisjoint(rewrite.name for rewrite in TO_COME_EARLIER):
+        made = made.clone()
+        in_parts(made, spec.disabled_passes)
     emitted = emitters_of(spec)[plan.format](made)
     if hashlib.sha256(emitted.data).hexdigest() != header["model"]:
         return None
-    program = unpack_program(packed)
-    chosen = next(p for p in plans if p == plan)
+    chosen, prefetch = next(p for p in plans if p == plan), header["prefetch"]
     return Planned(
-        made, emitted, program, chosen, plans, header["rewrites"], waiting=header["waiting"], offers=header["offers"]
+        *(made, emitted, unpack_program(packed), chosen, plans, header["rewrites"]),
+        waiting=header["waiting"],
+        offers=header["offers"],
+        prefetch=PrefetchResult(**prefetch) if prefetch is not None else None,
     )
 
 

@@ -14,7 +14,6 @@ import itertools
 import json
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -23,9 +22,8 @@ from micronpu.base.cache import Entry, in_short
 from micronpu.base.cluster import cluster
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.parsing import parse_json
-from micronpu.ir.graph import Graph, Node
+from micronpu.ir.graph import Graph
 from micronpu.partition.partition import Partition
-from micronpu.passes.rewrite import Rewrite
 from micronpu.targets.ethosu.cache_entries import entry_of, options_of
 from micronpu.targets.ethosu.costs import estimated
 from micronpu.targets.ethosu.emitters import Emitted, emitters_of
@@ -34,7 +32,7 @@ from micronpu.targets.ethosu.host.prove import Check, Checked, check_of
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.plans import Bench, Planned, Searched, VelaPlan, compiled, plan_name, use_cheapest
 from micronpu.targets.ethosu.recall import ReplayedOffers, described
-from micronpu.targets.ethosu.rewrites import PARTS, TO_COME_EARLIER, SplitChannels
+from micronpu.targets.ethosu.rewrites import PARTS, TO_COME_EARLIER, in_parts
 from micronpu.targets.ethosu.vela.compiler import VelaEndedError, VelaProgram
 
 _SCHEDULER = "scheduler"
@@ -254,7 +252,7 @@ class _Search:
             counts = set[tuple[int, ...]]()
             for most in sorted(_PARTS, key=lambda most: most != self._own.parts):
                 divided = made.clone()
-                more = in_parts(divided, self._spec, most)
+                more = in_parts(divided, self._spec.disabled_passes, most)
                 sizes = tuple(t.data.nbytes for t in divided.constants() if t.data is not None)
                 if more and sizes not in counts:
                     counts.add(sizes)
@@ -341,23 +339,3 @@ class _Search:
             waiting=checked.waiting,
             prefetch=prefetch,
         )
-
-
-def in_parts(graph: Graph, spec: EthosUOptions, most: int = PARTS) -> dict[str, int]:
-    """Split every operator that is large enough, in place; return the number of operators by rewrite.
-
-    Args:
-        most: maximum bytes of weights of a part.
-    """
-    offered: Sequence[Rewrite] = TO_COME_EARLIER if most == PARTS else (SplitChannels(most),)
-    rewrites = [rewrite for rewrite in offered if rewrite.name not in spec.disabled_passes]
-    used: Counter[str] = Counter()
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        name, made = next(((r.name, new) for r in rewrites if (new := r.apply(node))), ("", [node]))
-        used.update([name] if name else [])
-        nodes += made
-    if used:
-        graph.nodes = nodes
-        graph.rename()
-    return dict(used)

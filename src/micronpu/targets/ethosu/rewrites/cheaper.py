@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from micronpu.ir.graph import Node, Tensor
+from micronpu.ir.graph import Graph, Node, Tensor
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d
 from micronpu.ops.activation import Prelu
@@ -408,3 +408,19 @@ def _rows(constant: Tensor, first: int, count: int) -> Tensor:
 
 
 TO_COME_EARLIER: tuple[Rewrite, ...] = (SplitChannels(),)
+
+
+def in_parts(graph: Graph, disabled: Collection[str], most: int = PARTS) -> dict[str, int]:
+    """Split every operator that is large enough, in place; return the number of operators by rewrite.
+
+    Args:
+        disabled: names of rewrites to skip.
+        most: maximum bytes of weights of a part.
+    """
+    rewrite = SplitChannels(most)
+    made = [None if rewrite.name in disabled else rewrite.apply(node) for node in graph.nodes]
+    if not (count := sum(nodes is not None for nodes in made)):
+        return {}
+    graph.nodes = [new for node, nodes in zip(graph.nodes, made, strict=True) for new in nodes or [node]]
+    graph.rename()
+    return {rewrite.name: count}

@@ -137,14 +137,12 @@ class Prefetched:
 
     Attributes:
         program: the new one.
-        timed: times of its stream.
         brought: number of operations whose weights are in the scratch memory when they start.
         with_weights: number of operations with weights.
         size: prefetched bytes.
     """
 
     program: VelaProgram
-    timed: Timed
     brought: int
     with_weights: int
     size: int
@@ -183,7 +181,7 @@ def prefetched(found: Analysed, arrangement: Arrangement) -> Prefetched:
     )
     loads = {id(load): load for load in arrangement.loads.values()}
     size = sum(load.weights.size for load in loads.values())
-    return Prefetched(made, time, len(arrangement.loads), sum(s.weights is not None for s in found.slots), size)
+    return Prefetched(made, len(arrangement.loads), sum(s.weights is not None for s in found.slots), size)
 
 
 def _bytes(tensor: VelaIO) -> int:

@@ -77,20 +77,9 @@ class RegionTraffic:
     read_beats: int = 0
     written_beats: int = 0
 
-    def __add__(self, other: RegionTraffic) -> RegionTraffic:
-        return RegionTraffic(
-            self.read + other.read,
-            self.written + other.written,
-            self.read_beats + other.read_beats,
-            self.written_beats + other.written_beats,
-        )
-
     @property
     def bytes(self) -> int:
         return self.read + self.written
-
-
-NONE = RegionTraffic()
 
 
 @dataclass(frozen=True)
@@ -104,15 +93,6 @@ class Traffic:
 
     regions: Mapping[int, RegionTraffic] = field(default_factory=dict)
     work: int = 0
-
-
-def total(traffic: Sequence[Traffic]) -> dict[int, RegionTraffic]:
-    """Sum of several operations, by region."""
-    found: dict[int, RegionTraffic] = {}
-    for one in traffic:
-        for region, moved in one.regions.items():
-            found[region] = found.get(region, NONE) + moved
-    return found
 
 
 def traffic_of(actions: Sequence[Action], family: str, port_bytes: int) -> list[Traffic]:
