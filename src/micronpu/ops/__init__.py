@@ -4,7 +4,6 @@ from micronpu.ir.op import Op, Value, Work
 from micronpu.ir.registry import ATEN_IMPORTS, OPERATORS, all_operators
 from micronpu.ops import (  # noqa: F401  (they fill the registries)
     activation,
-    adaptive,
     attention,
     clamps,
     comparisons,

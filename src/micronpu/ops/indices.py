@@ -17,7 +17,7 @@ from micronpu.ir.op import Op, Permutation, QuantizationRule, Value, shares_qpar
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.movement import behind_copies, reshaped, transposed
-from micronpu.ops.parts import MAX_PARTS
+from micronpu.ops.pooling import MAX_PARTS
 from micronpu.ops.truths import TRUTH, WHOLE
 
 if TYPE_CHECKING:

@@ -1,11 +1,14 @@
-"""Windows that reduce height and width, and averages as products with ones, which have their own qparams."""
+"""Windows that reduce height and width, also of unequal size, and averages as products with ones.
+
+A product has its own qparams. A pool with windows of unequal size is composed of few pools with equal windows.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,20 +16,106 @@ import numpy.typing as npt
 from micronpu.base.errors import UnsupportedError
 from micronpu.ir.aten import AtenArguments, AtenNode, spatial_pair
 from micronpu.ir.graph import Tensor
+from micronpu.ir.lowering import Float, Results, Writer, decomposes
 from micronpu.ir.op import NewValues, Op, QuantizationRule, Value, shares_qparams
-from micronpu.ir.registry import from_aten, operator
+from micronpu.ir.registry import from_aten, imports, operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Padding2d, Size2d, litert_padding, windows
+from micronpu.ops.concat import Concat
 from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.convolution import DepthwiseConv2d, window_elements
 from micronpu.ops.linear import FullyConnected
-from micronpu.ops.movement import Pad, Reshape, from_image, to_image, transposed
-from micronpu.ops.parts import MAX_PARTS, by_parts, clipped_windows, runs
+from micronpu.ops.movement import Pad, Reshape, from_image, reshaped, to_image, transposed
+from micronpu.ops.slicing import Slice, sliced
 from micronpu.ops.tosa_windows import fitted
 
 if TYPE_CHECKING:
     from micronpu.emit.litert import LiteRtEmitter
     from micronpu.emit.tosa import TosaEmitter, TosaTensor
+
+Window = tuple[int, int]
+"""First element of a window along one axis, and the one after its last."""
+Pool: TypeAlias = "Callable[[Tensor, Size2d, Size2d], Tensor]"
+
+MAX_PARTS = 64
+"""Maximum number of pools that one pool is split into."""
+
+
+class WindowRun(NamedTuple):
+    """Adjacent windows of one size, at equal distances.
+
+    Attributes:
+        start: first element of the first window.
+        stop: the one after the last element of the last window.
+        size: elements of a window.
+        stride: distance between windows.
+    """
+
+    start: int
+    stop: int
+    size: int
+    stride: int
+
+
+def adaptive_windows(size: int, count: int) -> list[Window]:
+    """The windows of an adaptive pool along an axis of ``size`` elements."""
+    return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+
+
+def clipped_windows(size: int, kernel: int, stride: int, padding: tuple[int, int]) -> list[Window]:
+    """The windows of an ordinary pool, without padding."""
+    count = (size + sum(padding) - kernel) // stride + 1
+    starts = [i * stride - padding[0] for i in range(count)]
+    return [(max(s, 0), min(s + kernel, size)) for s in starts]
+
+
+def runs(windows: Sequence[Window]) -> list[WindowRun]:
+    """Group the windows into few runs, in order."""
+    found: list[WindowRun] = []
+    position = 0
+    while position < len(windows):
+        start, stop = windows[position]
+        size, stride, last = stop - start, 0, position
+        while last + 1 < len(windows):
+            following = windows[last + 1]
+            step = following[0] - windows[last][0]
+            if following[1] - following[0] != size or step < 1 or (stride and step != stride):
+                break
+            stride, last = step, last + 1
+        found.append(WindowRun(start, windows[last][1], size, stride or size))
+        position = last + 1
+    return found
+
+
+def by_parts(
+    emit: Callable[..., Tensor], x: Tensor, rows: Sequence[Window], columns: Sequence[Window], pool: Pool
+) -> Tensor:
+    """A pool over arbitrary windows: one pool for each run of rows and run of columns, concatenated.
+
+    x [N, H, W, C] -> slice -> pool ┐
+                   -> slice -> pool ┴ concat -> y [N, len(rows), len(columns), C]
+
+    Args:
+        emit: appends an operator to the graph.
+        pool: appends the pool of a part with a kernel and a stride; see `pools`.
+    """
+    bands, pieces = runs(rows), runs(columns)
+    if len(bands) * len(pieces) > MAX_PARTS:
+        raise UnsupportedError(
+            f"A pool with windows of unequal size from {list(x.shape[1:3])} to {[len(rows), len(columns)]} needs "
+            f"{len(bands) * len(pieces)} parts; at most {MAX_PARTS} are made.",
+            hint="choose an output size that divides the input size",
+        )
+    joined = []
+    for band in bands:
+        parts = []
+        for piece in pieces:
+            size = (x.shape[0], band.stop - band.start, piece.stop - piece.start, x.shape[3])
+            part = x if size == x.shape else emit(Slice((0, band.start, piece.start, 0), size), x)
+            parts.append(pool(part, (band.size, piece.size), (band.stride, piece.stride)))
+        joined.append(emit(Concat(2), *parts) if len(parts) > 1 else parts[0])
+    return emit(Concat(1), *joined) if len(joined) > 1 else joined[0]
+
 
 AVERAGE = shares_qparams(new_values=NewValues.BETWEEN, finer=(5.0, 8.0))
 """Rule for the average of a whole image, which is transposed for the product: with its operand's qparams it has 32 or
@@ -183,7 +272,6 @@ def _dilated_max_pool(node: AtenNode, window: _Window, dilation: Size2d) -> Tens
       -> max_pool2d{1x1, stride} -> y
     """
     from micronpu.ops.elementwise import Maximum
-    from micronpu.ops.slicing import sliced
 
     x, pad = window.x, window.padding + Padding2d(0, window.overhang[0], 0, window.overhang[1])
     if pad:
@@ -320,3 +408,89 @@ class AvgPool2d(_Pool):
             p = NO_PADDING
         w = fitted(emit, x, self.kernel, self.stride, p)
         return emit.average_pool(w.x, emit.output_type.shape, self.kernel, w.stride, w.padding)
+
+
+def pools(emit: Callable[..., Tensor], kind: type[AvgPool2d] | type[MaxPool2d]) -> Pool:
+    """Return a function that appends pools with their operand's qparams, for `by_parts`."""
+    return lambda part, kernel, stride: emit(kind(kernel, stride), part)
+
+
+def _adaptive(node: AtenArguments) -> QuantizationRule:
+    if "max" in node.overload:
+        return shares_qparams()
+    sizes = node.value("output_size")
+    whole = all(n == 1 for n in (sizes if isinstance(sizes, (list, tuple)) else [sizes]))
+    return AVERAGE if whole else WINDOWS
+
+
+@imports(
+    "adaptive_avg_pool1d.default",
+    "adaptive_avg_pool2d.default",
+    "_adaptive_avg_pool2d.default",
+    "adaptive_max_pool1d.default",
+    "adaptive_max_pool2d.default",
+    quantization=_adaptive,
+    moves_only=False,
+)
+def build_adaptive(node: AtenNode) -> Tensor:
+    """Pool to an output size: element i of n covers the input from i / n to (i + 1) / n, rounded outwards."""
+    spatial = 1 if "pool1d" in node.overload else 2
+    x = to_image(node, node.tensor("x"), spatial)
+    counts = (1, *node.shape[-spatial:])[-2:]
+    finer = "max" not in node.overload and is_finer(node, x)
+    if finer and counts == (1, 1):
+        return reshaped(node, averaged(node, x, (1, 2)), node.shape)
+
+    rows, columns = (adaptive_windows(n, m) for n, m in zip(x.shape[1:3], counts, strict=True))
+    pool = pools(node.emit, MaxPool2d if "max" in node.overload else AvgPool2d)
+    if finer:
+
+        def pool(part: Tensor, kernel: Size2d, stride: Size2d) -> Tensor:
+            return windows_averaged(node, part, kernel, stride, NO_PADDING)
+
+    return from_image(node, by_parts(node.emit, x, rows, columns, pool))
+
+
+@decomposes("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", early=True)
+def _adaptive_max_to_pools(write: Writer) -> Float:
+    """An adaptive max pool, which has indices for a second result, as ordinary ones.
+
+    x -> adaptive_max_pool2d -> y, _        x -> max_pool2d -> y
+                                            x -> slices -> max_pool2d each -> cat -> y, for windows of unequal size
+    """
+    read, x = write.read(), write.given["self"]
+    spatial = 1 if "pool1d" in write.overload else 2
+    if read is None or not read <= {0}:
+        return None
+    shape, result = write.shape(x), write.shape()
+    plans = [runs(adaptive_windows(n, m)) for n, m in zip(shape[-spatial:], result[-spatial:], strict=True)]
+    if len(plans[0]) * len(plans[-1]) > MAX_PARTS:
+        return None
+    pool = "max_pool1d.default" if spatial == 1 else "max_pool2d.default"
+
+    def build(part: Float, axes: Sequence[int], kernel: list[int], stride: list[int]) -> Float:
+        if not axes:
+            return write(pool, part, kernel, stride)
+        axis, rest = axes[0], axes[1:]
+        pieces = []
+        for run in plans[axis]:
+            whole = (run.start, run.stop) == (0, shape[axis - spatial])
+            cut = part if whole else write("slice.Tensor", part, axis - spatial, run.start, run.stop)
+            pieces.append(build(cut, rest, [*kernel, run.size], [*stride, run.stride]))
+        return pieces[0] if len(pieces) == 1 else write("cat.default", pieces, axis - spatial)
+
+    return Results({0: build(x, range(spatial), [], [])})
+
+
+@decomposes("max_pool1d_with_indices.default", "max_pool2d_with_indices.default", early=True)
+def _drop_indices(write: Writer) -> Float:
+    """A max pool whose indices are unused.
+
+    x -> max_pool2d_with_indices -> y, _        x -> max_pool2d -> y
+    """
+    read = write.read()
+    if read is None or not read <= {0}:
+        return None
+    pool = "max_pool1d.default" if "pool1d" in write.overload else "max_pool2d.default"
+    names = ("self", "kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    return Results({0: write(pool, *(write.given[name] for name in names))})

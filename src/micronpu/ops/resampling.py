@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from micronpu.ir.lowering import Float, Writer, decomposes
 from micronpu.ops.indices import slices
-from micronpu.ops.parts import MAX_PARTS, adaptive_windows, runs
+from micronpu.ops.pooling import MAX_PARTS, adaptive_windows, runs
 
 _NATIVE = (1, 2, 4, 8)
 """Factors by which NPUs resize both axes equally."""

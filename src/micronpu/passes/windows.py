@@ -7,9 +7,7 @@ from typing import Any
 from micronpu.ir.graph import Graph, Tensor
 from micronpu.ir.op import Op
 from micronpu.ir.window import litert_padding
-from micronpu.ops.adaptive import pools
-from micronpu.ops.parts import by_parts, clipped_windows
-from micronpu.ops.pooling import AvgPool2d, MaxPool2d
+from micronpu.ops.pooling import AvgPool2d, MaxPool2d, by_parts, clipped_windows, pools
 from micronpu.passes.base import Pass, Walk
 
 

@@ -19,15 +19,13 @@ from micronpu.ir.op import Op
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import NO_PADDING, Activation, Padding2d
 from micronpu.ops.activation import Prelu
-from micronpu.ops.adaptive import pools
 from micronpu.ops.clamps import Relu
 from micronpu.ops.concat import Concat
 from micronpu.ops.convolution import Conv2d, DepthwiseConv2d
 from micronpu.ops.elementwise import Add, Mul, Sub
 from micronpu.ops.linear import FullyConnected
 from micronpu.ops.movement import Pad, Transpose
-from micronpu.ops.parts import by_parts, clipped_windows
-from micronpu.ops.pooling import AvgPool2d, MaxPool2d
+from micronpu.ops.pooling import AvgPool2d, MaxPool2d, by_parts, clipped_windows, pools
 from micronpu.ops.reduction import Mean
 from micronpu.ops.resize import ResizeBilinear, axis_weights
 from micronpu.ops.slicing import Slice

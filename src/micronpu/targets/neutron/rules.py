@@ -22,8 +22,7 @@ from micronpu.ops.linear import FullyConnected
 from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Pad, Reshape, Transpose
 from micronpu.ops.padding import ReflectPad
-from micronpu.ops.parts import MAX_PARTS, clipped_windows, runs
-from micronpu.ops.pooling import AvgPool2d, MaxPool2d
+from micronpu.ops.pooling import MAX_PARTS, AvgPool2d, MaxPool2d, clipped_windows, runs
 from micronpu.ops.quantization import Requantize
 from micronpu.ops.reduction import Amax, Amin, Mean
 from micronpu.ops.resize import ResizeBilinear, ResizeNearest
