@@ -22,10 +22,9 @@ from micronpu.report.operations import Cost, Latency
 from micronpu.report.verdict import Reason
 from micronpu.targets.cortexm.costs import core_costs, core_latency
 from micronpu.targets.cortexm.emit import emit
-from micronpu.targets.cortexm.legalize import legalize
 from micronpu.targets.cortexm.options import CortexMOptions
 from micronpu.targets.cortexm.rewrites import REWRITES
-from micronpu.targets.cortexm.rules import CAPABILITIES, check_node
+from micronpu.targets.cortexm.rules import CAPABILITIES, check_node, legalize
 
 _KERNELS = {
     f"quantized_decomposed::{name}": CoreKernel(name, keeps_order=True)

@@ -21,8 +21,7 @@ from micronpu.ops.linear import FullyConnected
 from micronpu.ops.reduction import Mean
 from micronpu.ops.resize import ResizeBilinear
 from micronpu.targets.cortexm.emit import emit, is_table
-from micronpu.targets.cortexm.legalize import legalize
-from micronpu.targets.cortexm.rules import check_node
+from micronpu.targets.cortexm.rules import check_node, legalize
 
 ROWS = all_cases()
 ROUNDS_OTHERWISE = (FullyConnected, Mean, Prelu, ResizeBilinear, Sub)

@@ -12,8 +12,8 @@ from micronpu.ir import DType
 from micronpu.ops.reduction import Mean
 from micronpu.ops.resize import ResizeBilinear
 from micronpu.ops.transposed import TransposeConv2d
-from micronpu.targets.cortexm.legalize import choose_kernels
 from micronpu.targets.cortexm.rewrites import BilinearByPhases, MeanAsColumn
+from micronpu.targets.cortexm.rules import choose_kernels
 
 WINDOWS = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d", "transpose_conv2d")
 
