@@ -11,11 +11,23 @@ from micronpu.ir.op import Op
 from micronpu.report.verdict import Finding, Reason, Rule
 
 _Check = TypeVar("_Check", bound=Callable[..., Finding | None])
+Checks = tuple[tuple[str, Callable[[Any], bool]], ...]
+"""The user's own checks: names, and functions of a node of the program that return False if they refuse it."""
 
 
 def name_of(node: Node) -> str:
     """Name of an operator in reasons."""
     return node.origin.nodes[0] if node.origin.nodes else node.output.name
+
+
+def refusal(node: Any, checks: Checks) -> Reason | None:
+    """Return the reason if one of the user's checks refuses a node of the program."""
+    from micronpu.frontend.program import is_compute  # imports torch
+    from micronpu.partition.policy import reason_at
+
+    name = next((name for name, accepts in checks if is_compute(node) and not accepts(node)), None)
+    sentence = "The user's own checks accept the operator."
+    return None if name is None else reason_at(node, "additional_check", sentence, f"{name} refuses it")
 
 
 class Rules(list[Rule]):

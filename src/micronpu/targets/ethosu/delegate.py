@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
 from executorch.exir.backend.backend_details import BackendDetails, ExportedProgram, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
+from torch.fx import GraphModule, Node
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from micronpu.base.arguments import described, items
@@ -30,6 +32,11 @@ class EthosUBackend(ByCompileSpec, BackendDetails):
     @staticmethod
     def compiled(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
         return preprocess(edge_program, EthosUDevice(EthosUOptions.from_specs(compile_specs)))
+
+
+def _accepts(check: OperatorSupportBase, node: Node) -> bool:
+    owner = node.graph.owning_module
+    return check.is_node_supported(dict(owner.named_modules()) if isinstance(owner, GraphModule) else {}, node)
 
 
 class EthosUPartitioner(DevicePartitioner):
@@ -64,7 +71,7 @@ class EthosUPartitioner(DevicePartitioner):
                     hint="a class with is_node_supported(submodules, node)",
                 )
         super().__init__(
-            EthosUDevice(options, additional_checks=checks),
+            EthosUDevice(options, checks=tuple((type(c).__name__, functools.partial(_accepts, c)) for c in checks)),
             DelegationSpec(EthosUBackend.__name__, options.to_specs()),
         )
         self.custom_partition_ops: dict[OpOverload, None] = {}

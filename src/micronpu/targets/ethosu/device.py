@@ -6,8 +6,6 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from torch.fx.passes.operator_support import OperatorSupportBase
-
 from micronpu.chips import load_measured
 from micronpu.chips.core import Core
 from micronpu.ir.graph import Graph
@@ -35,6 +33,7 @@ from micronpu.targets.ethosu.rules import capabilities_of, ethosu_policy
 from micronpu.targets.ethosu.search import search
 from micronpu.targets.ethosu.shared import with_shared_weights
 from micronpu.targets.ethosu.vela.compiler import VelaProgram
+from micronpu.targets.rules import Checks
 
 _ARITHMETIC = {"litert": "LiteRT's reference kernels", "tosa": "TOSA's specification"}
 
@@ -45,7 +44,7 @@ class EthosUDevice(Device):
     Args:
         spec: accelerator and options.
         target: name in reports; default: the accelerator's.
-        additional_checks: user-defined; operators that one of them refuses are not delegated.
+        checks: user-defined; operators that one of them refuses are not delegated.
         core: computes unsupported operators in int8.
 
         Attributes:
@@ -58,18 +57,18 @@ class EthosUDevice(Device):
         self,
         spec: EthosUOptions,
         target: str = "",
-        additional_checks: Sequence[OperatorSupportBase] = (),
+        checks: Checks = (),
         core: Core | None = None,
     ) -> None:
         self.spec = spec
         self.placed: Placed | None = None
         self.target = target or spec.silicon
         self.capabilities, self.disabled_rewrites = capabilities_of(spec), spec.disabled_rewrites
-        self.additional_checks = tuple(additional_checks)
+        self.checks = checks
         self.beside = CortexMPart(core, self.spec.disabled_passes) if core is not None else None
 
     def policy(self) -> Policy:
-        return ethosu_policy(self.spec, self.target, self.additional_checks)
+        return ethosu_policy(self.spec, self.target, self.checks)
 
     def improve(self, partitioning: Partitioning, progress: Callable[[float], None]) -> None:
         parts = [p for p in partitioning.partitions if isinstance(p.plan, Planned)]

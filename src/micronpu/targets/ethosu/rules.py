@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from torch.fx import GraphModule
-from torch.fx import Node as FxNode
-from torch.fx.passes.operator_support import OperatorSupportBase
 
 from micronpu.base.errors import InternalError, UnsupportedError
 from micronpu.base.parsing import parse_json
-from micronpu.frontend.program import is_compute
 from micronpu.ir.graph import Graph, GraphBuilder, Node, Tensor
 from micronpu.ir.lowering import Capabilities
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.indices import GatherRows
 from micronpu.ops.movement import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, Reshape, Transpose
 from micronpu.ops.tables.lookups import ScatterRows
-from micronpu.partition.policy import Policy, reason_at
+from micronpu.partition.policy import Policy
 from micronpu.passes import Pipeline
 from micronpu.passes.choose import Choice, choose, no_cost
 from micronpu.passes.cleanup import returned_operand
@@ -36,7 +31,7 @@ from micronpu.targets.ethosu.legalize import legalize
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_FIT
 from micronpu.targets.ethosu.vela.compiler import VelaEndedError, VelaError, compile_flatbuffer
-from micronpu.targets.rules import name_of
+from micronpu.targets.rules import Checks, name_of, refusal
 
 RULE = "vela_accepts"
 SENTENCE = "Vela compiles the operator for this accelerator."
@@ -206,12 +201,12 @@ def _kind(tensor: Tensor) -> object:
     return type, tensor.is_constant
 
 
-def ethosu_policy(spec: EthosUOptions, name: str = "", additional_checks: Sequence[OperatorSupportBase] = ()) -> Policy:
+def ethosu_policy(spec: EthosUOptions, name: str = "", checks: Checks = ()) -> Policy:
     """Return the partitioning policy of an Ethos-U.
 
     Args:
         name: of the target in the report; default: the accelerator's.
-        additional_checks: user-defined; operators that one of them refuses are not delegated.
+        checks: user-defined; operators that one of them refuses are not delegated.
     """
     judge = judge_of(spec)
 
@@ -220,24 +215,13 @@ def ethosu_policy(spec: EthosUOptions, name: str = "", additional_checks: Sequen
         found = choose(node, judge.prefers, no_cost, TO_FIT, disabled=spec.disabled_node_rewrites)
         return found or judge(node) or Choice((node,))
 
-    def exclude(node: FxNode) -> Reason | None:
-        if not additional_checks or not is_compute(node):
-            return None
-        owner = node.graph.owning_module
-        modules = dict(owner.named_modules()) if isinstance(owner, GraphModule) else {}
-        refusing = next((c for c in additional_checks if not c.is_node_supported(modules, node)), None)
-        if refusing is None:
-            return None
-        sentence = "The user's own checks accept the operator."
-        return reason_at(node, "additional_check", sentence, f"{type(refusing).__name__} refuses it")
-
     def finish(graph: Graph, pipeline: Pipeline) -> Graph:
         return legalize(graph, spec, pipeline, judge.prefers)
 
     return Policy(
         name=name or spec.silicon,
         decide=decide,
-        exclude=exclude,
+        exclude=lambda node: refusal(node, checks),
         finish=finish,
         allow_no_op_partitions=True,
         free=(Reshape,),

@@ -90,8 +90,10 @@ class NeutronPartitioner(DevicePartitioner):
             options = replace(options, silicon=target.target)
         options = _of_one_device(options, target)
         self.options = options
+        name = getattr(check_op_support, "__name__", type(check_op_support).__name__)
+        checks = () if check_op_support is None else ((name, check_op_support),)
         super().__init__(
-            NeutronDevice(options, delegation=custom_delegation_options, check=check_op_support),
+            NeutronDevice(options, delegation=custom_delegation_options, checks=checks),
             DelegationSpec(NeutronBackend.__name__, options.to_specs()),
             () if preserve_ops is None else items("preserve_ops", preserve_ops, "ATen operators"),
         )

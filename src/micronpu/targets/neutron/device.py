@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-
-from torch.fx import Node
+from typing import Any
 
 from micronpu.chips.core import Core
 from micronpu.frontend.program import written_names
@@ -28,6 +27,7 @@ from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronOpt
 from micronpu.targets.neutron.policy import neutron_policy
 from micronpu.targets.neutron.rules import capabilities_of
 from micronpu.targets.neutron.sdk import select_converter
+from micronpu.targets.rules import Checks
 
 REFERENCE_NOTE = (
     "The NPU program is a reference container: it runs on this machine, bit for bit as LiteRT's reference kernels, "
@@ -43,7 +43,7 @@ class NeutronDevice(Device):
         target: name in reports; default: derived from the chip.
         delegation: delegation policy; default: defensive.
         core: computes unsupported operators in int8.
-        check: user-defined; an operator for which it returns False is not delegated.
+        checks: user-defined; operators that one of them refuses are not delegated.
     """
 
     backend = BACKEND
@@ -54,19 +54,19 @@ class NeutronDevice(Device):
         target: str = "",
         delegation: CustomDelegationOptions | None = None,
         core: Core | None = None,
-        check: Callable[[Node], bool] | None = None,
+        checks: Checks = (),
     ) -> None:
         self.options = options
         self.capabilities, self.disabled_rewrites = capabilities_of(options.target_spec), options.disabled_rewrites
-        self.check = check
+        self.checks = checks
         self.target = target or f"{options.target_spec.chip.name}-neutron"
         self.delegation = delegation
         self.beside = CortexMPart(core, self.options.disabled_passes) if core is not None else None
 
     def policy(self) -> Policy:
-        return neutron_policy(self.options, self.target, self.delegation, self.core, self.check)
+        return neutron_policy(self.options, self.target, self.delegation, self.core, self.checks)
 
-    def excludes(self, node: Node) -> bool:
+    def excludes(self, node: Any) -> bool:
         excluded = self.options.operators_not_to_delegate
         return bool(excluded) and self.options.excluded(written_names(node)) is not None
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-
-from torch.fx import Node as FxNode
+from typing import Any
 
 from micronpu.chips.core import Core
 from micronpu.container.payload import MOST_TENSORS
-from micronpu.frontend.program import is_compute, written_names
+from micronpu.frontend.program import written_names
 from micronpu.ir.graph import Graph, Node
 from micronpu.partition.policy import Decide, Policy, reason_at
 from micronpu.passes import Pipeline, run_passes
@@ -20,6 +19,7 @@ from micronpu.targets.neutron.costs import operation_cycles
 from micronpu.targets.neutron.options import CustomDelegationOptions, NeutronOptions
 from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.neutron.rules import check_node
+from micronpu.targets.rules import Checks, refusal
 
 _FLASH_BYTES_PER_CYCLE = 1  # an assumption: order of magnitude of an octal flash beside a core of 200 to 300 MHz
 
@@ -29,7 +29,7 @@ def neutron_policy(
     name: str = "",
     delegation: CustomDelegationOptions | None = None,
     core: Core | None = None,
-    check: Callable[[FxNode], bool] | None = None,
+    checks: Checks = (),
 ) -> Policy:
     """Return the partitioning policy of a Neutron; the report states its assumptions.
 
@@ -37,17 +37,13 @@ def neutron_policy(
         name: of the target in the report; default: derived from the chip.
         delegation: delegation policy; default: defensive.
         core: computes unsupported operators in int8; None: the core computes them in float.
-        check: user-defined; an operator for which it returns False is not delegated.
+        checks: user-defined; operators that one of them refuses are not delegated.
     """
 
-    def exclude(node: FxNode) -> Reason | None:
+    def exclude(node: Any) -> Reason | None:
         operator = options.excluded(written_names(node))
         if operator is None:
-            if check is None or not is_compute(node) or check(node):
-                return None
-            name = getattr(check, "__name__", type(check).__name__)
-            sentence = "The user's own checks accept the operator."
-            return reason_at(node, "additional_check", sentence, f"{name} refuses it")
+            return refusal(node, checks)
         detail = f"aten.{operator} is in operators_not_to_delegate"
         return reason_at(node, "is_wanted", "The user wants the operator on the NPU.", detail)
 

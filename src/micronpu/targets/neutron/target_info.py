@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch.fx import Node
+from typing import Any
 
 from micronpu.base.errors import MicroNpuError
 from micronpu.frontend.importer import fused_kind
@@ -21,7 +21,7 @@ class NeutronTargetNeutronC:
     """
 
     @staticmethod
-    def is_supported_fused_activation__aten(node_: Node) -> bool:
+    def is_supported_fused_activation__aten(node_: Any) -> bool:
         """True if the node is a clamp to bounds that its preceding operator can fuse: ReLU, ReLU6, -1 to 1.
 
         Sigmoid and tanh, which ExecuTorch's own backend includes, are separate operators here.
@@ -34,7 +34,7 @@ class NeutronTargetNeutronC:
             return False
 
     @staticmethod
-    def is_fusable_conv_or_linear__aten(node_: Node) -> bool:
+    def is_fusable_conv_or_linear__aten(node_: Any) -> bool:
         """True if the node is a linear layer or a 2-D convolution."""
         name = overload_name(node_).split(".")[0]
         return name in _PRODUCTS or (name in _CONVOLUTIONS and value_of(node_).dim() == 4)
