@@ -224,8 +224,8 @@ class Writer(AtenArguments, Protocol):
     def call(self, x: Float) -> FloatCall | None:
         """Return the call that computes a value; None for inputs, constants and numbers."""
 
-    def readers(self) -> list[Float]:
-        """Return the results of the operators that read the result."""
+    def readers(self, x: Float = None) -> list[Float]:
+        """Return the results of the operators that read a value, by default the result."""
 
     def ends(self, *, added: bool = True) -> frozenset[str]:
         """Overloads of the operators that read the result, directly or through moves; "" if it is an output of the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ def into_layer(write: Writer, x: Float, scale: Row, shift: Row) -> bool:
     layer = write.call(x)
     if layer is None or layer.readers != 1 or layer.overload not in _LAYERS:
         return False
-    weight, bias = _weight_of(write, layer.given["weight"]), write.stored(layer.given.get("bias"))
+    weight, bias = write.stored(layer.given["weight"]), write.stored(layer.given.get("bias"))
+    weight = write.known(layer.given["weight"]) if weight is None else weight  # stored transposed
     if weight is None or (layer.given.get("bias") is not None and bias is None):
         return False
     # Weights of a transposed convolution are [C, O / groups, ..]; the groups are blocks of C.
@@ -39,20 +41,14 @@ def into_layer(write: Writer, x: Float, scale: Row, shift: Row) -> bool:
         return False
     scale, shift = np.broadcast_to(scale, (outputs,)), np.broadcast_to(shift, (outputs,))
     matrix, ones = weight.astype(np.float64), [1] * (weight.ndim - 2)
+    factors = scale[:, None]
     if layer.overload in TRANSPOSED:
-        blocks = matrix.reshape(groups, -1, *weight.shape[1:])
-        folded = (blocks * scale.reshape(groups, 1, -1, *ones)).reshape(weight.shape)
-    else:
-        folded = matrix * scale.reshape(-1, 1, *ones)
+        factors = np.repeat(scale.reshape(groups, -1), len(weight) // groups, axis=0)
+    folded = matrix * factors.reshape(*factors.shape, *ones)
     total = shift if bias is None else shift + bias.astype(np.float64) * scale
-    write.change(x, weight=folded.astype(np.float32), bias=total.astype(np.float32))
+    weights = {} if (scale == 1).all() else {"weight": folded.astype(np.float32)}  # others may share these
+    write.change(x, **weights, bias=total.astype(np.float32))
     return True
-
-
-def _weight_of(write: Writer, x: Float) -> npt.NDArray[Any] | None:
-    """Return stored weights, or those that are stored transposed, as of a product with a constant matrix."""
-    weight = write.stored(x)
-    return write.known(x) if weight is None else weight
 
 
 def line_of_layer(write: Writer, x: Float, scale: Any, shift: Any) -> Float:
@@ -62,13 +58,16 @@ def line_of_layer(write: Writer, x: Float, scale: Any, shift: Any) -> Float:
         return None
     if any(write.is_trained(layer.given.get(name)) for name in ("weight", "bias")):
         return None
-    weight, rank, rows = _weight_of(write, layer.given["weight"]), len(write.shape(x)), []
+    weight, shape, rows = write.known(layer.given["weight"]), write.shape(x), []
     for values in map(np.asarray, (scale, shift)):
-        axes = (1,) * (rank - values.ndim) + values.shape
+        axes = (1,) * (len(shape) - values.ndim) + values.shape
         # The channels are before the axes of the window, which a linear layer does not have.
-        is_row = weight is not None and len(axes) == rank and values.size in (1, axes[rank + 1 - weight.ndim])
+        is_row = weight is not None and len(axes) == len(shape) and values.size in (1, axes[1 - weight.ndim])
         if not is_row or not np.isfinite(values).all():
             return None
         rows.append(values.reshape(-1).astype(np.float64))
-    is_small = weight is None or np.abs(weight).max(initial=0.0) * np.abs(rows[0]).min() < _SMALLEST
-    return x if not is_small and into_layer(write, x, *rows) else None
+    assert weight is not None
+    is_small = np.abs(weight).max(initial=0.0) * np.abs(rows[0]).min() < _SMALLEST
+    # Others may read the weights, of which these would be another copy in the program: for them a product is smaller.
+    is_copy = len(write.readers(layer.given["weight"])) > 1 and (rows[0] != 1).any() and weight.size > prod(shape)
+    return x if not is_small and not is_copy and into_layer(write, x, *rows) else None

@@ -236,8 +236,8 @@ class GraphWriter(NodeArguments):
             return None
         return FloatCall(overload_name(x), arguments(x), len(x.users))
 
-    def readers(self) -> list[Any]:
-        return list(self.node.users)
+    def readers(self, x: Any = None) -> list[Any]:
+        return list((self.node if x is None else x).users)
 
     def ends(self, *, added: bool = True) -> frozenset[str]:
         found: set[str] = set()

@@ -83,3 +83,37 @@ def test_an_addend_behind_a_product_with_a_constant_matrix_is_its_bias() -> None
     data = [torch.randn(1, 5, 8) for _ in range(8)]
     report = micronpu.compile(Product().eval(), data[0], "corstone300", calibration=data).report
     assert [verdict.operator for verdict in report.verdicts] == ["linear.default"]
+
+
+class Twice(nn.Module):
+    """One layer that is called twice, with constants behind each call."""
+
+    def __init__(self, size: int, function: Function) -> None:
+        super().__init__()
+        torch.manual_seed(size)
+        self.layer, self.function = nn.Linear(size, size), function
+        self.first, self.second = nn.Parameter(torch.rand(size) + 0.5), nn.Parameter(torch.rand(size) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.layer(torch.relu(self.function(self.layer(x), self.first))), self.second)
+
+
+@pytest.mark.parametrize("function, operators", [(lambda y, g: y + g, 0), (lambda y, g: y * g, 2)])
+def test_calls_of_one_layer_share_its_weights(function: Function, operators: int) -> None:
+    """An addend changes biases alone; a copy of the weights would cost more than to multiply 64 results."""
+    data = [torch.randn(1, 64) for _ in range(8)]
+    model = Twice(64, function).eval()
+    program = micronpu.compile(model, data[0], "corstone300", calibration=data, quantization="int8")
+    assert [tuple(b.shape) for b in program.quantized.buffers()].count((64, 64)) == 1
+    found = [verdict.operator.split(".")[0] for verdict in program.report.verdicts]
+    assert sum(o in ("mul", "add") for o in found) == operators
+    assert sqnr_of(model(data[0]), torch.as_tensor(program.run(data[0]))) > 30
+
+
+def test_a_small_layer_called_twice_takes_its_factors() -> None:
+    """A product of 16 rows of 4 results would cost more than a second copy of 16 weights."""
+    data = [torch.randn(16, 4) for _ in range(8)]
+    model = Twice(4, lambda y, g: y * g).eval()
+    program = micronpu.compile(model, data[0], "corstone300", calibration=data, quantization="int8")
+    assert "mul" not in [verdict.operator.split(".")[0] for verdict in program.report.verdicts]
+    assert sqnr_of(model(data[0]), torch.as_tensor(program.run(data[0]))) > 30
