@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-from torch.fx import GraphModule
+from dataclasses import replace
 
 from micronpu.base.callers import warn
 from micronpu.base.memory import release
 from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.facts import digests, io_tensors, tool_versions
-from micronpu.compiler.host import HostPart, host_part, within
-from micronpu.compiler.lowering import Lowered, MethodPart, lowered
+from micronpu.compiler.host import HostPart, within
+from micronpu.compiler.lowering import Lowered, Staged, lowered
 from micronpu.compiler.memory import memory_of
-from micronpu.compiler.program import ONLY, CompiledProgram, Method
-from micronpu.compiler.quantized import Quantized
+from micronpu.compiler.program import ONLY, CompiledProgram, FinishedMethod
 from micronpu.frontend.integers import IntegerIO
-from micronpu.frontend.positions import counts_of, ranges_of
-from micronpu.frontend.states import State, held, hold, states_of
-from micronpu.partition.device import Device, constant_bytes
+from micronpu.frontend.states import State
+from micronpu.partition.device import constant_bytes
 from micronpu.program.digest import stamp
 from micronpu.program.plan import read_plan
 from micronpu.program.strip import strip
@@ -29,44 +25,9 @@ from micronpu.report.delegation import DelegationReport
 from micronpu.report.memory import MemoryReport
 from micronpu.report.operations import StateRow
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, AccuracyWarning, ReportWarning, check_strict
-from micronpu.verify.program import Expected, verified
+from micronpu.verify.program import verified
 from micronpu.verify.static_accuracy import of_graph, of_placement
 from micronpu.verify.verification import Verification
-
-
-@dataclass(frozen=True)
-class Staged:
-    """A method whose NPU parts are compiled, before the file is written.
-
-    Attributes:
-        name: of the method; "" if the program has only one.
-        expected: expected results; None if it is not run.
-        whole: the quantized module with its states as buffers.
-    """
-
-    quantized: Quantized
-    host: HostPart
-    expected: Expected | None
-    whole: GraphModule
-    name: str = ""
-
-    @classmethod
-    def of(cls, quantized: Quantized, device: Device, clock: Clock, checks: Verification, *, name: str = "") -> Staged:
-        """Run the quantized module if the program is to be compared with it, and compile the NPU's parts."""
-        expected: Expected | None = None
-        if checks.run:
-            with clock.early("verify"):
-                expected = Expected.of(
-                    quantized.module,
-                    quantized.trial,
-                    quantized.integer_io,
-                    quantized.results,
-                    proposal=quantized.proposal,
-                )
-        host = host_part(quantized.module, device, clock, quantized.integer_io, name)
-        whole = held(quantized.module)
-        hold(host.module, states_of(quantized.module))
-        return cls(quantized, host, expected, whole, name)
 
 
 def program_of(staged: Sequence[Staged], target: str, checks: Verification, clock: Clock) -> CompiledProgram:
@@ -76,20 +37,7 @@ def program_of(staged: Sequence[Staged], target: str, checks: Verification, cloc
         MicroNpuError: it cannot be lowered, differs from the quantized model, or misses a budget.
     """
     with clock.step("lower"), quiet():
-        parts = [
-            MethodPart(
-                s.host,
-                s.quantized.examples,
-                s.quantized.integer_io,
-                s.quantized.states,
-                s.name,
-                ranges_of(s.quantized.module),
-                counts_of(s.quantized.module),
-                s.quantized.names,
-            )
-            for s in staged
-        ]
-        made = lowered(parts, checks.allow_missing_kernels)
+        made = lowered(staged, checks.allow_missing_kernels)
         buffer = stamp(made.buffer)
         made = made._replace(buffer=b"")
         hosts = [within(s.host, buffer) for s in staged]
@@ -110,7 +58,7 @@ def program_of(staged: Sequence[Staged], target: str, checks: Verification, cloc
     return program
 
 
-def _untried(own: Staged, host: HostPart, buffer: bytes, made: Lowered, memory: MemoryReport) -> Method:
+def _untried(own: Staged, host: HostPart, buffer: bytes, made: Lowered, memory: MemoryReport) -> FinishedMethod:
     """Return a method, with the part of its report that needs no run."""
     quantized, integer_io = own.quantized, own.quantized.integer_io
     inputs, outputs = io_tensors(own.whole, integer_io)
@@ -126,7 +74,7 @@ def _untried(own: Staged, host: HostPart, buffer: bytes, made: Lowered, memory: 
         states=tuple(map(_reported, quantized.states)),
         sparsity=quantized.sparsity,
     )
-    return Method(
+    return FinishedMethod(
         own.name,
         report,
         host.partitions,

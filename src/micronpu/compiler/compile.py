@@ -13,13 +13,15 @@ from torch.export import ExportedProgram
 
 from micronpu.base.arguments import QUANTIZATION_NOW, moved, renamed
 from micronpu.base.errors import ModelError
-from micronpu.compiler.assemble import Staged, program_of
+from micronpu.compiler.assemble import program_of
 from micronpu.compiler.basis import CompileRequest, basis_of
 from micronpu.compiler.clock import Clock, ProgressCallback
+from micronpu.compiler.host import with_one_copy
+from micronpu.compiler.lowering import Staged
 from micronpu.compiler.precision import allowed_by
 from micronpu.compiler.program import CompiledMethods, CompiledProgram
-from micronpu.compiler.quantized import quantized_module
-from micronpu.compiler.several import Methods, compile_methods
+from micronpu.compiler.quantized import Quantized, quantized_module
+from micronpu.compiler.several import Methods, quantized_methods
 from micronpu.frontend.by_name import input_names
 from micronpu.frontend.checks import check_callback, check_is_no_state_dict
 from micronpu.frontend.export import as_inputs
@@ -128,55 +130,62 @@ def compile_model(
     checks, request = Verification.of(verify), Transforms.of(transforms)
     check_callback(callback)
     if isinstance(model, Mapping):
-        check_is_no_state_dict(model)
-        if train is not None or replace(request, passes=None) != Transforms():
-            what = "train" if train is not None else "transforms"
-            raise ModelError(
-                f"`{what}` changes the weights of one method, and the methods of a program share theirs.",
-                hint="train or transform the model first, and compile its methods then",
-            )
-        if example_inputs is not None and not isinstance(example_inputs, str):
-            raise ModelError(
-                "Each of several methods has its own `example_inputs`.",
-                hint='compile({"prefill": (model, example), "decode": (model, example)}, target)',
-            )
-        return compile_methods(
-            model,
-            example_inputs or target,
-            calibration=calibration,
-            quantization=quantization,
-            options=options,
-            checks=checks,
-            pipeline=request.passes,
-            callback=callback,
-        )
-    network, inputs, calibration = opened(model, example_inputs, calibration)
+        _check_methods(model, example_inputs, train, request)
+        target = example_inputs or target
+    else:
+        network, example_inputs, calibration = opened(model, example_inputs, calibration)
     clock = Clock(callback)
     device = device_for(target, options)
     device.pipeline = request.passes or device.pipeline
     if not checks.run:
         device = device.unverified()
     how = Quantization.of(quantization)
-    fewer = request.on(device)  # a search would not keep their weights
-    chosen = how.quantizer_for(device.quantizer, train is not None, chooses=fewer is None)
-    quantized = quantized_module(
-        network,
-        inputs,
-        chosen,
-        calibration=calibration,
-        train=train,
-        clock=clock,
-        held_out=checks.judging,
-        sparsity=fewer,
-        float_too=checks.run,
-        allowed=None if train is not None or fewer is not None else allowed_by(how, device),
-    )
-    if train is None and not quantized.proposal:
-        quantized = replace(quantized, proposal=how.proposal)
-    staged = Staged.of(replace(quantized, names=input_names(network)), device, clock, checks)
-    program = program_of([staged], target, checks, clock)
+    quantized: dict[str, Quantized]
+    if isinstance(model, Mapping):
+        quantized = quantized_methods(model, device, how, calibration, checks, clock)
+    else:
+        fewer = request.on(device)  # a search would not keep their weights
+        one = quantized_module(
+            network,
+            example_inputs,
+            how.quantizer_for(device.quantizer, train is not None, chooses=fewer is None),
+            calibration=calibration,
+            train=train,
+            clock=clock,
+            held_out=checks.judging,
+            sparsity=fewer,
+            float_too=checks.run,
+            allowed=None if train is not None or fewer is not None else allowed_by(how, device),
+        )
+        proposal = one.proposal or ("" if train is not None else how.proposal)
+        quantized = {"": replace(one, names=input_names(network), proposal=proposal)}
+    staged = [
+        Staged.of(one, device, clock, checks, name=name)
+        for name, one in sorted(quantized.items())  # the order of methods in the file
+    ]
+    if len(staged) > 1:
+        with clock.step("compile"):
+            hosts = with_one_copy([method.host for method in staged], device)
+        staged = [replace(method, host=host) for method, host in zip(staged, hosts, strict=True)]
     asked = CompileRequest(target, how, options, request, checks, train)
-    return program.made_of(basis_of(asked, {"": quantized.digests}))
+    basis = basis_of(asked, {name: one.digests for name, one in quantized.items()})
+    return program_of(staged, target, checks, clock).made_of(basis)
+
+
+def _check_methods(methods: Mapping[Any, Any], example_inputs: Any, train: Train | None, request: Transforms) -> None:
+    """Refuse arguments that do not fit several methods."""
+    check_is_no_state_dict(methods)
+    if train is not None or replace(request, passes=None) != Transforms():
+        what = "train" if train is not None else "transforms"
+        raise ModelError(
+            f"`{what}` changes the weights of one method, and the methods of a program share theirs.",
+            hint="train or transform the model first, and compile its methods then",
+        )
+    if example_inputs is not None and not isinstance(example_inputs, str):
+        raise ModelError(
+            "Each of several methods has its own `example_inputs`.",
+            hint='compile({"prefill": (model, example), "decode": (model, example)}, target)',
+        )
 
 
 @moved(**QUANTIZATION_NOW)

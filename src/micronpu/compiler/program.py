@@ -48,7 +48,7 @@ ReportT = TypeVar("ReportT", bound=DelegationReport | MethodsReport, default=Del
 
 
 @dataclass(frozen=True)
-class Method:
+class FinishedMethod:
     """A finished method.
 
     Attributes:
@@ -79,7 +79,7 @@ class Method:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Method:
+    def __deepcopy__(self, memo: dict[int, Any]) -> FinishedMethod:
         if not self.has_graphs:
             return self
         made = replace(self, quantized=copied(self.quantized))
@@ -121,7 +121,7 @@ class CompiledProgram(Shown, Generic[ReportT]):
     """
 
     buffer: bytes
-    _methods: Mapping[str, Method] = field(repr=False)
+    _methods: Mapping[str, FinishedMethod] = field(repr=False)
     seconds: dict[str, float] = field(default_factory=dict)
     data_files: dict[str, bytes] = field(default_factory=dict)
     basis: Basis = Basis()  # noqa: RUF009 (a frozen value)
@@ -177,11 +177,11 @@ class CompiledProgram(Shown, Generic[ReportT]):
         return self.integer_io
 
     @property
-    def _selected(self) -> tuple[Method, ...]:
+    def _selected(self) -> tuple[FinishedMethod, ...]:
         """The method that the program stands for, or all."""
         return (self._methods[self.method],) if self.method in self._methods else tuple(self._methods.values())
 
-    def _only(self, attribute: str) -> Method:
+    def _only(self, attribute: str) -> FinishedMethod:
         """Return the method that the program stands for.
 
         Raises:

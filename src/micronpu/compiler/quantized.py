@@ -15,7 +15,7 @@ from micronpu.base.errors import ModelError
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.precision import Allowed, chosen
 from micronpu.frontend.copies import copied
-from micronpu.frontend.exported import export_for_training, exported, inputs_not_negative
+from micronpu.frontend.exported import Exported, export_for_training, exported, inputs_not_negative
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, LOOPS_ALLOWED, NOT_NEGATIVE, WRITTEN_OUT
 from micronpu.frontend.integers import IntegerIO, integer_states, to_integer_io
 from micronpu.frontend.program import is_quantize
@@ -76,6 +76,47 @@ class Quantized:
         """States that persist from one call to the next."""
         return states_of(self.module).values
 
+    @classmethod
+    def of_integers(cls, given: Exported) -> Quantized:
+        """Return a model that was quantized before."""
+        rows, digests = (given.examples,), Digests(of_model(given))
+        return cls(integer_states(given.module), given.examples, rows, Trial((rows,)), digests=digests)
+
+    @classmethod
+    def of_float(cls, given: Exported, data: CalibrationData | None, quantizer: StaticQuantizer) -> Quantized:
+        """Return a model that is not yet quantized, with its data; None without any, for training."""
+        notes, digests = _import_notes(given.module), Digests(of_model(given))
+        if data is None:
+            rows = (given.examples,)
+            return cls(given.module, given.examples, rows, Trial((rows,)), notes=notes, digests=digests)
+        names = [n.name for n in given.module.graph.nodes if n.op == "placeholder"][: len(given.examples)]
+        count = sum(map(len, data.sequences))
+        warnings = of_data(data.rows, names, count, data.distinct, _steps(quantizer))
+        return cls(
+            given.module,
+            given.examples,
+            data.rows[:VECTORS],
+            data.trial,
+            notes=notes,
+            warnings=warnings,
+            digests=replace(digests, data=data.digests),
+        )
+
+    def quantized(self, module: GraphModule, quantizer: StaticQuantizer) -> Quantized:
+        """Return the model after quantization."""
+        made = replace(self, module=module, warnings=_of_quantized(self.warnings, module))
+        if (io := quantizer.settings.io) is None:
+            return made
+        integer_io = to_integer_io(module, as_bytes=io.as_bytes)
+        rows, examples = tuple(map(integer_io.quantize, self.rows)), integer_io.quantize(self.examples)
+        return replace(made, integer_io=integer_io, rows=rows, examples=examples)
+
+
+def mark_for_calibration(given: Exported, sequences: Sequence[Sequence[Row]]) -> None:
+    """Allow loops in a float model that is calibrated, and mark its inputs that are never negative."""
+    LOOPS_ALLOWED.say(given.module, True)
+    NOT_NEGATIVE.say(given.module, inputs_not_negative(given, [row for calls in sequences for row in calls]))
+
 
 def _import_notes(module: GraphModule) -> tuple[str, ...]:
     """Return notes of the report on converted dtypes, branches and loops."""
@@ -110,27 +151,21 @@ def quantized_module(
     """
     with clock.step("export"):
         given = exported(model, example_inputs)
-    digests = Digests(of_model(given))
-    rows: tuple[tuple[torch.Tensor, ...], ...] = (given.examples,)
     if not given.is_float:
         if train is not None or sparsity is not None:
             what = "trained" if train is not None else "made sparse"
             raise ModelError(f"The model is quantized already and cannot be {what}.", hint="the float model")
-        return Quantized(integer_states(given.module), given.examples, rows, Trial((rows,)), digests=digests)
-    trial, sequences, found = Trial((rows,)), [], None
-    warnings: tuple[ReportWarning, ...] = ()
+        return Quantized.of_integers(given)
+    sequences: list[list[Row]] = []
+    data = None
     if train is None or sparsity is not None:
         data = CalibrationData.of(given, calibration, held_out, float_too=float_too)
-        rows, trial, sequences = data.rows[:VECTORS], data.trial, data.sequences
-        digests = replace(digests, data=data.digests)
-        names = [n.name for n in given.module.graph.nodes if n.op == "placeholder"]
-        count, steps = sum(map(len, sequences)), _steps(quantizer)
-        warnings = of_data(data.rows, names[: len(given.examples)], count, data.distinct, steps)
-    report: SparsityReport | None = None
-    notes = _import_notes(given.module)
+        sequences = data.sequences
+    made = Quantized.of_float(given, data, quantizer)
     if sparsity is not None:
         with clock.step("sparsify") as progress:
             given, quantizer, report, notes = sparsity.reduced(given, sequences, quantizer, progress)
+        made = replace(made, sparsity=report, notes=notes)
     if train is not None:
         if calibration is not None and sparsity is None:
             raise ModelError(
@@ -143,29 +178,21 @@ def quantized_module(
         with clock.step("train"):
             program = export_for_training(given.model, given.examples)
             module = train_or_calibrate(program, [given.examples], quantizer, train, keep_what_is_sparse)
-    else:
-        calls = sum(map(len, sequences))
-        LOOPS_ALLOWED.say(given.module, True)
-        NOT_NEGATIVE.say(given.module, inputs_not_negative(given, [row for calls in sequences for row in calls]))
-        second = copied(given.module) if allowed is not None else None  # the first copy is consumed
-        statistics = FloatStatistics() if second is not None else None
-        with clock.step("quantize") as progress:
-            module = quantize(
-                given.module, sequences, quantizer, lambda done: progress(done / calls), given.states, statistics
-            )
-            forget(given.module, module)
-        warnings = _of_quantized(warnings, module)
-        if second is not None and allowed is not None:
-            found = chosen(second, given.states, sequences, trial, module, allowed, clock, statistics)
-            module = found.module
-    made = Quantized(module, given.examples, rows, trial, None, report, notes, warnings, digests)
-    if found is not None:
+        return made.quantized(module, quantizer)
+    calls = sum(map(len, sequences))
+    mark_for_calibration(given, sequences)
+    second = copied(given.module) if allowed is not None else None  # the first copy is consumed
+    statistics = FloatStatistics() if second is not None else None
+    with clock.step("quantize") as progress:
+        module = quantize(
+            given.module, sequences, quantizer, lambda done: progress(done / calls), given.states, statistics
+        )
+        forget(given.module, module)
+    if second is not None and allowed is not None:
+        found = chosen(second, given.states, sequences, made.trial, module, allowed, clock, statistics)
         made = replace(made, frontier=found.frontier, results=found.results, proposal=found.proposal)
-    if (io := quantizer.settings.io) is None:
-        return made
-    integer_io = to_integer_io(module, as_bytes=io.as_bytes)
-    rows, examples = tuple(map(integer_io.quantize, rows)), integer_io.quantize(given.examples)
-    return replace(made, integer_io=integer_io, rows=rows, examples=examples)
+        module = found.module
+    return made.quantized(module, quantizer)
 
 
 def _steps(quantizer: StaticQuantizer) -> int:

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -15,33 +15,22 @@ from torch.fx import GraphModule
 
 from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError
-from micronpu.compiler.assemble import Staged, program_of
-from micronpu.compiler.basis import CompileRequest, basis_of
-from micronpu.compiler.clock import Clock, ProgressCallback
-from micronpu.compiler.host import with_one_copy
-from micronpu.compiler.program import CompiledMethods
-from micronpu.compiler.quantized import Quantized
+from micronpu.compiler.clock import Clock
+from micronpu.compiler.quantized import Quantized, mark_for_calibration
 from micronpu.frontend.by_name import called_by_name, input_names, rows_in_order, with_forward
 from micronpu.frontend.export import as_inputs, export
-from micronpu.frontend.exported import Exported, exported, graph_module, inputs_not_negative
-from micronpu.frontend.facts import LOOPS_ALLOWED, NOT_NEGATIVE
-from micronpu.frontend.integers import integer_states, to_integer_io
+from micronpu.frontend.exported import Exported, exported, graph_module
 from micronpu.frontend.states import State, written
 from micronpu.frontend.work import multiply_accumulates
-from micronpu.passes.pipeline import Pipeline
-from micronpu.program.data import VECTORS
+from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import forget
 from micronpu.quantize.data import Row, calibration_batches, in_turn
-from micronpu.quantize.digests import Digests, of_model, of_rows
-from micronpu.quantize.quantization import HowToQuantize, Quantization
+from micronpu.quantize.digests import of_recording, of_rows
+from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.shared import Call, Member, check_qparams, quantize_methods
 from micronpu.quantize.thresholds import PROGRAM_CALLS
 from micronpu.quantize.trial import CalibrationData, Trial, float_results, rows_run
-from micronpu.targets.options import Options
-from micronpu.targets.registry import device_for
-from micronpu.transforms.request import Transforms
-from micronpu.verify.static_accuracy import of_data
 from micronpu.verify.verification import Verification
 
 Method: TypeAlias = tuple[nn.Module | ExportedProgram | Callable[..., Any], Any]
@@ -50,18 +39,10 @@ Methods: TypeAlias = Mapping[str, Method]
 _EXAMPLE = '{"prefill": (model, (tokens,)), "decode": (model, (token,))}'
 
 
-def compile_methods(
-    methods: Methods,
-    target: str,
-    *,
-    calibration: Any,
-    quantization: HowToQuantize,
-    options: Options | None,
-    checks: Verification,
-    pipeline: Pipeline | None,
-    callback: ProgressCallback | None,
-) -> CompiledMethods:
-    """See `micronpu.compile`; the methods share states by the names of their buffers.
+def quantized_methods(
+    methods: Methods, device: Device, how: Quantization, calibration: Any, checks: Verification, clock: Clock
+) -> dict[str, Quantized]:
+    """Check, export and quantize several methods, which share states by the names of their buffers.
 
     Args:
         calibration: calibration data by method, as for `micronpu.compile`; or a list of sequences of calls of any
@@ -70,17 +51,11 @@ def compile_methods(
     Raises:
         MicroNpuError: methods disagree on a state, or anything that `micronpu.compile` raises.
     """
-    clock = Clock(callback)
-    device = device_for(target, options)
-    device.pipeline = pipeline or device.pipeline
-    if not checks.run:
-        device = device.unverified()
     if checks.data is not None or checks.metric is not None:
         raise OptionError(
             "`data` and `metric` judge one model, and each of several methods has its own outputs.",
             hint="micronpu.evaluate of each method, or micronpu.compile of one",
         )
-    how = Quantization.of(quantization)
     if how.activations in ("auto", "accurate"):
         raise OptionError(
             f'activations="{how.activations}" chooses for one method, and would choose otherwise for the next.',
@@ -91,25 +66,12 @@ def compile_methods(
     _check_corrections(next(iter(quantizers.values())))
     with clock.step("export"):
         given = _exported(methods)
-    models = {name: of_model(one) for name, one in given.items()}
-    if all(not method.is_float for method in given.values()):
-        quantized = _ready(given)
-    else:
+    if any(method.is_float for method in given.values()):
         quantized = _quantized(given, quantizers, calibration, checks, clock)
-    quantized = {
-        name: replace(one, digests=replace(one.digests, model=models[name]), names=input_names(methods[name][0]))
-        for name, one in quantized.items()
-    }
-    staged = [
-        Staged.of(one, device, clock, checks, name=name)
-        for name, one in sorted(quantized.items())  # the order of methods in the file
-    ]
-    with clock.step("compile"):
-        hosts = with_one_copy([one.host for one in staged], device)
-    staged = [replace(one, host=host) for one, host in zip(staged, hosts, strict=True)]
-    asked = CompileRequest(target, how, options, Transforms(passes=pipeline), checks)
-    basis = basis_of(asked, {name: one.digests for name, one in quantized.items()})
-    return cast("CompiledMethods", program_of(staged, target, checks, clock).made_of(basis))
+    else:
+        quantized = {name: Quantized.of_integers(method) for name, method in given.items()}
+        check_qparams({name: one.module for name, one in quantized.items()})
+    return {name: replace(one, names=input_names(methods[name][0])) for name, one in quantized.items()}
 
 
 # ---------------------------------------------------------------- the user's arguments
@@ -231,16 +193,6 @@ def _check_corrections(quantizer: StaticQuantizer) -> None:
 # ---------------------------------------------------------------- quantized together
 
 
-def _ready(given: Mapping[str, Exported]) -> dict[str, Quantized]:
-    """Return methods that were quantized before."""
-    made = {name: integer_states(own.module) for name, own in given.items()}
-    check_qparams(made)
-    return {
-        name: Quantized(module, given[name].examples, (given[name].examples,), Trial(((given[name].examples,),)))
-        for name, module in made.items()
-    }
-
-
 def _quantized(
     given: Mapping[str, Exported],
     quantizers: Mapping[str, StaticQuantizer],
@@ -253,44 +205,24 @@ def _quantized(
         raise ModelError(
             f"The method `{ready[0]}` is quantized already, and others are not.", hint="all of them in float"
         )
-    sequences, trials = _data(given, calibration, checks)
-    rows = {name: [row for sequence in sequences for own, row in sequence if own == name] for name in given}
-    members = []
+    sequences, data = _data(given, calibration, checks)
+    made, members = {}, []
     for name, own in given.items():
-        LOOPS_ALLOWED.say(own.module, True)
-        NOT_NEGATIVE.say(own.module, inputs_not_negative(own, rows[name]))
+        made[name] = Quantized.of_float(own, data[name], quantizers[name])
+        mark_for_calibration(own, data[name].sequences)
         members.append(Member(name, own.module, own.states, quantizers[name]))
-    inputs = {
-        name: [n.name for n in own.module.graph.nodes if n.op == "placeholder"][: len(own.examples)]
-        for name, own in given.items()
-    }
     calls = sum(map(len, sequences))
     with clock.step("quantize") as progress:
         modules = quantize_methods(members, sequences, lambda done: progress(done / calls))
         for name, own in given.items():
             forget(own.module, modules[name])
-    made = {}
-    for name, module in modules.items():
-        own = given[name]
-        first, warnings = tuple(rows[name][:VECTORS]), of_data(tuple(rows[name]), inputs[name], len(rows[name]))
-        digests = Digests(data=of_rows([[r for called, r in s if called == name] for s in sequences]))
-        one = Quantized(module, own.examples, first, trials[name], warnings=warnings, digests=digests)
-        if (io := quantizers[name].settings.io) is not None:
-            integer_io = to_integer_io(module, as_bytes=io.as_bytes)
-            one = replace(
-                one,
-                integer_io=integer_io,
-                examples=integer_io.quantize(own.examples),
-                rows=tuple(map(integer_io.quantize, first)),
-            )
-        made[name] = one
-    return made
+    return {name: one.quantized(modules[name], quantizers[name]) for name, one in made.items()}
 
 
 def _data(
     given: Mapping[str, Exported], calibration: Any, checks: Verification
-) -> tuple[list[list[Call]], dict[str, Trial]]:
-    """Return calibration data as sequences of calls, and the samples for the evaluation of each method."""
+) -> tuple[list[list[Call]], dict[str, CalibrationData]]:
+    """Return calibration data as sequences of calls, and the data of each method."""
     if calibration is None or isinstance(calibration, Mapping):
         known = dict(calibration or {})
         if more := known.keys() - given.keys():
@@ -303,20 +235,17 @@ def _data(
                 f"The method `{sorted(lacking)[0]}` has no calibration data to choose the ranges of its tensors.",
                 hint="calibration={...} with an entry for each method, or a list of sequences of calls of all of them",
             )
-        sequences: list[list[Call]] = []
-        trials = {}
+        data = {}
         for name, own in given.items():
             with _Named(name):
-                data = CalibrationData.of(own, known[name], checks.held_out, float_too=checks.run)
-            sequences += [[(name, row) for row in sequence] for sequence in data.sequences]
-            trials[name] = data.trial
-        return sequences, trials
+                data[name] = CalibrationData.of(own, known[name], checks.held_out, float_too=checks.run)
+        return [[(name, row) for row in rows] for name, own in data.items() for rows in own.sequences], data
     return _calls(given, calibration, checks)
 
 
 def _calls(
     given: Mapping[str, Exported], calibration: Any, checks: Verification
-) -> tuple[list[list[Call]], dict[str, Trial]]:
+) -> tuple[list[list[Call]], dict[str, CalibrationData]]:
     """Return the same for sequences in which methods alternate."""
     hint = '[[("prefill", inputs), ("decode", inputs), ...], ...], or {"prefill": ..., "decode": ...}'
     if isinstance(calibration, str) or not isinstance(calibration, Sequence):
@@ -336,9 +265,10 @@ def _calls(
             name, row = call
             with _Named(name):
                 sequences[-1] += [(name, one) for one in calibration_batches([row], given[name].examples)]
-    trials = {}
+    data = {}
     for name, own in given.items():
-        rows = [row for sequence in sequences for called, row in sequence if called == name]
+        own_calls = [[row for called, row in sequence if called == name] for sequence in sequences]
+        rows = [row for sequence in own_calls for row in sequence]
         if not rows:
             raise ModelError(f"The method `{name}` has no calibration data: no sequence calls it.", hint=hint)
         tried: list[Row] = rows[: rows_run(own.module, PROGRAM_CALLS)]
@@ -346,10 +276,13 @@ def _calls(
         exact = float_results(own, recordings) if checks.run else ()
         numbers = tuple(range(len(recordings)))
         macs = multiply_accumulates(own.module)
-        trials[name] = Trial(
+        trial = Trial(
             recordings, numbers, len(rows), exact=exact, has_states=bool(own.states), runs=len(tried), macs=macs
         )
-    return sequences, trials
+        data[name] = CalibrationData(
+            own_calls, tuple(rows), trial, of_rows(own_calls), len(set(map(of_recording, own_calls)))
+        )
+    return sequences, data
 
 
 def _names(given: Mapping[str, Any]) -> str:

@@ -317,6 +317,25 @@ def test_one_method_is_several(tmp_path: Path) -> None:
     assert set(named.manifest().basis.model) == {f"a: {name}" for name in alone.manifest().basis.model}
 
 
+def test_a_method_is_judged_like_a_program() -> None:
+    """Its report has the notes and warnings of the same model alone, and its first samples are those of the user."""
+    torch.manual_seed(0)
+    layer, row = nn.Linear(8, 4).double().eval(), torch.randn(1, 8, dtype=torch.double)
+    rows = [row if i < 20 else 2 * row for i in range(24)]
+    alone = micronpu.compile(layer, row, "corstone300", calibration=rows, quantization="int16")
+    named = micronpu.compile({"a": (layer, (row,))}, "corstone300", calibration={"a": rows}, quantization="int16")
+    report = named.report.methods["a"]
+    assert any("float64 is computed as float32" in note for note in report.notes)
+    assert any(warning.rule == "uninformative-data" for warning in report.warnings)
+    assert (report.notes, report.warnings) == (alone.report.notes, alone.report.warnings)
+    assert len(named.rows) == len(alone.rows) == 4
+    assert all(
+        torch.equal(*pair)
+        for ours, wanted in zip(named.rows, alone.rows, strict=True)
+        for pair in zip(ours, wanted, strict=True)
+    )
+
+
 def test_what_each_of_several_methods_has(tmp_path: Path, shared: micronpu.CompiledProgram) -> None:
     first, second = shared.methods.values()
     assert shared.partitions == (*first.partitions, *second.partitions)

@@ -14,7 +14,7 @@ from torch import nn
 import micronpu
 from micronpu.base.errors import MicroNpuError, UnsupportedError
 from micronpu.compiler.host import host_part
-from micronpu.compiler.lowering import MethodPart, lowered, named_data_of
+from micronpu.compiler.lowering import Staged, lowered, named_data_of
 from micronpu.compiler.quantized import quantized_module
 from micronpu.frontend.exported import exported
 from micronpu.partition.write import MethodInput, without_kernel, written
@@ -36,19 +36,19 @@ class Clock:
         return contextlib.nullcontext(lambda part: None)
 
 
-def host_of(model: nn.Module, examples: Rows, target: str, io: Any = None) -> MethodPart:
+def host_of(model: nn.Module, examples: Rows, target: str, io: Any = None) -> Staged:
     """The host part of a model."""
     device = device_for(target)
     quantizer = device.quantizer(io=io)
     clock: Any = Clock()
     made = quantized_module(model.eval(), examples, quantizer, calibration=[examples], clock=clock)
-    return MethodPart(host_part(made.module, device, integer_io=made.integer_io), made.examples, made.integer_io, ())
+    return Staged(made, host_part(made.module, device, integer_io=made.integer_io))
 
 
-def both(part: MethodPart) -> tuple[bytes, bytes]:
+def both(part: Staged) -> tuple[bytes, bytes]:
     """The program by our writer, and by ExecuTorch."""
     ours = lowered([part], False).buffer
-    return ours, by_executorch({"forward": (part.host.module, part.examples)}, named_data_of(part))
+    return ours, by_executorch({"forward": (part.host.module, part.quantized.examples)}, named_data_of(part))
 
 
 class Branches(nn.Module):
@@ -89,7 +89,7 @@ def test_random_networks_on_an_npu() -> None:
             continue
         ours, theirs = both(part)
         equal += ours == theirs
-        check_same(ours, theirs, part.examples, seed)
+        check_same(ours, theirs, part.quantized.examples, seed)
     assert equal >= 3
 
 
@@ -129,7 +129,7 @@ def check_same(ours: bytes, theirs: bytes, rows: Rows, name: object = "") -> Non
 @pytest.mark.parametrize("target", ["cortex-m55", "imxrt700-neutron-cortexm", "ethos-u85-256"])
 def test_kernels_of_a_core_and_of_the_host(target: str) -> None:
     part = host_of(Mixed(), (torch.randn(1, 2, 6, 5),), target)
-    check_same(*both(part), part.examples)
+    check_same(*both(part), part.quantized.examples)
 
 
 def test_a_loop() -> None:
@@ -142,7 +142,7 @@ def test_a_loop() -> None:
             return self.layers(x)[0]
 
     part = host_of(Recurrent(), (torch.randn(130, 1, 4),), "cortex-m55")
-    check_same(*both(part), part.examples)
+    check_same(*both(part), part.quantized.examples)
 
 
 FLOATS = (3, 5, 8, 11, 12, 18)
@@ -198,4 +198,6 @@ def test_compiling_for_a_core_imports_nothing_of_executorchs_compiler() -> None:
 
 def test_results_are_counted_as_the_tree_has_them() -> None:
     part = host_of(Branches(), (torch.randn(1, 3, 8, 8), torch.randn(1, 5)), "imxrt700")
-    assert len(run(lowered([part], False).buffer, part.examples)) == len(tree_leaves(Branches()(*part.examples)))
+    assert len(run(lowered([part], False).buffer, part.quantized.examples)) == len(
+        tree_leaves(Branches()(*part.quantized.examples))
+    )
