@@ -49,27 +49,27 @@ def with_own_graph(module: GraphModule) -> GraphModule:
     return made
 
 
-def with_graph(program: ExportedProgram, module: GraphModule, kept: Sequence[int] | None = None) -> ExportedProgram:
-    """Return a program with another graph, which it takes, whose nodes may have other names.
+def with_graph(
+    program: ExportedProgram, module: GraphModule, kept: Sequence[int] | None = None, **changes: Any
+) -> ExportedProgram:
+    """Return `remade` with another graph, which it takes, whose nodes may have other names.
 
     Args:
         kept: indices of the outputs that the graph still has; all by default.
     """
     signature = program.graph_signature
-    inputs, names = [], {}
+    inputs, names, outputs = [], {}, []
     for given, node in zip(signature.input_specs, module.graph.find_nodes(op="placeholder", sort=True), strict=True):
         inputs.append(replace(given, arg=replace(given.arg, name=node.name)))
         names[given.arg.name] = node.name
-    outputs = []
-    places = range(len(signature.output_specs)) if kept is None else kept
-    for place, result in zip(places, module.graph.output_node().args[0], strict=True):  # type: ignore[arg-type]
-        own = signature.output_specs[place]
+    every = signature.output_specs if kept is None else [signature.output_specs[place] for place in kept]
+    for own, result in zip(every, module.graph.output_node().args[0], strict=True):  # type: ignore[arg-type]
         if isinstance(result, Node):
             own = replace(own, arg=replace(own.arg, name=result.name))
         if own.kind is OutputKind.USER_INPUT_MUTATION and own.target is not None:
             own = replace(own, target=names[own.target])
         outputs.append(own)
-    return remade(program, module, ExportGraphSignature(inputs, outputs))
+    return remade(program, module, ExportGraphSignature(inputs, outputs), **changes)
 
 
 def remade(

@@ -11,7 +11,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.copies import copied, remade
+from micronpu.frontend.copies import copied, with_graph
 from micronpu.frontend.program import qualified_name
 
 _OTHER = (torch.float16, torch.bfloat16, torch.float64)
@@ -43,7 +43,7 @@ def convert_to_float32(program: ExportedProgram) -> tuple[ExportedProgram, tuple
     if not found:
         return program, ()
     module = copied(program.graph_module)
-    qparams = {node.name for node in module.graph.nodes if _is_qparam(node)}
+    qparams = {node.name for node in program.graph.nodes if _is_qparam(node)}
     for graph in module.modules():
         if isinstance(graph, GraphModule):
             _convert(graph)
@@ -53,7 +53,7 @@ def convert_to_float32(program: ExportedProgram) -> tuple[ExportedProgram, tuple
         return {path: value if path in paths else _argument(value) for path, value in tensors.items()}
 
     examples = partial(torch.fx.node.map_aggregate, fn=_argument)
-    return remade(program, module, program.graph_signature, converted, examples), tuple(found)
+    return with_graph(program, module, renamed=converted, examples=examples), tuple(found)  # `input` is now `input_1`
 
 
 def _other_dtypes(module: GraphModule) -> Iterator[torch.dtype]:

@@ -111,3 +111,9 @@ def test_a_model_in_float64_compiles_to_the_program_of_float32():
     assert again.report.delegated == again.report.operators > 0
     assert torch.equal(plain.run(rows[1]), again.run(rows[1]))
     assert [note for note in again.report.notes if "float64 is computed as float32" in note]
+
+
+def test_an_input_with_the_name_of_a_function_of_python():
+    """Copies of a graph call `input`, as layers of torch name theirs, `input_1`."""
+    program = exported(nn.Linear(8, 4).double().eval(), torch.randn(1, 8, dtype=torch.double))
+    assert program.examples[0].dtype is torch.float32
