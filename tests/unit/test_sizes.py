@@ -16,13 +16,13 @@ MOST_LINES, MOST_LINES_OF_FUNCTION, MOST_PARAMETERS = 600, 60, 10
 
 LINES = {
     "": 390,
-    "accuracy": 1_750,
+    "accuracy": 1_738,
     "advice": 668,
     "base": 2_020,
     "board": 6_055,
     "chips": 750,
     "cli": 7_340,
-    "compiler": 3_130,
+    "compiler": 3_102,
     "container": 750,
     "deploy": 3_074,
     "emit": 1_616,
@@ -34,13 +34,13 @@ LINES = {
     "passes": 1_676,
     "program": 2_616,
     "quantize": 10_598,
-    "recipes": 950,
+    "recipes": 935,
     "report": 5_328,
     "runtime": 2_020,
     "targets": 17_975,
     "transforms": 3_136,
     "upstream": 1_197,
-    "verify": 2_500,
+    "verify": 2_484,
 }
 """Lines of each package's Python files, "" for those of no package: what grows pays by becoming simpler elsewhere.
 

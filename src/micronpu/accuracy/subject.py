@@ -161,7 +161,19 @@ class Subject:
         Raises:
             ModelError: it cannot be exported, or is already quantized.
         """
-        return float_module(self.model, self.examples, self.asked)
+        found = exported(self.model, self.examples)
+        if not found.is_float:
+            raise ModelError(
+                "The model is quantized already, so that there is no float model to compare it with.",
+                hint="the float model that it was made of",
+            )
+        if states := found.states.values:
+            raise ModelError(
+                f"The model keeps a state, `{states[0].name}`, from one call to the next, and {self.asked} compares "
+                "single inputs.",
+                hint="a model that takes its states as inputs and returns them",
+            )
+        return found.module
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -233,25 +245,3 @@ def examples_of(data: Any, given: Sequence[Any] | torch.Tensor | None, asked: st
             f"The data of {asked} is no numbers: {first_line(error)}.", hint="arrays of float32"
         ) from error
     return as_inputs(tensors)
-
-
-def float_module(model: Any, examples: tuple[torch.Tensor, ...], asked: str) -> GraphModule:
-    """Return the float model as a graph, checked.
-
-    Raises:
-        ModelError: it cannot be exported, or is already quantized.
-    """
-    found = exported(model, examples)
-    if not found.is_float:
-        raise ModelError(
-            "The model is quantized already, so that there is no float model to compare it with.",
-            hint="the float model that it was made of",
-        )
-    states = found.states.values
-    if states:
-        raise ModelError(
-            f"The model keeps a state, `{states[0].name}`, from one call to the next, and {asked} compares "
-            "single inputs.",
-            hint="a model that takes its states as inputs and returns them",
-        )
-    return found.module

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from micronpu.base.callers import warn
@@ -11,7 +11,7 @@ from micronpu.base.quiet import quiet
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.facts import digests, io_tensors, tool_versions
 from micronpu.compiler.host import HostPart, within
-from micronpu.compiler.lowering import Lowered, Staged, lowered
+from micronpu.compiler.lowering import Staged, lowered
 from micronpu.compiler.memory import memory_of
 from micronpu.compiler.program import ONLY, CompiledProgram, FinishedMethod
 from micronpu.frontend.integers import IntegerIO
@@ -37,7 +37,7 @@ def program_of(staged: Sequence[Staged], target: str, checks: Verification, cloc
         MicroNpuError: it cannot be lowered, differs from the quantized model, or misses a budget.
     """
     with clock.step("lower"), quiet():
-        made = lowered(staged, checks.allow_missing_kernels)
+        made, notes = lowered(staged, checks.allow_missing_kernels)
         buffer = stamp(made.buffer)
         made = made._replace(buffer=b"")
         hosts = [within(s.host, buffer) for s in staged]
@@ -47,7 +47,7 @@ def program_of(staged: Sequence[Staged], target: str, checks: Verification, cloc
     for own, host in zip(staged, hosts, strict=True):
         plan, _ = read_plan(stripped, method=own.name)
         memory = memory_of(plan, len(stripped), target, consists, host.partitions)
-        methods[own.name] = _untried(own, host, buffer, made, memory)
+        methods[own.name] = _untried(own, host, buffer, notes, memory, made.handles[own.name or ONLY])
     del stripped
     release()
     program: CompiledProgram = CompiledProgram(buffer, methods, clock.seconds, dict(made.data_files))
@@ -58,14 +58,21 @@ def program_of(staged: Sequence[Staged], target: str, checks: Verification, cloc
     return program
 
 
-def _untried(own: Staged, host: HostPart, buffer: bytes, made: Lowered, memory: MemoryReport) -> FinishedMethod:
+def _untried(
+    own: Staged,
+    host: HostPart,
+    buffer: bytes,
+    notes: Sequence[str],
+    memory: MemoryReport,
+    kernels: Mapping[int, tuple[int, ...]],
+) -> FinishedMethod:
     """Return a method, with the part of its report that needs no run."""
     quantized, integer_io = own.quantized, own.quantized.integer_io
     inputs, outputs = io_tensors(own.whole, integer_io)
     searched = () if quantized.frontier is None else quantized.frontier.notes
     report = replace(
         host.report,
-        notes=(*host.report.notes, *made.notes, *_io_notes(integer_io), *searched, *quantized.notes),
+        notes=(*host.report.notes, *notes, *_io_notes(integer_io), *searched, *quantized.notes),
         program_bytes=len(buffer),
         inputs=inputs,
         outputs=outputs,
@@ -83,7 +90,7 @@ def _untried(own: Staged, host: HostPart, buffer: bytes, made: Lowered, memory: 
         quantized.rows,
         quantized.states,
         quantized.examples,
-        made.handles[own.name or ONLY],
+        kernels,
     )
 
 

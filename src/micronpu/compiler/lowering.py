@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
-from typing import NamedTuple
 
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
+from micronpu.base.errors import UnsupportedError
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.host import HostPart, host_part
-from micronpu.compiler.kernels import check_kernels
 from micronpu.compiler.quantized import Quantized
+from micronpu.frontend.hints import hint_for
 from micronpu.frontend.positions import counts_of, ranges_of
+from micronpu.frontend.program import overload_name
 from micronpu.frontend.states import held, hold, states_of
 from micronpu.partition.device import Device
-from micronpu.partition.write import MethodInput, written
+from micronpu.partition.host_block import place_of
+from micronpu.partition.write import MethodInput, Written, without_kernel, written
 from micronpu.program.io import COUNTS_KEY, IO_KEY, RANGES_KEY, pack_counts, pack_io, pack_ranges
 from micronpu.program.states import STATES_KEY, key_of, pack_states
 from micronpu.verify.program import Expected
@@ -62,24 +63,8 @@ class Staged:
         return held(self.quantized.module)
 
 
-class Lowered(NamedTuple):
-    """A program.
-
-    Attributes:
-        buffer: its bytes.
-        notes: notes of the report about its kernels.
-        data_files: files beside the program, by name.
-        handles: for each method, the debug handles of the core's instructions, by index.
-    """
-
-    buffer: bytes
-    notes: tuple[str, ...] = ()
-    data_files: Mapping[str, bytes] = MappingProxyType({})
-    handles: Mapping[str, Mapping[int, tuple[int, ...]]] = MappingProxyType({})
-
-
-def lowered(methods: Sequence[Staged], allow_missing_kernels: bool) -> Lowered:
-    """Lower the core parts around the NPU's to a program.
+def lowered(methods: Sequence[Staged], allow_missing_kernels: bool) -> tuple[Written, tuple[str, ...]]:
+    """Lower the core parts around the NPU's to a program, and return notes of the report about its kernels.
 
     Raises:
         UnsupportedError: an operator on the core has no kernel.
@@ -87,21 +72,47 @@ def lowered(methods: Sequence[Staged], allow_missing_kernels: bool) -> Lowered:
     named: dict[str, bytes] = {}
     for method in methods:
         named |= named_data_of(method)
-        if states := method.quantized.states:
-            named[key_of(STATES_KEY, method.name)] = pack_states(states)
     parts = {m.name or "forward": MethodInput(m.host.module, m.quantized.examples, m.quantized.names) for m in methods}
     made = written(parts, named)
-    notes = (n for callers in made.callers.values() for n in check_kernels(callers, allow_missing_kernels))
-    return Lowered(made.buffer, tuple(dict.fromkeys(notes)), made.data_files, made.handles)
+    notes = (n for callers in made.callers.values() for n in _check_kernels(callers, allow_missing_kernels))
+    return made, tuple(dict.fromkeys(notes))
 
 
 def named_data_of(method: Staged) -> dict[str, bytes]:
-    """Return the facts about inputs and outputs that the program stores as named data."""
+    """Return the facts about inputs, outputs and states that the program stores as named data."""
     found, quantized = {}, method.quantized
     if quantized.integer_io is not None:
-        found[key_of(IO_KEY, method.name)] = pack_io(quantized.integer_io.inputs, quantized.integer_io.outputs)
+        found[IO_KEY] = pack_io(quantized.integer_io.inputs, quantized.integer_io.outputs)
     if ranges := ranges_of(quantized.module):
-        found[key_of(RANGES_KEY, method.name)] = pack_ranges(ranges)
+        found[RANGES_KEY] = pack_ranges(ranges)
     if counts := counts_of(quantized.module):
-        found[key_of(COUNTS_KEY, method.name)] = pack_counts(counts)
-    return found
+        found[COUNTS_KEY] = pack_counts(counts)
+    if states := quantized.states:
+        found[STATES_KEY] = pack_states(states)
+    return {key_of(key, method.name): data for key, data in found.items()}
+
+
+def _check_kernels(callers: Mapping[str, Node], allow: bool) -> tuple[str, ...]:
+    """Return notes about operators without a kernel, if the user allows them.
+
+    Args:
+        callers: the first node that calls each operator of a method, by the operator's name.
+
+    Raises:
+        UnsupportedError: there are some, and the user does not allow them.
+    """
+    missing = without_kernel(callers)
+    if missing and not allow:
+        name = missing[0]
+        rest = f" Nor has it {', '.join(missing[1:])}." if missing[1:] else ""
+        raise UnsupportedError(
+            f"ExecuTorch has no portable kernel for {name}, which {place_of(callers[name])} calls on the host, so that "
+            f"the program cannot run.{rest}",
+            hint=f"{hint_for(overload_name(callers[name]), 'other operators for it')}; or allow_missing_kernels=True "
+            "where you register a kernel, here and on the board",
+        )
+    return tuple(
+        f"ExecuTorch has no portable kernel for {name}, which the host part calls. Register one, here and on the "
+        "device, or express the operator by others."
+        for name in missing
+    )

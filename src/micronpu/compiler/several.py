@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,9 +18,10 @@ from micronpu.base.arguments import described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError
 from micronpu.compiler.clock import Clock
 from micronpu.compiler.quantized import Quantized, mark_for_calibration
-from micronpu.frontend.by_name import called_by_name, input_names, rows_in_order, with_forward
+from micronpu.frontend.by_name import input_names, rows_in_order, with_forward
 from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.exported import Exported, exported, graph_module
+from micronpu.frontend.model_files import opened
 from micronpu.frontend.states import State, written
 from micronpu.frontend.work import multiply_accumulates
 from micronpu.partition.device import Device
@@ -33,7 +35,7 @@ from micronpu.quantize.thresholds import PROGRAM_CALLS
 from micronpu.quantize.trial import CalibrationData, Trial, float_results, rows_run
 from micronpu.verify.verification import Verification
 
-Method: TypeAlias = tuple[nn.Module | ExportedProgram | Callable[..., Any], Any]
+Method: TypeAlias = tuple[nn.Module | ExportedProgram | str | os.PathLike[str] | Callable[..., Any], Any]
 """A model, or a bound method of a module that computes something else than its forward, and its example inputs."""
 Methods: TypeAlias = Mapping[str, Method]
 _EXAMPLE = '{"prefill": (model, (tokens,)), "decode": (model, (token,))}'
@@ -61,7 +63,7 @@ def quantized_methods(
             f'activations="{how.activations}" chooses for one method, and would choose otherwise for the next.',
             hint='"int16", or settings by module, such as `micronpu fix` finds for one method',
         )
-    methods, calibration = _in_order(_checked(methods), calibration)
+    methods, calibration = _opened(_checked(methods), calibration)
     quantizers = {name: how.quantizer_for(device.quantizer, chooses=True) for name in methods}
     _check_corrections(next(iter(quantizers.values())))
     with clock.step("export"):
@@ -90,28 +92,26 @@ def _checked(methods: Methods) -> Methods:
     return methods
 
 
-def _in_order(methods: Methods, calibration: Any) -> tuple[Methods, Any]:
-    """Return methods whose inputs are by name, and their calibration data, with inputs in order."""
-    found = dict(methods)
+def _opened(methods: Methods, calibration: Any) -> tuple[Methods, Any]:
+    """Return methods as modules, and their calibration data, with inputs in order."""
+    found: dict[str, Method] = {}
     for name, (model, examples) in methods.items():
-        if isinstance(examples, Mapping):
-            with _Named(name):
-                found[name] = called_by_name(_of_method(model), examples)
-                if isinstance(calibration, Mapping) and name in calibration:
-                    calibration = {**calibration, name: rows_in_order(calibration[name], examples)}
-    if isinstance(calibration, list):  # sequences of calls of any method
-        named = {name: tuple(examples) for name, (_, examples) in methods.items() if isinstance(examples, Mapping)}
-        calibration = [
-            [
-                (call[0], rows_in_order(call[1], named[call[0]]))
-                if isinstance(call, tuple) and len(call) == 2 and isinstance(call[0], str) and call[0] in named
-                else call
-                for call in sequence
-            ]
-            if isinstance(sequence, list)
-            else sequence
-            for sequence in calibration
-        ]
+        own = calibration.get(name) if isinstance(calibration, Mapping) else None
+        with _Named(name):
+            network, inputs, own = opened(_of_method(model), examples, own)
+        found[name] = network, inputs
+        if own is not None:
+            calibration = {**calibration, name: own}
+    named = {name: names for name, (network, _) in found.items() if (names := input_names(network))}
+
+    def in_order(call: Any) -> Any:
+        """Return a call of any method."""
+        if isinstance(call, tuple) and len(call) == 2 and isinstance(call[0], str) and call[0] in named:
+            return call[0], rows_in_order(call[1], named[call[0]])
+        return call
+
+    if isinstance(calibration, list):
+        calibration = [[*map(in_order, own)] if isinstance(own, list) else own for own in calibration]
     return found, calibration
 
 
@@ -120,9 +120,7 @@ def _exported(methods: Methods) -> dict[str, Exported]:
     programs: dict[str, Any] = {}
     for name, (model, examples) in methods.items():
         with _Named(name):
-            whole = _of_method(model)
-            ready = isinstance(whole, GraphModule)
-            programs[name] = whole if ready else export(whole, as_inputs(examples))
+            programs[name] = model if isinstance(model, GraphModule) else export(model, as_inputs(examples))
     paths = {path for program in programs.values() for path in written(graph_module(program))}
     given = {}
     for name, (_, examples) in methods.items():

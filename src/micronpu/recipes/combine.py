@@ -13,7 +13,7 @@ from micronpu.base.arguments import check_type, items
 from micronpu.base.errors import OptionError
 from micronpu.base.quiet import quiet
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.recipes.lowering import OutliningPartitioner, core_of
+from micronpu.recipes.lowering import OutliningPartitioner, core_of, partitioners_of
 
 
 def combine(recipes: Sequence[ExportRecipe], name: str | None = None) -> ExportRecipe:
@@ -47,17 +47,12 @@ def combine(recipes: Sequence[ExportRecipe], name: str | None = None) -> ExportR
         ) from error
 
 
-def _partitioners(recipe: ExportRecipe) -> list[Any]:
-    given = recipe.lowering_recipe.partitioners if recipe.lowering_recipe else None
-    return [p for ps in given.values() for p in ps] if isinstance(given, dict) else list(given or ())
-
-
 def _quantizers(recipe: ExportRecipe) -> list[Any]:
     return list(recipe.quantization_recipe.quantizers or ()) if recipe.quantization_recipe else []
 
 
 def _is_for_a_core(recipe: ExportRecipe) -> bool:
-    return any(isinstance(p, OutliningPartitioner) and not p.device.backend for p in _partitioners(recipe))
+    return any(isinstance(p, OutliningPartitioner) and not p.device.backend for p in partitioners_of(recipe))
 
 
 def _names(recipes: Sequence[ExportRecipe]) -> str:
@@ -66,7 +61,7 @@ def _names(recipes: Sequence[ExportRecipe]) -> str:
 
 def _check_one_chip(recipes: Sequence[ExportRecipe]) -> None:
     """Refuse two NPUs or two cores: a program is for one chip."""
-    owned = [(r, p) for r in recipes for p in _partitioners(r)]
+    owned = [(r, p) for r in recipes for p in partitioners_of(r)]
     npus = [(r.name, p.device.target) for r, p in owned if isinstance(p, OutliningPartitioner) and p.device.backend]
     cores = [(r.name, core.name) for r, p in owned if (core := core_of(p)) is not None]
     for what, found in (("an NPU", npus), ("a core", cores)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from executorch.exir import EdgeCompileConfig, to_edge
 from torch.export import ExportedProgram
 
@@ -25,13 +23,9 @@ from micronpu.upstream.torch import OpOverload
 def cortex_m_edge_compile_config() -> EdgeCompileConfig:
     """Return the configuration of `to_edge` for `CortexMPassManager`: operators of the core are not decomposed."""
     config: EdgeCompileConfig = edge_config()
-    whole = [o for o in decompositions() if isinstance(o, OpOverload) and _name(o) in ATEN_IMPORTS]
+    whole = [o for o in decompositions() if isinstance(o, OpOverload) and short_name(o) in ATEN_IMPORTS]
     config.preserve_ops = sorted(whole, key=str)
     return config
-
-
-def _name(overload: Any) -> str:
-    return short_name(overload)
 
 
 class CortexMPassManager:

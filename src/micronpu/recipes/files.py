@@ -15,7 +15,7 @@ from executorch.export.stages import PipelineArtifact, Stage
 from micronpu.base.arguments import check_type
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_folder, write_file
-from micronpu.recipes.lowering import OutliningPartitioner
+from micronpu.recipes.lowering import OutliningPartitioner, partitioners_of
 
 REPORT = "report"
 OPERATORS = "host_operators.txt"
@@ -120,8 +120,7 @@ class FilesStage(Stage):
         if folder is None:
             raise OptionError("FilesStage was given no folder.", hint='FilesStage(recipe, "build")')
         self.folder = folder
-        given = recipe.lowering_recipe.partitioners if recipe.lowering_recipe else None
-        self.partitioners = [p for ps in given.values() for p in ps] if isinstance(given, dict) else list(given or ())
+        self.partitioners = partitioners_of(recipe)
 
     @property
     def stage_type(self) -> MicroNpuStage:

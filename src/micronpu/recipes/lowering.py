@@ -9,9 +9,9 @@ import torch
 from executorch.exir import EdgeProgramManager
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from executorch.exir.delegate import executorch_call_delegate
-from executorch.export import LoweringRecipe, QuantizationRecipe
+from executorch.export import ExportRecipe, LoweringRecipe, QuantizationRecipe
 from torch.export import ExportedProgram
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from micronpu.base.arguments import warn_renamed
 from micronpu.base.errors import ModelError
@@ -35,6 +35,8 @@ from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.report.delegation import DelegationReport
 from micronpu.targets.registry import BACKENDS, core_device
 from micronpu.upstream.executorch import edge_config
+
+Inputs = tuple[torch.Tensor, ...]
 
 
 class OutliningPartitioner(Partitioner):
@@ -111,6 +113,12 @@ class CorePartitioner(OutliningPartitioner):
         super().__init__(core_device(core))
 
 
+def partitioners_of(recipe: ExportRecipe) -> list[Any]:
+    """Return the partitioners of a recipe, of all methods."""
+    given = recipe.lowering_recipe.partitioners if recipe.lowering_recipe else None
+    return [p for ps in given.values() for p in ps] if isinstance(given, dict) else list(given or ())
+
+
 def core_of(partitioner: Partitioner) -> Core | None:
     """Return the core that a partitioner writes kernels for; None without one, and for other partitioners."""
     return partitioner.device.core if isinstance(partitioner, OutliningPartitioner) else None
@@ -128,7 +136,12 @@ def examples_of(program: ExportedProgram) -> tuple[torch.Tensor, ...]:
     if program.example_inputs:
         return tuple(program.example_inputs[0])
     given = set(program.graph_signature.user_inputs)
-    values = (n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and n.name in given)
+    return _zeros(node for node in program.graph.nodes if node.op == "placeholder" and node.name in given)
+
+
+def _zeros(inputs: Iterable[Node]) -> Inputs:
+    """Return tensors with the shapes, dtypes and orders of axes of some inputs."""
+    values = (node.meta["val"] for node in inputs)
     return tuple(torch.zeros(v.shape, dtype=v.dtype).to(memory_format=layout_of(v)) for v in values)
 
 
@@ -150,9 +163,6 @@ def lowering(partitioner: Partitioner, callbacks: list[Any]) -> LoweringRecipe:
         # The core part may mix dtypes, which ExecuTorch's check of the edge dialect refuses.
         edge_compile_config=edge_config(),
     )
-
-
-Inputs = tuple[torch.Tensor, ...]
 
 
 def post_training(quantizer: StaticQuantizer, calibration: Any) -> QuantizationRecipe:
@@ -181,7 +191,7 @@ class _Calibration:
 
     def before(self, module: GraphModule) -> GraphModule:
         """Fold batch norms before torch does, which writes into weights that other layers may share."""
-        self._examples = _examples(module)
+        self._examples = _zeros(module.graph.find_nodes(op="placeholder", sort=True))
         self._in_training = next((n.name for n in module.graph.nodes if is_in_training(n)), "")
         fold_batch_norms(module)
         return module
@@ -214,7 +224,7 @@ def aware_training(quantizer: StaticQuantizer, train: Train) -> QuantizationReci
     examples: list[Inputs] = [()]
 
     def before(module: GraphModule) -> GraphModule:
-        examples[0] = _examples(module)
+        examples[0] = _zeros(module.graph.find_nodes(op="placeholder", sort=True))
         return any_batch_size(module)
 
     return QuantizationRecipe(
@@ -224,12 +234,6 @@ def aware_training(quantizer: StaticQuantizer, train: Train) -> QuantizationReci
         pre_prepare_passes=[before],
         post_convert_passes=[lambda quantized: finished(quantized, examples[0])],
     )
-
-
-def _examples(module: GraphModule) -> Inputs:
-    """Return inputs with the shapes and dtypes of a captured module."""
-    values = (n.meta["val"] for n in module.graph.nodes if n.op == "placeholder")
-    return tuple(torch.zeros(v.shape, dtype=v.dtype).to(memory_format=layout_of(v)) for v in values)
 
 
 def any_batch_size(module: GraphModule) -> GraphModule:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import micronpu
-from micronpu.base.errors import ModelError, OptionError
+from micronpu.base.errors import FileError, ModelError, OptionError
 from micronpu.compiler.clock import Clock
 from micronpu.program.plan import read_plan
 from micronpu.runtime import ArrayProgram, HostProgram, RunOptions
@@ -334,6 +334,22 @@ def test_a_method_is_judged_like_a_program() -> None:
         for ours, wanted in zip(named.rows, alone.rows, strict=True)
         for pair in zip(ours, wanted, strict=True)
     )
+
+
+def test_methods_from_files(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    rows = [torch.randn(1, 8) for _ in range(4)]
+    methods: dict[str, Any] = {}
+    for name, model in (("a", nn.Linear(8, 4)), ("b", nn.Sequential(nn.Linear(8, 6), nn.ReLU()))):
+        micronpu.compile(model.eval(), rows[0], "cortex-m55", calibration=rows).save(tmp_path / f"{name}.tflite")
+        methods[name] = (str(tmp_path / f"{name}.tflite"), None)
+    program = micronpu.compile(methods, "corstone300")
+    for name, (path, _) in methods.items():
+        alone = micronpu.compile(path, target="corstone300")
+        row = alone.rows[0][0]
+        assert torch.equal(program.run(row, method=name), alone.run(row))
+    with pytest.raises(FileError, match=r"Method `a`: .*none\.tflite"):
+        micronpu.compile({"a": (tmp_path / "none.tflite", None)}, "corstone300")
 
 
 def test_what_each_of_several_methods_has(tmp_path: Path, shared: micronpu.CompiledProgram) -> None:

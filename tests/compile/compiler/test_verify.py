@@ -21,7 +21,7 @@ from micronpu.quantize import trial
 from micronpu.targets.ethosu import recall
 from micronpu.targets.ethosu.host import simulator
 from micronpu.verify import program as verify
-from micronpu.verify.perturbation import perturbed
+from micronpu.verify.program import perturbed
 from micronpu.verify.thresholds import TRIES
 
 TARGETS = ("imxrt700-neutron", "corstone300")

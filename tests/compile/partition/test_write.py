@@ -47,7 +47,7 @@ def host_of(model: nn.Module, examples: Rows, target: str, io: Any = None) -> St
 
 def both(part: Staged) -> tuple[bytes, bytes]:
     """The program by our writer, and by ExecuTorch."""
-    ours = lowered([part], False).buffer
+    ours = lowered([part], False)[0].buffer
     return ours, by_executorch({"forward": (part.host.module, part.quantized.examples)}, named_data_of(part))
 
 
@@ -198,6 +198,6 @@ def test_compiling_for_a_core_imports_nothing_of_executorchs_compiler() -> None:
 
 def test_results_are_counted_as_the_tree_has_them() -> None:
     part = host_of(Branches(), (torch.randn(1, 3, 8, 8), torch.randn(1, 5)), "imxrt700")
-    assert len(run(lowered([part], False).buffer, part.quantized.examples)) == len(
+    assert len(run(lowered([part], False)[0].buffer, part.quantized.examples)) == len(
         tree_leaves(Branches()(*part.quantized.examples))
     )
