@@ -49,7 +49,7 @@ def evaluate(
     metric: str | Function | None = None,
     quantized: nn.Module | None = None,
     output: int = 0,
-    method: str = "",
+    method: str | None = None,
     fast: bool = False,
     callback: ProgressCallback | None = None,
 ) -> Evaluation:
@@ -82,7 +82,8 @@ def evaluate(
             hint="evaluate(model, data, program, labels), in this order",
         )
     check_callback(callback)
-    check_text("method", method, "the name of a method")
+    if method is not None:
+        check_text("method", method, "the name of a method")
     check_type("quantized", quantized, nn.Module, type(None), hint="program.quantized")
     notify = callback or (lambda name, part: None)
     if metric is not None and labels is None:
@@ -410,9 +411,10 @@ class _Finished:
         has_states: True if the program keeps states across calls.
     """
 
-    def __init__(self, program: Any, method: str, fast: bool) -> None:
+    def __init__(self, program: Any, method: str | None, fast: bool) -> None:
         if isinstance(program, CompiledProgram):
-            data, name, method = program.buffer, "The program", method or program.method
+            data, name = program.buffer, "The program"
+            method = program.method or None if method is None else method
         elif isinstance(program, bytes | bytearray | memoryview):
             data, name = bytes(program), "The program"
         elif isinstance(program, str | os.PathLike):
@@ -422,12 +424,10 @@ class _Finished:
             raise ModelError(
                 f"The program is a {type(program).__name__}.", hint="a CompiledProgram, or the path of a .pte"
             )
-        plan, summary = read_plan(data, name=name, method=method)
-        if not method and len(summary.methods) > 1 and plan.name != ONLY:
-            known_names = ", ".join(map(repr, summary.methods))
-            raise OptionError(
-                f"{name} has several methods, and the model is one.", hint=f"method= one of {known_names}"
-            )
+        plan, summary = read_plan(data, name=name, method=method or "")
+        if method == "" or (method is None and len(summary.methods) > 1 and plan.name != ONLY):
+            hint = f"method= one of {', '.join(map(repr, summary.methods))}"
+            raise OptionError(f"{name} has no method {ONLY if method is None else method!r}.", hint=hint)
         known = None
         if isinstance(program, CompiledProgram) and (io := program.methods[plan.name].integer_io) is not None:
             known = (io.inputs, io.outputs)

@@ -399,7 +399,7 @@ def test_each_of_several_methods_is_evaluated(tmp_path: Path) -> None:
         calibration=dict.fromkeys("ab", rows),
         quantization="int8",
     )
-    with pytest.raises(OptionError, match=r"has several methods, and the model is one\. Try: method= one of 'a', 'b'"):
+    with pytest.raises(OptionError, match=r"The program has no method 'forward'\. Try: method= one of 'a', 'b'"):
         micronpu.evaluate(other, rows, two)
 
 
