@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -65,7 +66,11 @@ def quantized_methods(
         )
     methods, calibration = _opened(_checked(methods), calibration)
     quantizers = {name: how.quantizer_for(device.quantizer, chooses=True) for name in methods}
-    _check_corrections(next(iter(quantizers.values())))
+    if next(iter(quantizers.values())).settings.corrections.need_data:
+        raise OptionError(
+            "Corrections that look at calibration data change the weights of one method, and methods share theirs.",
+            hint="methods without bias_correction, adaptive_rounding and fit_ranges",
+        )
     with clock.step("export"):
         given = _exported(methods)
     if any(method.is_float for method in given.values()):
@@ -97,7 +102,7 @@ def _opened(methods: Methods, calibration: Any) -> tuple[Methods, Any]:
     found: dict[str, Method] = {}
     for name, (model, examples) in methods.items():
         own = calibration.get(name) if isinstance(calibration, Mapping) else None
-        with _Named(name):
+        with _named(name):
             network, inputs, own = opened(_of_method(model), examples, own)
         found[name] = network, inputs
         if own is not None:
@@ -119,29 +124,24 @@ def _exported(methods: Methods) -> dict[str, Exported]:
     """Return all methods as graphs. A buffer that one of them writes is a state of each that reads it."""
     programs: dict[str, Any] = {}
     for name, (model, examples) in methods.items():
-        with _Named(name):
+        with _named(name):
             programs[name] = model if isinstance(model, GraphModule) else export(model, as_inputs(examples))
     paths = {path for program in programs.values() for path in written(graph_module(program))}
     given = {}
     for name, (_, examples) in methods.items():
-        with _Named(name):
+        with _named(name):
             given[name] = exported(programs[name], examples, paths)
     _check_states(given)
     return given
 
 
-class _Named:
-    """Adds the name of the method to errors."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, MicroNpuError):
-            raise type(error)(f"Method `{self._name}`: {error.what}", hint=error.hint) from error
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Add the name of the method to errors."""
+    try:
+        yield
+    except MicroNpuError as error:
+        raise type(error)(f"Method `{name}`: {error.what}", hint=error.hint) from error
 
 
 def _of_method(model: Any) -> Any:
@@ -178,14 +178,6 @@ def _check_states(given: Mapping[str, Exported]) -> None:
                     f"The methods `{other}` and `{method}` begin with different values of the state `{state.name}`.",
                     hint="methods of one module, or the same first values in both",
                 )
-
-
-def _check_corrections(quantizer: StaticQuantizer) -> None:
-    if quantizer.settings.corrections.need_data:
-        raise OptionError(
-            "Corrections that look at calibration data change the weights of one method, and methods share theirs.",
-            hint="methods without bias_correction, adaptive_rounding and fit_ranges",
-        )
 
 
 # ---------------------------------------------------------------- quantized together
@@ -235,7 +227,7 @@ def _data(
             )
         data = {}
         for name, own in given.items():
-            with _Named(name):
+            with _named(name):
                 data[name] = CalibrationData.of(own, known[name], checks.held_out, float_too=checks.run)
         return [[(name, row) for row in rows] for name, own in data.items() for rows in own.sequences], data
     return _calls(given, calibration, checks)
@@ -248,6 +240,11 @@ def _calls(
     hint = '[[("prefill", inputs), ("decode", inputs), ...], ...], or {"prefill": ..., "decode": ...}'
     if isinstance(calibration, str) or not isinstance(calibration, Sequence):
         raise ModelError(f"Calibration data of several methods is {described(calibration)}.", hint=hint)
+    if checks.held_out:
+        raise OptionError(
+            "`held_out` counts samples of one method, and in the calibration data methods alternate.",
+            hint="held_out=0, or calibration data by method",
+        )
     sequences: list[list[Call]] = []
     for number, sequence in enumerate(in_turn(calibration, "calibration")):
         if not isinstance(sequence, list) or not sequence:
@@ -261,7 +258,7 @@ def _calls(
                     hint=hint,
                 )
             name, row = call
-            with _Named(name):
+            with _named(name):
                 sequences[-1] += [(name, one) for one in calibration_batches([row], given[name].examples)]
     data = {}
     for name, own in given.items():

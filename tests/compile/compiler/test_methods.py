@@ -262,6 +262,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "no call of one": (_with(calibration=[[("decode", call(0, 1))]]), "`prefill` has no calibration data: no sequence"),
     "no call": (_with(calibration=[[call(0, 1)]]), "which is no call of a method"),
+    "held-out calls": (
+        _with(calibration=[[("decode", call(0, 1))]], verify=micronpu.Verification(held_out=1)),
+        "`held_out` counts samples of one method",
+    ),
     "a wrong row": (_with(calibration=[[("decode", call(0, 4))]]), "Method `decode`: Calibration item 0, input 0 has"),
     "no example": (
         lambda: micronpu.compile({"a": model()}, "ethos-u85-256"),
