@@ -22,7 +22,7 @@ LINES = {
     "board": 6_055,
     "chips": 750,
     "cli": 7_340,
-    "compiler": 3_099,
+    "compiler": 3_096,
     "container": 750,
     "deploy": 3_074,
     "emit": 1_616,

@@ -33,7 +33,7 @@ from micronpu.partition.partition import Partitioning
 from micronpu.passes.pipeline import Pipeline
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.targets.options import Options
-from micronpu.targets.registry import device_for, target_required
+from micronpu.targets.registry import device_for
 from micronpu.transforms.request import Transforms
 from micronpu.transforms.sparsity.options import SparsityOptions
 from micronpu.upstream.session import exclusive
@@ -190,7 +190,6 @@ def _check_methods(methods: Mapping[Any, Any], example_inputs: Any, train: Train
 
 @moved(**QUANTIZATION_NOW)
 @exclusive()
-@target_required
 def check_model(
     model: nn.Module | ExportedProgram | str | os.PathLike[str],
     example_inputs: Sequence[Any] | torch.Tensor | None = None,
@@ -205,10 +204,12 @@ def check_model(
     A float model without calibration data is quantized with only its example inputs: the decisions depend on shapes and
     operators, not on ranges.  The arguments are those of `compile_model`.
     """
-    clock = Clock(None)
+    if isinstance(model, Mapping):
+        check_is_no_state_dict(model)
+        raise ModelError("`check` takes one model.", hint="check(model, example_inputs, target) for each method")
+    device, how, clock = device_for(target, options), Quantization.of(quantization), Clock(None)
     network, inputs, calibration = opened(model, example_inputs, calibration)
     examples = as_inputs(inputs)
-    device, how = device_for(target, options), Quantization.of(quantization)
     quantized = quantized_module(
         network,
         examples,

@@ -241,7 +241,8 @@ class CompiledProgram(Shown, Generic[ReportT]):
         check_switch("manifest", manifest)
         path = check_name(path)
         if manifest:
-            self._check_has_manifest(path)
+            if path.suffix == LITERT_SUFFIX:
+                raise OptionError(f"A manifest is about a program, but {path} is a LiteRT model.", hint="model.pte")
             self.manifest(path.name).save(Manifest.beside(path))
         if path.suffix == LITERT_SUFFIX:
             return write_file(path, self.to_litert(vela=vela))
@@ -250,10 +251,6 @@ class CompiledProgram(Shown, Generic[ReportT]):
         for name, data in self.data_files.items():
             write_file(path.parent / name, data)
         return write_file(path, self.buffer)
-
-    def _check_has_manifest(self, path: Path) -> None:
-        if path.suffix == LITERT_SUFFIX:
-            raise OptionError(f"A manifest is about a program, but {path} is a LiteRT model.", hint="model.pte")
 
     def manifest(self, program: str | os.PathLike[str] = "program.pte", sources: Sources | None = None) -> Manifest:
         """Return the manifest of the program, from which the same bytes can be rebuilt; see docs/stability.md.

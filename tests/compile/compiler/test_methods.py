@@ -279,6 +279,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "training": (_with(train=lambda prepared: None), "`train` changes the weights of one method"),
     "auto": (_with(quantization="auto"), "chooses for one method"),
     "corrections": (_with(quantization={"bias_correction": True}), "change the weights of one method"),
+    "check": (lambda: micronpu.check({"a": (model(), call(0, 1))}, "ethos-u85-256"), "`check` takes one model"),  # type: ignore[arg-type]
     "training mode": (lambda: micronpu.compile({"a": (Cached(), call(0, 1))}, "ethos-u85-256"), "Method `a`: "),
     "examples behind": (
         lambda: micronpu.compile({"a": (model(), call(0, 1))}, call(0, 1)),  # type: ignore[call-overload]
