@@ -117,7 +117,7 @@ CALIBRATION: tuple[Any, ...] = (
     [()],
     [X, None],
     [X[0, 0]],
-    [X.double()],
+    [X.int()],
     [X * math.nan],
     [X, X * math.inf],
     [(X, X)],
