@@ -32,8 +32,8 @@ from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import calibrated, finished
 from micronpu.quantize.dequantized import float_leaves
 from micronpu.quantize.float_statistics import FloatStatistics
+from micronpu.quantize.identities import has_magnitudes
 from micronpu.quantize.loops import loops_of
-from micronpu.quantize.magnitudes import has_magnitudes
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import Row, run_recordings, sizes_of

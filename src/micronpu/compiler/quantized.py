@@ -23,11 +23,11 @@ from micronpu.frontend.states import State, states_of
 from micronpu.frontend.training import Train
 from micronpu.program.data import VECTORS
 from micronpu.quantize.calibrate import forget, quantize
+from micronpu.quantize.data import check_stateless
 from micronpu.quantize.digests import Digests, of_model
 from micronpu.quantize.float_statistics import FloatStatistics
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import Row
-from micronpu.quantize.states import check_stateless
 from micronpu.quantize.trial import CalibrationData, HeldOut, Trial
 from micronpu.report.diagnosis import Frontier
 from micronpu.report.sparsity import SparsityReport

@@ -26,12 +26,12 @@ from micronpu.frontend.model_files import opened
 from micronpu.frontend.states import State, written
 from micronpu.frontend.work import multiply_accumulates
 from micronpu.partition.device import Device
-from micronpu.quantize.calibrate import forget
+from micronpu.quantize.calibrate import Call, forget
 from micronpu.quantize.data import Row, calibration_batches, in_turn
 from micronpu.quantize.digests import of_recording, of_rows
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.shared import Call, Member, check_qparams, quantize_methods
+from micronpu.quantize.shared import Member, check_qparams, quantize_methods
 from micronpu.quantize.thresholds import PROGRAM_CALLS
 from micronpu.quantize.trial import CalibrationData, Trial, float_results, rows_run
 from micronpu.verify.verification import Verification

@@ -23,7 +23,7 @@ from micronpu.ops.truths import number_of, opposite_of
 
 MASKED = -8192.0
 """Replacement of minus infinity in a mask. The sum of score and mask saturates at the end of its range, which
-calibration does not extend for it (`micronpu.quantize.masks`)."""
+calibration does not extend for it (`micronpu.quantize.solver.neighbours`)."""
 HIDDEN = fixed_qparams(-MASKED / 128, 0, int16_scale=-MASKED / 2**15)
 """Qparams for `MASKED` and zero: calibration without masked keys must not exclude masks in later inputs."""
 _ATTENTION = "scaled_dot_product_attention.default"

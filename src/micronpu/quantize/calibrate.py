@@ -6,8 +6,8 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -22,9 +22,8 @@ from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import KEY, NO_STATES, States, held, lift, states_of
 from micronpu.quantize import post_training
 from micronpu.quantize.calibration_cache import calibration_entry, pack_observers, unpack_observers
-from micronpu.quantize.concat_groups import PartObserver, settle_concat_groups
 from micronpu.quantize.corrections import Corrections
-from micronpu.quantize.data import calibration_batches, calibration_sequences
+from micronpu.quantize.data import calibration_batches, calibration_sequences, check_stateless
 from micronpu.quantize.far_values import FarValues
 from micronpu.quantize.features import mark_standardisation
 from micronpu.quantize.float64 import runnable
@@ -33,15 +32,18 @@ from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops,
 from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.observing import RangeObserver
+from micronpu.quantize.post_training import settle_concat_groups
 from micronpu.quantize.ranges import fit_ranges
 from micronpu.quantize.recorder import without_recorder
-from micronpu.quantize.running import run_sequence, seen_calls
-from micronpu.quantize.states import check_stateless
+from micronpu.quantize.running import Row, seen_calls
+from micronpu.quantize.solver.groups import PartObserver
 from micronpu.quantize.weights import correct
 from micronpu.upstream.session import exclusive, one_thread
 from micronpu.upstream.torch import is_guard
 
 Progress = Callable[[int], None]
+Call: TypeAlias = tuple[str, Row]
+"""Name of a method, and its inputs."""
 
 
 @contextlib.contextmanager
@@ -136,23 +138,10 @@ def calibrated(
         if progress is not None:
             progress(sum(map(len, sequences)))
         return prepared
-    with quiet(), torch.no_grad(), one_thread():
-        number, far = 0, FarValues()
-        with finite_values(prepared, lambda: number):
-            runs = runnable(prepared, _first(states, sequences))
-            fewer = _observing(runs) if known and not states else runs
-            for sequence in sequences:
-                calls = run_sequence(fewer if number else runs, states, sequence)
-                for _ in sequence:
-                    with far.noted(runs) if number == 0 else contextlib.nullcontext():
-                        run_call(number, lambda: next(calls))  # noqa: B023
-                    number += 1
-                    if progress is not None:
-                        progress(number)
-        with unobserved(runs):
-            far.clamp(lambda run: _repeated(functools.partial(run, runs), states, sequences))
-        if statistics is not None and far.are_kept:
-            statistics.keep(keys)
+    calls = [[("", row) for row in sequence] for sequence in sequences]
+    far = observe_calls({"": prepared}, {"": states}, calls, progress, knows_some=bool(known))
+    if statistics is not None and far.are_kept:
+        statistics.keep(keys)
     if entry is not None:
         entry.write(pack_observers(prepared))
     _end(prepared)
@@ -176,16 +165,78 @@ def _observing(module: GraphModule) -> GraphModule:
     return made
 
 
-def _repeated(
-    run: Callable[..., Any], states: States, sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]]
+def observe_calls(
+    prepared: Mapping[str, GraphModule],
+    states: Mapping[str, States],
+    sequences: Sequence[Sequence[Call]],
+    progress: Progress | None,
+    *,
+    knows_some: bool = False,
+) -> FarValues:
+    """Run all calls of methods with observers, and narrow ranges with far values, which are returned.
+
+    Args:
+        prepared: modules by method, which may share observers.
+        states: of each method; they are reset for each sequence.
+        progress: called with the number of finished calls.
+        knows_some: some observers have learnt already.
+    """
+    number, far = 0, FarValues()
+    runs, later = dict[str, GraphModule](), dict[str, GraphModule]()
+
+    def observed_call(name: str, *given: torch.Tensor) -> Any:
+        nonlocal number
+        if is_first := name not in runs:
+            own = states[name]
+            runs[name] = runnable(prepared[name], [(*given[: len(given) - len(own.values)], *own.initial)])
+            later[name] = _observing(runs[name]) if knows_some and not own else runs[name]
+        module = (runs if is_first else later)[name]
+        with far.noted(module) if is_first else contextlib.nullcontext():
+            results = run_call(number, lambda: module(*given))
+        number += 1
+        if progress is not None:
+            progress(number)
+        return results
+
+    def watched(name: str) -> contextlib.AbstractContextManager[None]:
+        return finite_values(prepared[name], lambda: number)
+
+    with quiet(), torch.no_grad(), one_thread():
+        for _ in _results(states, sequences, observed_call, watched):
+            pass
+        with contextlib.ExitStack() as stack:
+            for module in runs.values():
+                stack.enter_context(unobserved(module))
+            far.clamp(lambda run: _results(states, sequences, lambda name, *given: run(runs[name], *given)))
+    return far
+
+
+def _results(
+    states: Mapping[str, States],
+    sequences: Sequence[Sequence[Call]],
+    run: Callable[..., Any],
+    around: Callable[[str], contextlib.AbstractContextManager[None]] = lambda name: contextlib.nullcontext(),
 ) -> Iterator[Any]:
-    """Run all calls of a lifted module; yield the results of each, with its states."""
-    for sequence in sequences:
-        values = states.initial
-        for row in sequence:
-            found = run(*row, *values)
-            values = tuple(found[len(found) - len(values) :]) if values else ()
-            yield found
+    """Yield the results of all calls; states persist between the calls of all methods.
+
+    Args:
+        run: called with the method and its inputs and states.
+        around: returns a context for successive calls of one method.
+    """
+    first = {state.name: state.initial for of_method in states.values() for state in of_method.values}
+    calls = [(number, *call) for number, sequence in enumerate(sequences) for call in sequence]
+    values, current = dict[str, torch.Tensor](), -1
+    # Calls of one method at a time: methods share observers, which see a method's values in its own order.
+    for name, successive in itertools.groupby(calls, key=lambda call: call[1]):
+        own = states[name].values
+        with around(name):
+            for number, _, row in successive:
+                if number != current:
+                    current, values = number, {name: initial.clone() for name, initial in first.items()}
+                results = run(name, *row, *(values[state.name] for state in own))
+                for state, value in zip(own, results[len(results) - len(own) :] if own else (), strict=True):
+                    values[state.name] = value.detach().clone()
+                yield results
 
 
 def _end(prepared: GraphModule) -> None:
@@ -241,7 +292,7 @@ def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
         quantizer.check_use(is_qat=False)
         names = post_training.scopes(module)
         annotated = quantizer.annotated(quantizer.rewritten(module))
-        return post_training.prepared(annotated, names, quantizer.prepare_obs_or_fq_callback)
+        return post_training.prepared(annotated, names, quantizer.settle)
     from micronpu.quantize.pt2e import prepare_pt2e
 
     return without_recorder(prepare_pt2e(module, quantizer))

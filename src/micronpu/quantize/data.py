@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.fx import GraphModule
 
 from micronpu.base.errors import MicroNpuError, ModelError, first_line
 from micronpu.frontend.checks import all_finite
 from micronpu.frontend.float32 import in_float32
+from micronpu.frontend.states import States, is_write
 
 Row = tuple[torch.Tensor, ...]
 
@@ -211,3 +213,25 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def check_stateless(states: States) -> None:
+    """Raise `ModelError` if a model for training has a state."""
+    if states:
+        raise ModelError(
+            f"The model keeps a state, `{states.values[0].name}`, from one call to the next, and quantization-aware "
+            "training shows it single inputs.",
+            hint="calibration with sequences, or a model to train that takes its states and returns them",
+        )
+
+
+def check_lifted(model: GraphModule) -> None:
+    """Raise `ModelError` if a model still writes into its buffers, so that only their initial values would be
+    calibrated."""
+    written = next((n for n in model.graph.nodes if is_write(n)), None)
+    if written is not None:
+        raise ModelError(
+            f"The model keeps a state, `{written.args[0].target}`, from one call to the next, and `prepare_pt2e` knows "
+            "no sequences of calls.",
+            hint="micronpu.compile, or calibrate_and_quantize with the exported program",
+        )

@@ -24,8 +24,8 @@ from micronpu.ops import ATEN_IMPORTS
 from micronpu.ops.concat import CONCATENATIONS
 from micronpu.ops.facts import NUMBERED
 from micronpu.ops.normalization import BATCH_NORMS
-from micronpu.quantize.folded_norms import batch_norm_behind, folded_batch_norm
 from micronpu.quantize.identities import function_before_fill, spelled_out
+from micronpu.quantize.nodes import batch_norm_behind, folded_batch_norm
 from micronpu.quantize.norms import scale_rows
 from micronpu.quantize.positions import Shared, blend_at_positions, tables_by_position
 from micronpu.quantize.switches import apply, clean, is_on, switchable

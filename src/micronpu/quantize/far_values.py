@@ -17,9 +17,9 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.frontend.constants import constant_nodes
-from micronpu.quantize.concat_groups import PartObserver
 from micronpu.quantize.eager import called
 from micronpu.quantize.observing import RangeObserver
+from micronpu.quantize.solver.groups import PartObserver
 from micronpu.quantize.thresholds import FAR_DISTANCES, FAR_GAP, FARTHEST_BEYOND, MOST_FAR
 from micronpu.upstream.torch import tree_leaves
 

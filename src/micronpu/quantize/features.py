@@ -23,7 +23,7 @@ from micronpu.ir.lowering import Capabilities
 from micronpu.ops.facts import Form, affine_in
 from micronpu.ops.normalization import BATCH_NORMS
 from micronpu.quantize.config import QuantizationConfig
-from micronpu.quantize.readers import form_of
+from micronpu.quantize.nodes import form_of
 from micronpu.quantize.running import Row
 from micronpu.quantize.thresholds import FEATURE_ENOUGH, FEATURE_NOISE, FEATURE_ROWS
 from micronpu.quantize.writer import GraphWriter

@@ -26,7 +26,7 @@ from micronpu.frontend.program import arguments, aten_overload, overload_name, o
 from micronpu.ops.convolution import BY_AXES
 from micronpu.ops.normalization import BATCH_NORM
 from micronpu.quantize.config import QuantizationConfig
-from micronpu.quantize.folded_norms import folded_batch_norm
+from micronpu.quantize.nodes import folded_batch_norm
 from micronpu.quantize.pt2e import FakeQuantizeBase, ObserverBase
 from micronpu.quantize.thresholds import SMALLEST_GAMMA
 from micronpu.quantize.writer import free_name

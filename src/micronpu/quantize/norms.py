@@ -23,7 +23,7 @@ from micronpu.ir.lowering import Capabilities
 from micronpu.ops.facts import ROW_SUMS, Form, degree_of, least_of
 from micronpu.ops.normalization import NORMS, SMALLEST_ROW, UNEQUAL
 from micronpu.quantize.config import QuantizationConfig
-from micronpu.quantize.readers import form_of, power_of
+from micronpu.quantize.nodes import form_of, power_of
 from micronpu.quantize.running import Row
 from micronpu.quantize.switches import switchable
 from micronpu.quantize.thresholds import COARSE_SQUARES, NORM_ROWS, NORMAL_95, STEPS_INT8, UNEQUAL_ROWS

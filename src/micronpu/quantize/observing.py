@@ -110,7 +110,7 @@ class RangeObserver(nn.Module):
         is_calibrated: True after calibration: later values are repetitions, and not observed.
         farthest: [2, `EXTREMES`], downwards and upwards: the farthest extremes of single calls, largest first.
         thresholds: thresholds that must be between two LSBs, for int8.
-        singularity: a `micronpu.quantize.readers.Singularity`, or None.
+        singularity: a `micronpu.quantize.solver.neighbours.Singularity`, or None.
         part: fraction of the found range that the qparams cover; values beyond saturate.
         is_whole: True for whole numbers, all of which int8 must represent.
         within: limits of the observed values; values beyond count as the limit, unless they are very far.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 import torch
+from torch import nn
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.fx.traceback import NodeSource, NodeSourceAction
@@ -18,19 +19,9 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 from micronpu.frontend.constants import constant_nodes, evaluate
 from micronpu.frontend.facts import SCOPES
 from micronpu.frontend.importer import known_import
-from micronpu.quantize.concat_groups import PartObserver, concat_places, watch_apart
-from micronpu.quantize.config import OF_RESULTS
-from micronpu.quantize.observers import observer_for
-from micronpu.quantize.observing import FixedObserver, RangeObserver
-from micronpu.quantize.specs import (
-    KEY,
-    Place,
-    QuantizationAnnotation,
-    QuantizationSpec,
-    SharedQuantizationSpec,
-    Spec,
-    noted,
-)
+from micronpu.quantize.nodes import NodeValues
+from micronpu.quantize.solver.groups import Observer, PartObserver, observers_of
+from micronpu.quantize.specs import KEY, QuantizationAnnotation, noted
 from micronpu.quantize.writer import free_name
 from micronpu.upstream.torch import FakeTensor
 
@@ -38,8 +29,8 @@ _decomposed = torch.ops.quantized_decomposed
 _QUANTIZE = (_decomposed.quantize_per_tensor.default, _decomposed.quantize_per_channel.default)
 _DEQUANTIZE = (_decomposed.dequantize_per_tensor.default, _decomposed.dequantize_per_channel.default)
 
-Observer: TypeAlias = RangeObserver | FixedObserver
-Observers: TypeAlias = dict[Place, Observer]
+Observers: TypeAlias = dict[Any, Observer]
+"""Observers of nodes and of (operand, reader) edges."""
 
 
 def scopes(model: GraphModule) -> dict[str, str]:
@@ -60,7 +51,7 @@ def is_prepared(model: GraphModule) -> bool:
 
 
 def prepared(
-    model: GraphModule, names: Mapping[str, str], settle: Callable[[GraphModule, Observers], None] | None = None
+    model: GraphModule, names: Mapping[str, str], settle: Callable[[NodeValues, Observers], None] | None = None
 ) -> GraphModule:
     """Return an annotated model with observers; the graph is changed in place.
 
@@ -68,92 +59,17 @@ def prepared(
         names: `scopes` of the model before it was rewritten.
         settle: may replace observers.
     """
-    notes = noted(model.graph.nodes)
-    specs: dict[Place, Spec] = {}
-    for node, note in notes.items():
-        for operand, spec in note.input_qspec_map.items():
-            specs[operand, node] = spec
-        if note.output_qspec is not None:
-            specs[node] = note.output_qspec
-    groups = _groups(specs)
-    observers: Observers = {}
-    by_group: Observers = {}
-    group_edges = concat_places(notes)
-    wholes = {
-        groups[place]: s for place, s in specs.items() if place in group_edges and isinstance(s, QuantizationSpec)
-    }
-    for place, spec in specs.items():
-        if groups[place] not in by_group:
-            is_of_one = isinstance(spec, QuantizationSpec) and spec.observer in OF_RESULTS
-            by_group[groups[place]] = _observer(wholes.get(groups[place], spec) if is_of_one else spec, observers)
-        observers[place] = by_group[groups[place]]
-    if group_edges:
-        watch_apart(observers, specs, _groups(specs, group_edges), group_edges)
+    values = NodeValues(model)
+    notes = values.notes()
+    observers = values.nodes(observers_of(notes))
     if settle is not None:
-        settle(model, observers)
+        settle(values, observers)
     inserter = _Inserter(model, observers)
-    for node in list(notes):
-        inserter.observe(node)
+    for value in notes:
+        inserter.observe(values.node_of[value])
     made = GraphModule(model, model.graph)
     SCOPES.say(made, dict(names))
     return made
-
-
-def _observer(spec: Spec, observers: Observers) -> Observer:
-    return observers[spec.edge_or_node] if isinstance(spec, SharedQuantizationSpec) else observer_for(spec)
-
-
-def _groups(specs: Mapping[Place, Spec], apart: Collection[Place] = ()) -> dict[Place, Place]:
-    """Return the representative of each place's group, which shares qparams.
-
-    A place shares qparams with the one that its spec names. An edge shares those of other edges of the same tensor, and
-    of the tensor itself, if the specs agree.
-
-    Args:
-        apart: edges that do not share qparams with their tensor.
-    """
-    parents: dict[Place, Place] = {place: place for place in specs}
-
-    def root(place: Place) -> Place:
-        while parents[place] != place:
-            # Path compression: steps of a recurrent cell make long chains.
-            parents[place] = parents[parents[place]]
-            place = parents[place]
-        return place
-
-    def unite(parent: Place, child: Place) -> None:
-        above, below = root(parent), root(child)
-        spec = specs[above]
-        if isinstance(spec, SharedQuantizationSpec) and spec.edge_or_node == below:
-            parents[above] = below  # the opposite direction would be a cycle
-        else:
-            parents[below] = above
-
-    def settled(spec: Spec) -> Spec:
-        while isinstance(spec, SharedQuantizationSpec):
-            spec = specs[root(spec.edge_or_node)]
-        return spec
-
-    for place, spec in specs.items():
-        if isinstance(place, tuple):
-            operand, reader = place
-            own = settled(spec)
-            others: list[Place] = [(operand, user) for user in operand.users if user is not reader]
-            for other in (*others, operand) if place not in apart else ():
-                if other in specs and other not in apart and _agree(settled(specs[other]), own):
-                    unite(other, place)
-        if isinstance(spec, SharedQuantizationSpec):
-            unite(spec.edge_or_node, place)
-    return {place: root(place) for place in parents}
-
-
-def _agree(one: Spec, other: Spec) -> bool:
-    """Return True if two specs mean the same qparams, with any observer."""
-    if type(one) is not type(other):
-        return False
-    names = ["dtype", "quant_min", "quant_max", "qscheme"]
-    names += ["ch_axis"] if isinstance(one, QuantizationSpec) else ["scale", "zero_point"]
-    return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 class _Inserter:
@@ -354,3 +270,53 @@ def _without_dequantized(model: GraphModule) -> set[Node]:
         if node in constants and node.target not in _DEQUANTIZE and found.issuperset(node.all_input_nodes):
             found.add(node)
     return found
+
+
+# ---------------------------------------------------------------- parts of concatenations
+
+
+def settle_concat_groups(prepared: GraphModule) -> None:
+    """Choose for each part between its own qparams and the group's, by calibration, in place."""
+    parts: dict[PartObserver, list[Node]] = {}
+    for node in prepared.graph.nodes:
+        if node.op == "call_module":
+            module = prepared.get_submodule(str(node.target))
+            if isinstance(module, PartObserver):
+                parts.setdefault(module, []).append(node)
+    for part, nodes in parts.items():
+        kept: nn.Module = part.own if part.is_fine else part.whole
+        for name in {str(node.target) for node in nodes}:
+            setattr(prepared, name, kept)
+        if kept is part.own:
+            _join_again(prepared, part, nodes)
+    if parts:
+        _drop_repeated(prepared)
+
+
+def _drop_repeated(prepared: GraphModule) -> None:
+    """x -> whole -> whole -> cat        x -> whole -> cat, and so for two that read the same value"""
+    modules = dict(prepared.named_modules(remove_duplicate=False))
+    known: dict[tuple[Node, int], Node] = {}
+    for node in reversed([n for n in prepared.graph.nodes if n.op == "call_module"]):  # the first reader's is last
+        source, observer = node.args[0], modules[str(node.target)]
+        assert isinstance(source, Node)
+        same = source.op == "call_module" and modules[str(source.target)] is observer
+        first = source if same else known.setdefault((source, id(observer)), node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            prepared.graph.erase_node(node)
+    prepared.recompile()
+
+
+def _join_again(prepared: GraphModule, part: PartObserver, nodes: Collection[Node]) -> None:
+    """x -> own -> cat        x -> own -> whole -> cat"""
+    for seen in nodes:
+        value = seen.args[0]
+        assert isinstance(value, Node)
+        readers = [user for user in seen.users if (value.name, user.name) in part.edges]
+        for reader in readers:
+            prepared.add_module(name := free_name(prepared, "joint_"), part.whole)
+            with prepared.graph.inserting_after(seen):
+                made = prepared.graph.call_module(name, (seen,))
+            reader.replace_input_with(seen, made)
+    prepared.recompile()

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
-from micronpu.quantize.concat_groups import concat_results
 from micronpu.quantize.observers import observer_for
 from micronpu.quantize.observing import FixedObserver, RangeObserver
 from micronpu.quantize.recorder import Recorder
+from micronpu.quantize.solver.groups import concat_results
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec, SharedQuantizationSpec, noted
 from micronpu.upstream import torchao as upstream
 

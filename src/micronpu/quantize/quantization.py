@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
 from micronpu.base.arguments import check_switch, described
@@ -124,10 +124,6 @@ class Quantization:
             hint='Quantization(activations="int16"), the path of a TOML file, or a dictionary such as '
             '{"equalize": True}',
         )
-
-    def with_settings(self, settings: Settings) -> Quantization:
-        """Return the quantization with other settings."""
-        return replace(self, settings=settings)
 
     def only(self, *names: str, where: str) -> None:
         """Refuse fields that a function does not support.

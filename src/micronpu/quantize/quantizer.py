@@ -19,7 +19,6 @@ from micronpu.frontend.branches import compute_both_branches
 from micronpu.frontend.facts import FLOAT_PROGRAM, IN_TRAINING
 from micronpu.frontend.loops import write_out_loops
 from micronpu.ir.lowering import Capabilities
-from micronpu.quantize.annotate import annotate
 from micronpu.quantize.config import (
     Activations,
     IOType,
@@ -33,17 +32,15 @@ from micronpu.quantize.config import (
     type_key,
 )
 from micronpu.quantize.corrections import Corrections
+from micronpu.quantize.data import check_lifted
 from micronpu.quantize.decompose import prepare_for_annotation
 from micronpu.quantize.equalize import equalize
 from micronpu.quantize.features import leave_in_float
-from micronpu.quantize.folded_norms import reveal
-from micronpu.quantize.known_qparams import observe_operands
-from micronpu.quantize.magnitudes import project_magnitudes
-from micronpu.quantize.masks import observe_what_counts
+from micronpu.quantize.identities import project_magnitudes
+from micronpu.quantize.nodes import NodeValues, annotate, reveal
 from micronpu.quantize.norms import widen
-from micronpu.quantize.readers import observe_for_readers
 from micronpu.quantize.recorder import keep_float_program, record_calls, recorders
-from micronpu.quantize.states import check_lifted, share_qparams
+from micronpu.quantize.solver.neighbours import observe_for_neighbours, share_states
 from micronpu.quantize.switches import check_rewrites
 from micronpu.upstream.torchao import accept_as_quantizer
 
@@ -363,16 +360,20 @@ class StaticQuantizer:
 
         QAT: tensors that share qparams also share their range.
         """
-        observe_what_counts(model, edge_or_node_to_obs_or_fq)
-        observe_operands(edge_or_node_to_obs_or_fq)
-        observe_for_readers(model, edge_or_node_to_obs_or_fq)
+        self.settle(NodeValues(model), edge_or_node_to_obs_or_fq)
+
+    def settle(self, values: NodeValues, observers: dict[Any, Any]) -> None:
+        """Apply `prepare_obs_or_fq_callback` to the observers of a module's values, by their nodes."""
+        observe_for_neighbours(values, values.places(observers))
         if self.is_qat:
             from micronpu.quantize.qat import share_ranges
 
-            share_ranges(edge_or_node_to_obs_or_fq)
-        share_qparams(model, edge_or_node_to_obs_or_fq)
-        for recorder in recorders(model):
-            recorder.watch(edge_or_node_to_obs_or_fq.values())
+            share_ranges(observers)
+        places = values.places(observers)
+        share_states(values, places)
+        observers.update(values.nodes(places))
+        for recorder in recorders(values.model):
+            recorder.watch(observers.values())
 
     def quantize_with_submodules(
         self, model: GraphModule, calibration_samples: Sequence[tuple[Any, ...]], is_qat: bool = False

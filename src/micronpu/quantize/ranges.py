@@ -34,10 +34,10 @@ from micronpu.quantize.eager import FloatRun
 from micronpu.quantize.float64 import runnable
 from micronpu.quantize.float_statistics import FloatStatistics, network_of, source_of
 from micronpu.quantize.loops import loops_of, unobserved
+from micronpu.quantize.nodes import state_ends
 from micronpu.quantize.observers import is_fixed, is_observer
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.running import sizes_of
-from micronpu.quantize.states import only_kept, state_ends
 from micronpu.quantize.thresholds import CANDIDATES, DIRECTIONS, FEWEST_FIT, FIT_ELEMENTS, FIT_SAMPLES
 from micronpu.upstream.torch import tree_leaves
 
@@ -298,3 +298,57 @@ def _beyond(
 def _nearest(ends: torch.Tensor) -> float:
     """Return the distance of the end nearest to zero; a tiny one if that is zero itself."""
     return max(float(ends[-1]), sys.float_info.min)
+
+
+# ---------------------------------------------------------------- states
+
+
+def only_kept(prepared: GraphModule) -> set[Node]:
+    """Return new values of states that only keep values computed without them, such as the last frames of a sound.
+
+    They are clipped at most once.  A state that is computed from itself could be clipped in every call.
+
+        past, frame -> x = cat -> y = conv(x), past' = x[1:]      only kept h, frame -> h' = gru(h, frame)
+        computed from itself
+    """
+    ends = state_ends(prepared)
+    holders = {holder for _, holder, _ in ends}
+    made_of: dict[Node, set[Node]] = {}
+    for _, holder, value in ends:
+        moved, computed = _sources(prepared, value)
+        made_of[holder] = ((moved - {holder}) | _behind(computed)) & holders
+    while True:
+        wider = {h: found.union(*(made_of[f] for f in found)) for h, found in made_of.items()}
+        if wider == made_of:
+            return {value for _, holder, value in ends if holder not in made_of[holder]}
+        made_of = wider
+
+
+def _sources(prepared: GraphModule, value: Node) -> tuple[set[Node], set[Node]]:
+    """Return the inputs and the computed values from which operators that only move make a value."""
+    inputs, computed, waiting = set[Node](), set[Node](), [value]
+    while waiting:
+        node = waiting.pop()
+        entry = known_import(node) if node.op == "call_function" else None
+        if node.op == "placeholder":
+            inputs.add(node)
+        elif (entry is not None and entry.moves_only) or _is_observer(prepared, node):
+            waiting += node.all_input_nodes
+        else:
+            computed.add(node)
+    return inputs, computed
+
+
+def _is_observer(prepared: GraphModule, node: Node) -> bool:
+    return node.op == "call_module" and is_observer(prepared.get_submodule(str(node.target)))
+
+
+def _behind(nodes: set[Node]) -> set[Node]:
+    """Return nodes and all of their operands, recursively."""
+    found, waiting = set[Node](), list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return found

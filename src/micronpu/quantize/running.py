@@ -24,20 +24,8 @@ def sizes_of(module: GraphModule) -> dict[str, int]:
     return {name: value.numel() for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
-def run_sequence(module: GraphModule, states: States, rows: Sequence[Row]) -> Iterator[tuple[Any, ...]]:
-    """Run a lifted module call by call from its initial states; yield each call's other results."""
-    values = states.initial
-    for row in rows:
-        results = module(*row, *values)
-        if not states:
-            yield results if isinstance(results, tuple) else (results,)
-            continue
-        values = tuple(v.detach().clone() for v in results[-len(states.values) :])
-        yield tuple(results[: -len(states.values)])
-
-
 def _rows_with_states(module: GraphModule, states: States, rows: Sequence[Row]) -> Iterator[Row]:
-    """Run a lifted module as `run_sequence` does, if it has states; yield all inputs of each call."""
+    """Run a lifted module call by call from its initial states, if it has states; yield all inputs of each call."""
     values = states.initial
     for row in rows:
         yield (*row, *values)

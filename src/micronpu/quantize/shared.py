@@ -7,15 +7,13 @@ tokens give the same numbers in each method.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
@@ -23,21 +21,16 @@ from micronpu.base.quiet import quiet
 from micronpu.frontend.facts import ROW_SIZE, UNEVEN, Fact
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import States, states_of
-from micronpu.quantize.calibrate import converted, finite_values, forget, observed, run_call
-from micronpu.quantize.concat_groups import settle_concat_groups
+from micronpu.quantize.calibrate import Call, converted, forget, observe_calls, observed
 from micronpu.quantize.data import Row
-from micronpu.quantize.far_values import FarValues
-from micronpu.quantize.float64 import runnable
-from micronpu.quantize.loops import unobserved
 from micronpu.quantize.norms import mark_uneven
 from micronpu.quantize.observers import is_fixed, is_observer
 from micronpu.quantize.observing import RangeObserver
-from micronpu.quantize.states import dtype_name, strictest
+from micronpu.quantize.post_training import settle_concat_groups
+from micronpu.quantize.solver.neighbours import dtype_name, strictest
 from micronpu.upstream.session import one_thread
 
 Key: TypeAlias = tuple[Any, ...]
-Call: TypeAlias = tuple[str, Row]
-"""Name of a method, and its inputs."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +87,7 @@ def quantize_methods(
         # Before calibration: whether a part has its own qparams must not differ between methods.
         settle_concat_groups(module)
     _share_qparams(members, prepared)
-    _calibrate(members, prepared, sequences, progress)
+    observe_calls(prepared, {member.name: member.states for member in members}, sequences, progress)
     made = {name: converted(module, [], None) for name, module in prepared.items()}
     for name, module in prepared.items():  # not before: they share observers
         forget(module, made[name])
@@ -128,69 +121,6 @@ def _mark_alike(members: Sequence[Member], rows: Mapping[str, Sequence[Sequence[
         most[_key(node), fact] = max(most.get((_key(node), fact), 0.0), fact.of(node))
     for node, fact in itertools.product(nodes, (UNEVEN, ROW_SIZE)):
         fact.say(node, most[_key(node), fact])
-
-
-def _calibrate(
-    members: Sequence[Member],
-    prepared: Mapping[str, GraphModule],
-    sequences: Sequence[Sequence[Call]],
-    progress: Callable[[int], None] | None,
-) -> None:
-    """Run all calls."""
-    number, runs, far = 0, dict[str, GraphModule](), FarValues()
-
-    def observed_call(member: Member, *given: torch.Tensor) -> Any:
-        nonlocal number
-        name = member.name
-        first: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if name not in runs:
-            rows = given[: len(given) - len(member.states.values)]
-            runs[name] = runnable(prepared[name], [(*rows, *member.states.initial)])
-            first = far.noted(runs[name])
-        with first:
-            results = run_call(number, lambda: runs[name](*given))
-        number += 1
-        if progress is not None:
-            progress(number)
-        return results
-
-    def watched(name: str) -> contextlib.AbstractContextManager[None]:
-        return finite_values(prepared[name], lambda: number)
-
-    with quiet(), torch.no_grad(), one_thread():
-        for _ in _results(members, sequences, observed_call, watched):
-            pass
-        with contextlib.ExitStack() as stack:
-            for module in runs.values():
-                stack.enter_context(unobserved(module))
-            far.clamp(lambda run: _results(members, sequences, lambda m, *given: run(runs[m.name], *given)))
-
-
-def _results(
-    members: Sequence[Member],
-    sequences: Sequence[Sequence[Call]],
-    run: Callable[..., Any],
-    around: Callable[[str], contextlib.AbstractContextManager[None]] = lambda name: contextlib.nullcontext(),
-) -> Iterator[Any]:
-    """Yield the results of all calls; states persist between the calls of all methods.
-
-    Args:
-        run: called with the method and its inputs and states.
-        around: returns a context for successive calls of one method.
-    """
-    by_name = {member.name: member for member in members}
-    first = {state.name: state.initial for member in members for state in member.states.values}
-    for sequence in sequences:
-        values = {name: initial.clone() for name, initial in first.items()}
-        # Calls of one method at a time: methods share observers, which see a method's values in its own order.
-        for name, calls in itertools.groupby(sequence, key=lambda call: call[0]):
-            own = by_name[name].states.values
-            with around(name):
-                for _, row in calls:
-                    results = run(by_name[name], *row, *(values[state.name] for state in own))
-                    for state, value in zip(own, results[len(results) - len(own) :], strict=True):
-                        values[state.name] = value.detach().clone()
-                    yield results
 
 
 # ---------------------------------------------------------------- which observers are one

@@ -17,7 +17,7 @@ from micronpu.frontend.training import set_training
 from micronpu.ops.convolution import CONVOLUTIONS
 from micronpu.ops.facts import Form
 from micronpu.ops.transposed import TRANSPOSED
-from micronpu.quantize.readers import form_of
+from micronpu.quantize.nodes import form_of
 from micronpu.upstream.torchao import Function, repair
 
 _BETWEEN = (Form.QUOTIENT, Form.SUM)

@@ -10,16 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.fx import Node
 
 from micronpu.base.arguments import described
 from micronpu.base.errors import OptionError
 
 KEY = "quantization_annotation"
 """Key of a node's meta, the same as torchao's."""
-
-Place = Node | tuple[Node, Node]
-"""The result of a node, or an edge: the node that is read (first) and its reader (second)."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +61,13 @@ class FixedQParamsQuantizationSpec:
 
 @dataclass(frozen=True)
 class SharedQuantizationSpec:
-    """Qparams of another tensor."""
+    """Qparams of another tensor.
 
-    edge_or_node: Place
+    Attributes:
+        edge_or_node: a node or value, or a pair of one that is read and its reader.
+    """
+
+    edge_or_node: Any
 
 
 Spec = QuantizationSpec | FixedQParamsQuantizationSpec | SharedQuantizationSpec
@@ -77,11 +77,11 @@ Spec = QuantizationSpec | FixedQParamsQuantizationSpec | SharedQuantizationSpec
 class QuantizationAnnotation:
     """Quantization of a node's operands and result; None leaves the result to its readers."""
 
-    input_qspec_map: dict[Node, Spec] = field(default_factory=dict)
+    input_qspec_map: dict[Any, Spec] = field(default_factory=dict)
     output_qspec: Spec | None = None
 
 
-def noted(nodes: Any) -> Mapping[Node, QuantizationAnnotation]:
+def noted(nodes: Any) -> Mapping[Any, QuantizationAnnotation]:
     """Return the annotations of nodes, in their order."""
     return {node: node.meta[KEY] for node in nodes if isinstance(node.meta.get(KEY), QuantizationAnnotation)}
 

@@ -24,7 +24,7 @@ from micronpu.frontend.states import states_of
 from micronpu.ir.op import OutputQuantization
 from micronpu.ir.types import DType
 from micronpu.quantize.digests import of_recording
-from micronpu.quantize.known_qparams import rule_of
+from micronpu.quantize.nodes import rule_of
 from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.warnings import NOTE, NOTHING_DELEGATED, WARNING, ReportWarning

@@ -20,7 +20,7 @@ from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 import micronpu
 from micronpu.base.errors import ModelError
-from micronpu.frontend.states import State, held, hold, lift, states_of
+from micronpu.frontend.states import held, hold, lift, states_of
 from micronpu.ir.interpreter import interpret
 from micronpu.neutron import (
     NeutronPartitioner,
@@ -31,7 +31,8 @@ from micronpu.neutron import (
 )
 from micronpu.program.pte import read_pte
 from micronpu.quantize.data import calibration_sequences
-from micronpu.quantize.states import common_observer
+from micronpu.quantize.solver import values as solver
+from micronpu.quantize.solver.neighbours import common_observer
 from micronpu.runtime import ArrayProgram, HostProgram, RunOptions
 
 X = (torch.zeros(1, 8),)
@@ -311,14 +312,13 @@ def test_refusals(case: str) -> None:
 
 
 def test_two_dictated_qparams() -> None:
-    state = State("h", "state_h", zeros(1, 8))
-    value = torch.fx.Graph().placeholder("value")
+    state = solver.State("h", solver.Value("state_h"), solver.Value("value"))
     all_qparams = [FixedQParamsObserver.with_args(scale=s, zero_point=0)() for s in (1 / 128, 1 / 256)]
     with pytest.raises(
         ModelError,
         match=r"one pair of qparams: it is read with scale 0.0078.. and written with scale 0.00",
     ):
-        common_observer(state, value, *all_qparams)
+        common_observer(state, *all_qparams)
 
 
 def test_blame_and_prepare_know_no_sequences() -> None:

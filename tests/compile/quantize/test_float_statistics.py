@@ -73,12 +73,12 @@ def test_the_same_programs(
     assert len(set(wanted)) == len(wanted)
     runs: list[int] = []
 
-    def counted(module: Any, states: Any, sequence: Any) -> Any:
+    def counted(number: int, step: Any) -> Any:
         runs.append(1)
-        return real(module, states, sequence)
+        return real(number, step)
 
-    real = calibrate.run_sequence
-    monkeypatch.setattr(calibrate, "run_sequence", counted)
+    real = calibrate.run_call
+    monkeypatch.setattr(calibrate, "run_call", counted)
     statistics, model = FloatStatistics(), kind()
     assert [made(model, HOW[number], statistics) for number in numbers] == wanted
     assert len(runs) == calibrations * len(ROWS)

@@ -14,7 +14,7 @@ import micronpu
 from micronpu.frontend.exported import graph_module
 from micronpu.frontend.program import overload_name
 from micronpu.neutron import NeutronQuantizer
-from micronpu.quantize.magnitudes import has_magnitudes, project_magnitudes
+from micronpu.quantize.identities import has_magnitudes, project_magnitudes
 
 Pair = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 MAGNITUDES: dict[str, Pair] = {

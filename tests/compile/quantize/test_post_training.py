@@ -19,9 +19,10 @@ from micronpu.base.errors import MicroNpuError
 from micronpu.frontend.export import export
 from micronpu.frontend.exported import exported, graph_module
 from micronpu.frontend.program import origin_of
-from micronpu.quantize import calibrate, concat_groups
+from micronpu.quantize import calibrate
 from micronpu.quantize.calibrate import quantize
 from micronpu.quantize.quantizer import StaticQuantizer
+from micronpu.quantize.solver import groups
 from micronpu.targets.registry import device_for
 
 
@@ -44,7 +45,7 @@ def assert_alike(model: nn.Module, batches: list[tuple[torch.Tensor, ...]], targ
     for own in (True, False):
         quantizer = device_for(target).quantizer(**choices)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(concat_groups, "FINER_OPERAND", math.inf)  # torchao has no parts with a grid of their own
+            patch.setattr(groups, "FINER_OPERAND", math.inf)  # torchao has no parts with a grid of their own
             if not own:
                 patch.setattr(StaticQuantizer, "is_ours", lambda self: False)
             found.append(described(quantize(graph_module(export(model, batches[0])), [batches], quantizer)))

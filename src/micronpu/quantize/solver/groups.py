@@ -1,31 +1,113 @@
-"""Qparams of values that feed a concatenation and other operators, chosen after calibration.
+"""Groups of values with equal qparams, each with one observer, and parts of groups that may have their own.
 
 Operands of a concatenation share qparams.  If a value of 0..1 is concatenated with one of 0..64, the shared qparams
 leave four LSBs for it. That is enough for the concatenation, but not for other readers: the value then keeps its own
 qparams, and is requantized for the concatenation.  Otherwise shared qparams save that operator and that rounding.  The
 same holds for values that are concatenated repeatedly with larger ones, as in a dense block, for their operands, and
-for the minimum of a small value and a large one.
+for the minimum of a small value and a large one.  Which of both it is shows after calibration.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from torch import nn
-from torch.fx import GraphModule, Node
 
-from micronpu.frontend.program import overload_name
-from micronpu.ops.elementwise import EXTREMA
 from micronpu.quantize.config import OF_RESULTS
 from micronpu.quantize.observers import is_average, observer_for
 from micronpu.quantize.observers.finer import FinerObserver
-from micronpu.quantize.observing import RangeObserver, Thresholds
-from micronpu.quantize.specs import Place, QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
+from micronpu.quantize.observing import FixedObserver, RangeObserver, Thresholds
+from micronpu.quantize.solver.values import Place, Value
+from micronpu.quantize.specs import QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
 from micronpu.quantize.thresholds import FINER_OPERAND
-from micronpu.quantize.writer import free_name
+
+Observer: TypeAlias = RangeObserver | FixedObserver
+Observers: TypeAlias = dict[Place, Observer]
+
+
+def observers_of(notes: Mapping[Value, QuantizationAnnotation]) -> Observers:
+    """Return the observers of annotated values, by value and by (operand, reader)."""
+    specs: dict[Place, Spec] = {}
+    for value, note in notes.items():
+        for operand, spec in note.input_qspec_map.items():
+            specs[operand, value] = spec
+        if note.output_qspec is not None:
+            specs[value] = note.output_qspec
+    groups = _groups(specs)
+    observers: Observers = {}
+    by_group: Observers = {}
+    edges = concat_places(notes)
+    wholes = {groups[place]: s for place, s in specs.items() if place in edges and isinstance(s, QuantizationSpec)}
+    for place, spec in specs.items():
+        if groups[place] not in by_group:
+            is_of_one = isinstance(spec, QuantizationSpec) and spec.observer in OF_RESULTS
+            by_group[groups[place]] = _observer(wholes.get(groups[place], spec) if is_of_one else spec, observers)
+        observers[place] = by_group[groups[place]]
+    if edges:
+        _observe_parts(observers, specs, _groups(specs, edges), edges)
+    return observers
+
+
+def _observer(spec: Spec, observers: Observers) -> Observer:
+    return observers[spec.edge_or_node] if isinstance(spec, SharedQuantizationSpec) else observer_for(spec)
+
+
+def _groups(specs: Mapping[Place, Spec], apart: Collection[Place] = ()) -> dict[Place, Place]:
+    """Return the representative of each place's group, which shares qparams.
+
+    A place shares qparams with the one that its spec names. An edge shares those of other edges of the same tensor, and
+    of the tensor itself, if the specs agree.
+
+    Args:
+        apart: edges that do not share qparams with their tensor.
+    """
+    parents: dict[Place, Place] = {place: place for place in specs}
+
+    def root(place: Place) -> Place:
+        while parents[place] != place:
+            # Path compression: steps of a recurrent cell make long chains.
+            parents[place] = parents[parents[place]]
+            place = parents[place]
+        return place
+
+    def unite(parent: Place, child: Place) -> None:
+        above, below = root(parent), root(child)
+        spec = specs[above]
+        if isinstance(spec, SharedQuantizationSpec) and spec.edge_or_node == below:
+            parents[above] = below  # the opposite direction would be a cycle
+        else:
+            parents[below] = above
+
+    def settled(spec: Spec) -> Spec:
+        while isinstance(spec, SharedQuantizationSpec):
+            spec = specs[root(spec.edge_or_node)]
+        return spec
+
+    for place, spec in specs.items():
+        if isinstance(place, tuple):
+            operand, reader = place
+            own = settled(spec)
+            others: list[Place] = [(operand, user) for user in operand.readers if user is not reader]
+            for other in (*others, operand) if place not in apart else ():
+                if other in specs and other not in apart and _agree(settled(specs[other]), own):
+                    unite(other, place)
+        if isinstance(spec, SharedQuantizationSpec):
+            unite(spec.edge_or_node, place)
+    return {place: root(place) for place in parents}
+
+
+def _agree(one: Spec, other: Spec) -> bool:
+    """Return True if two specs mean the same qparams, with any observer."""
+    if type(one) is not type(other):
+        return False
+    names = ["dtype", "quant_min", "quant_max", "qscheme"]
+    names += ["ch_axis"] if isinstance(one, QuantizationSpec) else ["scale", "zero_point"]
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+# ---------------------------------------------------------------- concatenations
 
 
 class PartObserver(RangeObserver):
@@ -82,9 +164,9 @@ class PartObserver(RangeObserver):
         return (self.own if self.is_fine else self.whole).calculate_qparams()
 
 
-def concat_places(notes: Mapping[Node, QuantizationAnnotation]) -> set[Place]:
+def concat_places(notes: Mapping[Any, QuantizationAnnotation]) -> set[Any]:
     """Return the edges of concat groups, for operators whose result shares the qparams."""
-    found: set[Place] = set()
+    found: set[Any] = set()
     for node, note in notes.items():
         shared = note.output_qspec
         edges = [(operand, node) for operand in note.input_qspec_map]
@@ -93,10 +175,10 @@ def concat_places(notes: Mapping[Node, QuantizationAnnotation]) -> set[Place]:
     return found
 
 
-def concat_results(notes: Mapping[Node, QuantizationAnnotation]) -> dict[Node, QuantizationSpec]:
+def concat_results(notes: Mapping[Any, QuantizationAnnotation]) -> dict[Any, QuantizationSpec]:
     """Return values with special specs, as of averages, that feed a concat, possibly moved, with the spec of the concat
     group."""
-    found: dict[Node, QuantizationSpec] = {}
+    found: dict[Any, QuantizationSpec] = {}
     for value, reader in (place for place in concat_places(notes) if isinstance(place, tuple)):
         asked = [spec for spec in notes[reader].input_qspec_map.values() if isinstance(spec, QuantizationSpec)]
         while value in notes and isinstance(spec := notes[value].output_qspec, SharedQuantizationSpec):
@@ -107,8 +189,8 @@ def concat_results(notes: Mapping[Node, QuantizationAnnotation]) -> dict[Node, Q
     return found
 
 
-def watch_apart(
-    observers: dict[Place, Any], specs: Mapping[Place, Spec], apart: Mapping[Place, Place], group_edges: Set[Place]
+def _observe_parts(
+    observers: Observers, specs: Mapping[Place, Spec], apart: Mapping[Place, Place], group_edges: Set[Place]
 ) -> None:
     """Replace the observers of concat groups by part observers, for values with other readers, in place.
 
@@ -129,20 +211,22 @@ def watch_apart(
     only_concat: list[tuple[list[Place], list[Place]]] = []
     for places in groups.values():
         whole = observers[places[0]]
-        values = [place for place in places if isinstance(place, Node)]
+        values = [place for place in places if isinstance(place, Value)]
         if id(whole) not in wholes or not _may_part(whole) or not all(observers[p] is whole for p in places):
             continue
-        edges: list[Place] = [(v, user) for v in values for user in v.users if (v, user) in group_edges]
+        edges: list[Place] = [(v, user) for v in values for user in v.readers if (v, user) in group_edges]
         if edges and any(_reads_alone(places, values, group_edges)):
             _part(observers, specs, places, edges)
         elif edges:
             only_concat.append((places, edges))
-        elif not group_edges.isdisjoint(places) and (results[id(whole)] > 1 or any(map(_is_extremum, values))):
+        elif not group_edges.isdisjoint(places) and (
+            results[id(whole)] > 1 or any(value.is_one_of for value in values)
+        ):
             _part(observers, specs, places, edges)
     for places, edges in reversed(only_concat):
         # Only the concatenation reads it, which may itself be a part with a smaller scale than the group.
         made = list(dict.fromkeys(observers[edge] for edge in edges))
-        if len(made) > 1 or any(_is_extremum(edge[1]) for edge in edges if isinstance(edge, tuple)):
+        if len(made) > 1 or any(edge[1].is_one_of for edge in edges if isinstance(edge, tuple)):
             _part(observers, specs, places, edges, tuple(part for part in made if isinstance(part, PartObserver)))
         else:
             observers.update(dict.fromkeys(places, made.pop()))
@@ -160,25 +244,20 @@ def watch_apart(
 
 
 def _part(
-    observers: dict[Place, Any],
+    observers: Observers,
     specs: Mapping[Place, Spec],
     places: Collection[Place],
     edges: Collection[Place],
     follows: tuple[PartObserver, ...] = (),
 ) -> None:
     """Observe a group of places separately, in place, if calibration finds its qparams."""
-    learnt = _learnt(map(specs.__getitem__, places))
+    learnt, whole = _learnt(map(specs.__getitem__, places)), observers[next(iter(places))]
     if learnt:
         own = observer_for(learnt[0])
-        assert isinstance(own, RangeObserver)
+        assert isinstance(own, RangeObserver) and isinstance(whole, RangeObserver)
         names = tuple((edge[0].name, edge[1].name) for edge in edges if isinstance(edge, tuple))
-        part = PartObserver(own, observers[next(iter(places))], names, follows=follows)
+        part = PartObserver(own, whole, names, follows=follows)
         observers.update(dict.fromkeys(places, part))
-
-
-def _is_extremum(node: Node) -> bool:
-    """Return True if the result is one of two operands, which may saturate if they are not chosen."""
-    return overload_name(node) in EXTREMA
 
 
 def _learnt(specs: Iterable[Spec]) -> list[QuantizationSpec]:
@@ -191,55 +270,10 @@ def _may_part(whole: Any) -> bool:
     return isinstance(whole, RangeObserver) and not isinstance(whole, FinerObserver) and not is_average(whole)
 
 
-def _reads_alone(places: Collection[Place], values: Collection[Node], group_edges: Collection[Place]) -> Iterator[bool]:
+def _reads_alone(
+    places: Collection[Place], values: Collection[Value], group_edges: Collection[Place]
+) -> Iterator[bool]:
     """Yield for each reader of a group of values whether it is outside the concat group and the group itself."""
     for value in values:
-        for user in value.users:
+        for user in value.readers:
             yield (value, user) not in group_edges and user not in places
-
-
-def settle_concat_groups(prepared: GraphModule) -> None:
-    """Choose for each part between its own qparams and the group's, by calibration, in place."""
-    parts: dict[PartObserver, list[Node]] = {}
-    for node in prepared.graph.nodes:
-        if node.op == "call_module":
-            module = prepared.get_submodule(str(node.target))
-            if isinstance(module, PartObserver):
-                parts.setdefault(module, []).append(node)
-    for part, nodes in parts.items():
-        kept: nn.Module = part.own if part.is_fine else part.whole
-        for name in {str(node.target) for node in nodes}:
-            setattr(prepared, name, kept)
-        if kept is part.own:
-            _join_again(prepared, part, nodes)
-    if parts:
-        _drop_repeated(prepared)
-
-
-def _drop_repeated(prepared: GraphModule) -> None:
-    """x -> whole -> whole -> cat        x -> whole -> cat, and so for two that read the same value"""
-    modules = dict(prepared.named_modules(remove_duplicate=False))
-    known: dict[tuple[Node, int], Node] = {}
-    for node in reversed([n for n in prepared.graph.nodes if n.op == "call_module"]):  # the first reader's is last
-        source, observer = node.args[0], modules[str(node.target)]
-        assert isinstance(source, Node)
-        same = source.op == "call_module" and modules[str(source.target)] is observer
-        first = source if same else known.setdefault((source, id(observer)), node)
-        if first is not node:
-            node.replace_all_uses_with(first)
-            prepared.graph.erase_node(node)
-    prepared.recompile()
-
-
-def _join_again(prepared: GraphModule, part: PartObserver, nodes: Collection[Node]) -> None:
-    """x -> own -> cat        x -> own -> whole -> cat"""
-    for seen in nodes:
-        value = seen.args[0]
-        assert isinstance(value, Node)
-        readers = [user for user in seen.users if (value.name, user.name) in part.edges]
-        for reader in readers:
-            prepared.add_module(name := free_name(prepared, "joint_"), part.whole)
-            with prepared.graph.inserting_after(seen):
-                made = prepared.graph.call_module(name, (seen,))
-            reader.replace_input_with(seen, made)
-    prepared.recompile()

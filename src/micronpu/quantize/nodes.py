@@ -1,0 +1,271 @@
+"""Facts about nodes of a float program in torch.fx, and its values as the solver sees them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from micronpu.frontend.constants import attribute, constant_nodes, number
+from micronpu.frontend.facts import KEPT_OR_ZERO, QPARAMS, SIGN_COUNTS
+from micronpu.frontend.importer import NodeArguments, known_import
+from micronpu.frontend.program import arguments, is_float32, is_float_cast, origin_of, overload_name, overload_of
+from micronpu.frontend.states import states_of
+from micronpu.ir.lowering import Capabilities
+from micronpu.ir.op import QuantizationRule
+from micronpu.ir.registry import AtenImport
+from micronpu.ir.window import Activation
+from micronpu.ops import facts
+from micronpu.ops.clamps import clamp_bounds
+from micronpu.ops.elementwise import EXTREMA
+from micronpu.ops.facts import Form
+from micronpu.ops.normalization import BATCH_NORM
+from micronpu.ops.softmax import LONG, SOFTMAX
+from micronpu.quantize.config import QuantizationConfig
+from micronpu.quantize.solver.requirements import requirements
+from micronpu.quantize.solver.values import Place, State, Value, Values
+from micronpu.quantize.specs import KEY, QuantizationAnnotation, SharedQuantizationSpec, noted
+
+
+def form_of(x: Any) -> Form | None:
+    """Return the function of its operands that a node computes, see `micronpu.ops.facts`; None for other values."""
+    return facts.form_of(overload_name(x)) if isinstance(x, Node) and x.kwargs.get("alpha", 1) == 1 else None
+
+
+def power_of(node: Node) -> float | None:
+    """Return the exponent c of a node that is the power c of its operand."""
+    name = overload_name(node)
+    return facts.power_of(name, arguments(node)) if name else None
+
+
+def line_of(model: GraphModule, node: Node) -> tuple[Any, float, float] | None:
+    """Return (x, factor, addend) of a node that is ``factor * x + addend``."""
+    name = overload_name(node)
+    return facts.line_of(name, arguments(node), functools.partial(number, model)) if name else None
+
+
+def is_singular(node: Node) -> bool:
+    """Return whether a node, or its gradient, has a singularity at 0."""
+    name = overload_name(node)
+    return bool(name) and facts.is_singular(name, arguments(node))
+
+
+def rule_of(node: Node, entry: AtenImport) -> QuantizationRule:
+    """Return the annotation rule of a node, which may depend on its arguments."""
+    rule = entry.quantization
+    return rule(NodeArguments(node)) if callable(rule) else rule
+
+
+def state_ends(model: GraphModule) -> list[tuple[Any, Node, Node]]:
+    """Return each state with its input and the node that computes its new value."""
+    states = states_of(model)
+    if not states:
+        return []
+    inputs = {n.name: n for n in model.graph.nodes if n.op == "placeholder"}
+    results: Any = model.graph.output_node().args[0]
+    new = results[len(results) - len(states.values) :]
+    return [(state, inputs[state.node], value) for state, value in zip(states.values, new, strict=True)]
+
+
+class _NodeValue(Value):
+    """The value of a node."""
+
+    def __init__(self, node: Node, index: int, is_constant: bool) -> None:
+        super().__init__(node.name, index)
+        self.node, self.overload = node, overload_name(node)
+        known = node.meta.get("val")
+        self.shape = tuple(known.shape) if isinstance(known, torch.Tensor) else None
+        self.is_input, self.is_output, self.is_float = node.op == "placeholder", node.op == "output", is_float32(node)
+        self.is_constant, self.is_stored = is_constant, node.op == "get_attr"
+        self.is_kept_or_zero = KEPT_OR_ZERO.of(node) == node.name
+        self.sign_counts = SIGN_COUNTS.of(node) == node.name
+        given_to, rule = QPARAMS.of(node)
+        self.given = rule if given_to == node.name else None
+
+    def link(self, model: GraphModule, of: Mapping[Any, Value]) -> None:
+        """Look up the values that are read, and those that read this one."""
+        self._model, self._of = model, of
+        self.operands = [of[n] for n in self.node.all_input_nodes]
+        self.readers = [of[n] for n in self.node.users]
+        self.first, self.second = ([*map(self._value, self.node.args[:2]), None, None])[:2]
+
+    def _value(self, argument: Any) -> Value | None:
+        return self._of.get(argument) if isinstance(argument, Node) else None
+
+    def read_facts(self, able: Capabilities) -> None:
+        """Look up the facts about its operator, after all values are linked."""
+        name, node, rank = self.overload, self.node, len(self.shape or ())
+        given, entry, self.form = arguments(node), known_import(node), form_of(node)
+        self.is_bounded, self.is_whole, self.is_one_of = facts.is_bounded(name), facts.is_whole(name), name in EXTREMA
+        self.power, self.jumps = facts.power_of(name, given), facts.jumps_of(name, given)
+        if (line := facts.line_of(name, given, functools.partial(number, self._model))) is not None:
+            self.line = (self._of[line[0]], *line[1:])
+        if name in SOFTMAX and rank and self.shape is not None:
+            self.softmax_axis = int(given["dim"]) % rank
+            self.has_long_rows = self.shape[self.softmax_axis] >= LONG
+        if self.form is Form.ROW_MAXIMUM and given["keepdim"] and len(given["dim"]) == 1:
+            self.maximum_axis = int(given["dim"][0]) % rank
+        if entry is not None:
+            self.is_known, self.is_supported = True, able.computes(entry.overload)
+            self.moves, self.fuses, self.is_clamp = entry.moves_only, entry.fuses, entry.is_activation
+            if self.is_clamp:
+                self._read_bounds()
+            self._read_rule(entry, given)
+
+    def _read_bounds(self) -> None:
+        low, high = clamp_bounds(NodeArguments(self.node))
+        self.clamps_to = -math.inf if low is None else low, math.inf if high is None else high
+        kind = Activation.of_bounds(low, high)
+        self.is_fusible = kind is not None and kind.can_fuse
+
+    def _read_rule(self, entry: AtenImport, given: Mapping[str, Any]) -> None:
+        names, rule = dict(entry.arguments), rule_of(self.node, entry)
+        self.rule = rule
+        operands = [given.get(names.get(name, name)) for name in rule.activations]
+        found: list[Any] = []
+        for operand in operands:
+            found += operand if isinstance(operand, (list, tuple)) else [operand]
+        values = [v for v in map(self._value, found) if v is not None and v.is_float]
+        if len(values) == len(found) and (values or not rule.activations):
+            self.quantized = values
+        self.weights = self._value(given.get(names.get(rule.weight, rule.weight)))
+        users = list(self.node.users)
+        cast = users[0] if len(users) == 1 and is_float_cast(users[0]) else None
+        plain = self.node if self.is_float else cast
+        self.result = None if plain is None else self._of[batch_norm_behind(self.node) or plain]
+
+    def numbers(self) -> Any:
+        return attribute(self._model, self.node)
+
+    def saturates_from(self, margin: float) -> float | None:
+        return facts.saturates_from(self.overload, margin)
+
+    def axis_before(self, operand: Value, axis: int) -> int | None:
+        # The strides of a view show this: steps along both axes have the same stride.
+        assert operand.shape is not None
+        move, of = self.node, self._of
+        others = [node for node in move.all_input_nodes if of[node] is not operand]
+        if not callable(move.target) or not all(isinstance(n.meta.get("val"), (int, torch.SymInt)) for n in others):
+            return None
+        numbers = {node: _size(node.meta["val"]) for node in others}
+        before = torch.empty([_size(n) for n in operand.shape])  # not on meta: a move may name the device
+        after = move.target(*torch.fx.map_arg(move.args, lambda n: numbers.get(n, before)), **move.kwargs)
+        pointer = before.untyped_storage().data_ptr()
+        if not isinstance(after, torch.Tensor) or after.untyped_storage().data_ptr() != pointer:
+            return None
+        size, stride = after.shape[axis], after.stride(axis)
+        return next((a for a, n in enumerate(before.shape) if n == size > 1 and before.stride(a) == stride), None)
+
+
+def _size(number: Any) -> int:
+    """Return a size, or an example of one that is known only at run time."""
+    return number if isinstance(number, int) else int(number.node.hint)
+
+
+class NodeValues(Values):
+    """The values of a float program in torch.fx.
+
+    Attributes:
+        of: the value of each node.
+        node_of: the node of each value.
+    """
+
+    def __init__(self, model: GraphModule, able: Capabilities | None = None) -> None:
+        self.model, self.able = model, able or Capabilities()
+        constants = constant_nodes(model)
+        self.of: dict[Node, Value] = {}
+        nodes = [_NodeValue(n, index, n in constants) for index, n in enumerate(model.graph.nodes)]
+        self.of.update({value.node: value for value in nodes})
+        self.node_of: dict[Value, Node] = {value: value.node for value in nodes}
+        for value in nodes:
+            value.link(model, self.of)
+        for value in nodes:
+            if value.overload:
+                value.read_facts(self.able)
+        ends = state_ends(model)
+        output: Any = model.graph.output_node().args
+        returned: list[Node] = []
+        torch.fx.map_arg(output[0][: len(output[0]) - len(ends)] if ends else output, returned.append)
+        states = [
+            State(s.name, self.of[old], self.of[new], s.initial.dtype is torch.float32, str(origin_of(new).source))
+            for s, old, new in ends
+        ]
+        super().__init__(nodes, [self.of[node] for node in dict.fromkeys(returned)], states)
+
+    def places(self, places: Mapping[Any, Any]) -> dict[Place, Any]:
+        """Return observers of nodes, and of (operand, reader) edges, by their values."""
+        return {_mapped(place, self.of): observer for place, observer in places.items()}
+
+    def nodes(self, places: Mapping[Place, Any]) -> dict[Any, Any]:
+        """Return observers of values by their nodes."""
+        return {_mapped(place, self.node_of): observer for place, observer in places.items()}
+
+    def notes(self) -> dict[Value, QuantizationAnnotation]:
+        """Return this package's annotations of the nodes."""
+        return {self.of[node]: _translated(note, self.of) for node, note in noted(self.model.graph.nodes).items()}
+
+
+def _mapped(place: Any, of: Mapping[Any, Any]) -> Any:
+    return tuple(of[end] for end in place) if isinstance(place, tuple) else of[place]
+
+
+def _translated(note: QuantizationAnnotation, of: Mapping[Any, Any]) -> QuantizationAnnotation:
+    """Return the annotation of a value for that of its node, or the opposite."""
+
+    def spec_of(spec: Any) -> Any:
+        shared = isinstance(spec, SharedQuantizationSpec)
+        return SharedQuantizationSpec(_mapped(spec.edge_or_node, of)) if shared else spec
+
+    inputs = {of[operand]: spec_of(spec) for operand, spec in note.input_qspec_map.items()}
+    return QuantizationAnnotation(inputs, spec_of(note.output_qspec))
+
+
+def annotate(
+    model: GraphModule,
+    config_of: Callable[[Node], QuantizationConfig | None],
+    *,
+    capabilities: Capabilities | None = None,
+    io: QuantizationConfig | None = None,
+) -> None:
+    """Annotate every operator that micronpu knows, in place; see `micronpu.quantize.solver.requirements`."""
+    values = NodeValues(model, capabilities)
+    others = {value: node.meta[KEY] for node, value in values.of.items() if KEY in node.meta}
+    known = {value: QuantizationAnnotation({}, note.output_qspec) for value, note in others.items()}
+    for value, note in requirements(values, lambda v: config_of(values.node_of[v]), values.able, io, known).items():
+        own, is_other = _translated(note, values.node_of), note is known.get(value)
+        if is_other:
+            others[value].input_qspec_map.update(own.input_qspec_map)
+        else:
+            values.node_of[value].meta[KEY] = own
+
+
+# ---------------------------------------------------------------- batch norms in training
+
+
+def folded_batch_norm(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """Compute a batch norm under a name that no rewrite before annotation recognizes; `reveal` restores it."""
+    return torch.batch_norm(x, *rest)
+
+
+def batch_norm_behind(layer: Node) -> Node | None:
+    """Return the simulated batch norm that reads the result of a layer, between the rewrite and `reveal`, or None."""
+    if len(layer.users) != 1:
+        return None
+    (unfold,) = layer.users
+    if unfold.op != "call_module" or len(unfold.users) != 1:
+        return None
+    (norm,) = unfold.users
+    return norm if norm.target is folded_batch_norm else None
+
+
+def reveal(model: GraphModule) -> None:
+    """Turn hidden batch norms into ATen's, which torchao switches between training and evaluation."""
+    hidden = [node for node in model.graph.nodes if node.target is folded_batch_norm]
+    for node in hidden:
+        node.target = overload_of(BATCH_NORM)
+    if hidden:
+        model.recompile()

@@ -1,0 +1,412 @@
+"""Requirements of readers and producers on the qparams of a value, passed to its observer before calibration.
+
+A threshold: rounding must not move a value across it.  Take x > 0.3 with a scale of 0.0275. Values between 0.28875 and
+0.31625 round to 0.3025, which is larger than 0.3.  With 0.02857 a rounding interval ends at 0.3.  Zero is exact in all
+qparams: it is never between two LSBs.
+
+A clamp: the range of values that only clamps read ends with the clamps.  If the values go up to 100, and the clamp ends
+at 1, qparams for all values leave two LSBs below 1.  The same holds for a sigmoid or tanh, whose integers no longer
+change from some operand on.
+
+A singularity at 0: 1 / sqrt(sum(x * x)) of a row of zeros is 1e6 in float, because of an eps, and no row needs it.  The
+range of the result ends at its value one LSB of the operand away from 0.
+
+A mask adds a number that means minus infinity.  A range that covered it would leave few LSBs for the unmasked scores of
+a softmax. A range that ends `MASKED_FLOOR` below the lowest of them is as good, since a score that saturates there has
+hardly any weight, which is zero in the result of a softmax.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+from micronpu.base.errors import ModelError
+from micronpu.ops.attention import MASKED
+from micronpu.ops.facts import Form
+from micronpu.quantize.observers import is_average, is_fixed, is_observer
+from micronpu.quantize.observers.finer import FinerObserver
+from micronpu.quantize.observing import RangeObserver, Thresholds
+from micronpu.quantize.solver.groups import PartObserver
+from micronpu.quantize.solver.requirements import is_mask
+from micronpu.quantize.solver.values import Place, State, Value, Values
+from micronpu.quantize.thresholds import LINEAR_DEPTH, MASKED_FLOOR, SATURATED, SCORE_REACH, SIGN_RANGE
+
+Ends: TypeAlias = tuple[float, float]
+Places: TypeAlias = Mapping[Place, Any]
+"""Observers, this package's or torchao's, of values and of (operand, reader) edges."""
+Groups: TypeAlias = Mapping[Any, Mapping[Value, None]]
+"""The values of each observer."""
+
+_AT_ZERO = Thresholds(frozenset({(0.0, 0.0)}))
+
+
+def observe_for_neighbours(values: Values, places: Places) -> None:
+    """Pass the requirements of readers and producers to observers, in place."""
+    groups: dict[Any, dict[Value, None]] = {}
+    for place, observer in places.items():
+        groups.setdefault(observer, {})[place[0] if isinstance(place, tuple) else place] = None
+    _lift_masked(values, places, groups)
+    _observe_operands(places)
+    results = Counter(observer for place, observer in places.items() if isinstance(place, Value))
+    for observer, observed in groups.items():
+        if isinstance(observer, RangeObserver) and not any(value.is_input for value in observed):
+            _observe_clamped(observer, observed, places, groups)
+    for value in values.all:
+        if value.jumps and value.first is not None:  # also if it stays in float
+            _set_thresholds(places, value.first, Thresholds(value.jumps))
+        if value.is_bounded:
+            operand = _observer_of_edge(places, value.operands[0], value)
+            if isinstance(operand, RangeObserver):
+                operand.part = min(operand.part, 1.0)
+        observer = places.get(value)
+        if not isinstance(observer, RangeObserver):
+            continue
+        is_alone = results[observer] == 1
+        if value.sign_counts:
+            observer.part = SIGN_RANGE if is_alone else observer.part
+            _set_thresholds(places, value, _AT_ZERO)
+        observer.is_whole |= is_alone and value.is_whole
+        if is_alone and (found := _singular(value)) is not None:
+            near_zero, reader, factor, is_log = found
+            operand = _observer_of_edge(places, near_zero, reader)
+            if isinstance(operand, RangeObserver) and operand is not observer:
+                observer.singularity = Singularity(operand, factor, is_log)
+
+
+def _observer_of_edge(places: Places, operand: Value, reader: Value) -> Any:
+    return places.get((operand, reader), places.get(operand))
+
+
+def _observe_operands(places: Places) -> None:
+    """Connect the observers of averages and clamps with those of their operands."""
+    for value, seen in places.items():
+        observer = seen.own if isinstance(seen, PartObserver) else seen
+        if not isinstance(value, Value) or not isinstance(observer, FinerObserver):
+            continue
+        if value.rule is not None and value.rule.finer is not None:
+            of = _observer_of_edge(places, value.operands[0], value)
+            both = isinstance(seen, PartObserver) and isinstance(of, PartObserver) and of.whole is seen.whole
+            observer.observe_operand(of.own if both else of)  # which then passes values to the whole once
+
+
+# ---------------------------------------------------------------- jumps
+
+
+def _set_thresholds(places: Places, value: Value, thresholds: Thresholds) -> None:
+    """Set the thresholds of a value, and of the values that it is a linear function of, which are rounded before."""
+    for _ in range(LINEAR_DEPTH):
+        observer = places.get(value)
+        if isinstance(observer, RangeObserver):
+            observer.add_thresholds(thresholds)
+        if value.line is None:
+            return
+        value, factor, addend = value.line
+        thresholds = thresholds.before(factor, addend)
+
+
+# ---------------------------------------------------------------- clamps
+
+
+def _observe_clamped(observer: RangeObserver, observed: Iterable[Value], places: Places, groups: Groups) -> None:
+    found = [_ends(value, places, groups) for value in observed]
+    low = min((ends[0] for ends in found if ends), default=-math.inf)
+    high = max((ends[1] for ends in found if ends), default=math.inf)
+    if all(found) and math.isfinite(low + high):
+        observer.within = low, high
+
+
+def _ends(value: Value, places: Places, groups: Groups) -> Ends | None:
+    """Return the limits of clamps that read a value, possibly moved; None if it has other readers.
+
+    Args:
+        groups: the result of a clamp may share the qparams of its operand, which must then cover the same range.
+    """
+    found: list[Ends] = []
+    for reader in value.readers:
+        if not reader.is_known or reader.shape is None:
+            return None
+        observer, ends = places.get(reader), None
+        if reader.is_clamp and all(_stems_from(other, reader) for other in groups.get(observer, {})):
+            ends = reader.clamps_to
+        elif observer is not None and is_fixed(observer):
+            end = reader.saturates_from(float(observer.scale) / 2)
+            # The last integers of the operand lie beyond that, wherever its zero point is.
+            ends = None if end is None else (-(1 + SATURATED) * end, (1 + SATURATED) * end)
+        elif reader.moves and len(reader.operands) == 1:
+            ends = _ends(reader, places, groups)
+        if ends is None:
+            return None
+        found.append(ends)
+    return (min(low for low, _ in found), max(high for _, high in found)) if found else None
+
+
+def _stems_from(value: Value, clamp: Value) -> bool:
+    """Return True if a value is the result of a clamp, possibly moved."""
+    while value is not clamp:
+        if not value.moves or len(value.operands) != 1:
+            return False
+        (value,) = value.operands
+    return True
+
+
+# ---------------------------------------------------------------- singularities
+
+
+@dataclass(frozen=True)
+class Singularity:
+    """Range that the result of a function with a singularity at 0 needs: z ** c, or c * log(z).
+
+    Attributes:
+        operand: observer of the value.
+        factor: c.
+        is_log: True for c * log(z), False for the power.
+    """
+
+    operand: RangeObserver
+    factor: float
+    is_log: bool = False
+
+    def __repr__(self) -> str:
+        return f"Singularity({self.factor}, {self.is_log})"
+
+    def ends(self) -> tuple[float, float]:
+        """Return the smallest and the largest result for an operand that is not 0 with its own qparams."""
+        if self.operand.is_empty:
+            return -math.inf, math.inf
+        return self._at(float(self.operand.calculate_qparams()[0]))
+
+    def counting(self, results: torch.Tensor) -> torch.Tensor:
+        """Return the results whose operand is more than half an LSB from 0, with the qparams of values seen so far."""
+        if self.operand.is_empty:
+            return results
+        most = max(-float(self.operand.min_val), float(self.operand.max_val))
+        steps = self.operand.quant_max - self.operand.quant_min
+        least, most = self._at(most / (2 * steps)) if most > 0 else (-math.inf, math.inf)
+        return results[(results >= least) & (results <= most)]
+
+    def _at(self, z: float) -> tuple[float, float]:
+        """Return the ends of results for operands with a magnitude of at least z."""
+        if not self.is_log:
+            return -(z**self.factor), z**self.factor
+        end = self.factor * math.log(z)
+        return (end, math.inf) if self.factor > 0 else (-math.inf, end)
+
+
+def _singular(value: Value) -> tuple[Value, Value, float, bool] | None:
+    """Return (z, its reader, c, True for the logarithm) of c * log(z) or z ** c with a singularity at 0, or None."""
+    before = value.first
+    if before is None:
+        return None
+    if value.power is not None:
+        return (before, value, value.power, False) if value.power < 0 else None
+    if value.form is Form.LOGARITHM:
+        return (before, value, 1.0, True) if all(map(_inverse_factor, value.readers)) else None
+    if factor := _inverse_factor(value):
+        of = _singular(before) if before.form is Form.LOGARITHM else None
+        return (of[0], of[1], factor, True) if of is not None else None
+    if value.form is Form.EXPONENTIAL:  # of c * log(z), which is a power of z
+        of = _singular(before)
+        return (of[0], of[1], of[2], False) if of is not None and of[3] and of[2] < 0 else None
+    return None
+
+
+def _inverse_factor(value: Value) -> float | None:
+    """Return c of a value c * log(z) that is only read as the logarithm of a negative power.
+
+    A positive power is near 0 if z is, so that its reader needs precision there.
+    """
+    line = value.line
+    is_inverse = line is not None and line[0] is value.first and line[1] < 0 and not line[2]
+    is_read = all(reader.form is Form.EXPONENTIAL for reader in value.readers)
+    return line[1] if line is not None and is_inverse and is_read else None
+
+
+# ---------------------------------------------------------------- masks
+
+
+def _lift_masked(values: Values, places: Places, groups: Groups) -> None:
+    """Lift masked scores before they are observed, in place."""
+    lifted: set[nn.Module] = set()
+    for value in values.all:
+        if value.softmax_axis is None:
+            if _distance_axis(value) is None:
+                continue
+            distances = places.get(value)
+            if distances is not None and is_observer(distances) and distances not in lifted:
+                distances.register_forward_pre_hook(_near_the_largest)
+                lifted.add(distances)
+        observer = _observer_of_edge(places, value.operands[0], value)
+        if observer is None or is_fixed(observer) or observer in lifted:
+            continue
+        found = {score: _rows(score) for score in groups[observer]}
+        if not all(found.values()):
+            continue
+        rows = [(score.shape or (), axes) for score, axes in found.items()]
+        may_hide = any(_hides(score) for score in found) and is_observer(observer)
+        keeps = may_hide and not is_average(observer)
+        observer.register_forward_pre_hook(functools.partial(_lifted, rows=rows, also_floor=keeps))
+        lifted.add(observer)
+
+
+def _lifted(
+    observer: nn.Module,
+    given: tuple[Any, ...],
+    *,
+    rows: Sequence[tuple[tuple[Any, ...], frozenset[int | None]]],
+    also_floor: bool,
+) -> tuple[Any, ...]:
+    """Return scores, with masked ones lifted to `MASKED_FLOOR` below the lowest of the others.
+
+    Masked are scores `SCORE_REACH` below the largest of their row, and rows that are completely masked.
+
+    Args:
+        rows: shapes of scores with the axes along which softmaxes read them; None for rows along none.
+        also_floor: also observe the floor: later inputs may have masked keys even if these have none.
+    """
+    x, *others = given
+    if not x.numel():
+        return given
+    data = x.detach()
+    counts, number = torch.zeros_like(data, dtype=torch.bool), 0
+    axes = {axis for shape, axes in rows for axis in axes if _is_of_shape(x, shape)}
+    for axis in sorted(axes or {None}, key=str):
+        if axis is None:
+            top, near = data.amax(), data > MASKED / 2
+        else:
+            top = data.amax(axis, keepdim=True)
+            near = (data >= top - SCORE_REACH) & (top > MASKED / 2)
+        counts, number = counts | near, max(number, top.numel())
+    shown = data[counts]
+    if not shown.numel():
+        return given
+    floor = shown.min() - MASKED_FLOOR
+    if also_floor:
+        observer.forward(floor.expand(number))
+    return x.clamp(min=float(floor)), *others
+
+
+def _near_the_largest(observer: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Clip distances to the largest of a row where the exponential is zero compared with one."""
+    x, *others = given
+    return x.clamp(min=-MASKED_FLOOR), *others
+
+
+def _is_of_shape(x: torch.Tensor, shape: tuple[Any, ...]) -> bool:
+    """Return True if a value has a shape, some of whose sizes may be known only at run time."""
+    pairs = list(zip(x.shape, shape, strict=False))
+    return x.dim() == len(shape) and all(own == size for own, size in pairs if isinstance(size, int))
+
+
+def _rows(value: Value) -> frozenset[int | None]:
+    """Return the axes along which softmaxes read a value, possibly moved; empty if it has other readers.
+
+    None means rows along no axis: for concatenated or cut rows, more than one row decides which scores count.
+    """
+    if not value.shape:
+        return frozenset()
+    found: set[int | None] = set()
+    axes = [_distance_axis(reader) for reader in value.readers]
+    if value.form is Form.ROW_MAXIMUM and any(axis is not None for axis in axes):
+        return frozenset(axes) - {None}
+    for reader, axis in zip(value.readers, axes, strict=True):
+        if reader.softmax_axis is not None:
+            found.add(reader.softmax_axis)
+        elif axis is not None:
+            found.add(axis)
+        elif reader.form is Form.ROW_MAXIMUM and any(far.first is value for far in _distances(reader)):
+            pass
+        elif reader.moves and (behind := _rows(reader)):
+            found |= {None if axis is None else reader.axis_before(value, axis) for axis in behind}
+        else:
+            return frozenset()
+    return frozenset(found)
+
+
+def _distances(largest: Value) -> list[Value]:
+    """Return the distances of values to the largest of their row."""
+    return [r for r in largest.readers if r.second is largest and _distance_axis(r) is not None]
+
+
+def _distance_axis(value: Value) -> int | None:
+    """Return the axis of x - amax(x), if only its exponentials are read, as in a logsumexp, or None."""
+    largest = value.second
+    if value.form is not Form.DIFFERENCE or largest is None or largest.first is not value.first:
+        return None
+    if {reader.form for reader in value.readers} != {Form.EXPONENTIAL}:
+        return None
+    return largest.maximum_axis
+
+
+def _hides(value: Value) -> bool:
+    """Return True if a mask that the program receives or computes is added to a value."""
+    return any(is_mask(addend) for addend in _addends(value) if not addend.is_stored and not addend.is_input)
+
+
+def _addends(value: Value, depth: int = 16) -> Iterator[Value]:
+    """Yield a value, and the addends of it through operators that only move it."""
+    yield value
+    if depth and (value.form is Form.SUM or value.moves):
+        for operand in value.operands:
+            yield from _addends(operand, depth - 1)
+
+
+# ---------------------------------------------------------------- states
+
+
+def share_states(values: Values, places: dict[Place, Any]) -> None:
+    """Merge the groups that share qparams with a state's old and new value, in place.
+
+    Raises:
+        ModelError: operators prescribe different qparams, or dtypes.
+    """
+    for state in values.states:
+        old = places.get(state.old)
+        if old is None:
+            continue
+        for new in (places.get(state.new), places.get((state.new, values.output))):
+            if new is None or new is old:
+                continue
+            kept = common_observer(state, old, new)
+            for place, observer in list(places.items()):
+                if observer is old or observer is new:
+                    places[place] = kept
+            old = kept
+
+
+def common_observer(state: State, old: Any, new: Any) -> Any:
+    """Return the stricter of two observers of a state."""
+    found = ""
+    if old.dtype is not new.dtype:
+        found = f"{dtype_name(old.dtype)} in and {dtype_name(new.dtype)} out"
+    fixed = [o for o in (old, new) if is_fixed(o)]
+    if len(fixed) == 2 and (float(old.scale), int(old.zero_point)) != (float(new.scale), int(new.zero_point)):
+        found = (
+            f"read with scale {float(old.scale):.4g} and written with scale {float(new.scale):.4g}, both prescribed by "
+            "operators"
+        )
+    if found:
+        raise ModelError(
+            f"The state `{state.name}` cannot have one pair of qparams: it is "
+            f"{found}{f' ({state.source})' if state.source else ''}.",
+            hint="the same setting of the quantizer for the operators that read the state and for the one that makes "
+            "its new value",
+        )
+    return strictest((old, new))
+
+
+def strictest(observers: Sequence[Any]) -> Any:
+    """Return the first observer with fixed qparams, or else with zero point 0, or else the first."""
+    return min(observers, key=lambda o: (not is_fixed(o), o.qscheme != torch.per_tensor_symmetric))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return ``int8`` for ``torch.int8``."""
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,328 @@
+"""Specs of qparams, derived from the rules of the operators' definitions in `micronpu.ops`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+
+from micronpu.ir.lowering import Capabilities
+from micronpu.ir.op import NewValues, OutputQuantization, QuantizationRule
+from micronpu.ops.attention import HIDDEN, MASKED
+from micronpu.ops.facts import Form
+from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
+from micronpu.quantize.solver.values import Value, Values
+from micronpu.quantize.specs import QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
+from micronpu.quantize.thresholds import AVERAGE_MARGIN, SMALL_OPERAND
+
+Notes: TypeAlias = dict[Value, Any]
+ConfigOf: TypeAlias = Callable[[Value], QuantizationConfig | None]
+
+
+def requirements(
+    values: Values,
+    config_of: ConfigOf,
+    able: Capabilities,
+    io: QuantizationConfig | None = None,
+    known: Mapping[Value, Any] | None = None,
+) -> Notes:
+    """Return the annotations of all values whose operators micronpu knows.
+
+    Args:
+        config_of: returns the configuration of an operator; None leaves it float.
+        able: capabilities of the device.
+        io: configuration of the program's inputs and outputs; None leaves them to their readers and producers.
+        known: annotations of other quantizers, which stay.
+    """
+    return _Requirements(values, config_of, able, io, dict(known or {})).found()
+
+
+def given(value: Value, *, moved: bool = True) -> QuantizationRule | None:
+    """Return the rule with the qparams that a rewrite gave to a value, or that sums of masks have; None without.
+
+    Args:
+        moved: it may have been moved since.
+    """
+    if value.given is not None:
+        return value.given
+    if value.form is Form.SUM and len(value.operands) == 2 and any(map(is_mask, value.operands)):
+        others = [operand.numbers() for operand in value.operands if not is_mask(operand)]
+        if all(data is not None and bool(((data == 0) | (data <= MASKED)).all()) for data in others):
+            return HIDDEN
+    if not moved or not value.moves or not value.operands:
+        return None
+    if value.rule is None or value.rule.new_values is not NewValues.NONE:
+        return None  # it has its own qparams
+    return _common(value.operands)
+
+
+def _common(values: list[Value]) -> QuantizationRule | None:
+    """Return the rule of qparams that were given to all values; None if there are none, or several."""
+    rules = [given(value) for value in values]
+    return rules[0] if all(rule == rules[0] for rule in rules) else None
+
+
+def is_mask(value: Value) -> bool:
+    """Return True if a value holds only zeros and numbers that mean minus infinity."""
+    return given(value) == HIDDEN
+
+
+@dataclass
+class _Requirements:
+    """Arguments of `requirements`, and the annotations found so far."""
+
+    values: Values
+    config_of: ConfigOf
+    able: Capabilities
+    io: QuantizationConfig | None
+    notes: Notes
+
+    def found(self) -> Notes:
+        """Return the annotations."""
+        for state in self.values.states:  # not clipped in calibration, as an error would persist from call to call
+            config = self.config_of(state.new)
+            if config is not None and state.is_float:
+                self.notes[state.old] = QuantizationAnnotation(output_qspec=config.io_activation)
+        if self.io is not None:
+            self._annotate_io(self.io)
+        for value in self.values.all:
+            # Constant expressions are quantized as a whole where they are read.
+            if value not in self.notes and not value.is_constant and value.is_supported:
+                config = self.config_of(value)
+                if config is not None:
+                    self._annotate(value, config)
+        self._annotate_new_states()
+        return self.notes
+
+    def _annotate_io(self, io: QuantizationConfig) -> None:
+        """Quantize every float input and output of the program, independently of its readers and producers.
+
+        Outputs of an operator with fixed qparams keep these: the values of a softmax in calibration do not determine
+        later ones.
+        """
+        states = {state.old for state in self.values.states}
+        for value in self.values.all:
+            if value.is_input and value.is_float and value not in self.notes and value not in states:
+                self.notes[value] = QuantizationAnnotation(output_qspec=io.input_activation)
+        results: dict[Any, Spec] = {}
+        for value in self.values.returned:
+            if value.is_float:
+                source = self._prescriber(value)
+                results[value] = io.io_activation if source is None else self._prescribed(source, io)
+        self.notes[self.values.output] = QuantizationAnnotation(input_qspec_map=results)
+
+    def _annotate_new_states(self) -> None:
+        """Quantize the new value of each state if the operator that computes it does not."""
+        for state in self.values.states:
+            known, config = self.notes.get(state.new), self.config_of(state.new)
+            is_quantized = known is not None and known.output_qspec is not None
+            if state.old not in self.notes or config is None or is_quantized:
+                continue
+            if state.new.is_input:
+                self.notes[state.new] = QuantizationAnnotation(output_qspec=config.io_activation)
+            else:
+                edges = self.notes.setdefault(self.values.output, QuantizationAnnotation())
+                edges.input_qspec_map.setdefault(state.new, config.io_activation)
+
+    # ---------------------------------------------------------------- one operator
+
+    def _annotate(self, value: Value, config: QuantizationConfig) -> None:
+        rule, operands = value.rule, value.quantized
+        if rule is None or operands is None or value.result is None:
+            return
+        if operands and all(operand.is_constant for operand in operands):
+            return  # such as the transpose of a weight, which is computed at compile time
+        inputs: dict[Any, Spec] = {}
+        if rule.weight:
+            if value.weights is None or not value.weights.is_constant:
+                return
+            inputs[value.weights] = config.weight(rule.weight_axis)
+        for operand in operands:
+            if operand.is_input and operand not in self.notes:  # once, for all its readers
+                self.notes[operand] = QuantizationAnnotation(output_qspec=config.input_activation)
+        if rule.symmetric and not self.able.zero_points:
+            for operand in operands:
+                self._make_symmetric(operand, config)
+                inputs[operand] = self._kept(operand, config.symmetric_activation, config)
+        output = self._of_result(value, list(operands), rule, config, inputs)
+        if rule.output is not OutputQuantization.SHARED:
+            own = {operand: given(operand) for operand in operands}
+            inputs |= {operand: config.fixed_activation(of) for operand, of in own.items() if of is not None}
+        if (own_rule := given(value, moved=False)) is not None:
+            output = config.fixed_activation(own_rule)
+        last = self._last(value, value.result)
+        if output == config.activation and _is_returned(last):
+            output = config.io_activation
+        note = QuantizationAnnotation(input_qspec_map=inputs)
+        self.notes[value] = note
+        if last is value:
+            note.output_qspec = output
+        else:
+            self.notes[last] = QuantizationAnnotation(output_qspec=output)
+
+    def _last(self, value: Value, result: Value) -> Value:
+        """Return the value with the result of an operator and of the clamp fused into it."""
+        if not value.fuses or len(result.readers) != 1:
+            return result
+        (reader,) = result.readers
+        return reader if reader.is_fusible and self.config_of(reader) is not None else result
+
+    def _of_result(
+        self,
+        value: Value,
+        operands: list[Value],
+        rule: QuantizationRule,
+        config: QuantizationConfig,
+        inputs: dict[Any, Spec],
+    ) -> Spec:
+        """Add the specs of the operands; return that of the result, by default the configured one."""
+        if value.is_kept_or_zero and not operands[-1].is_constant:
+            output = self._same(operands[-1], value, config.activation, inputs)
+            inputs.setdefault(operands[0], config.activation)
+            return output
+        if rule.output is OutputQuantization.SHARED:
+            if len(operands) == 1:
+                return self._shared(operands[0], value, rule, config, inputs)
+            if (common := _common(operands)) is not None:
+                inputs.update(dict.fromkeys(operands, config.fixed_activation(common)))
+                return config.fixed_activation(common)
+            # Operands of a concatenation share qparams that cover all of them, so fixed ones cannot be used. They
+            # refer to the operand that is computed first: torchao follows such references, and two concatenations of
+            # the same values in different orders must not form a cycle.
+            first = min(operands, key=lambda operand: operand.index)
+            inputs[first] = config.activation
+            shared = SharedQuantizationSpec((first, value))
+            inputs.update({operand: shared for operand in operands if operand is not first})
+            return shared
+        for operand in operands:
+            is_constant = operand.is_constant
+            inputs.setdefault(
+                operand, config.constant if is_constant else self._kept(operand, config.activation, config)
+            )
+        return self._prescribed(value, config) if rule.output is OutputQuantization.FIXED else config.activation
+
+    def _shared(
+        self, operand: Value, value: Value, rule: QuantizationRule, config: QuantizationConfig, inputs: dict[Any, Spec]
+    ) -> Spec:
+        """Return the spec of a result that shares its operand's qparams unless they are too coarse; add that of the
+        operand."""
+        whole, may_be_finer = self._whole(operand), rule.finer is not None and not config.is_qat
+        if rule.new_values is not NewValues.NONE and self._is_coarser(operand, config):
+            inputs[operand] = config.activation
+            return SharedQuantizationSpec((operand, value))
+        if whole is None or rule.new_values is NewValues.NONE:
+            output = self._same(operand, value, config.activation, inputs)
+            if (own := given(operand)) is not None:
+                inputs[operand] = config.fixed_activation(own)
+            return _finer(operand, rule, config) if may_be_finer and config.activations == "int8" else output
+        finer = config.between(whole) if rule.new_values is not NewValues.ANY else None
+        if may_be_finer and rule.new_values is NewValues.BETWEEN:
+            inputs[operand] = config.fixed_activation(whole)
+            qparams = None if finer is None else (finer.scale, finer.zero_point)
+            spec = _finer(operand, rule, config)
+            return replace(spec, options=(*spec.options, ("operand_qparams", qparams)))
+        inputs[operand] = config.activation if finer is None else finer
+        return SharedQuantizationSpec((operand, value))
+
+    def _same(self, operand: Value, value: Value, activation: QuantizationSpec, inputs: dict[Any, Spec]) -> Spec:
+        """Return the spec of a result that shares its operand's qparams, fixed or not; add that of the operand."""
+        before = self.notes.get(operand)
+        if before is not None and before.output_qspec is not None:
+            inputs[operand] = SharedQuantizationSpec(operand)
+            return SharedQuantizationSpec(operand)
+        inputs[operand] = activation
+        return SharedQuantizationSpec((operand, value))
+
+    def _is_coarser(self, operand: Value, config: QuantizationConfig) -> bool:
+        """Return True if a value that is read in int16 was computed in int8."""
+        note = self.notes.get(operand)
+        while note is not None and isinstance(note.output_qspec, SharedQuantizationSpec):
+            place = note.output_qspec.edge_or_node
+            note = self.notes.get(place) if isinstance(place, Value) and place is not operand else None
+        spec = note.output_qspec if note is not None else None
+        return config.dtype is torch.int16 and spec is not None and spec.dtype is torch.int8
+
+    # ---------------------------------------------------------------- qparams that are known before calibration
+
+    def _prescriber(self, value: Value) -> Value | None:
+        """Return the value whose operator prescribes the qparams of a value, possibly moved or selected, or None."""
+        while value.is_supported and value.rule is not None:
+            if value.rule.output is OutputQuantization.FIXED:
+                return value
+            operands = value.float_operands
+            if value.rule.output is not OutputQuantization.SHARED or len(operands) != 1:
+                return None
+            if value.rule.new_values is not NewValues.NONE and self._whole(operands[0]) is not None:
+                return None  # it was given different ones
+            if getattr(getattr(self.notes.get(value), "output_qspec", None), "observer", "") == FINER:
+                return None  # it may have different ones
+            (value,) = operands
+        return None
+
+    def _prescribed(self, value: Value, config: QuantizationConfig) -> Spec:
+        """Return an operator's fixed qparams; for an int8 softmax over long rows a smaller scale, if int16 is
+        available."""
+        assert value.rule is not None
+        is_shared = value.has_long_rows and self.able.has_int16 and config.may_share
+        return config.shares if is_shared else config.fixed_activation(value.rule)
+
+    def _kept(self, operand: Value, wanted: QuantizationSpec, config: QuantizationConfig) -> Spec:
+        """Return the spec with which an operator reads a value: the prescribed one, or else ``wanted``.
+
+        Other qparams would only add a rounding, and two operands that are compared would have different ones.
+        """
+        source = self._prescriber(operand)
+        if source is None:
+            return wanted
+        qparams, note = self._prescribed(source, config), self.notes.get(source)
+        if note is None or note.output_qspec != qparams:  # in float, or another quantizer's
+            return wanted
+        moved = wanted.qscheme == torch.per_tensor_symmetric and getattr(qparams, "zero_point", 1) != 0
+        return wanted if moved else qparams
+
+    def _whole(self, operand: Value) -> QuantizationRule | None:
+        """Return the rule of a value whose qparams represent only whole numbers, such as booleans; None for others."""
+        rule = given(operand)
+        if rule is None:
+            source = self._prescriber(operand)
+            rule = None if source is None else source.rule
+        return rule if rule is not None and rule.is_whole else None
+
+    # ---------------------------------------------------------------- zero point 0
+
+    def _make_symmetric(self, value: Value, config: QuantizationConfig) -> None:
+        """Use zero point 0 for a value if all its readers need that, such as queries, keys and values.
+
+        Otherwise each of them would requantize it, which costs an operator and a rounding.
+        """
+        while _all_want_zero(value) and (note := self.notes.get(value)) is not None:
+            spec = note.output_qspec
+            if not (isinstance(spec, SharedQuantizationSpec) and isinstance(spec.edge_or_node, Value)):
+                affine = isinstance(spec, QuantizationSpec) and spec.qscheme == torch.per_tensor_affine
+                if affine and spec.dtype is config.dtype and spec.observer not in (SHARES, FINER):
+                    note.output_qspec = config.symmetric_activation
+                return
+            value = spec.edge_or_node
+
+
+def _all_want_zero(value: Value) -> bool:
+    """Return True if only operators whose operands need zero point 0 read a value, possibly moved."""
+    return all(
+        reader.rule is not None and (reader.rule.symmetric or (reader.moves and _all_want_zero(reader)))
+        for reader in value.readers
+    )
+
+
+def _is_returned(value: Value) -> bool:
+    """Return True if the program returns the value, possibly moved."""
+    return any(reader.is_output or (reader.moves and _is_returned(reader)) for reader in value.readers)
+
+
+def _finer(operand: Value, rule: QuantizationRule, config: QuantizationConfig) -> QuantizationSpec:
+    """Return the spec of a result that has its own qparams if their scale is much smaller."""
+    assert rule.finer is not None and operand.shape is not None
+    times = rule.finer[math.prod(n for n in operand.shape if isinstance(n, int)) > SMALL_OPERAND]
+    return config.finer(times, AVERAGE_MARGIN if rule.new_values is NewValues.BETWEEN else 1.0)

@@ -1,0 +1,144 @@
+"""Values of a float program, with the facts that decide their qparams."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from micronpu.ir.op import QuantizationRule
+from micronpu.ops.facts import Form
+
+
+class Value:
+    """The result of an operator, an input or a constant of a float program, or the list of its results.
+
+    Attributes:
+        name: in the program.
+        index: position in the program.
+        operands: the values that it is computed from, in order, each once.
+        readers: the values that are computed from it, in order.
+        shape: None for values that are no tensors, such as sizes.
+        is_float: True for float32 tensors.
+        is_input, is_output: True for inputs of the program, and for the list of its results.
+        is_constant: True for values that depend on constants alone.
+        is_stored: True for parameters and buffers.
+        is_known: True if some device computes its operator with integers.
+        rule: annotation rule of a known operator.
+        is_supported: True if this device computes it with integers.
+        quantized: operands that the rule quantizes; None if one of them is missing, or not float.
+        weights: the operand with the weights, or None.
+        result: the value with the operator's result: itself, its cast to float, or the batch norm behind it; None if it
+            has no float result.
+        fuses: True if the operator can compute a clamp behind it.
+        is_fusible: True for a clamp that other operators can compute.
+        moves: True if the operator only moves or selects elements.
+        is_clamp: True for a clamp.
+        clamps_to: its ends, which may be infinite.
+        has_long_rows: True for a softmax whose results have many values of less than one LSB.
+        softmax_axis: axis of a softmax, or None.
+        maximum_axis: axis along which it is the largest element, with the axis kept, or None.
+        form: function of its operands.
+        first: the first operand, if it is a value.
+        second: the second one.
+        line: (x, factor, addend) of a value that is ``factor * x + addend``, or None.
+        power: exponent c of a value that is the power c of its first operand, or None.
+        jumps: where the result jumps, see `micronpu.ops.facts.jumps_of`.
+        is_bounded: True for a function on an interval, at whose ends it is steep.
+        is_whole: True if all results are whole numbers.
+        is_one_of: True if each element is that of one operand, so that the others may saturate.
+        is_kept_or_zero: True for a product of 0 or 1 and its last operand.
+        sign_counts: True for a difference that is only compared with zero.
+        given: the rule with its qparams, if a rewrite knew them; None for others.
+    """
+
+    shape: tuple[Any, ...] | None = None
+    is_float = True
+    is_input = is_output = is_constant = is_stored = False
+    is_known = is_supported = False
+    rule: QuantizationRule | None = None
+    quantized: Sequence[Value] | None = None
+    weights: Value | None = None
+    result: Value | None = None
+    fuses = is_fusible = moves = is_clamp = False
+    clamps_to: tuple[float, float] = (-math.inf, math.inf)
+    has_long_rows = False
+    softmax_axis: int | None = None
+    maximum_axis: int | None = None
+    form: Form | None = None
+    first: Value | None = None
+    second: Value | None = None
+    line: tuple[Value, float, float] | None = None
+    power: float | None = None
+    jumps: frozenset[tuple[float, float]] = frozenset()
+    is_bounded = is_whole = is_one_of = is_kept_or_zero = sign_counts = False
+    given: QuantizationRule | None = None
+
+    def __init__(self, name: str, index: int = 0, operands: Iterable[Value] = (), **facts: Any) -> None:
+        self.name, self.index = name, index
+        self.operands, self.readers = list(dict.fromkeys(operands)), list[Value]()
+        for operand in self.operands:
+            operand.readers.append(self)
+        vars(self).update(facts)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def numbers(self) -> Any:
+        """Return the numbers of a stored constant, NumPy's or torch's; None for others."""
+        return None
+
+    def saturates_from(self, margin: float) -> float | None:
+        """Return the magnitude of operands from which the result is within ``margin`` of its limits at both ends."""
+        return None
+
+    def axis_before(self, operand: Value, axis: int) -> int | None:
+        """Return the axis of an operand that a move makes a whole axis of its result, or None."""
+        return None
+
+    @property
+    def float_operands(self) -> list[Value]:
+        """The operands that are float tensors."""
+        return [operand for operand in self.operands if operand.is_float]
+
+
+Place: TypeAlias = Value | tuple[Value, Value]
+"""A value, or one that is read (first) by another (second)."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A state of the program.
+
+    Attributes:
+        name: in the model.
+        old, new: its value before and after a call.
+        is_float: True for float32.
+        source: the user's line that computes the new value, or "".
+    """
+
+    name: str
+    old: Value
+    new: Value
+    is_float: bool = True
+    source: str = ""
+
+
+@dataclass(eq=False)
+class Values:
+    """The values of a program.
+
+    Attributes:
+        all: in the order of the program.
+        returned: results, without new values of states.
+    """
+
+    all: Sequence[Value]
+    returned: Collection[Value] = ()
+    states: Sequence[State] = field(default_factory=tuple)
+
+    @property
+    def output(self) -> Value:
+        """The list of results."""
+        return next(value for value in reversed(self.all) if value.is_output)

@@ -1,0 +1,391 @@
+"""The solver on values that tables state: no model, no export, no calibration."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.layers import SOURCE, nodes
+
+from micronpu.base.errors import ModelError
+from micronpu.ir.lowering import Capabilities
+from micronpu.ir.op import NewValues, OutputQuantization, QuantizationRule, fixed_qparams, own_qparams, shares_qparams
+from micronpu.ir.types import DType
+from micronpu.ops.attention import HIDDEN, MASKED
+from micronpu.ops.facts import Form
+from micronpu.quantize.config import FINER, SHARES, QuantizationConfig
+from micronpu.quantize.observing import RangeObserver
+from micronpu.quantize.solver.groups import PartObserver, observers_of
+from micronpu.quantize.solver.neighbours import observe_for_neighbours, share_states
+from micronpu.quantize.solver.requirements import given, requirements
+from micronpu.quantize.solver.values import Place, State, Value, Values
+from micronpu.quantize.specs import SharedQuantizationSpec
+
+INT8 = QuantizationConfig(activation_observer="minmax")
+INT16 = QuantizationConfig(activations="int16")
+CLIPPED = QuantizationConfig()
+OWN, MOVE = own_qparams(), shares_qparams()
+JOIN = QuantizationRule(("xs",), OutputQuantization.SHARED)
+CLAMP = shares_qparams(new_values=NewValues.ANY)
+FIXED = fixed_qparams(1 / 256, -128)
+TRUTH = fixed_qparams(1.0, 0)
+WIDE = Capabilities(activations=(DType.INT8, DType.INT16))
+
+
+class Table:
+    """Values of a program in their order, by name."""
+
+    def __init__(self, states: Mapping[str, tuple[str, str]] | None = None) -> None:
+        self.by_name: dict[str, Value] = {}
+        self.states = states or {}
+
+    def input(self, name: str = "x", **facts: Any) -> Value:
+        return self._add(Value(name, len(self.by_name), is_input=True, shape=(1, 8), **facts))
+
+    def constant(self, name: str, data: Any = 1.0) -> Value:
+        value = self._add(Value(name, len(self.by_name), is_constant=True, is_stored=True, shape=(1, 8)))
+        value.numbers = lambda: np.asarray(data)  # type: ignore[method-assign]
+        return value
+
+    def op(self, name: str, *operands: Value, rule: QuantizationRule | None = OWN, **facts: Any) -> Value:
+        known = rule is not None
+        value = Value(name, len(self.by_name), operands, rule=rule, is_known=known, is_supported=known, shape=(1, 8))
+        value.first, value.second = (*operands, None, None)[:2]
+        value.quantized, value.result = list(operands), value
+        vars(value).update(facts)
+        return self._add(value)
+
+    def end(self, *results: Value) -> Values:
+        output = self._add(Value("output", len(self.by_name), results, is_output=True, is_float=False))
+        of = self.by_name
+        states = [State(name, of[old], of[new]) for name, (old, new) in self.states.items()]
+        return Values([*of.values()], [r for r in results if all(r is not s.new for s in states)] or [output], states)
+
+    def _add(self, value: Value) -> Value:
+        self.by_name[value.name] = value
+        return value
+
+
+def described(spec: Any) -> str:
+    """A spec in a word or two."""
+    if spec is None:
+        return "-"
+    if isinstance(spec, SharedQuantizationSpec):
+        place = spec.edge_or_node
+        return f"as {place}" if isinstance(place, Value) else f"as {place[0]} in {place[1]}"
+    if hasattr(spec, "scale"):
+        return f"{spec.scale:g} from {spec.zero_point}"
+    kind = spec.observer + (" symmetric" if spec.qscheme == torch.per_tensor_symmetric else "")
+    return kind if spec.dtype is torch.int8 else f"{kind} int16"
+
+
+def solved(
+    values: Values,
+    config: Callable[[Value], QuantizationConfig | None] = lambda value: INT8,
+    able: Capabilities = WIDE,
+    **more: Any,
+) -> dict[str, str]:
+    """What is found: specs of results by name, and of operands by ``operand > reader``."""
+    found = {}
+    for value, note in requirements(values, config, able, **more).items():
+        found |= {f"{operand} > {value}": described(spec) for operand, spec in note.input_qspec_map.items()}
+        if note.output_qspec is not None:
+            found[value.name] = described(note.output_qspec)
+    return found
+
+
+def own(t: Table) -> Values:
+    return t.end(t.op("y", t.input()))
+
+
+def moved(t: Table) -> Values:
+    return t.end(t.op("z", t.op("y", t.input()), rule=MOVE, moves=True))
+
+
+def fixed(t: Table) -> Values:
+    return t.end(t.op("z", t.op("y", t.input(), rule=FIXED), rule=OWN))
+
+
+def joined(t: Table) -> Values:
+    x, z = t.input(), t.input("z")
+    return t.end(t.op("y", z, x, rule=JOIN))
+
+
+def symmetric(t: Table) -> Values:
+    q, k = t.op("q", t.input()), t.op("k", t.by_name["x"])
+    rule = replace(own_qparams("x", "z"), symmetric=True)
+    return t.end(t.op("y", q, t.op("turned", k, rule=MOVE, moves=True), rule=rule))
+
+
+def symmetric_for_one(t: Table) -> Values:
+    q = t.op("q", t.input())
+    y = t.op("y", q, rule=replace(OWN, symmetric=True))
+    return t.end(t.op("z", q), y)
+
+
+def weighted(t: Table) -> Values:
+    w = t.constant("w")
+    return t.end(t.op("y", t.input(), rule=QuantizationRule(weight="w"), weights=w))
+
+
+def weights_are_computed(t: Table) -> Values:
+    w = t.op("w", t.input("v"), rule=None)
+    return t.end(t.op("y", t.input(), rule=QuantizationRule(weight="w"), weights=w))
+
+
+def fused(t: Table) -> Values:
+    y = t.op("y", t.input(), fuses=True)
+    return t.end(t.op("relu", y, rule=CLAMP, is_clamp=True, is_fusible=True, clamps_to=(0.0, math.inf)))
+
+
+def long_rows(t: Table) -> Values:
+    return t.end(t.op("y", t.input(), rule=FIXED, softmax_axis=1, has_long_rows=True))
+
+
+def selected(t: Table) -> Values:
+    hit = t.op("hit", t.input(), rule=TRUTH)
+    return t.end(t.op("z", t.op("y", hit, t.op("rows", t.input("v")), is_kept_or_zero=True), rule=OWN))
+
+
+def finer(t: Table) -> Values:
+    return t.end(t.op("y", t.op("x1", t.input()), rule=shares_qparams(new_values=NewValues.BETWEEN, finer=(2.0, 8.0))))
+
+
+ROWS: list[tuple[Callable[[Table], Values], dict[str, str]]] = [
+    (own, {"x": "minmax", "x > y": "minmax", "y": "minmax"}),
+    (moved, {"x": "minmax", "x > y": "minmax", "y": "minmax", "y > z": "as y", "z": "as y"}),
+    (fixed, {"x": "minmax", "x > y": "minmax", "y": "0.00390625 from -128", "y > z": "0.00390625 from -128"}),
+    (joined, {"x > y": "minmax", "z > y": "as x in y", "y": "as x in y"}),
+    (symmetric, {"q": "minmax symmetric", "k": "minmax symmetric", "turned > y": "minmax symmetric"}),
+    (symmetric_for_one, {"q": "minmax", "q > y": "minmax symmetric", "q > z": "minmax"}),
+    (weighted, {"w > y": "minmax", "x > y": "minmax", "y": "minmax"}),
+    (fused, {"x > y": "minmax", "relu": "minmax"}),
+    (long_rows, {"y": SHARES}),
+    (selected, {"rows > y": "as rows", "y": "as rows", "hit": "1 from 0", "hit > y": "minmax"}),
+    (finer, {"x1 > y": "as x1", "y": FINER}),
+]
+
+
+@pytest.mark.parametrize(("program", "wanted"), ROWS, ids=lambda row: getattr(row, "__name__", ""))
+def test_requirements(program: Callable[[Table], Values], wanted: dict[str, str]) -> None:
+    found = solved(program(Table()))
+    assert {name: found.get(name) for name in wanted} == wanted
+
+
+def test_computed_weights_leave_an_operator_in_float() -> None:
+    assert solved(weights_are_computed(Table())) == {}
+
+
+def test_what_is_left_in_float_is_not_annotated() -> None:
+    values = moved(Table())
+    assert solved(values, lambda value: None if value.name == "y" else INT8) == {"y > z": "minmax", "z": "as y in z"}
+
+
+def test_a_device_that_cannot_compute_an_operator_leaves_it_in_float() -> None:
+    t = Table()
+    values = t.end(t.op("y", t.input(), is_supported=False))
+    assert solved(values) == {}
+
+
+def test_results_are_not_clipped() -> None:
+    """If two scores were clipped, they would be equal."""
+    t = Table()
+    found = solved(t.end(t.op("z", t.op("y", t.input()), rule=OWN)), lambda value: CLIPPED)
+    assert found["y"] == "histogram" and found["z"] == found["x"] == "minmax"
+
+
+def test_inputs_and_outputs_by_choice() -> None:
+    found = solved(fixed(Table()), io=INT16)
+    assert found["x"] == "beyond symmetric int16" and found["z > output"] == "beyond symmetric int16"
+    t = Table()
+    assert solved(t.end(t.op("y", t.input(), rule=FIXED)), io=INT8)["y > output"] == "0.00390625 from -128"
+
+
+def test_annotations_of_others_stay() -> None:
+    t = Table()
+    values = moved(t)
+    other = requirements(values, lambda value: INT16, WIDE)[t.by_name["y"]]
+    found = requirements(values, lambda value: INT8, WIDE, known={t.by_name["y"]: other})
+    assert found[t.by_name["y"]] is other
+    assert described(found[t.by_name["z"]].output_qspec) == "as y"
+
+
+def test_int16_that_reads_int8() -> None:
+    """Values that an operator adds, as a pad does, would have the coarse scale of the operand."""
+    t = Table()
+    values = t.end(t.op("z", t.op("y", t.input()), rule=CLAMP))
+    found = solved(values, lambda value: INT16 if value.name == "z" else INT8)
+    assert found["y > z"] == "beyond symmetric int16" and found["z"] == "as y in z"
+
+
+def test_states_have_one_pair_of_qparams_that_is_not_clipped() -> None:
+    t = Table({"h": ("h", "y")})
+    y = t.op("y", t.input(), t.input("h"))
+    values = t.end(y)
+    found = solved(values, lambda value: CLIPPED)
+    assert found["h"] == found["y"] == "minmax"
+    places = observers_of(requirements(values, lambda value: CLIPPED, WIDE))
+    assert places[t.by_name["h"]] is not places[y]
+    share_states(values, places)
+    assert places[t.by_name["h"]] is places[y]
+
+
+def test_a_state_of_two_types() -> None:
+    t = Table({"h": ("h", "y")})
+    y = t.op("y", t.input(), t.input("h"))
+    values = t.end(y)
+    places: dict[Place, Any] = {t.by_name["h"]: observer(torch.int16), y: observer()}
+    with pytest.raises(ModelError, match=r"`h` cannot have one pair of qparams: it is int16 in and int8 out"):
+        share_states(values, places)
+
+
+# ---------------------------------------------------------------- masks
+
+
+@pytest.mark.parametrize(
+    ("addend", "wanted"), [(0.0, True), ([0.0, MASKED], True), ([0.0, 1.0], False), ([MASKED / 2], False)]
+)
+def test_a_sum_of_masks_is_a_mask(addend: Any, wanted: bool) -> None:
+    t = Table()
+    mask = t.op("mask", t.input(), given=HIDDEN)
+    total = t.op("sum", mask, t.constant("c", addend), form=Form.SUM)
+    assert (given(t.op("view", total, rule=MOVE, moves=True)) == HIDDEN) is wanted
+
+
+def masked(t: Table) -> tuple[Values, Value]:
+    mask = t.op("mask", t.input("m"), given=HIDDEN)
+    scores = t.op("scores", t.op("products", t.input()), mask, form=Form.SUM)
+    return t.end(t.op("y", scores, rule=FIXED, softmax_axis=1)), scores
+
+
+def test_masked_scores_do_not_widen_the_range() -> None:
+    values, scores = masked(Table())
+    places = observers_of(requirements(values, lambda value: INT8, WIDE))
+    observe_for_neighbours(values, places)
+    places[scores](torch.tensor([[1.0, -2.0, MASKED, MASKED, 0.0, 0.0, 0.0, 0.0]]))
+    low = float(places[scores].min_val)  # type: ignore[union-attr]
+    assert -40 < low < -2
+
+
+def test_scores_with_another_reader_keep_their_range() -> None:
+    t = Table()
+    values, scores = masked(t)
+    t.op("other", scores)
+    places = observers_of(requirements(values, lambda value: INT8, WIDE))
+    observe_for_neighbours(values, places)
+    places[scores](torch.tensor([[1.0, MASKED]]))
+    assert float(places[scores].min_val) == MASKED  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------- what readers need
+
+
+def observer(dtype: torch.dtype = torch.int8) -> RangeObserver:
+    limits = torch.iinfo(dtype)
+    return RangeObserver(dtype, limits.min, limits.max, torch.per_tensor_affine)
+
+
+def observed(values: Values) -> dict[str, RangeObserver]:
+    """Observers of the values, one each, after their neighbours have spoken."""
+    places: dict[Place, Any] = {value: observer() for value in values.all if not value.is_output}
+    observe_for_neighbours(values, places)
+    return {value.name: found for value, found in places.items() if isinstance(value, Value)}
+
+
+def test_a_threshold_reaches_values_before_a_linear_function() -> None:
+    t = Table()
+    y = t.op("y", t.op("x1", t.input()))
+    y.line = t.by_name["x1"], 2.0, 1.0
+    found = observed(t.end(t.op("is_more", y, jumps=frozenset({(2.0, 0.0)}))))
+    assert found["y"].thresholds.rows == {(2.0, 0.0)} and found["x1"].thresholds.rows == {(0.5, 0.0)}
+    assert not found["x"].thresholds.rows
+
+
+def clamped(t: Table, *more: str) -> Values:
+    y = t.op("y", t.input())
+    clamp = t.op("clamp", t.op("view", y, rule=MOVE, moves=True), rule=CLAMP, is_clamp=True, clamps_to=(0.0, 6.0))
+    return t.end(clamp, *(t.op(name, y) for name in more))
+
+
+def test_a_range_ends_with_the_clamps_that_read_it() -> None:
+    assert observed(clamped(Table()))["y"].within == (0.0, 6.0)
+    assert observed(clamped(Table(), "other"))["y"].within == (-math.inf, math.inf)
+
+
+def test_a_sign_needs_a_part_of_the_range() -> None:
+    t = Table()
+    found = observed(t.end(t.op("z", t.op("y", t.input(), sign_counts=True))))
+    assert found["y"].part < 1.0 and found["z"].part == 1.0
+
+
+def test_a_singularity_ends_one_step_from_zero() -> None:
+    t = Table()
+    found = observed(t.end(t.op("y", t.op("x1", t.input()), power=-0.5)))
+    found["x1"](torch.tensor([0.0, 255.0]))
+    found["y"](torch.tensor([1000.0, 1.0]))
+    scale = float(found["x1"].calculate_qparams()[0])
+    assert float(found["y"].calculate_qparams()[0]) * 255 == pytest.approx(scale**-0.5)
+    assert observed(t.end(t.by_name["x1"]))["x1"].singularity is None
+
+
+def test_a_power_by_logarithm_and_exponential() -> None:
+    t = Table()
+    log = t.op("log", t.op("x1", t.input()), form=Form.LOGARITHM)
+    scaled = t.op("scaled", log)
+    scaled.line = log, -0.5, 0.0
+    found = observed(t.end(t.op("y", scaled, form=Form.EXPONENTIAL)))
+    for name, is_log in (("log", True), ("scaled", True), ("y", False)):
+        near = found[name].singularity
+        assert near.operand is found["x1"] and near.is_log is is_log
+        assert near.factor == (1.0 if name == "log" else -0.5)
+
+
+# ---------------------------------------------------------------- groups
+
+
+def joined_twice(t: Table, *more: str) -> Values:
+    small, large = t.op("small", t.input()), t.op("large", t.by_name["x"])
+    y = t.op("y", small, large, rule=JOIN)
+    return t.end(y, *(t.op(name, small) for name in more))
+
+
+def test_operands_of_a_concatenation_have_one_observer() -> None:
+    t = Table()
+    values = joined_twice(t)
+    places = observers_of(requirements(values, lambda value: INT8, WIDE))
+    assert len({id(places[t.by_name[name]]) for name in ("small", "large", "y")}) == 1
+
+
+def test_an_operand_with_another_reader_may_have_its_own_qparams() -> None:
+    t = Table()
+    values = joined_twice(t, "other")
+    places = observers_of(requirements(values, lambda value: INT8, WIDE))
+    part, whole = places[t.by_name["small"]], places[t.by_name["large"]]
+    assert isinstance(part, PartObserver) and part.whole is whole
+    part(torch.tensor([0.0, 1.0]))
+    whole(torch.tensor([0.0, 2.0]))
+    assert not part.is_fine  # half as large: a requantize would cost more than the bit
+    whole(torch.tensor([0.0, 64.0]))
+    assert part.is_fine and float(part.calculate_qparams()[0]) == pytest.approx(1 / 255)
+
+
+def test_the_smaller_of_two_may_saturate() -> None:
+    t = Table()
+    y = t.op("y", t.op("small", t.input()), t.op("large", t.by_name["x"]), rule=JOIN, is_one_of=True)
+    places = observers_of(requirements(t.end(y), lambda value: INT8, WIDE))
+    assert isinstance(places[y], PartObserver)
+
+
+def test_the_solver_knows_no_graph_of_torch() -> None:
+    """So that it works on any graph that states the facts of its values."""
+    for path in (SOURCE / "quantize" / "solver").glob("*.py"):
+        for node in nodes(path):
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            names = [name.name for name in node.names] if isinstance(node, ast.Import) else [module]
+            assert not any(name.startswith(("torch.fx", "micronpu.frontend")) for name in names), path
