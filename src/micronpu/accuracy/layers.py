@@ -27,8 +27,8 @@ from micronpu.frontend.program import (
     is_quantize,
     qualified_name,
 )
-from micronpu.quantize.dequantized import computed, representable_range
-from micronpu.quantize.eager import FloatRun
+from micronpu.quantize.dequantized import representable_range
+from micronpu.quantize.eager import FloatRun, function_of
 from micronpu.quantize.ranges import places_of
 from micronpu.upstream.torch import tree_leaves
 
@@ -114,7 +114,7 @@ class SideBySide:
         with torch.no_grad():
             for node in converted.graph.nodes:
                 if node in self._constant:
-                    self._fixed[node] = computed(converted, node, self._fixed)
+                    self._fixed[node] = function_of(converted, node)(self._fixed)
 
     def add(self, row: Row, *, follow: bool = True) -> None:
         """Run one sample through both and add the errors.
@@ -139,7 +139,7 @@ class SideBySide:
         given = iter(row)
         for node in self.converted.graph.nodes:
             if node not in self._fixed:
-                total[node] = next(given) if node.op == "placeholder" else computed(self.converted, node, total)
+                total[node] = next(given) if node.op == "placeholder" else function_of(self.converted, node)(total)
                 if node.op == "output":
                     self._outputs(total[node], outputs)
 
@@ -157,18 +157,18 @@ class SideBySide:
             if node.op == "placeholder":
                 total[node] = own[node] = next(given)
                 continue
-            total[node] = computed(self.converted, node, total)
+            total[node] = function_of(self.converted, node)(total)
             if node.op == "output":
                 self._outputs(total[node], outputs)
                 continue
             layer = self._by_quantize.get(node)
             if layer is None:
-                own[node] = computed(self.converted, node, own)
+                own[node] = function_of(self.converted, node)(own)
                 continue
             # The layer's result for rounded float operands; its readers get the rounded float result.
             before = own[layer.result]
             wanted = _float_value(layer.result, exact).detach()
-            own[node] = computed(self.converted, node, {**_constants(node, own), node.args[0]: wanted})
+            own[node] = function_of(self.converted, node)({**_constants(node, own), node.args[0]: wanted})
             result = _rounded(self.converted, node, before, own)
             alone = wanted if layer.weight is None else self._with_weights(layer, exact)
             # Replace infinities, from a division by an operand that was rounded to 0, by the float result.
@@ -191,11 +191,11 @@ class SideBySide:
         values: dict[Node, Any] = {}
         for operand in layer.first.all_input_nodes:
             values[operand] = self._fixed[operand] if operand in self._fixed else _float_value(operand, exact)
-        result = computed(self.converted, layer.first, values)
+        result = function_of(self.converted, layer.first)(values)
         node = layer.first
         while node is not layer.result:
             (node,) = node.users
-            result = computed(self.converted, node, {**self._fixed, node.all_input_nodes[0]: result})
+            result = function_of(self.converted, node)({**self._fixed, node.all_input_nodes[0]: result})
         return result  # type: ignore[no-any-return]
 
     def _outputs(self, found: Any, wanted: list[torch.Tensor]) -> None:
@@ -277,7 +277,7 @@ def _as_float(node: Node, integers: torch.Tensor) -> torch.Tensor:
 def _rounded(module: GraphModule, node: Node, value: torch.Tensor, env: dict[Node, Any]) -> torch.Tensor:
     """Round a value with the qparams of a quantize node."""
     near: dict[Any, Any] = {**_constants(node, env), node.args[0]: value}
-    return _as_float(node, computed(module, node, near))
+    return _as_float(node, function_of(module, node)(near))
 
 
 def _constants(node: Node, env: Mapping[Node, Any]) -> dict[Any, Any]:

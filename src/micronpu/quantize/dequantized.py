@@ -19,11 +19,10 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.constants import attribute, constant_nodes
+from micronpu.frontend.constants import constant_nodes
 from micronpu.frontend.importer import known_import
-from micronpu.frontend.program import arguments, is_compute, is_dequantize, is_quantize, qualified_name
-from micronpu.quantize.eager import Eager, called, ended
-from micronpu.quantize.loops import Loop
+from micronpu.frontend.program import arguments, is_compute, is_dequantize, is_quantize
+from micronpu.quantize.eager import function_of
 from micronpu.upstream.torch import tree_leaves
 
 Row: TypeAlias = tuple[torch.Tensor, ...]
@@ -31,7 +30,6 @@ Values: TypeAlias = dict[Node, Any]
 ScaleZero: TypeAlias = tuple[float, int]
 """Scale and zero point."""
 _NOTHING: Mapping[Node, float] = MappingProxyType({})
-_ROUNDING = ("quantized_decomposed::quantize_", "quantized_decomposed::dequantize_")
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,7 @@ class DequantizedReference:
         self.module = module
         self._constant = constant_nodes(module)
         self._fixed: dict[bool, Values] = {True: {}, False: {}}
+        self._steps = {n: function_of(module, n, in_float=True) for n in module.graph.nodes if n.op != "placeholder"}
         self.layers = tuple(
             RoundedLayer(node, first, moves(first) and sum(n not in self._constant for n in first.all_input_nodes) == 1)
             for node in module.graph.nodes
@@ -101,7 +100,7 @@ class DequantizedReference:
                 operand = exact[node.args[0]]
                 values[node] = rounded(node, operand) if operand.is_floating_point() else exact[node]
             elif node.op != "output":
-                values[node] = computed(self.module, node, values, in_float=True)
+                values[node] = self._steps[node](values)
 
     def alone(self, exact: Values, changes: Mapping[Node, torch.Tensor]) -> list[torch.Tensor]:
         """Return the float outputs if quantize nodes return other values, and nothing else is rounded."""
@@ -109,7 +108,7 @@ class DequantizedReference:
         for node in self.module.graph.nodes:
             if node not in changed and any(operand in changed for operand in node.all_input_nodes):
                 near = {operand: changed.get(operand, exact[operand]) for operand in node.all_input_nodes}
-                changed[node] = computed(self.module, node, near, in_float=True)
+                changed[node] = self._steps[node](near)
         output = self.module.graph.output_node()
         return float_leaves(changed.get(output, exact[output]))
 
@@ -134,7 +133,7 @@ class DequantizedReference:
             elif node.op == "placeholder":
                 values[node] = next(given)
             else:
-                values[node] = changed(node, computed(self.module, node, values, in_float=True))
+                values[node] = changed(node, self._steps[node](values))
         return values
 
     def _constant_value(self, node: Node, *, in_float: bool) -> Any:
@@ -142,7 +141,7 @@ class DequantizedReference:
         if node not in known:
             for operand in node.all_input_nodes:
                 self._constant_value(operand, in_float=in_float)
-            known[node] = computed(self.module, node, known, in_float=in_float)
+            known[node] = (self._steps[node] if in_float else function_of(self.module, node))(known)
         return known[node]
 
     def _first(self, quantize: Node) -> Node:
@@ -156,28 +155,6 @@ class DequantizedReference:
                 break
             (node,) = floats
         return node  # type: ignore[no-any-return]
-
-
-def computed(module: GraphModule, node: Node, values: Mapping[Node, Any], *, in_float: bool = False) -> Any:
-    """Return the result of a node from those of its operands.
-
-    Args:
-        in_float: leave out quantization of floats.
-    """
-    if node.op == "get_attr":
-        return attribute(module, node)
-    if in_float and qualified_name(node).startswith(_ROUNDING):
-        operand = values[node.args[0]]  # type: ignore[index]
-        if operand.is_floating_point():
-            return ended(operand, *node.args[1:]) if is_quantize(node) else operand
-    given: Any = torch.fx.map_arg((node.args, node.kwargs), lambda n: values[n])
-    args, kwargs = given
-    if node.op == "output":
-        return args[0]
-    if node.op == "call_module":
-        part = module.get_submodule(str(node.target))
-        return _looped(part, args) if in_float and isinstance(part, Loop) else part(*args, **kwargs)
-    return called(node, args, kwargs)
 
 
 def rounded(node: Node, value: torch.Tensor) -> torch.Tensor:
@@ -220,18 +197,6 @@ def noise(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> list
         error = float((y.double() - exact).square().sum())
         pairs.append((float(exact.square().sum()), math.inf if math.isnan(error) else error))
     return pairs
-
-
-def _looped(loop: Loop, args: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Run the steps of a recurrent layer, whose graph takes integers, in float if the operands are floats."""
-    x, states = args[0], tuple(args[1:])
-    if not x.is_floating_point():
-        return loop(x, *states)  # type: ignore[no-any-return]
-    states = tuple(
-        s if s.is_floating_point() else (s.float() - qparams[1]) * qparams[0]
-        for s, qparams in zip(states, loop.all_qparams[1:], strict=True)
-    )
-    return loop.over(Eager(loop.body, keeps_weights=True, in_float=True).run, x, *states)
 
 
 def moves(node: Node) -> bool:

@@ -7,148 +7,178 @@ size.  Here one tensor is changed in place, and stays a float if its integers ar
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeAlias
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from micronpu.frontend.program import aten_overload
-from micronpu.quantize.loops import loops_of
+from micronpu.frontend.constants import attribute
+from micronpu.frontend.program import aten_overload, is_dequantize, is_quantize
+from micronpu.quantize.loops import Loop
 from micronpu.quantize.observers import is_observer
-from micronpu.upstream.torch import OpOverload, schema_of
+from micronpu.upstream.torch import schema_of
 
 _decomposed = torch.ops.quantized_decomposed
 _QUANTIZE = _decomposed.quantize_per_tensor.default
 _DEQUANTIZE = _decomposed.dequantize_per_tensor.default
 _DEQUANTIZE_CHANNELS = _decomposed.dequantize_per_channel.default
-_ROUNDING = (_QUANTIZE, _DEQUANTIZE)
+Step: TypeAlias = Callable[[Mapping[Node, Any]], Any]
 _NARROW = (torch.int8, torch.uint8, torch.int16)
 """Integers whose differences are exact in float32."""
 
 
-class Eager(Interpreter):
+class Eager:
     """Runs a module; weights are dequantized when they are read.
 
     Args:
         module: of `micronpu.quantize` or `convert_pt2e`.
         keeps_weights: dequantize weights once, for many runs, which takes four times their memory.
-        in_float: leave out quantization of floats; infinity becomes the end of its range.
+        in_float: see `function_of`.
     """
 
     def __init__(self, module: GraphModule, *, keeps_weights: bool = False, in_float: bool = False) -> None:
-        super().__init__(module)
-        self._in_float = in_float
-        self._kept: dict[Node, Any] | None = {} if keeps_weights else None
-        self._weights = {
-            n
-            for n in module.graph.nodes
-            if n.target in (_DEQUANTIZE, _DEQUANTIZE_CHANNELS) and all(i.op == "get_attr" for i in n.all_input_nodes)
-        }
-        in_place = any(isinstance(n.target, OpOverload) and schema_of(n.target).is_mutable for n in module.graph.nodes)
-        self._steps = {
-            str(node.target): Eager(loop.body, keeps_weights=True, in_float=in_float) for node, loop in loops_of(module)
-        }
-        self._floats = {n for n in module.graph.nodes if _is_only_dequantized(n)} if not in_place else set[Node]()
+        self._graph, nodes = module.graph, list(module.graph.nodes)
+        in_place = any(map(is_mutable, nodes))
+        self._floats = {n for n in nodes if _is_only_dequantized(n)} if not in_place else set[Node]()
+        steps = {n: function_of(module, n, self._floats, in_float=in_float) for n in nodes if n.op != "placeholder"}
+        weights = {n: steps[n] for n in nodes if _is_weight(n)}
+        last = {i: n for n in nodes for i in n.all_input_nodes if i.op != "get_attr"}
+        self._plan = [
+            (n, steps.get(n), {i: weights[i] for i in read if i in weights}, [i for i in read if last.get(i) is n])
+            for n in nodes
+            if n not in weights
+            for read in (n.all_input_nodes,)
+        ]
+        self._keeps, self._kept = keeps_weights, dict[Node, Any]()
 
-    def run_node(self, n: Node) -> Any:
-        if n in self._weights:
-            return None
-        for operand in n.all_input_nodes:
-            if operand in self._weights and self.env[operand] is None:
-                self.env[operand] = self._weight(operand)
-        source: Any = n.args[0] if n.args and isinstance(n.args[0], Node) else None
-        if self._in_float and n.target in _ROUNDING and self.env[source].is_floating_point():
-            return self.env[source] if n.target is _DEQUANTIZE else ended(self.env[source], *n.args[1:])
-        if n in self._floats and self.env[source].dtype is torch.float32:
-            return _rounded(self.env[source], *n.args[1:])  # type: ignore[arg-type]
-        if source in self._floats and self.env[source].dtype is torch.float32:
-            return self.env[source]
-        return super().run_node(n)
+    def run(self, *inputs: Any) -> Any:
+        """Return the results of the module."""
+        values, given = dict[Node, Any](), iter(self._graph.process_inputs(*inputs))
+        for node, step, weights, read_last in self._plan:
+            for weight, dequantized in weights.items():
+                if weight not in values:
+                    values[weight] = self._kept[weight] if weight in self._kept else dequantized(values)
+                    if self._keeps:
+                        self._kept[weight] = values[weight]
+            values[node] = next(given) if step is None else step(values)
+            for operand in read_last:
+                del values[operand]
+        return self._graph.process_outputs(values[node])
 
-    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if target in self._steps:
-            return self.module.get_submodule(target).over(self._steps[target].run, *args)  # type: ignore[operator]
-        return super().call_module(target, args, kwargs)
 
-    def _weight(self, n: Node) -> Any:
-        if self._kept is None:
-            return self._dequantized(n)
-        if n not in self._kept:
-            self._kept[n] = self._dequantized(n)
-        return self._kept[n]
+def function_of(module: GraphModule, node: Node, floats: Collection[Node] = (), *, in_float: bool = False) -> Step:
+    """Return the function that computes a node, which is no input, from the values of its operands.
 
-    def _dequantized(self, n: Node) -> Any:
-        args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda i: self.fetch_attr(str(i.target)))
-        return self.call_function(n.target, args, kwargs)
+    Args:
+        floats: quantize nodes that return dequantized floats.
+        in_float: leave out quantization of floats; infinity becomes the end of its range.  Operands that an operator
+            writes into are copied, since they may have other readers.
+    """
+    args, kwargs, map_arg = node.args, node.kwargs, torch.fx.map_arg
+    if node.op == "get_attr":
+        return lambda _: attribute(module, node)
+    if node.op == "output":
+        return lambda values: map_arg(args[0], values.__getitem__)
+    function: Any = functools.partial(called, node) if in_float and is_mutable(node) else node.target
+    if node.op == "call_module":
+        part = module.get_submodule(str(node.target))
+        function = _looped(part, in_float) if isinstance(part, Loop) else part
+    fast = _FAST.get(function) if not kwargs else None
+    qparams: Any
+    source, *qparams = args or (None,)
 
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if not kwargs:
-            if target is _QUANTIZE:
-                made = _quantized(*args)
-            elif target is _DEQUANTIZE:
-                made = _dequantized(*args)
-            elif target is _DEQUANTIZE_CHANNELS:
-                made = _dequantized_channels(*args)
-            else:
-                made = None
-            if made is not None:
-                return made
-        return super().call_function(target, args, kwargs)
+    def step(values: Mapping[Node, Any]) -> Any:
+        given: Any = map_arg(args, values.__getitem__)
+        made = fast(*given) if fast is not None else None
+        return function(*given, **map_arg(kwargs, values.__getitem__)) if made is None else made
+
+    if (in_float and is_dequantize(node)) or (isinstance(source, Node) and source in floats):
+        short: Callable[[Any], torch.Tensor] = _same
+    elif in_float and is_quantize(node):
+        short = functools.partial(_ended, *qparams)
+    elif node in floats:
+        short = functools.partial(_rounded, *qparams)
+    else:
+        return step
+
+    def shorter(values: Mapping[Node, Any]) -> Any:
+        x = values[source]  # type: ignore[index]
+        return short(x) if x.dtype is torch.float32 or (in_float and x.is_floating_point()) else step(values)
+
+    return shorter
+
+
+def _looped(loop: Loop, in_float: bool) -> Callable[..., Any]:
+    """Return a function that runs the steps of a recurrent layer, whose graph takes integers; in float for floats."""
+    run, exact = (Eager(loop.body, keeps_weights=True, in_float=one).run for one in (False, in_float))
+
+    def over(x: torch.Tensor, *states: torch.Tensor) -> Any:
+        if not in_float or not x.is_floating_point():
+            return loop.over(run, x, *states)
+        floats = (
+            s if s.is_floating_point() else (s.float() - qparams[1]) * qparams[0]
+            for s, qparams in zip(states, loop.all_qparams[1:], strict=True)
+        )
+        return loop.over(exact, x, *floats)
+
+    return over
+
+
+def _same(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def _is_weight(n: Node) -> bool:
+    return n.target in (_DEQUANTIZE, _DEQUANTIZE_CHANNELS) and all(i.op == "get_attr" for i in n.all_input_nodes)
 
 
 def _is_only_dequantized(n: Node) -> bool:
     """Return True for a quantize of which every reader is its own dequantize."""
-    if n.target is not _QUANTIZE or n.kwargs or not isinstance(n.args[0], Node):
-        return False
-    return all(u.target is _DEQUANTIZE and not u.kwargs and u.args == (n, *n.args[1:]) for u in n.users)
+    is_own = (u.target is _DEQUANTIZE and not u.kwargs and u.args == (n, *n.args[1:]) for u in n.users)
+    return n.target is _QUANTIZE and not n.kwargs and all(is_own)
 
 
-def _rounded(x: torch.Tensor, scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype) -> torch.Tensor:
+def _rounded(scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
     """Return what `_dequantized` gives for the result of `_quantized`."""
     y = (x * (1.0 / scale)).round_().nan_to_num_(-zero_point)  # torch converts NaN to the integer 0
     y.clamp_(least - zero_point, most - zero_point)
     return torch.add(torch.zeros((), dtype=x.dtype), y, alpha=scale)  # zeros without a sign, as those of integers
 
 
-def ended(x: torch.Tensor, *qparams: Any) -> torch.Tensor:
+def _ended(scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
     """Replace infinite values, such as the logarithm of 0, by the end of a quantize node's range."""
-    scale, zero_point, least, most, _ = qparams
     return x.nan_to_num(math.nan, (most - zero_point) * scale, (least - zero_point) * scale)
 
 
-def _quantized(
-    x: torch.Tensor, scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype
-) -> torch.Tensor | None:
+def _quantized(x: torch.Tensor, scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype) -> Any:
     if x.dtype is not torch.float32:
         return None
     y = x * (1.0 / scale)
     return y.round_().add_(zero_point).clamp_(least, most).to(dtype)
 
 
-def _dequantized(
-    x: torch.Tensor, scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype
-) -> torch.Tensor | None:
+def _dequantized(x: torch.Tensor, scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype) -> Any:
     if x.dtype is not dtype or x.dtype is torch.float32:
         return None
     return x.to(torch.float32).sub_(zero_point).mul_(scale)
 
 
-def _dequantized_channels(
-    x: torch.Tensor,
-    scales: torch.Tensor,
-    zero_points: torch.Tensor | None,
-    axis: int,
-    least: int,
-    most: int,
-    dtype: torch.dtype,
-) -> torch.Tensor | None:
-    if x.dtype is not dtype or x.dtype not in _NARROW or scales.dtype is not torch.float32 or zero_points is None:
+def _dequantized_channels(x: torch.Tensor, scales: torch.Tensor, zero_points: Any, axis: int, *limits: Any) -> Any:
+    if x.dtype is not limits[-1] or x.dtype not in _NARROW or scales.dtype is not torch.float32 or zero_points is None:
         return None
     shape = [1] * x.dim()
     shape[axis] = -1
     return x.to(torch.float32).sub_(zero_points.view(shape)).mul_(scales.view(shape))
+
+
+_FAST: dict[Any, Callable[..., Any]] = {
+    _QUANTIZE: _quantized,
+    _DEQUANTIZE: _dequantized,
+    _DEQUANTIZE_CHANNELS: _dequantized_channels,
+}
 
 
 class FloatRun(Interpreter):
@@ -178,10 +208,15 @@ class FloatRun(Interpreter):
         return result
 
 
+def is_mutable(node: Node) -> bool:
+    """Return True for a call of an operator that writes into an operand."""
+    overload = aten_overload(node)
+    return overload is not None and schema_of(overload).is_mutable
+
+
 def called(node: Node, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """Return the result of a call; an operand that it writes into is copied, since it may have other readers."""
-    overload = aten_overload(node)
-    if overload is not None and schema_of(overload).is_mutable and isinstance(args[0], torch.Tensor):
+    if is_mutable(node) and isinstance(args[0], torch.Tensor):
         args = (args[0].clone(), *args[1:])
     assert callable(node.target)
     return node.target(*args, **kwargs)

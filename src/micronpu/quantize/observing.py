@@ -16,11 +16,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from micronpu.base.callers import warn
 from micronpu.base.errors import ModelError
 from micronpu.quantize.thresholds import (
+    COUNTED,
     ENOUGH_VALUES,
     EXTREMES,
     FARTHEST_BEYOND,
@@ -124,6 +126,8 @@ class RangeObserver(nn.Module):
     averages: ClassVar[bool] = False
     widens: ClassVar[bool] = True
     farthest: torch.Tensor
+    is_dynamic = False  # torchao asks
+    is_calibrated = False
     thresholds: Thresholds = Thresholds()
     part: float = 1.0
     is_whole: bool = False
@@ -131,23 +135,16 @@ class RangeObserver(nn.Module):
     singularity: Any = None
 
     def __init__(
-        self,
-        dtype: torch.dtype,
-        quant_min: int,
-        quant_max: int,
-        qscheme: torch.qscheme,
-        eps: float = torch.finfo(torch.float32).eps,
+        self, dtype: torch.dtype, quant_min: int, quant_max: int, qscheme: torch.qscheme, eps: float = 2.0**-23
     ) -> None:
         super().__init__()
         self.dtype, self.quant_min, self.quant_max, self.qscheme = dtype, quant_min, quant_max, qscheme
-        self.is_dynamic = False  # torchao asks
+        self.calls = self.values = 0
+        self.lowest = self.highest = 0.0
         self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
         self.register_buffer("eps", torch.tensor([eps]))
         self.register_buffer("min_val", torch.tensor(torch.inf))
         self.register_buffer("max_val", torch.tensor(-torch.inf))
-        self.calls = self.values = 0
-        self.lowest = self.highest = 0.0
-        self.is_calibrated = False
         if self.widens:
             self.register_buffer("farthest", torch.full((2, EXTREMES), -torch.inf, dtype=torch.float64))
 
@@ -176,10 +173,11 @@ class RangeObserver(nn.Module):
         return all(other.is_calibrated if other is self else other.is_done for other in self.learners())
 
     def _note_ends(self, x: torch.Tensor) -> None:
-        low, high = map(float, torch.aminmax(x.double()))
+        low, high = map(float, torch.aminmax(x))
         if math.isfinite(low) and math.isfinite(high):
-            for row, end in zip(self.farthest, (-low, high), strict=True):
-                row.copy_(torch.tensor(sorted((*row.tolist(), end), reverse=True)[:EXTREMES], dtype=torch.float64))
+            known = zip(self.farthest.tolist(), (-low, high), strict=True)
+            farthest = [sorted((*row, end), reverse=True)[:EXTREMES] for row, end in known]
+            self.farthest.copy_(torch.tensor(farthest, dtype=torch.float64))
             self.calls, self.values = self.calls + 1, self.values + x.numel()
 
     def add_thresholds(self, thresholds: Thresholds) -> None:
@@ -343,13 +341,7 @@ class FixedObserver(nn.Module):
     zero_point: torch.Tensor
 
     def __init__(
-        self,
-        dtype: torch.dtype,
-        scale: float,
-        zero_point: int,
-        quant_min: int,
-        quant_max: int,
-        qscheme: torch.qscheme,
+        self, dtype: torch.dtype, scale: float, zero_point: int, quant_min: int, quant_max: int, qscheme: torch.qscheme
     ) -> None:
         super().__init__()
         self.dtype, self.quant_min, self.quant_max, self.qscheme = dtype, quant_min, quant_max, qscheme
@@ -375,11 +367,7 @@ class WeightObserver(RangeObserver):
     widens: ClassVar[bool] = False
 
     def __init__(
-        self,
-        *limits: Any,
-        search: Callable[[torch.Tensor, int], torch.Tensor],
-        ch_axis: int | None = None,
-        **more: Any,
+        self, *limits: Any, search: Callable[[torch.Tensor, int], torch.Tensor], ch_axis: int | None = None, **more: Any
     ) -> None:
         super().__init__(*limits, **more)
         self._search = search
@@ -441,29 +429,37 @@ class HistogramObserver(RangeObserver):
                 return
             low, high = map(float, torch.aminmax(x))
         first, last = float(self.min_val), float(self.max_val)
-        if math.isinf(first) or math.isinf(last):
-            self.histogram.zero_()
-        else:
-            low, high = min(low, first), max(high, last)
-            if (low, high) != (first, last):
-                self.histogram.copy_(self._moved(low, high))
+        is_first = math.isinf(first) or math.isinf(last)
+        low, high = (low, high) if is_first else (min(low, first), max(high, last))
         if (low, high) != (first, last):
+            self.histogram.copy_(torch.zeros(()) if is_first else torch.from_numpy(self._moved(low, high)))
             self.min_val.fill_(low)
             self.max_val.fill_(high)
-        self.histogram.add_(torch.histc(x.double(), self.bins, min=low, max=high))
+        values = x.cpu().to(torch.promote_types(x.dtype, torch.float32)).numpy()  # which has no bfloat16
+        self.histogram.add_(torch.from_numpy(self._counted(values, low, high)).to(self.histogram.device))
 
-    def _moved(self, low: float, high: float) -> torch.Tensor:
+    def _counted(self, x: NDArray[Any], low: float, high: float) -> NDArray[Any]:
+        """Return how many values are in each bin from ``low`` to ``high``, as `torch.histc` does; all are in one."""
+        low, high = (low, high) if low < high else (low - 1.0, high + 1.0)
+        x, found = x.ravel(order="K"), np.zeros(self.bins, np.int64)
+        for start in range(0, x.size, COUNTED):
+            place = x[start : start + COUNTED] - np.float64(low)
+            place *= self.bins
+            place /= high - low
+            found += np.bincount(np.minimum(place.astype(np.int64), self.bins - 1), minlength=self.bins)
+        return found
+
+    def _moved(self, low: float, high: float) -> NDArray[Any]:
         """Return the counts in bins from ``low`` to ``high``, which contain the current ones."""
         first, last = float(self.min_val), float(self.max_val)
         if first == last:
-            one = torch.full((1,), first, dtype=torch.float64)
-            return torch.histc(one, self.bins, low, high) * self.histogram.sum()
-        filled = self.histogram.cpu().nonzero()  # most bins of a small tensor are empty
-        part = (filled * self._PARTS + torch.arange(self._PARTS)).double()
+            return self._counted(np.array([first]), low, high) * float(self.histogram.sum())
+        count = self.histogram.cpu().double().numpy()
+        filled = count.nonzero()[0]  # most bins of a small tensor are empty
+        part = (filled[:, None] * self._PARTS + np.arange(self._PARTS)).ravel()
         middle = first + (last - first) / (self.bins * self._PARTS) * (part + 0.5)
-        place = ((middle - low) / ((high - low) / self.bins)).long().clamp(0, self.bins - 1)
-        parts = (self.histogram.cpu()[filled] / self._PARTS).expand_as(place)
-        return torch.bincount(place.flatten(), parts.flatten(), minlength=self.bins)
+        place = ((middle - low) / ((high - low) / self.bins)).astype(np.int64).clip(0, self.bins - 1)
+        return np.bincount(place, (count[filled] / self._PARTS).repeat(self._PARTS), self.bins)
 
     def settle(self, low: torch.Tensor, high: torch.Tensor) -> None:
         super().settle(low, high)
@@ -473,7 +469,7 @@ class HistogramObserver(RangeObserver):
         low, high = float(self.min_val), float(self.max_val)
         if self.is_settled or (high - low) / self.bins == 0.0:
             return self.min_val, self.max_val
-        first, last = self.searched(low, high, self.histogram.cpu())
+        first, last = self.searched(low, high, self.histogram.cpu().double())
         return torch.tensor(first).to(self.min_val), torch.tensor(last).to(self.max_val)
 
     def searched(self, low: float, high: float, count: torch.Tensor) -> tuple[float, float]:

@@ -13,7 +13,6 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_arg
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from micronpu.frontend.constants import constant_nodes, evaluate
@@ -170,7 +169,9 @@ def _convert(model: GraphModule, node: Node, observer: Any, names: Mapping[str, 
         options = {} if dtype == torch.float32 else {"out_dtype": dtype}
         dequantized = graph.call_function(_DEQUANTIZE[per_channel], (quantized, *numbers), options)
         node.replace_all_uses_with(dequantized)
-        origin = NodeSource(node, "replace_observer_with_quantize_dequantize_node", [NodeSourceAction.CREATE])
+        origin = NodeSource(None, "replace_observer_with_quantize_dequantize_node", [NodeSourceAction.CREATE])
+        origin.node_info = NodeSource.NodeInfo(node.name, str(node.target), id(graph))
+        origin.from_node = list(node.meta.get("from_node", ()))  # torch itself copies all that these refer to
         quantized.meta["from_node"], dequantized.meta["from_node"] = [origin], [origin]
         graph.erase_node(node)
 
@@ -196,12 +197,8 @@ def _split_dequantizes(model: GraphModule) -> None:
             if not isinstance(note, QuantizationAnnotation) or not (note.input_qspec_map or note.output_qspec):
                 continue
             with model.graph.inserting_after(node):
-                own: Node = model.graph.node_copy(node)
-
-            def exchanged(n: Node, node: Node = node, own: Node = own) -> Node:
-                return own if n is node else n
-
-            user.args, user.kwargs = map_arg(user.args, exchanged), map_arg(user.kwargs, exchanged)
+                own = model.graph.node_copy(node)
+            user.replace_input_with(node, own)
     model.graph.eliminate_dead_code()
 
 

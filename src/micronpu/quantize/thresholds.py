@@ -103,6 +103,7 @@ FEWEST_FIT = 16
 FIT_ELEMENTS = 150_000_000
 DIRECTIONS = 2  # Random directions at the results, for each sample [directions; not measured]
 BATCH = 16  # Recordings that run side by side; more take memory and save no time [recordings; not measured]
+COUNTED = 1 << 14  # Values that a histogram counts at once [values; 1.6 million take 10 instead of 16 ms]
 BATCH_ELEMENTS = 1 << 22  # Maximum size of a value of recordings that run side by side [elements; not measured]
 KEPT_WEIGHTS = 1 << 24  # Weights of a module that are dequantized once [elements; not measured]
 # Power of a difference over that of the results, up to which a batch gives what single runs give [ratio; not measured]

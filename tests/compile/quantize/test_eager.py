@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.fx import Interpreter
 
 import micronpu
 from micronpu.ethosu import EthosUOptions, EthosUQuantizer
@@ -16,6 +15,7 @@ from micronpu.frontend.work import multiply_accumulates
 from micronpu.quantize import eager, thresholds, trial
 from micronpu.quantize.calibrate import calibrate_and_quantize
 from micronpu.quantize.config import Activations
+from micronpu.quantize.dequantized import DequantizedReference
 from micronpu.quantize.eager import Eager
 from micronpu.quantize.loops import loops_of
 
@@ -47,8 +47,8 @@ def quantized(activations: Activations = "int8") -> torch.fx.GraphModule:
 @pytest.mark.parametrize("activations", ["int8", "int16"])
 def test_the_bits_are_those_of_a_call(activations, monkeypatch):
     own: list[Any] = []
-    for f in (eager._quantized, eager._dequantized, eager._dequantized_channels):
-        monkeypatch.setattr(eager, f.__name__, lambda *args, f=f: (own.append(f), f(*args))[1])
+    for target, f in eager._FAST.items():
+        monkeypatch.setitem(eager._FAST, target, lambda *args, f=f: (own.append(f), f(*args))[1])
     module, other = quantized(activations), quantized(activations)
     called = [module(x) for x in DATA]
     run = [Eager(other).run(x) for x in DATA]
@@ -56,7 +56,7 @@ def test_the_bits_are_those_of_a_call(activations, monkeypatch):
     assert {f.__name__ for f in own} == {"_quantized", "_dequantized", "_dequantized_channels"}
 
 
-def test_steps_of_a_loop_run_in_eager_mode_too() -> None:
+def test_steps_of_a_loop_run_in_eager_mode_too(monkeypatch) -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -70,6 +70,15 @@ def test_steps_of_a_loop_run_in_eager_mode_too() -> None:
     module = micronpu.compile(Recurrent().eval(), data[0], "ethos-u55-128", calibration=data).quantized
     assert any(loops_of(module))
     wanted = [module(*row) for row in data]
+    exact = [DequantizedReference(module).exact(row) for row in data]
+    read: list[Any] = []
+    monkeypatch.setitem(eager._FAST, eager._DEQUANTIZE_CHANNELS, lambda *given: read.append(given))
+    again = DequantizedReference(module)
+    for row, values in zip(data, exact, strict=True):
+        assert all(
+            torch.equal(*pair) for pair in zip(again.outputs(again.exact(row)), again.outputs(values), strict=True)
+        )
+    assert len(read) == 2, "weights of a step are dequantized once for all calls"
     for _, loop in loops_of(module):
         loop.body.forward = None  # type: ignore[assignment]
     assert all(torch.equal(Eager(module).run(*row)[0], y[0]) for row, y in zip(data, wanted, strict=True))
@@ -94,17 +103,20 @@ def test_what_is_only_dequantized_is_no_integer(zero_point: int) -> None:
 
 
 def test_weights_are_dequantized_where_they_are_read(monkeypatch):
-    module = quantized()
     order: list[str] = []
-    call = Interpreter.call_function
-    monkeypatch.setattr(
-        Interpreter, "call_function", lambda *a: (order.append(getattr(a[1], "__name__", "")), call(*a))[1]
-    )
-    monkeypatch.setattr(eager, "_dequantized_channels", lambda *a: order.append("weights"))
-    Eager(module).run(DATA[0])
+    function_of = eager.function_of
+
+    def noted(module: torch.fx.GraphModule, node: torch.fx.Node, *floats: Any, **more: Any) -> Any:
+        step, name = (
+            function_of(module, node, *floats, **more),
+            str(node.target).removeprefix("aten.").partition(".")[0],
+        )
+        return lambda values: (order.append("weights" if "per_channel" in str(node.target) else name), step(values))[1]
+
+    monkeypatch.setattr(eager, "function_of", noted)
+    Eager(quantized()).run(DATA[0])
     weights = [i for i, name in enumerate(order) if name == "weights"]
-    # Where `_dequantized_channels` has nothing to say torch is asked, and the layer is the next.
-    assert [order[i + 2].partition(".")[0] for i in weights] == ["conv2d", "conv_transpose2d", "linear"]
+    assert [order[i + 1] for i in weights] == ["conv2d", "conv_transpose2d", "linear"]
 
 
 class Large(nn.Module):

@@ -334,6 +334,23 @@ def test_counts_are_exact_in_whatever_order():
     assert float(made.histogram.sum()) == len(x) and made.histogram.dtype is torch.float64
 
 
+@pytest.mark.parametrize("count", [1, 500, 40_000])
+def test_counts_are_those_of_torch(count):
+    made = SpreadErrorObserver(torch.int8, -128, 127, torch.per_tensor_affine)
+    for x in (random(12, count), random(12, count).mul(4).round() / 4, torch.full((count,), 0.3)):
+        for low, high in ((float(x.min()), float(x.max())), (float(x.min()) - 0.3, float(x.max()) + 1.7)):
+            wanted = torch.histc(x.double(), made.bins, low, high)
+            assert made._counted(x.numpy(), low, high).tolist() == wanted.tolist()
+
+
+def test_values_of_any_float_are_counted():
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        made = SpreadErrorObserver(torch.int8, -128, 127, torch.per_tensor_affine).to(dtype)
+        for x in random(13, 2, 300).to(dtype):
+            made(x)
+        assert abs(float(made.histogram.double().sum()) - 600) < 12 and 0.01 < float(made.calculate_qparams()[0]) < 0.1
+
+
 def test_a_histogram_that_widens_splits_every_bin():
     x = random(11, 300)
     made = of_kind(SpreadErrorObserver, x)
