@@ -33,7 +33,7 @@ def _read(format_: str, data: Buffer, position: int) -> int:
     raise CorruptFlatbufferError(f"offset {position} is outside the {len(data)} bytes")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # frozen ones take three times as long to make
 class Vector:
     """A vector field: `length` elements starting at byte `start`."""
 
@@ -72,7 +72,7 @@ class Vector:
         return struct.unpack_from(f"{format_[:-1]}{self.length}{format_[-1]}", self.data, self.start)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Table:
     """One table; fields are addressed by their number in the schema (a union takes two: type, value)."""
 

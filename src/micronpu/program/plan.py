@@ -6,6 +6,7 @@ sizes and constants are computed. Layout: `executorch/schema/program.fbs`, Execu
 
 from __future__ import annotations
 
+import functools
 import struct
 from dataclasses import dataclass, replace
 from math import prod
@@ -226,6 +227,7 @@ def _bytes(vector: flatbuffer.Vector) -> bytes:
     return bytes(vector.data[vector.start : vector.start + vector.length])
 
 
+@functools.cache  # programs have thousands of values, and a number is a byte
 def _title(union: type[KernelTypes] | type[InstructionArguments], number: int) -> str:
     return next((kind.title for kind in union if kind == number), "None")
 
@@ -260,10 +262,6 @@ def _value(value: flatbuffer.Table, variables: _Variables) -> PlanValue:
     return PlanValue(kind, length=body.vector(CONTENT).length, items=items)
 
 
-def _is_external(extra: flatbuffer.Table) -> bool:
-    return extra.integer(ExtraTensorInfo.LOCATION, "<b") == TensorDataLocation.EXTERNAL
-
-
 def _tensor(body: flatbuffer.Table, variables: _Variables) -> PlanValue:
     shape, dim_order = body.vector(Tensor.SIZES).integers(), body.vector(Tensor.DIM_ORDER).integers("<B")
     if sorted(dim_order) != list(range(len(shape))):
@@ -274,10 +272,11 @@ def _tensor(body: flatbuffer.Table, variables: _Variables) -> PlanValue:
     index, initial = body.integer(Tensor.DATA_BUFFER_IDX, "<I"), None
     if place is not None and index:
         initial = variables.bytes_of(extra, index, prod(shape) * ELEMENT_BYTES.get(tensor.dtype, 0))
+    is_elsewhere = extra is not None and extra.integer(ExtraTensorInfo.LOCATION, "<b") == TensorDataLocation.EXTERNAL
     return PlanValue(
         "Tensor",
         tensor=tensor,
-        external=extra is not None and _is_external(extra) and place is None,
+        external=is_elsewhere and place is None,
         planned=place.integer(AllocationDetails.MEMORY_ID, "<I") if place is not None else 0,
         offset=offset_of(place) if place is not None else 0,
         initial=initial,

@@ -48,6 +48,7 @@ from micronpu.upstream.pte import (
 from micronpu.upstream.pte import KernelTypes as Kind
 
 _HINT = "copy the file again, or compile the model again"
+_KINDS = frozenset(Kind)
 _MOST_AXES = 16  # kTensorDimensionLimit of ExecuTorch
 _MOST_MEMORY = 1 << 32  # more than any microcontroller's
 _SLACK = 1 << 16  # alignment overhead: largest buffer size minus what its tensors need
@@ -164,7 +165,7 @@ class _Plan:
         kind, body = table.integer(EValue.VAL_TYPE, "<B"), table.table(EValue.VAL)
         if kind in (0, Kind.NULL):
             return _Value(Kind.NULL)
-        _need(kind in tuple(Kind), f"{where} has the unknown kind {kind}")
+        _need(kind in _KINDS, f"{where} has the unknown kind {kind}")
         if body is None:
             raise _BadPlanError(f"{where} is empty")
         kind = Kind(kind)

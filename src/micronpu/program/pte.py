@@ -387,8 +387,7 @@ def _names(plan: flatbuffer.Table) -> Names:
 
 
 def _tensor(value: flatbuffer.Table) -> TensorValue | None:
-    tensor = value.table(EValue.VAL)
-    if value.integer(EValue.VAL_TYPE, "<B") != KernelTypes.TENSOR or tensor is None:
+    if value.integer(EValue.VAL_TYPE, "<B") != KernelTypes.TENSOR or (tensor := value.table(EValue.VAL)) is None:
         return None
     shape, dim_order = tensor.vector(Tensor.SIZES).integers(), tensor.vector(Tensor.DIM_ORDER).integers("<B")
     if sorted(dim_order) != list(range(len(shape))):
@@ -407,8 +406,7 @@ def _states(values: flatbuffer.Vector) -> dict[tuple[int, int], TensorValue]:
     # the offset of its base.
     found: dict[tuple[int, int], TensorValue] = {}
     for value in values.tables():
-        tensor = value.table(EValue.VAL)
-        if tensor is None or value.integer(EValue.VAL_TYPE, "<B") != KernelTypes.TENSOR:
+        if value.integer(EValue.VAL_TYPE, "<B") != KernelTypes.TENSOR or (tensor := value.table(EValue.VAL)) is None:
             continue
         place = tensor.table(Tensor.ALLOCATION_INFO)
         own = _tensor(value) if place is not None and tensor.integer(Tensor.DATA_BUFFER_IDX, "<I") else None
