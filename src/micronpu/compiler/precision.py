@@ -134,6 +134,7 @@ class Tried:
         lost: loss of the user's metric against the float model; 0 without a metric.
         decides_alike: True if all decisions are known to equal the float model's.
         decides_otherwise: True if decisions differ from the float model's, or are expected to, see `Search.rated`.
+        results: of the module for each call of the trial.
     """
 
     activations: str
@@ -147,6 +148,7 @@ class Tried:
     lost: float = 0.0
     decides_alike: bool = False
     decides_otherwise: bool = False
+    results: list[list[Row]] | None = None
 
     @property
     def name(self) -> str:
@@ -235,10 +237,9 @@ def chosen(
     with torch.no_grad(), quiet(), one_thread():
         search = Search(module, states, sequences, trial, allowed, statistics)
         with clock.early("verify"):
-            results = run_recordings(plain, trial.recordings)
-            start = search.rated(allowed.activations, plain, {}, results=results)
+            start = search.rated(allowed.activations, plain, {})
         if start.serves:
-            return Chosen(plain, results=results)
+            return Chosen(plain, results=start.results)
         with clock.step("choose") as search.progress:
             return search.chosen(search.priced(start))
 
@@ -281,7 +282,7 @@ class Search:
         best = self.best(tried, most)
         if not best.is_near:
             best = self.on_core(best, most)
-        return Chosen(best.module, self.frontier(tried, best, start))
+        return Chosen(best.module, self.frontier(tried, best, start), best.results)
 
     def explored(self, start: Tried) -> list[Tried]:
         """Return programs at several prices, the first one first.
@@ -319,15 +320,9 @@ class Search:
         return self.priced(wide)
 
     def rated(
-        self,
-        activations: str,
-        module: GraphModule,
-        settings: Settings,
-        names: tuple[str, ...] = (),
-        more: str = "",
-        results: list[list[Row]] | None = None,
+        self, activations: str, module: GraphModule, settings: Settings, names: tuple[str, ...] = (), more: str = ""
     ) -> Tried:
-        results = run_recordings(module, self.trial.recordings) if results is None else results
+        results = run_recordings(module, self.trial.recordings)
         fidelity = self.fidelity_of(self.trial, results)
         accuracy = compared(results, self.trial) if self.trial.metric is not None or fidelity.score >= at.FAR else None
         lost = 0.0
@@ -340,7 +335,7 @@ class Search:
             differs = differs or expected_changes(results, self.trial) > most
         alike = agrees and not self.allowed.is_accurate and at.FAR <= fidelity.score < at.NEAR
         made = Tried(activations, module, settings, fidelity, names, more, lost=lost)
-        return replace(made, decides_alike=alike, decides_otherwise=differs)
+        return replace(made, decides_alike=alike, decides_otherwise=differs, results=results)
 
     @staticmethod
     def fidelity_of(trial: Trial, results: Sequence[Sequence[Row]]) -> Fidelity:

@@ -20,7 +20,9 @@ from micronpu.frontend.work import work_of
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize.calibrate import calibrate_and_quantize
 from micronpu.quantize.dequantized import DequantizedReference
+from micronpu.quantize.running import run_recordings
 from micronpu.targets.ethosu.plans import MemoryLimitError
+from micronpu.verify import judge
 from micronpu.verify.sensitivity import Fidelity, Path, RoundedValue, Sensitivity
 
 
@@ -266,6 +268,21 @@ def test_corrections_that_help_are_kept_and_the_same_bytes_come_again():
     plain = compiled(Magnitude(), data, "imxrt700", quantization="int8")
     assert first.buffer == second.buffer != plain.buffer
     assert first.report.accuracy.sqnr > plain.report.accuracy.sqnr + 3
+
+
+def test_no_program_of_a_search_runs_a_recording_twice(monkeypatch):
+    ran: list[tuple[Any, Any]] = []
+
+    def noted(module: Any, recordings: Any) -> Any:
+        ran.extend((module, recording) for recording in recordings)
+        return run_recordings(module, recordings)
+
+    for user in (precision, judge):
+        monkeypatch.setattr(user, "run_recordings", noted)
+    report = compiled(Magnitude(), rows(1, 64), "imxrt700", quantization="auto").report
+    pairs = [(id(module), id(recording)) for module, recording in ran]
+    assert report.accuracy.sqnr > 30 and len({module for module, _ in pairs}) > 1
+    assert len(pairs) == len(set(pairs))
 
 
 class Chain:
