@@ -191,7 +191,7 @@ def _key(value: Any) -> Any:
     value = value.meta if isinstance(value, Tensor) else value
     if isinstance(value, torch.Tensor):
         return value.dtype, tuple(value.shape), value.stride()
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return tuple((name, _key(part)) for name, part in value.items())
     return tuple(map(_key, value)) if isinstance(value, (tuple, list)) else (type(value), value)
 
