@@ -37,7 +37,7 @@ LINES = {
     "recipes": 935,
     "report": 5_328,
     "runtime": 2_020,
-    "targets": 17_975,
+    "targets": 17_933,
     "transforms": 3_136,
     "upstream": 1_197,
     "verify": 2_484,

@@ -28,7 +28,11 @@ KEY_SIZE = 64
 FIRST, LAST = "vela_bin_stream", "vela_end_stream"
 COMMANDS, CONSTANTS = "cmd_data", "weight_data"
 BLOCKS = (FIRST, COMMANDS, CONSTANTS, "scratch_size", "inputs", "outputs", LAST)
-_COMPILE_AGAIN = "compile the model again with this version of micronpu"
+
+
+def bad_payload(what: str) -> PayloadError:
+    """The error for a payload that this version did not write."""
+    return PayloadError(what, hint="compile the model again with this version of micronpu")
 
 
 @dataclass(frozen=True)
@@ -129,16 +133,13 @@ def _blocks(payload: bytes | memoryview) -> Iterator[tuple[str, memoryview, bool
     offset, content = 0, memoryview(payload)
     while offset < len(payload):
         if offset + _HEADER.size > len(payload):
-            raise PayloadError(
-                f"The Ethos-U payload is truncated in a block header at byte {offset}.", hint=_COMPILE_AGAIN
-            )
+            raise bad_payload(f"The Ethos-U payload is truncated in a block header at byte {offset}.")
         raw, size, external = _HEADER.unpack_from(payload, offset)
         name = raw.rstrip(b"\0").decode("ascii", "replace")
         start = offset + _HEADER.size
         if start + size > len(payload):
-            raise PayloadError(
-                f"The Ethos-U payload is truncated: block {name!r} has {size} bytes, {len(payload) - start} are left.",
-                hint=_COMPILE_AGAIN,
+            raise bad_payload(
+                f"The Ethos-U payload is truncated: block {name!r} has {size} bytes, {len(payload) - start} are left."
             )
         yield name, content[start : start + size], bool(external)
         offset = start + size + (-size % 16)
@@ -170,36 +171,29 @@ def parse(payload: bytes | memoryview) -> EthosUPayload:
     elsewhere: set[str] = set()
     for name, data, external in _blocks(payload):
         if name not in BLOCKS:
-            raise PayloadError(f"The Ethos-U payload has an unknown block {name!r}.", hint=_COMPILE_AGAIN)
+            raise bad_payload(f"The Ethos-U payload has an unknown block {name!r}.")
         if name in found:
-            raise PayloadError(f"The Ethos-U payload has two blocks {name!r}.", hint=_COMPILE_AGAIN)
+            raise bad_payload(f"The Ethos-U payload has two blocks {name!r}.")
         found[name] = data
         elsewhere |= {name} if external else set()
     order = list(found)
     missing = [n for n in BLOCKS if n not in found]
     if missing:
-        raise PayloadError(f"The Ethos-U payload has no block {missing[0]!r}.", hint=_COMPILE_AGAIN)
+        raise bad_payload(f"The Ethos-U payload has no block {missing[0]!r}.")
     if order[0] != FIRST or order[-1] != LAST:
-        raise PayloadError(
-            f"The Ethos-U payload does not begin with {FIRST!r} and end with {LAST!r}.", hint=_COMPILE_AGAIN
-        )
+        raise bad_payload(f"The Ethos-U payload does not begin with {FIRST!r} and end with {LAST!r}.")
     for name in (COMMANDS, CONSTANTS):
         if name in elsewhere and len(found[name]) != KEY_SIZE:
-            raise PayloadError(
+            raise bad_payload(
                 f"The block {name!r} of the Ethos-U payload stands elsewhere under a key of {len(found[name])} "
-                f"bytes, not {KEY_SIZE}, and the board refuses it.",
-                hint=_COMPILE_AGAIN,
+                f"bytes, not {KEY_SIZE}, and the board refuses it."
             )
     commands = bytes(found[COMMANDS])
     if COMMANDS not in elsewhere and commands[:4] not in (b"COP1", b"COP2"):
-        raise PayloadError(
-            f"The Ethos-U command stream begins with {commands[:4]!r}, not with COP1 or COP2.", hint=_COMPILE_AGAIN
-        )
+        raise bad_payload(f"The Ethos-U command stream begins with {commands[:4]!r}, not with COP1 or COP2.")
     size = found["scratch_size"]
     if len(size) != 4:
-        raise PayloadError(
-            f"The block 'scratch_size' of the Ethos-U payload has {len(size)} bytes, not 4.", hint=_COMPILE_AGAIN
-        )
+        raise bad_payload(f"The block 'scratch_size' of the Ethos-U payload has {len(size)} bytes, not 4.")
     return EthosUPayload(
         commands,
         found[CONSTANTS],
@@ -212,8 +206,6 @@ def parse(payload: bytes | memoryview) -> EthosUPayload:
 def _parse_io(name: str, data: memoryview) -> tuple[VelaIO, ...]:
     count = struct.unpack_from("<i", data)[0] if len(data) >= 4 else -1
     if count < 0 or len(data) != 4 + count * _IO.size:
-        raise PayloadError(
-            f"The block {name!r} of the Ethos-U payload has {len(data)} bytes for {count} tensors.", hint=_COMPILE_AGAIN
-        )
+        raise bad_payload(f"The block {name!r} of the Ethos-U payload has {len(data)} bytes for {count} tensors.")
     rows = (_IO.unpack_from(data, 4 + i * _IO.size) for i in range(count))
     return tuple(VelaIO(tuple(row[:6]), *row[6:]) for row in rows)

@@ -25,12 +25,11 @@ from micronpu.passes import Pipeline
 from micronpu.passes.choose import Choice, choose, no_cost
 from micronpu.passes.cleanup import returned_operand
 from micronpu.report.verdict import Reason
-from micronpu.targets.ethosu.cache_entries import entry_of, options_of
 from micronpu.targets.ethosu.emitters import emitters_of
 from micronpu.targets.ethosu.legalize import legalize
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.rewrites import TO_FIT
-from micronpu.targets.ethosu.vela.compiler import VelaEndedError, VelaError, compile_flatbuffer
+from micronpu.targets.ethosu.vela.compiler import VelaEndedError, VelaError, compile_flatbuffer, entry_of, options_of
 from micronpu.targets.rules import Checks, name_of, refusal
 
 RULE = "vela_accepts"

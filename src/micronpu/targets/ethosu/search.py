@@ -24,7 +24,6 @@ from micronpu.base.errors import UnsupportedError
 from micronpu.base.parsing import parse_json
 from micronpu.ir.graph import Graph
 from micronpu.partition.partition import Partition
-from micronpu.targets.ethosu.cache_entries import entry_of, options_of
 from micronpu.targets.ethosu.costs import estimated
 from micronpu.targets.ethosu.emitters import Emitted, emitters_of
 from micronpu.targets.ethosu.faster import candidate
@@ -33,7 +32,7 @@ from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.plans import Bench, Planned, Searched, VelaPlan, compiled, plan_name, use_cheapest
 from micronpu.targets.ethosu.recall import ReplayedOffers, described
 from micronpu.targets.ethosu.rewrites import PARTS, TO_COME_EARLIER, in_parts
-from micronpu.targets.ethosu.vela.compiler import VelaEndedError, VelaProgram
+from micronpu.targets.ethosu.vela.compiler import VelaEndedError, VelaProgram, entry_of, options_of
 
 _SCHEDULER = "scheduler"
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from micronpu.base.errors import PayloadError
 from micronpu.targets.ethosu.accelerators import accelerators
+from micronpu.targets.ethosu.payload import bad_payload
 
 STREAM_IDENTIFIERS = 1 << 20
 """First identifier of a stream's operations in a debug handle map; smaller ones belong to the flatbuffer."""
@@ -54,10 +54,6 @@ def _words(commands: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(commands) // 4}I", commands[: len(commands) // 4 * 4])
 
 
-def _not_there(what: str) -> PayloadError:
-    return PayloadError(what, hint="compile the model again with this version of micronpu")
-
-
 def configuration_of(commands: bytes) -> int:
     """The configuration word of a stream: product in the upper 4 bits, log2 of the MACs in the lower 4.
 
@@ -75,7 +71,7 @@ def configuration_of(commands: bytes) -> int:
         if action != _NOP:
             break
         at += 1
-    raise _not_there("The driver actions of the Ethos-U command stream do not say which accelerator it is for.")
+    raise bad_payload("The driver actions of the Ethos-U command stream do not say which accelerator it is for.")
 
 
 def accelerator_of(commands: bytes) -> str:
@@ -87,7 +83,7 @@ def accelerator_of(commands: bytes) -> str:
     word = configuration_of(commands)
     name = f"ethos-{dict(enumerate(GENERATIONS)).get(word >> 28)}-{1 << (word & 15)}"
     if name not in accelerators():
-        raise _not_there(
+        raise bad_payload(
             f"The Ethos-U command stream is for an accelerator of configuration 0x{word:08x}, which there is not."
         )
     return name
@@ -120,7 +116,7 @@ def place_of(commands: bytes) -> tuple[int, int]:
         length = (words[5] - 4 - words[6]) // 4
         if length >= 0 and first + length <= len(words):
             return first, length
-    raise _not_there("The driver actions of the Ethos-U payload hold no command stream.")
+    raise bad_payload("The driver actions of the Ethos-U payload hold no command stream.")
 
 
 class Command(NamedTuple):

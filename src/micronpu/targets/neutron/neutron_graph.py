@@ -24,7 +24,11 @@ CUSTOM_CODE = "NeutronGraph"
 _SECTIONS = ("microcode", "weights", "kernels")
 _EXTRA_OUTPUTS = {1: 0, 3: 1}  # outputs after the program's own: payload version
 _COUNT_WORDS = {0: 11, 1: 13}  # payload version: word with the number of inputs
-_REPORT = "report this to the vendor with the model and the log, which `intermediates_dir` keeps"
+
+
+def _broken(what: str) -> ConverterError:
+    hint = "report this to the vendor with the model and the log, which `intermediates_dir` keeps"
+    return ConverterError(what, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,8 @@ def read_program(converted: bytes, original: bytes) -> NeutronProgram:
     try:
         model = read_model(converted)
     except CorruptFlatbufferError as error:
-        raise ConverterError(
-            f"The Neutron converter gave {len(converted)} bytes that are not a LiteRT model: {error}.", hint=_REPORT
+        raise _broken(
+            f"The Neutron converter gave {len(converted)} bytes that are not a LiteRT model: {error}."
         ) from error
     try:
         source = read_model(original)
@@ -110,10 +114,9 @@ def _only_operator(model: ModelView) -> OperatorView:
         )
     operator = ours[0]
     if len(operator.inputs) < len(_SECTIONS):
-        raise ConverterError(
+        raise _broken(
             f"The {CUSTOM_CODE} operator has {len(operator.inputs)} inputs, but microcode, weights and kernels alone "
-            "are three.",
-            hint=_REPORT,
+            "are three."
         )
     return operator
 
@@ -121,10 +124,9 @@ def _only_operator(model: ModelView) -> OperatorView:
 def _payload_version(operator: OperatorView, outputs: int) -> int:
     extra = len(operator.outputs) - outputs
     if extra not in _EXTRA_OUTPUTS:
-        raise ConverterError(
+        raise _broken(
             f"The {CUSTOM_CODE} operator has {len(operator.outputs)} outputs where the partition has {outputs}: "
-            "one more (scratch) or three more (scratch, profile, debug) are expected.",
-            hint=_REPORT,
+            "one more (scratch) or three more (scratch, profile, debug) are expected."
         )
     return _EXTRA_OUTPUTS[extra]
 
@@ -132,18 +134,16 @@ def _payload_version(operator: OperatorView, outputs: int) -> int:
 def _section(model: ModelView, index: int, name: str) -> TensorView:
     """Return one of the three constants; only the kernels may be empty."""
     if index < 0:
-        raise ConverterError(f"The {CUSTOM_CODE} operator comes without its {name}.", hint=_REPORT)
+        raise _broken(f"The {CUSTOM_CODE} operator comes without its {name}.")
     tensor = model.tensors[index]
     if index in model.inputs or index in model.outputs:
-        raise ConverterError(
-            f"The {name} of the {CUSTOM_CODE} operator are an input or output of the model instead of a constant.",
-            hint=_REPORT,
+        raise _broken(
+            f"The {name} of the {CUSTOM_CODE} operator are an input or output of the model instead of a constant."
         )
     size = math.prod(tensor.shape)
     if tensor.type != UINT8 or size != len(tensor.data):
-        raise ConverterError(
-            f"The {name} of the {CUSTOM_CODE} operator are declared as {tensor}, but hold {len(tensor.data)} bytes.",
-            hint=_REPORT,
+        raise _broken(
+            f"The {name} of the {CUSTOM_CODE} operator are declared as {tensor}, but hold {len(tensor.data)} bytes."
         )
     return tensor
 
@@ -151,32 +151,28 @@ def _section(model: ModelView, index: int, name: str) -> TensorView:
 def _sized(microcode: bytes, weights: bytes) -> tuple[bytes, bytes]:
     """Return microcode and weights without padding, by the sizes in the microcode."""
     if len(microcode) < 60 or int.from_bytes(microcode[:4], "little") != SILICON_MAGIC:
-        raise ConverterError(
+        raise _broken(
             f"The {len(microcode)} bytes of microcode do not begin as Neutron microcode does: the first word is "
-            f"0x{int.from_bytes(microcode[:4], 'little'):08x}, not 0x{SILICON_MAGIC:08x}, or the head is cut short.",
-            hint=_REPORT,
+            f"0x{int.from_bytes(microcode[:4], 'little'):08x}, not 0x{SILICON_MAGIC:08x}, or the head is cut short."
         )
     sizes = struct.unpack_from("<2I", microcode, 24)
     sections = []
     for name, section, size in zip(_SECTIONS, (microcode, weights), sizes, strict=False):
         # A buffer may end in padding, but not in data that the board would ignore.
         if size > len(section) or any(section[size:]):
-            raise ConverterError(
-                f"The microcode announces {size} bytes of {name}, but it came with {len(section)}.", hint=_REPORT
-            )
+            raise _broken(f"The microcode announces {size} bytes of {name}, but it came with {len(section)}.")
         sections.append(section[:size])
     if len(sections[0]) < 60:
-        raise ConverterError(f"The microcode announces {sizes[0]} bytes, fewer than its header has.", hint=_REPORT)
+        raise _broken(f"The microcode announces {sizes[0]} bytes, fewer than its header has.")
     return sections[0], sections[1]
 
 
 def _check_counts(microcode: bytes, version: int, inputs: int, outputs: int) -> None:
     counted = struct.unpack_from("<2I", microcode, 4 * _COUNT_WORDS[version])
     if counted != (inputs, outputs):
-        raise ConverterError(
+        raise _broken(
             f"The microcode counts {counted[0]} inputs and {counted[1]} outputs where the {CUSTOM_CODE} operator has "
-            f"{inputs} and {outputs}.",
-            hint=_REPORT,
+            f"{inputs} and {outputs}."
         )
 
 
@@ -184,9 +180,8 @@ def _check_extra(model: ModelView, operator: OperatorView, outputs: int) -> None
     """Check that scratch, profile and debug buffers are not inputs, outputs or constants of the model."""
     for index, name in zip(operator.outputs[outputs:], ("scratch", "profile", "debug"), strict=False):
         if index in model.inputs or index in model.outputs or model.tensors[index].data:
-            raise ConverterError(
-                f"The {name} buffer of the {CUSTOM_CODE} operator is an input, output or constant of the model.",
-                hint=_REPORT,
+            raise _broken(
+                f"The {name} buffer of the {CUSTOM_CODE} operator is an input, output or constant of the model."
             )
 
 
@@ -206,16 +201,13 @@ def _matched(
     elif len(given) == len(wanted):
         pairs = [(index, position) for position, index in enumerate(given)]
     else:
-        raise ConverterError(
-            f"The converted model has {len(given)} {what}s where the partition has {len(wanted)}.", hint=_REPORT
-        )
+        raise _broken(f"The converted model has {len(given)} {what}s where the partition has {len(wanted)}.")
     for index, position in pairs:
         new, old = model.tensors[index], source.tensors[wanted[position]]
         requantized = bool(new.scale) and (new.scale, new.zero_point) != (old.scale, old.zero_point)
         if new.shape != old.shape or new.type != old.type or requantized:
-            raise ConverterError(
-                f"The converter changed {what} {position} of the partition, `{old.name}`, from {old} to {new}.",
-                hint=_REPORT,
+            raise _broken(
+                f"The converter changed {what} {position} of the partition, `{old.name}`, from {old} to {new}."
             )
     return dict(pairs)
 
@@ -225,27 +217,23 @@ def _check_unread(source: ModelView, known: set[int]) -> None:
     read = {index for operator in source.operators for index in operator.inputs} | set(source.outputs)
     for position, index in enumerate(source.inputs):
         if position not in known and index in read:
-            raise ConverterError(
+            raise _broken(
                 f"The converted model has lost input {position} of the partition, `{source.tensors[index].name}`, "
-                "which the partition reads.",
-                hint=_REPORT,
+                "which the partition reads."
             )
 
 
 def _position(model: ModelView, known: dict[int, int], index: int, verb: str, what: str) -> int:
     if index not in known:
         name = model.tensors[index].name if index >= 0 else "nothing"
-        raise ConverterError(
-            f"The {CUSTOM_CODE} operator {verb} `{name}`, which is no {what} of the partition.", hint=_REPORT
-        )
+        raise _broken(f"The {CUSTOM_CODE} operator {verb} `{name}`, which is no {what} of the partition.")
     return known[index]
 
 
 def _once(outputs: tuple[int, ...], source: ModelView) -> tuple[int, ...]:
     if sorted(outputs) != list(range(len(source.outputs))):
-        raise ConverterError(
+        raise _broken(
             f"The {CUSTOM_CODE} operator writes the outputs {sorted(outputs)} of the partition, which has "
-            f"{len(source.outputs)}, each to be written once.",
-            hint=_REPORT,
+            f"{len(source.outputs)}, each to be written once."
         )
     return outputs

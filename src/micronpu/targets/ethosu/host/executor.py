@@ -34,7 +34,7 @@ from micronpu.targets.ethosu.host.simulator import (
     SimulationError,
     Watcher,
 )
-from micronpu.targets.ethosu.payload import VelaIO, parse
+from micronpu.targets.ethosu.payload import VelaIO, bad_payload, parse
 from micronpu.targets.ethosu.stream import STREAM_IDENTIFIERS, accelerator_of, results_of
 
 Array = np.ndarray[Any, Any]
@@ -129,9 +129,6 @@ def _difference(found: Array, wanted: Array) -> str:
     return f"{wrong:,} of {a.size:,} values, by up to {int(distance.max()):,}," if wrong else ""
 
 
-_COMPILE_AGAIN = "compile the model again with this version of micronpu"
-
-
 class StreamProgram:
     """One command stream, ready to run.
 
@@ -159,10 +156,9 @@ class StreamProgram:
         self._content = parse(payload)
         found = (len(self._content.inputs), len(self._content.outputs))
         if found != (num_inputs, num_outputs):
-            raise PayloadError(
+            raise bad_payload(
                 f"The Ethos-U payload has {found[0]} inputs and {found[1]} outputs, but its delegate call has "
-                f"{num_inputs} and {num_outputs}.",
-                hint=_COMPILE_AGAIN,
+                f"{num_inputs} and {num_outputs}."
             )
         # Most programs run once, for verification, so start with a small cache; further runs enlarge it.
         self._simulator = EthosUSimulator(accelerator_of(self._content.commands), weight_limit=WEIGHTS_OF_ONE_RUN)
@@ -240,7 +236,7 @@ class StreamProgram:
         except NotModelledError:
             raise
         except SimulationError as error:
-            raise PayloadError(f"The Ethos-U program fails: {error.what}", hint=_COMPILE_AGAIN) from error
+            raise bad_payload(f"The Ethos-U program fails: {error.what}") from error
         if check is not None:
             check.end(arrays, made)
         for array, buffer in zip(made, outputs, strict=True):
@@ -275,8 +271,7 @@ def _check(what: str, buffers: Sequence[Buffer], tensors: Sequence[VelaIO]) -> N
     for position, (buffer, tensor) in enumerate(zip(buffers, tensors, strict=True)):
         size = int(np.prod(tensor.shape, dtype=np.int64)) * tensor.element_size
         if buffer.size != size:
-            raise PayloadError(
+            raise bad_payload(
                 f"{what} {position} of the NPU partition has {size} bytes, but the program around it passes "
-                f"{buffer.size}.",
-                hint=_COMPILE_AGAIN,
+                f"{buffer.size}."
             )

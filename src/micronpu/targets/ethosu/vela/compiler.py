@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
+from typing import Any
 
 from micronpu.base import timing
+from micronpu.base.cache import CACHE, Entry, in_short
 from micronpu.base.errors import UnsupportedError
 from micronpu.base.parsing import head_and_rest, with_head
-from micronpu.targets.ethosu.accelerators import clock_hz
-from micronpu.targets.ethosu.cache_entries import entry_of
+from micronpu.targets.ethosu.accelerators import clock_hz, vela_package
 from micronpu.targets.ethosu.options import EthosUOptions
 from micronpu.targets.ethosu.payload import EthosUPayload, VelaIO
 from micronpu.targets.ethosu.schedule.engines import NOTHING, EngineWork
@@ -23,6 +25,38 @@ _SECONDS_PER_KIB = 0.1
 _SMALL_MODEL = 2**17
 """Maximum size in bytes of models whose results are cached individually: usually one or two operators."""
 _REFUSED, _TAKEN = b"-", b"+"
+
+
+_TOOLS = ("ethos-u-vela", "ai-edge-litert", "flatbuffers", "numpy")
+_NO_MATTER = (
+    *("intermediates_dir", "debug_info", "config_ini", "carry_graph"),
+    *("external_commands", "external_weights", "shared_weights", "search", "ray"),
+)
+"""Options that no plan depends on: their effect is in the Vela configuration, or in the payload."""
+
+
+def entry_of(kind: str, *inputs: Any) -> Entry:
+    """Return the cache entry of a result from Vela, or from the code that writes and runs programs for it."""
+    return CACHE.entry(kind, _TOOLS, _vela(), *inputs)
+
+
+def options_of(spec: EthosUOptions) -> Any:
+    """The options of a compilation that its cached results depend on."""
+    return _hashed(spec, spec.ini)
+
+
+@functools.lru_cache(maxsize=16)
+def _hashed(spec: EthosUOptions, ini: str) -> Any:
+    values = tuple((f.name, getattr(spec, f.name)) for f in fields(spec) if f.name not in _NO_MATTER)
+    return in_short((values, ini))
+
+
+@functools.cache
+def _vela() -> tuple[str, ...]:
+    """Identity of Vela's core: its files and version."""
+    package = vela_package()
+    found = sorted(package.glob("regor*")) if package is not None else []
+    return tuple(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in found if path.is_file())
 
 
 class VelaError(UnsupportedError):
