@@ -37,7 +37,7 @@ LINES = {
     "recipes": 935,
     "report": 5_328,
     "runtime": 2_020,
-    "targets": 17_933,
+    "targets": 17_922,
     "transforms": 3_136,
     "upstream": 1_197,
     "verify": 2_484,

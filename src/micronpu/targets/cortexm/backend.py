@@ -66,9 +66,10 @@ class CortexM(Backend):
         return CmsisNnKernels()
 
     def plan_scratch(self, edge: EdgeProgramManager) -> None:
-        from micronpu.targets.cortexm import lower
+        from micronpu.targets.cortexm.device import plan_scratch
 
-        lower.plan_scratch(edge)
+        for method in sorted(edge.methods):
+            plan_scratch(edge.exported_program(method).graph_module)
 
     def rewrites(self) -> dict[str, dict[str, str]]:
         from micronpu.targets.cortexm.rewrites import REWRITES

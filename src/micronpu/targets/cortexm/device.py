@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -25,6 +26,7 @@ from micronpu.targets.cortexm.emit import emit
 from micronpu.targets.cortexm.options import CortexMOptions
 from micronpu.targets.cortexm.rewrites import REWRITES
 from micronpu.targets.cortexm.rules import CAPABILITIES, check_node, legalize
+from micronpu.upstream.executorch import empty_tensor
 
 _KERNELS = {
     f"quantized_decomposed::{name}": CoreKernel(name, keeps_order=True)
@@ -55,6 +57,24 @@ def quantize_by_kernels_of_the_core(module: GraphModule) -> None:
             node.meta["val"] = torch.empty_like(value_of(node), dtype=dtype, device="meta")
             node.target, node.args, node.kwargs = kernel, tuple(given.values()), {}
     module.recompile()
+
+
+def plan_scratch(module: GraphModule) -> None:
+    """Turn the scratch tensors of kernels, outside of delegates, into uninitialized memory planned by ExecuTorch."""
+    from executorch import exir  # ExecuTorch's compiler
+
+    empty: Any = empty_tensor()
+    for node in module.graph.find_nodes(op="call_function", target=empty, sort=False):
+        value = node.meta["val"]
+        with module.graph.inserting_before(node):
+            made = module.graph.call_function(exir.memory.alloc, (((tuple(value.shape), value.dtype)),))
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        module.graph.erase_node(node)
+    module.recompile()
+    for step in module.children():  # of loops and branches
+        if isinstance(step, GraphModule):
+            plan_scratch(step)
 
 
 class CortexMPart(CorePart):

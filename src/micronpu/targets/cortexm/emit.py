@@ -158,7 +158,7 @@ class Emitter:
         return self._calls.get_attr(name)
 
     def scratch(self, size: int) -> fx.Node:
-        """Scratch memory of a kernel; `micronpu.targets.cortexm.lower` plans it."""
+        """Scratch memory of a kernel; `micronpu.targets.cortexm.device.plan_scratch` plans it."""
         return self.aten(UNINITIALIZED, [size], dtype=DType.UINT8)
 
     def reshape(self, x: fx.Node, shape: Sequence[int]) -> fx.Node:
