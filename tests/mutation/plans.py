@@ -61,7 +61,13 @@ PLANS: dict[str, tuple[str, ...]] = {
             "gives_velas_reason",
         )
     ),
-    "targets/cortexm/rules.py": ("tests/unit/targets/cortexm/test_cortexm_rules.py",),
+    "targets/rules.py": (
+        "tests/compile/partition/test_migration_neutron.py::test_a_check_of_ones_own_keeps_operators_on_the_host",
+        "tests/runtime/test_ethosu_programs.py::test_checks_of_the_user",
+    ),
+    "targets/cortexm/rules.py": tuple(
+        f"tests/unit/targets/cortexm/test_cortexm_{name}.py" for name in ("rules", "rewrites")
+    ),
     "targets/cortexm/rewrites.py": ("tests/unit/targets/cortexm/test_cortexm_rewrites.py", *_REWRITE_ROWS),
 }
 """A file of the package and the tests that have to notice what is done to it, those that are quick first."""
