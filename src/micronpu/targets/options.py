@@ -11,13 +11,11 @@ from typing_extensions import Self
 
 from micronpu.base.errors import OptionError
 from micronpu.base.parsing import parse_json
+from micronpu.passes import pipeline
+from micronpu.passes.rewrite import Rewrite
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
-
-
-from micronpu.passes import pipeline
-from micronpu.passes.rewrite import Rewrite
 
 
 @dataclass(frozen=True)

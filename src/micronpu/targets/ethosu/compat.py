@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from micronpu.base.arguments import described
@@ -14,10 +14,6 @@ from micronpu.targets.ethosu.options import EthosUOptions
 
 if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
-
-
-from dataclasses import field, fields
-from enum import auto
 
 
 class SoftmaxDecompositionConfig(Enum):

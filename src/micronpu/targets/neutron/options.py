@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from micronpu.base.arguments import check_switch, strings
 from micronpu.base.errors import OptionError
@@ -18,10 +18,6 @@ from micronpu.targets.neutron.rewrites import REWRITES
 from micronpu.targets.neutron.sdk import CONVERTERS
 from micronpu.targets.neutron.target_spec import LATEST, NeutronTargetSpec
 from micronpu.targets.options import Options, Switches
-
-if TYPE_CHECKING:
-    pass
-
 
 _FLAGS = (
     "use_neutron_for_format_conversion",

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.ir.registry import operator
-from micronpu.ops.resize import ResizeBilinear, axis_weights
-
-if TYPE_CHECKING:
-    from micronpu.emit.tosa import TosaEmitter, TosaTensor
-from dataclasses import replace
-
 from micronpu.ir.graph import Node, Tensor
+from micronpu.ir.registry import operator
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ops.constants import BIAS_TYPE
 from micronpu.ops.convolution import DepthwiseConv2d
@@ -24,9 +19,13 @@ from micronpu.ops.matmul import BatchMatmul
 from micronpu.ops.movement import Transpose
 from micronpu.ops.pooling import MaxPool2d
 from micronpu.ops.reduction import Amin
+from micronpu.ops.resize import ResizeBilinear, axis_weights
 from micronpu.ops.slicing import Slice
 from micronpu.passes.rewrite import Chain, Rewrite, RewriteOf
 from micronpu.targets.ethosu.rewrites.byte_products import LONGEST_SUM, BytesBatchMatmul
+
+if TYPE_CHECKING:
+    from micronpu.emit.tosa import TosaEmitter, TosaTensor
 
 FACTORS = (2, 4)
 """Factors for which every product of two weights is an int8 number, with one bit to spare."""
