@@ -121,10 +121,7 @@ class Clamp(Elementwise):
             # Python's round rounds half to even, like torch's quantization.
             return min(max(round(bound / x.scale) + x.zero_point, low), high)
 
-        return (
-            low if self.low is None else quantize(self.low),
-            high if self.high is None else quantize(self.high),
-        )
+        return (low if self.low is None else quantize(self.low), high if self.high is None else quantize(self.high))
 
     def reference(self, y: TensorType, x: Value) -> npt.NDArray[Any]:
         low, high = self.integer_limits(x.type)

@@ -10,12 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import UnsupportedError
-from micronpu.ir.arithmetic import (
-    multiply_by_quantized_multiplier,
-    multiply_wide,
-    per_channel_multipliers,
-    saturate,
-)
+from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, multiply_wide, per_channel_multipliers, saturate
 from micronpu.ir.aten import AtenNode, spatial_pair
 from micronpu.ir.graph import Tensor
 from micronpu.ir.op import Rescaling, Value, weighted

@@ -11,12 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from micronpu.base.errors import InternalError
-from micronpu.ir.arithmetic import (
-    multiply_by_quantized_multiplier,
-    multiply_wide,
-    quantize_multiplier,
-    saturate,
-)
+from micronpu.ir.arithmetic import multiply_by_quantized_multiplier, multiply_wide, quantize_multiplier, saturate
 from micronpu.ir.aten import AtenNode
 from micronpu.ir.graph import Tensor
 from micronpu.ir.lowering import Float, FloatCall, Writer, decomposes

@@ -31,11 +31,7 @@ VIEWS = (
 )
 """Overloads that only change the shape."""
 SQUEEZES = tuple(f"squeeze{copy}.{form}" for copy in ("", "_", "_copy") for form in ("default", "dim", "dims"))
-RESHAPES = (
-    *VIEWS,
-    *SQUEEZES,
-    *(f"unsqueeze{copy}.default" for copy in ("", "_", "_copy")),
-)
+RESHAPES = (*VIEWS, *SQUEEZES, *(f"unsqueeze{copy}.default" for copy in ("", "_", "_copy")))
 """Overloads that change the shape and keep the order of the elements."""
 TO_CHANNELS_LAST: Permutation = (0, 2, 3, 1)
 TO_CHANNELS_FIRST: Permutation = (0, 3, 1, 2)

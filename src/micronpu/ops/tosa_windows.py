@@ -54,11 +54,7 @@ def fitted(
         sides += [before, max(after - unread, 0)]
         strides.append(s)
     top, bottom, left, right = sides
-    return Window(
-        emit.slice(x, (0, 0, 0, 0), size),
-        (strides[0], strides[1]),
-        (top, bottom, left, right),
-    )
+    return Window(emit.slice(x, (0, 0, 0, 0), size), (strides[0], strides[1]), (top, bottom, left, right))
 
 
 def spread(emit: TosaEmitter, weight: TosaTensor, dilation: Size2d, axes: Size2d) -> tuple[TosaTensor, Size2d]:

@@ -87,12 +87,7 @@ class TransposeConv2d(Rescaling):
         accumulators = full[:, c.top : rows - c.bottom, c.left : columns - c.right] + bias.data.astype(np.int64)
         return requantize_accumulators(accumulators, x.type, weight.type, y, self.activation)
 
-    @from_aten(
-        *TRANSPOSED,
-        quantization=weighted(WEIGHT_AXIS),
-        x="input",
-        fuses=True,
-    )
+    @from_aten(*TRANSPOSED, quantization=weighted(WEIGHT_AXIS), x="input", fuses=True)
     @classmethod
     def build(cls, node: AtenNode) -> Tensor:
         return build_transposed(node, 1 if node.overload.startswith("conv_transpose1d") else 2)

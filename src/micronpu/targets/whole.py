@@ -120,8 +120,7 @@ def optimised_network(module: GraphModule, partitions: Sequence[CompiledPartitio
     names = [boundary.inputs[node] for node in partition.inputs]
     outputs = [f"output_{boundary.outputs.index(node)}" for node in partition.outputs]
     model, allocation = part.as_litert(
-        list(zip(names, part.graph.inputs, strict=True)),
-        list(zip(outputs, part.graph.outputs, strict=True)),
+        list(zip(names, part.graph.inputs, strict=True)), list(zip(outputs, part.graph.outputs, strict=True))
     )
     labels = [f"output_{i}" for i in range(len(boundary.outputs))]
     return described(model, names, labels, [partition.outputs.index(n) for n in boundary.outputs], [allocation])

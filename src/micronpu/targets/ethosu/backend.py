@@ -10,13 +10,7 @@ from micronpu.chips import Chip, load_measured
 from micronpu.chips.core import Core, runs_linux
 from micronpu.targets.backend import Backend, Target, sentences
 from micronpu.targets.ethosu import BACKEND
-from micronpu.targets.ethosu.accelerators import (
-    accelerators,
-    default_ini,
-    find_accelerator,
-    ports_of,
-    vela_package,
-)
+from micronpu.targets.ethosu.accelerators import accelerators, default_ini, find_accelerator, ports_of, vela_package
 from micronpu.targets.ethosu.npu import EthosUNpu, areas, system_entries
 
 if TYPE_CHECKING:

@@ -53,13 +53,7 @@ class EthosUDevice(Device):
 
     backend = BACKEND
 
-    def __init__(
-        self,
-        spec: EthosUOptions,
-        target: str = "",
-        checks: Checks = (),
-        core: Core | None = None,
-    ) -> None:
+    def __init__(self, spec: EthosUOptions, target: str = "", checks: Checks = (), core: Core | None = None) -> None:
         self.spec = spec
         self.placed: Placed | None = None
         self.target = target or spec.silicon

@@ -313,10 +313,7 @@ def use_cheapest(graph: Graph, chooser: Chooser, but: Collection[Names] = ()) ->
 
 
 def _transpose_before(
-    node: Node,
-    producers: Mapping[Tensor, Node],
-    users: Mapping[Tensor, Sequence[Node]],
-    outputs: Collection[Tensor],
+    node: Node, producers: Mapping[Tensor, Node], users: Mapping[Tensor, Sequence[Node]], outputs: Collection[Tensor]
 ) -> Node | None:
     """The transpose that computes the first operand, if it has no other reader."""
     before = producers.get(node.inputs[0]) if node.inputs else None

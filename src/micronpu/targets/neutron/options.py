@@ -19,12 +19,7 @@ from micronpu.targets.neutron.sdk import CONVERTERS
 from micronpu.targets.neutron.target_spec import LATEST, NeutronTargetSpec
 from micronpu.targets.options import Options, Switches
 
-_FLAGS = (
-    "use_neutron_for_format_conversion",
-    "fetch_constants_to_sram",
-    "dump_kernel_selection_code",
-    "profiling",
-)
+_FLAGS = ("use_neutron_for_format_conversion", "fetch_constants_to_sram", "dump_kernel_selection_code", "profiling")
 
 
 @dataclass(frozen=True, init=False)

@@ -73,11 +73,7 @@ def check_of(spec: EthosUOptions) -> Check:
         keep = spec.prefetch and may_pay(program, spec)
         while True:
             seed = checksum(program)
-            found = compare(
-                *(program, spec.silicon, emitted.data, inputs, rows, counts, most),
-                seed=seed,
-                keep=keep,
-            )
+            found = compare(*(program, spec.silicon, emitted.data, inputs, rows, counts, most), seed=seed, keep=keep)
             later = made_to_wait(program.commands, found.early) if found.early is not None else None
             if later is None or waiting == _MOST_WAITING:
                 break

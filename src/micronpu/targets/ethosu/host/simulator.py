@@ -341,12 +341,7 @@ class EthosUSimulator:
         ]
 
     def run_on(
-        self,
-        commands: bytes,
-        memories: Sequence[Array | None],
-        *,
-        watch: Watcher | None = None,
-        accesses: bool = False,
+        self, commands: bytes, memories: Sequence[Array | None], *, watch: Watcher | None = None, accesses: bool = False
     ) -> None:
         """Run a stream on memory as on a board: all bytes are readable and writable, and modified in place.
 

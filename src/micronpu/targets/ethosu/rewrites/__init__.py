@@ -8,16 +8,7 @@ from micronpu.targets.ethosu.rewrites.fit import TO_FIT
 from micronpu.targets.ethosu.rewrites.sound import TO_BE_SOUND
 from micronpu.targets.ethosu.rewrites.spare import TO_SPARE
 
-__all__ = [
-    "PARTS",
-    "REWRITES",
-    "TO_BE_SOUND",
-    "TO_COME_EARLIER",
-    "TO_COST_LESS",
-    "TO_FIT",
-    "TO_SPARE",
-    "in_parts",
-]
+__all__ = ["PARTS", "REWRITES", "TO_BE_SOUND", "TO_COME_EARLIER", "TO_COST_LESS", "TO_FIT", "TO_SPARE", "in_parts"]
 
 REWRITES: tuple[Rewrite, ...] = (*TO_FIT, *TO_SPARE, *TO_COST_LESS, *TO_COME_EARLIER)
 """Rewrites that can be disabled."""

@@ -46,7 +46,7 @@ class BytesBatchMatmul(BatchMatmul):
         if x.zero_point or z.zero_point or y.zero_point or x.shape[2] > LONGEST_SUM or right < 1:
             raise UnsupportedError(
                 f"`{self.name}` multiplies {x} and {z} to {y}; it needs zero points of 0, sums of at most "
-                f"{LONGEST_SUM:,} products and a result whose step is not below 2**-14 of the product of theirs.",
+                f"{LONGEST_SUM:,} products and a result whose step is not below 2**-14 of the product of theirs."
             )
         bytes = [_bytes_of(emit, emit.input(i)) for i in (0, 1)]
         batches = y.shape[0]

@@ -175,9 +175,5 @@ def _swaps(order: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     yield from known[order]
 
 
-TO_SPARE: tuple[Rewrite, ...] = (
-    FlattenSlices(),
-    FlattenTransposes(),
-    StridesIntoChannels(),
-)
+TO_SPARE: tuple[Rewrite, ...] = (FlattenSlices(), FlattenTransposes(), StridesIntoChannels())
 """Applied to operators that Vela accepts but handles badly."""

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 
 from micronpu.targets.ethosu.schedule.engines import NOTHING, Engines, EngineWork, Memories
 from micronpu.targets.ethosu.schedule.ranges import Ranges
-from micronpu.targets.ethosu.stream import (
-    CONVOLUTION,
-    DEPTHWISE,
-    KERNEL_WAIT,
-    TRANSFER_WAIT,
-    Action,
-)
+from micronpu.targets.ethosu.stream import CONVOLUTION, DEPTHWISE, KERNEL_WAIT, TRANSFER_WAIT, Action
 
 CONSTANTS, SCRATCH = 0, 1
 """Numbers of the regions."""

@@ -88,10 +88,7 @@ class FillProduct(RewriteOf[Mul]):
         return chain.finish(Reshape(y.shape), flat, y)
 
 
-CHANNELS: tuple[Rewrite, ...] = (
-    PadChannels(),
-    FillProduct(),
-)
+CHANNELS: tuple[Rewrite, ...] = (PadChannels(), FillProduct())
 
 
 MOST_PARTS = 64
