@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
+from torch.nn.functional import hardtanh_
 
 from micronpu.frontend.constants import attribute
 from micronpu.frontend.program import aten_overload, is_dequantize, is_quantize
@@ -144,8 +145,8 @@ def _is_only_dequantized(n: Node) -> bool:
 def _rounded(scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
     """Return what `_dequantized` gives for the result of `_quantized`."""
     y = (x * (1.0 / scale)).round_().nan_to_num_(-zero_point)  # torch converts NaN to the integer 0
-    y.clamp_(least - zero_point, most - zero_point)
-    return torch.add(torch.zeros((), dtype=x.dtype), y, alpha=scale)  # zeros without a sign, as those of integers
+    hardtanh_(y, least - zero_point, most - zero_point)  # unlike clamp_, it has a batching rule
+    return y.mul_(scale).add_(0.0)  # zeros without a sign, as those of integers
 
 
 def _ended(scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
@@ -156,8 +157,7 @@ def _ended(scale: float, zero_point: int, least: int, most: int, dtype: torch.dt
 def _quantized(x: torch.Tensor, scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype) -> Any:
     if x.dtype is not torch.float32:
         return None
-    y = x * (1.0 / scale)
-    return y.round_().add_(zero_point).clamp_(least, most).to(dtype)
+    return hardtanh_((x * (1.0 / scale)).round_().add_(zero_point), least, most).to(dtype)
 
 
 def _dequantized(x: torch.Tensor, scale: float, zero_point: int, least: int, most: int, dtype: torch.dtype) -> Any:
