@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.base.errors import UnsupportedError
 from micronpu.frontend.constants import attribute, constant_nodes, number
 from micronpu.frontend.facts import KEPT_OR_ZERO, QPARAMS, SIGN_COUNTS
 from micronpu.frontend.importer import NodeArguments, known_import
@@ -112,17 +114,15 @@ class _NodeValue(Value):
         if entry is not None:
             self.is_known, self.is_supported = True, able.computes(entry.overload)
             self.moves, self.fuses, self.is_clamp = entry.moves_only, entry.fuses, entry.is_activation
-            if self.is_clamp:
-                self._read_bounds()
-            self._read_rule(entry, given)
-
-    def _read_bounds(self) -> None:
-        low, high = clamp_bounds(NodeArguments(self.node))
-        self.clamps_to = -math.inf if low is None else low, math.inf if high is None else high
-        kind = Activation.of_bounds(low, high)
-        self.is_fusible = kind is not None and kind.can_fuse
+            with contextlib.suppress(UnsupportedError):  # of numbers that are computed at run time: it stays in float
+                self._read_rule(entry, given)
 
     def _read_rule(self, entry: AtenImport, given: Mapping[str, Any]) -> None:
+        if self.is_clamp:
+            low, high = clamp_bounds(NodeArguments(self.node))
+            self.clamps_to = -math.inf if low is None else low, math.inf if high is None else high
+            kind = Activation.of_bounds(low, high)
+            self.is_fusible = kind is not None and kind.can_fuse
         names, rule = dict(entry.arguments), rule_of(self.node, entry)
         self.rule = rule
         operands = [given.get(names.get(name, name)) for name in rule.activations]

@@ -105,3 +105,15 @@ def test_weights_in_the_place_of_a_model() -> None:
         for function in (micronpu.compile, micronpu.check):
             with pytest.raises(micronpu.ModelError, match=r"dictionary of weights .*load_state_dict"):
                 function(weights, torch.zeros(1, 8), "ethos-u55-128", calibration=[torch.zeros(1, 8)])
+
+
+def test_a_clamp_at_a_number_from_an_input_is_named() -> None:
+    """Its bounds are unknown when it is quantized, so that it stays with what reads the number."""
+
+    class Clamped(nn.Module):
+        def forward(self, x: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
+            return x.sin().clamp(min=-1.0, max=most.item()) * 2
+
+    inputs = torch.randn(1, 8), torch.tensor(3)
+    with pytest.raises(micronpu.UnsupportedError, match=r"`item` \(.*test_failures.py:\d+\) does on the host"):
+        micronpu.compile(Clamped().eval(), inputs, "corstone300", calibration=[inputs])
