@@ -7,7 +7,7 @@ import logging
 import sysconfig
 import textwrap
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ from micronpu.frontend.checks import (
     check_weights,
 )
 from micronpu.ops.recurrent import RECURRENT
-from micronpu.upstream.torch import OpOverload, buffers_of, schema_of
+from micronpu.upstream.torch import OpOverload, buffers_of, schema_of, tree_map
 
 _OTHERS = tuple(f"{home.resolve()}/" for home in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 _STANDARD = f"{Path(sysconfig.get_path('stdlib')).resolve()}/"
@@ -247,14 +247,21 @@ def _as_exported(model: nn.Module) -> Iterator[set[str]]:
         ]
 
     def write(module: nn.Module, args: Any, result: Any) -> Any:
+        new: list[tuple[nn.Module, str, Any, Any]] = []
         for path, owner, name, value in before:
             if (now := buffers_of(owner).get(name)) is not None:
-                if now is not value:
-                    buffers_of(owner)[name] = value
-                    value.copy_(now)
+                new += [(owner, name, value, now)] if now is not value else []
             elif vars(owner).get(name) is not value:
                 lost.add(f"{path}.{name}".lstrip("."))
-        return results_by_name(result)
+        old = [value for _, _, value, _ in new]
+        made = [_apart(now, [*old, *args]) for *_, now in new]
+        result = tree_map(lambda own: _apart(own, old), results_by_name(result))
+        for (owner, name, _, _), own in zip(new, made, strict=True):
+            setattr(owner, name, own)  # torch.export reads it, too
+        for (owner, name, value, _), own in zip(new, made, strict=True):
+            buffers_of(owner)[name] = value
+            value.copy_(own)
+        return result
 
     hooks = (model.register_forward_pre_hook(note), model.register_forward_hook(write))
     try:
@@ -262,6 +269,12 @@ def _as_exported(model: nn.Module) -> Iterator[set[str]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _apart(made: Any, others: Sequence[torch.Tensor]) -> Any:
+    """Return a copy of a tensor that shares memory with others, such as a state that is written before it is read."""
+    memory = made.untyped_storage() if others and isinstance(made, torch.Tensor) else None
+    return made.clone() if any(memory is other.untyped_storage() for other in others) else made
 
 
 _ARGUMENTS = (

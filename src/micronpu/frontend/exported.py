@@ -20,8 +20,8 @@ from micronpu.frontend.copies import copied
 from micronpu.frontend.empty import remove_empty_tensors
 from micronpu.frontend.export import as_inputs, check_static, export
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, EXPORTED, SIZE, WRITTEN_OUT
-from micronpu.frontend.float32 import convert_to_float32, in_float32, to_float32
-from micronpu.frontend.functional import functional, without_regions, without_taken_names
+from micronpu.frontend.float32 import convert_to_float32, in_float32
+from micronpu.frontend.functional import decomposed, functional, without_regions, without_taken_names
 from micronpu.frontend.loops import write_out_loops
 from micronpu.frontend.program import is_dequantize, is_quantize, overload_name
 from micronpu.frontend.states import States, lift, states_of
@@ -141,7 +141,7 @@ def _exported_again(
             part.training = False
     else:
         own.eval()
-    own, examples = to_float32(own), tuple(map(in_float32, examples))
+    own, examples = own.float(), tuple(map(in_float32, examples))
     sizes = {t.shape[0] if t.dim() else None for t in examples}
     if len(sizes) == 1 and None not in sizes:
         # A size of 1 would become a constant.
@@ -168,7 +168,11 @@ def graph_module(program: Any, convert_floats: bool = True) -> GraphModule:
         check_names((*program.state_dict, *program.constants, *(entry.fqn for entry in program.module_call_graph)))
         # Guards would be module calls inside the graph; shapes are checked elsewhere.
         with quiet():
-            program = _without_transforms(without_regions(program))
+            program = without_regions(program)
+            if has_transforms(program.graph):
+                program = decomposed(
+                    program, "decompose torch.vmap or torch.func", "the batch as an axis of the tensors"
+                )
             program, converted = convert_to_float32(program) if convert_floats else (program, ())
             module = functional(without_taken_names(program)).module(check_guards=False)
         assert isinstance(module, GraphModule)
@@ -179,26 +183,6 @@ def graph_module(program: Any, convert_floats: bool = True) -> GraphModule:
         f"A {type(program).__name__} cannot be quantized as it is.",
         hint="export it first: torch.export.export(model, inputs)",
     )
-
-
-def _without_transforms(program: ExportedProgram) -> ExportedProgram:
-    """Return a program in which transforms of torch.func are decomposed into operators.
-
-        torch.vmap(f)(x)        f with one more axis
-
-    Raises:
-        ModelError: torch cannot do it.
-    """
-    if not has_transforms(program.graph):
-        return program
-    try:
-        made: ExportedProgram = program.run_decompositions({})
-    except Exception as error:
-        raise ModelError(
-            f"torch cannot decompose torch.vmap or torch.func in the model: {first_line(error)}.",
-            hint="the batch as an axis of the tensors instead",
-        ) from error
-    return made
 
 
 def is_exported(model: Any) -> bool:

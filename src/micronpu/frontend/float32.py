@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,19 +15,11 @@ from micronpu.frontend.copies import copied, with_graph
 from micronpu.frontend.program import qualified_name
 
 _OTHER = (torch.float16, torch.bfloat16, torch.float64)
-_Model = TypeVar("_Model", bound=nn.Module)
 
 
 def in_float32(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of float16, bfloat16 or float64 as float32; any other unchanged."""
     return tensor.to(torch.float32) if tensor.dtype in _OTHER else tensor
-
-
-def to_float32(model: _Model) -> _Model:
-    """Convert the parameters and buffers of a model in place, and return it."""
-    if any(tensor.dtype in _OTHER for tensor in (*model.parameters(), *model.buffers())):
-        model.float()
-    return model
 
 
 def convert_to_float32(program: ExportedProgram) -> tuple[ExportedProgram, tuple[str, ...]]:

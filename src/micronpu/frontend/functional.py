@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.fx import Graph, GraphModule, Node
 
+from micronpu.base.errors import ModelError, first_line
 from micronpu.frontend.constants import free_name, read
 from micronpu.frontend.copies import remade, with_graph, with_own_graph
 from micronpu.frontend.loops import flow_name
@@ -116,13 +117,22 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     A buffer that it changes remains a buffer: a state, see `micronpu.frontend.states`.
     """
     if any(_writes_what_others_see(node) for node in program.graph.nodes):
-        program = program.run_decompositions({})
+        program = decomposed(program, "write changes in place as functions", "self.h = new; no buffers that are views")
         for node in program.graph.nodes:
             if overload_name(node) == VIEW:  # strides at run time may differ from those of shape propagation
                 node.target = overload_of(RESHAPE)
     if program.graph_signature.user_inputs_to_mutate:
         program = _without_written_inputs(program)
     return program
+
+
+def decomposed(program: ExportedProgram, what: str, hint: str) -> ExportedProgram:
+    """Return the program with torch's decompositions; raise `ModelError` if torch cannot do it."""
+    try:
+        made: ExportedProgram = program.run_decompositions({})
+    except Exception as error:
+        raise ModelError(f"torch cannot {what} in the model: {first_line(error)}.", hint=hint) from error
+    return made
 
 
 def _without_written_inputs(program: ExportedProgram) -> ExportedProgram:

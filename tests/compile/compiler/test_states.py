@@ -15,6 +15,7 @@ from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPas
 from tests.compile.small import Small, linear
 from tests.compile.state_rows import ROWS, Keeps, sequences, zeros
 from torch import nn
+from torch.utils._pytree import tree_leaves
 from torchao.quantization.pt2e import FixedQParamsObserver
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
@@ -392,3 +393,59 @@ def test_a_model_that_was_called_before_with_gradients_is_compiled() -> None:
     calls = [[torch.randn(1, 4) for _ in range(8)] for _ in range(4)]
     program = micronpu.compile(model, (x,), "ethos-u55-128", calibration=calls, quantization="auto")
     assert program.report.states and model.past.grad_fn is not None
+
+
+def _old(model: Any, x: torch.Tensor) -> Any:
+    old = model.h
+    model.h = model.h * 0.5 + x
+    return old, model.h
+
+
+def _part_of_old(model: Any, x: torch.Tensor) -> Any:
+    part = model.h[:, :2]
+    model.h = x * 2
+    return {"part": part}
+
+
+def _swapped(model: Any, x: torch.Tensor) -> Any:
+    model.h, model.g = model.g, model.h * 0.5 + x
+    return model.h - model.g
+
+
+def _delayed(model: Any, x: torch.Tensor) -> Any:
+    y = model.h + model.g * 2
+    model.g = model.h
+    model.h = x
+    return y
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outermost", "inside"])
+@pytest.mark.parametrize("function", [_old, _part_of_old, _swapped, _delayed])
+def test_values_of_states_before_an_assignment(function: Any, inside: bool) -> None:
+    """The assignment becomes a write into the buffer, which a value from before it must not see."""
+    model = Small(function)
+    model.register_buffer("h", torch.zeros(1, 4))
+    model.register_buffer("g", torch.zeros(1, 4))
+    model = Small(lambda m, x: m.part(x), part=model) if inside else model
+    generator = torch.Generator().manual_seed(3)
+    calls = [[torch.randn(1, 4, generator=generator) for _ in range(8)] for _ in range(4)]
+    program = micronpu.compile(model, (calls[0][0],), "ethos-u55-128", calibration=calls, quantization="int8")
+    for x in calls[1]:
+        expected, found = tree_leaves(model(x)), tree_leaves(program.run(x))
+        assert len(expected) == len(found)
+        assert all(torch.allclose(a, torch.as_tensor(b), atol=0.1) for a, b in zip(expected, found, strict=True))
+
+
+def _half(model: Any, x: torch.Tensor) -> torch.Tensor:
+    model.h.mul_(0.5)
+    model.g.add_(x)
+    return model.h * 1  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("shares", [lambda h: h, lambda h: h.view(4, 1).t()], ids=["same", "view"])
+def test_states_that_share_memory_are_refused(shares: Any) -> None:
+    model, x = Small(_half), torch.randn(1, 4)
+    model.register_buffer("h", torch.zeros(1, 4))
+    model.register_buffer("g", shares(model.h))
+    with pytest.raises(ModelError, match="torch cannot write changes in place as functions in the model"):
+        micronpu.compile(model, (x,), "ethos-u55-128", calibration=[[x] * 4])

@@ -266,11 +266,7 @@ class NetworkBuilder:
         return Network(self.steps, inputs, outputs, self.states, tuple(self.inputs.values()))
 
     def add(
-        self,
-        name: str,
-        function: Function,
-        operands: Sequence[Operand],
-        rounding: Sequence[Rounding | None] = (None,),
+        self, name: str, function: Function, operands: Sequence[Operand], rounding: Sequence[Rounding | None] = (None,)
     ) -> list[int]:
         """Append an operator.
 
