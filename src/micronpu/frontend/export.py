@@ -172,7 +172,7 @@ def export(model: Any, examples: tuple[torch.Tensor, ...]) -> ExportedProgram:
             # A torch function mode slows down all accesses to tensor attributes, by a tenth of the export time.
             recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
             recurrences = _RecurrencesByShape()
-            with _as_exported(model) as lost, recurrences if recurrent else contextlib.nullcontext():
+            with as_exported(model) as lost, recurrences if recurrent else contextlib.nullcontext():
                 program = _traced(model, examples)
                 recurrences.restore(program)
             if _written_constants(program) and _has_buffers_elsewhere(program, model):
@@ -224,7 +224,7 @@ def _standing_alone(examples: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, .
 
 
 @contextmanager
-def _as_exported(model: nn.Module) -> Iterator[set[str]]:
+def as_exported(model: nn.Module) -> Iterator[set[str]]:
     """Hook a model for torch.export: results by name become dictionaries, and assignments of forward to a buffer become
     writes at the end of forward.
 

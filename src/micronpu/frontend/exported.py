@@ -18,7 +18,7 @@ from micronpu.frontend.checks import check_examples, check_names, check_paramete
 from micronpu.frontend.constants import add_constant
 from micronpu.frontend.copies import copied
 from micronpu.frontend.empty import remove_empty_tensors
-from micronpu.frontend.export import as_inputs, check_static, export
+from micronpu.frontend.export import as_exported, as_inputs, check_static, export
 from micronpu.frontend.facts import BOTH_BRANCHES, CONVERTED, EXPORTED, SIZE, WRITTEN_OUT
 from micronpu.frontend.float32 import convert_to_float32, in_float32
 from micronpu.frontend.functional import decomposed, functional, without_regions, without_taken_names
@@ -147,7 +147,7 @@ def _exported_again(
         # A size of 1 would become a constant.
         several = tuple(torch.cat([t, t]) if t.shape[0] == 1 else t for t in examples)
         try:
-            with quiet(), torch.no_grad():
+            with quiet(), torch.no_grad(), as_exported(own):
                 return torch.export.export(own, several, dynamic_shapes=tuple({0: Dim.AUTO} for _ in examples))
         except MicroNpuError:
             raise

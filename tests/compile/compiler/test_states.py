@@ -21,6 +21,7 @@ from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 import micronpu
 from micronpu.base.errors import ModelError
+from micronpu.frontend.exported import exported_for_any_batch
 from micronpu.frontend.states import held, hold, lift, states_of
 from micronpu.ir.interpreter import interpret
 from micronpu.neutron import (
@@ -449,3 +450,18 @@ def test_states_that_share_memory_are_refused(shares: Any) -> None:
     model.register_buffer("g", shares(model.h))
     with pytest.raises(ModelError, match="torch cannot write changes in place as functions in the model"):
         micronpu.compile(model, (x,), "ethos-u55-128", calibration=[[x] * 4])
+
+
+@pytest.mark.parametrize("inside, path", [(False, "past"), (True, "part.past")], ids=["outermost", "inside"])
+def test_states_of_a_copy_for_any_batch(inside: bool, path: str) -> None:
+    """As for training and sparsity: torch.export by itself keeps assignments of the outermost module alone."""
+
+    def assigned(model: Any, x: torch.Tensor) -> Any:
+        model.past = model.past * 0.5 + x
+        return model.past
+
+    model = Small(assigned)
+    model.register_buffer("past", torch.zeros(1, 4))
+    model = Small(lambda m, x: m.part(x), part=model) if inside else model
+    made = exported_for_any_batch(model, (torch.randn(1, 4),))
+    assert [state.name for state in states_of(made).values] == [path]
