@@ -33,7 +33,7 @@ LINES = {
     "partition": 3_782,
     "passes": 1_676,
     "program": 2_616,
-    "quantize": 10_692,
+    "quantize": 10_683,
     "recipes": 935,
     "report": 5_328,
     "runtime": 2_020,

@@ -21,7 +21,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import InternalError
-from micronpu.frontend.constants import attribute, evaluate, is_constant
+from micronpu.frontend.constants import attribute, evaluate, free_name, is_constant
 from micronpu.frontend.program import arguments, aten_overload, overload_name, overload_of
 from micronpu.ops.convolution import BY_AXES
 from micronpu.ops.normalization import BATCH_NORM
@@ -29,7 +29,6 @@ from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.nodes import folded_batch_norm
 from micronpu.quantize.pt2e import FakeQuantizeBase, ObserverBase
 from micronpu.quantize.thresholds import SMALLEST_GAMMA
-from micronpu.quantize.writer import free_name
 from micronpu.upstream.torch import schema_of
 
 _LAYERS = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "linear")
@@ -173,7 +172,7 @@ def _settle_weight(model: GraphModule, layer: Node) -> None:
 
 
 def _constant(model: GraphModule, value: torch.Tensor, prefix: str) -> Node:
-    name = free_name(model, f"{prefix}_")
+    name = free_name(model, prefix)
     model.register_buffer(name, value.detach().clone())
     return model.graph.get_attr(name)
 
@@ -297,6 +296,6 @@ def _rewrite(model: GraphModule, norm: Node, layer: Node, given: dict[str, Any],
 
 
 def _submodule(model: GraphModule, module: torch.nn.Module, args: tuple[Any, ...]) -> Node:
-    name = free_name(model, f"{type(module).__name__.lower()}_")
+    name = free_name(model, type(module).__name__.lower())
     model.add_submodule(name, module)
     return model.graph.call_module(name, args)

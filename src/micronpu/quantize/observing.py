@@ -458,7 +458,7 @@ class HistogramObserver(RangeObserver):
         filled = count.nonzero()[0]  # most bins of a small tensor are empty
         part = (filled[:, None] * self._PARTS + np.arange(self._PARTS)).ravel()
         middle = first + (last - first) / (self.bins * self._PARTS) * (part + 0.5)
-        place = ((middle - low) / ((high - low) / self.bins)).astype(np.int64).clip(0, self.bins - 1)
+        place = np.minimum((middle - low) / ((high - low) / self.bins), self.bins - 1).astype(np.int64)
         return np.bincount(place, (count[filled] / self._PARTS).repeat(self._PARTS), self.bins)
 
     def settle(self, low: torch.Tensor, high: torch.Tensor) -> None:

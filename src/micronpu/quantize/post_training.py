@@ -15,13 +15,12 @@ from torch import nn
 from torch.fx import GraphModule, Node
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
-from micronpu.frontend.constants import constant_nodes, evaluate
+from micronpu.frontend.constants import constant_nodes, evaluate, free_name
 from micronpu.frontend.facts import SCOPES
 from micronpu.frontend.importer import known_import
 from micronpu.quantize.nodes import NodeValues
 from micronpu.quantize.solver.groups import Observer, PartObserver, observers_of
 from micronpu.quantize.specs import KEY, QuantizationAnnotation, noted
-from micronpu.quantize.writer import free_name
 from micronpu.upstream.torch import FakeTensor
 
 _decomposed = torch.ops.quantized_decomposed
@@ -158,7 +157,7 @@ def _convert(model: GraphModule, node: Node, observer: Any, names: Mapping[str, 
         numbers: list[Any]
         if per_channel:
             prefix = names.get(source.name, "")
-            buffers = [_buffer(model, f"{prefix}_scale_", scale), _buffer(model, f"{prefix}_zero_point_", zero_point)]
+            buffers = [_buffer(model, f"{prefix}_scale", scale), _buffer(model, f"{prefix}_zero_point", zero_point)]
             numbers = [*buffers, int(observer.ch_axis)]
         else:
             numbers = [float(scale), int(zero_point)]
@@ -312,7 +311,7 @@ def _join_again(prepared: GraphModule, part: PartObserver, nodes: Collection[Nod
         assert isinstance(value, Node)
         readers = [user for user in seen.users if (value.name, user.name) in part.edges]
         for reader in readers:
-            prepared.add_module(name := free_name(prepared, "joint_"), part.whole)
+            prepared.add_module(name := free_name(prepared, "joint"), part.whole)
             with prepared.graph.inserting_after(seen):
                 made = prepared.graph.call_module(name, (seen,))
             reader.replace_input_with(seen, made)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,11 +31,6 @@ from micronpu.ops.calls import CONVERSION, PRODUCT
 from micronpu.ops.facts import addends_of
 from micronpu.ops.movement import TRANSPOSES
 from micronpu.quantize.loops import Loop, loops_of, step_body
-
-
-def free_name(module: torch.nn.Module, prefix: str) -> str:
-    """Return a prefix with the first number with which no attribute of a module has that name."""
-    return next(name for number in itertools.count() if not hasattr(module, name := f"{prefix}{number}"))
 
 
 def place_behind(value: Node) -> Node:
