@@ -28,6 +28,7 @@ from micronpu.chips.chip import parse_chip
 from micronpu.cli.main import app
 from micronpu.compiler.program import CompiledProgram
 from micronpu.deploy.image import make_image
+from micronpu.deploy.shared import start_up_sources
 from micronpu.targets.ethosu.firmware import EthosUFirmware
 from micronpu.targets.firmware import Started
 from tests.board.gdb_server import Board, served
@@ -257,7 +258,9 @@ def test_the_cache_key_has_the_pools_and_nothing_else(tmp_path: Path) -> None:
     """Ranges of the driver are whole memories: what only the core reads, such as the program, stays as it is."""
     firmware.need("gcc")
     chip = micronpu.chips.shipped_chips()["alif-e8-hp"]
-    for name, text in EthosUFirmware().startup("it", [Started("ethos-u55-256", chip)], [("pool", 128)]).items():
+    for name, text in start_up_sources(
+        EthosUFirmware(), "it", [Started("ethos-u55-256", chip)], [("pool", 128)]
+    ).items():
         (tmp_path / name).write_text(text)
     (tmp_path / "micronpu.h").write_text((HERE.parents[1] / "src/micronpu/deploy/templates/micronpu.h.in").read_text())
     (tmp_path / "ranges.c").write_text(RANGES)
@@ -282,7 +285,7 @@ def test_the_start_up_compiles_for_every_chip_without_a_warning(tmp_path: Path) 
         folder = tmp_path / chip.name
         folder.mkdir()
         started = [Started(chip.npu.own.text("accelerator"), chip, 4096 if chip.name == "imx93-m33" else 0)]
-        for name, text in EthosUFirmware().startup("it", started, [("pool", 128)]).items():
+        for name, text in start_up_sources(EthosUFirmware(), "it", started, [("pool", 128)]).items():
             (folder / name).write_text(text)
         header = HERE.parents[1] / "src/micronpu/deploy/templates/micronpu.h.in"
         (folder / "micronpu.h").write_text(header.read_text())

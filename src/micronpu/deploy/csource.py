@@ -160,12 +160,17 @@ class Named(Protocol):
 def filled(template: str, of: Named, **words: Any) -> str:
     """Return a template of the folder `templates`, which reads ``of`` and further words."""
     own = {"of": of, "name": of.name, "NAME": of.upper, "HEADER": of.header, "ALIGNMENT": ALIGNMENT}
-    return rendered(f"templates/{template}.in", **own, **words)
+    return _templates().get_template(f"templates/{template}.in").render(own | words)
 
 
-def rendered(path: str, **words: Any) -> str:
-    """Return a template of this package."""
-    return _templates().get_template(path).render(words)
+def rendered(text: str, **words: Any) -> str:
+    """Return a template filled in."""
+    return _templates().from_string(_with_blocks(text)).render(words)
+
+
+def text_of(path: str) -> str:
+    """Return a file of this package."""
+    return resources.files("micronpu.deploy").joinpath(*path.split("/")).read_text(encoding="utf-8")
 
 
 @functools.cache
@@ -179,7 +184,7 @@ def _templates() -> jinja2.Environment:
         comment_end_string="#>",
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
-        loader=jinja2.FunctionLoader(_source),
+        loader=jinja2.FunctionLoader(lambda path: _with_blocks(text_of(path))),
     )
     filters: dict[str, Callable[..., object]] = {
         "c_type": c_type,
@@ -196,9 +201,8 @@ def _templates() -> jinja2.Environment:
     return found
 
 
-def _source(path: str) -> str:
+def _with_blocks(text: str) -> str:
     """Return a template with its lines of control as blocks: Jinja's own would remove empty lines after them, too."""
-    text = resources.files("micronpu.deploy").joinpath(*path.split("/")).read_text(encoding="utf-8")
     return re.sub(r"^%%(.*)\n", r"<%\1 %>", text, flags=re.MULTILINE)
 
 

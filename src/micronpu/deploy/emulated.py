@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import resources
 
 from micronpu.board.platforms import core_of
 from micronpu.chips.machines import QemuMachine, machine_of
-from micronpu.deploy.csource import rendered
+from micronpu.deploy.csource import rendered, text_of
 
 _SOURCES = ("startup.c", "semihosting.c")
 
@@ -21,7 +20,12 @@ def linker_script(machine: QemuMachine, sections: Iterable[str], header: str, *,
     """
     memories = {"CODE": machine.code, "MODEL": machine.model, "DATA": machine.data}
     return rendered(
-        "port/link.ld.in", HEADER=header, machine=machine, memories=memories, sections=list(sections), resident=resident
+        text_of("port/link.ld.in"),
+        HEADER=header,
+        machine=machine,
+        memories=memories,
+        sections=list(sections),
+        resident=resident,
     )
 
 
@@ -33,8 +37,7 @@ def board_files(
     machine = machine_of(core)
     if machine is None:
         return {}
-    port = resources.files("micronpu.deploy") / "port"
-    return {f"board/{name}": (port / name).read_text(encoding="utf-8") for name in _SOURCES} | {
+    return {f"board/{name}": text_of(f"port/{name}") for name in _SOURCES} | {
         "board/link.ld": linker_script(machine, sections, header, resident=resident),
-        "board/toolchain.cmake": rendered("port/toolchain.cmake.in", HEADER=header, CORE=core, FLAGS=flags),
+        "board/toolchain.cmake": rendered(text_of("port/toolchain.cmake.in"), HEADER=header, CORE=core, FLAGS=flags),
     }

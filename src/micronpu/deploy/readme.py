@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
 
 from micronpu.base.parsing import parse_toml
 from micronpu.board.platforms import core_of, emulated_board, fvp_lines
 from micronpu.board.zephyr import zephyr_board
 from micronpu.chips.machines import machine_of
-from micronpu.deploy.csource import filled
+from micronpu.deploy.csource import filled, text_of
 from micronpu.deploy.integration import RUN, board_options, build_options, runtime_sources
 from micronpu.deploy.shared import LINE, SHARED, ProgramSet
 from micronpu.targets.firmware import TOOLCHAIN
@@ -52,7 +51,7 @@ def readme(program_set: ProgramSet, files: Sequence[str], data_files: Sequence[s
 
 def _described(program_set: ProgramSet, files: Sequence[str]) -> dict[str, str]:
     """Return the description of each file, by name."""
-    known = parse_toml((resources.files("micronpu.deploy") / "files.toml").read_text(encoding="utf-8"))
+    known = parse_toml(text_of("files.toml"))
     words = dict(known["shared"])
     for methods in program_set.groups:
         own = _named(known["program"], methods[0].file)

@@ -11,7 +11,7 @@ from typing import ClassVar
 from micronpu.base.arguments import strings
 from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.chips.core import ANY
-from micronpu.deploy.csource import Facts
+from micronpu.deploy.csource import Facts, rendered
 from micronpu.deploy.kernels import Kernel, kernels_of
 from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue
 from micronpu.report.memory import Item
@@ -130,13 +130,10 @@ class ProgramSet:
     @property
     def start_up(self) -> dict[str, str]:
         """Sources that start the NPUs."""
-        pools = [
-            (array.name, array.size) for array in self.arrays if array.section == ".micronpu.scratch" and array.size
-        ]
-        started = self.started
+        pools = [(a.name, a.size) for a in self.arrays if a.section == ".micronpu.scratch" and a.size]
         found: dict[str, str] = {}
-        for firmware in self.firmware if started else ():
-            found |= firmware.startup(self.header, started, pools)
+        for firmware in self.firmware if self.started else ():
+            found |= start_up_sources(firmware, self.header, self.started, pools)
         return found
 
     @property
@@ -215,6 +212,14 @@ class ProgramSet:
         return [Item(f"the program, {facts.file}.pte", len(facts.program)) for facts in every] + [
             Item(f"data, {file}", len(content)) for facts in every for file, content in facts.data
         ]
+
+
+def start_up_sources(
+    firmware: Firmware, header: str, started: Sequence[Started], pools: Sequence[tuple[str, int]]
+) -> dict[str, str]:
+    """Return the sources, by name, that start the accelerators of a delegate; see `StartUp`."""
+    made = firmware.start_up(started)
+    return {name: rendered(text, HEADER=header, pools=pools, **made.words) for name, text in made.templates.items()}
 
 
 def keeps_values(facts: Facts) -> bool:

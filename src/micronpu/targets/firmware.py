@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from micronpu.chips import Chip
@@ -22,6 +22,20 @@ class Started:
     accelerator: str
     chip: Chip | None
     fast_scratch: int = 0
+
+
+@dataclass(frozen=True)
+class StartUp:
+    """Sources that start accelerators before the first run of a program.
+
+    Attributes:
+        templates: text by name; see `micronpu.deploy.csource`.
+        words: values that they read, beside ``pools`` (name in C and bytes of each memory that core and accelerator
+            write) and ``HEADER`` (the first line of each).
+    """
+
+    templates: Mapping[str, str]
+    words: Mapping[str, Any]
 
 
 TOOLCHAIN = "examples/arm/ethos-u-setup/arm-none-eabi-gcc.cmake"
@@ -161,14 +175,9 @@ class Firmware:
         """
         return True
 
-    def startup(self, header: str, started: Sequence[Started], pools: Sequence[tuple[str, int]]) -> dict[str, str]:
-        """Return sources, by name, that start the accelerators of a folder's programs before their first run.
-
-        Args:
-            header: first line of each.
-            pools: name in C and bytes of each memory that both core and accelerator write.
-        """
-        return {}
+    def start_up(self, started: Sequence[Started]) -> StartUp:
+        """Return the sources that start the accelerators of a folder's programs."""
+        return StartUp({}, {})
 
     def section(self, on_device: bool) -> str:
         """Return a section of the folder's readme, with its heading; "" for none."""

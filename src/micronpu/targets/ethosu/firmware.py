@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 
 from micronpu.targets.ethosu.npu import EthosUNpu
 from micronpu.targets.ethosu.payload import APART, COMMANDS, missing_blocks, parse
 from micronpu.targets.ethosu.stream import GENERATIONS, accelerator_of
-from micronpu.targets.firmware import Firmware, Started
+from micronpu.targets.firmware import Firmware, Started, StartUp
 
 
 class EthosUFirmware(Firmware):
@@ -85,22 +86,16 @@ class EthosUFirmware(Firmware):
     def temporary(self, payload: bytes) -> tuple[int, str]:
         return parse(payload).scratch_size, ""
 
-    def startup(self, header: str, started: Sequence[Started], pools: Sequence[tuple[str, int]]) -> dict[str, str]:
-        places = [_place(number, one) for number, one in enumerate(started)]
-        fast = max((one.fast_scratch for one in started), default=0)
-        written = [*pools, *([("fast_scratch", fast)] if fast else [])]
+    def start_up(self, started: Sequence[Started]) -> StartUp:
+        folder = resources.files("micronpu.targets.ethosu") / "startup"
+        names = ("micronpu_npu.h", "micronpu_npu.c")
+        memories = {m for one in started if one.chip is not None for m in one.chip.memories if m.npu_address}
         words = {
-            "HEADER": header,
-            "COUNT": str(len(started)),
-            "PLACES": "".join(places),
-            "ROWS": "".join(_row(number, one) for number, one in enumerate(started)),
-            "FAST": _fast(fast),
-            "FAST_POINTER": "fast_scratch" if fast else "NULL",
-            "FAST_SIZE": "sizeof fast_scratch" if fast else "0",
-            "POOLS": _pools(written),
-            "ALIASES": _aliases(started),
+            "npus": [_StartedNpu.of(one) for one in started],
+            "fast": max((one.fast_scratch for one in started), default=0),
+            "aliases": sorted({(m.address or 0, m.bytes, m.npu_address, m.name) for m in memories}),
         }
-        return {name: _filled(name, words) for name in ("micronpu_npu.h", "micronpu_npu.c")}
+        return StartUp({name: (folder / f"{name}.in").read_text(encoding="utf-8") for name in names}, words)
 
     def is_for_linux(self, payload: bytes) -> bool | None:
         held = parse(payload)
@@ -115,77 +110,21 @@ class EthosUFirmware(Firmware):
         return "" if COMMANDS in missing_blocks(payload) else accelerator_of(parse(payload).commands)
 
 
-def _filled(name: str, words: Mapping[str, str]) -> str:
-    text = (resources.files("micronpu.targets.ethosu") / "startup" / f"{name}.in").read_text(encoding="utf-8")
-    for word, value in words.items():
-        text = text.replace(f"@{word}@", value)
-    return text
+@dataclass(frozen=True)
+class _StartedNpu:
+    """An NPU as the template of its start-up reads it; None for what the chip's file does not say."""
 
+    accelerator: str
+    where: str
+    base: int | None
+    interrupt: int | None
+    generation: int
+    macs: str
 
-def _place(number: int, one: Started) -> str:
-    """Lines of the header with the NPU's base address, from the chip's file or to be filled in."""
-    name = f"MICRONPU_NPU_{number}"
-    npu = EthosUNpu.of(one.chip) if one.chip is not None and one.chip.npu is not None else None
-    base = npu.base if npu is not None else None
-    interrupt = npu.interrupt if npu is not None else None
-    where = one.chip.title if one.chip is not None else "the chip"
-    lines = [f"/* {one.accelerator} of {where}: address of its registers, number of its interrupt. */"]
-    lines += [f"#ifndef {name}_BASE"]
-    if base is None:
-        lines += [
-            "#if !defined(MICRONPU_NPU_DRIVER_ELSEWHERE)",
-            f'#error "It is not known where this NPU is: -D{name}_BASE=0x..., from the manual or header of the chip"',
-            "#endif",
-            f"#define {name}_BASE 0u",
-        ]
-    else:
-        lines += [f"#define {name}_BASE 0x{base:08x}u"]
-    lines += ["#endif", f"#ifndef {name}_IRQ"]
-    known = f"#define {name}_IRQ {interrupt}"
-    lines += [known if interrupt is not None else f"#define {name}_IRQ (-1) /* enable it yourself */"]
-    return "\n".join(["", *lines, "#endif", ""])
-
-
-def _row(number: int, one: Started) -> str:
-    _, product, macs = one.accelerator.split("-")
-    name = f"MICRONPU_NPU_{number}"
-    return f'    {{{name}_BASE, {name}_IRQ, {GENERATIONS.index(product)}u, {macs}u, "{one.accelerator}"}},\n'
-
-
-def _fast(size: int) -> str:
-    """The NPU's fast scratch memory, under the symbol that ExecuTorch's delegate expects."""
-    if not size:
-        return ""
-    return (
-        "\n/* The NPU's own memory, which ExecuTorch's delegate hands over. */\n"
-        f"static unsigned char fast_scratch[{size}] __attribute__((aligned(32)))\n"
-        '    MICRONPU_SECTION(".micronpu.fast_scratch");\n'
-        "extern unsigned char *ethosu_fast_scratch;\nextern size_t ethosu_fast_scratch_size;\n"
-        "unsigned char *ethosu_fast_scratch = fast_scratch;\nsize_t ethosu_fast_scratch_size = sizeof fast_scratch;\n"
-    )
-
-
-def _pools(pools: Sequence[tuple[str, int]]) -> str:
-    lines = [f"extern unsigned char {name}[];" for name, _ in pools if name != "fast_scratch"]
-    lines += ["", "static const struct {", "  const unsigned char *begin;", "  size_t bytes;", "} pools[] = {"]
-    return "\n".join([*lines, *(f"    {{{name}, {size}u}}," for name, size in pools), "};", ""])
-
-
-def _aliases(started: Sequence[Started]) -> str:
-    """Address translation for memories with other addresses on the NPU's bus than on the core's."""
-    chips = [one.chip for one in started if one.chip is not None]
-    seen = {(m.address, m.bytes, m.npu_address, m.name) for chip in chips for m in chip.memories if m.npu_address}
-    if not seen:
-        return ""
-    lines = ["", "/* Memories with other addresses on the core's bus than on the NPU's. */"]
-    lines += ["uint64_t ethosu_address_remap(uint64_t address, int index) {", "  (void)index;"]
-    for address, size, other, name in sorted(seen):
-        end = (address or 0) + size
-        inside = f"address < 0x{end:08x}u"
-        inside = f"address >= 0x{address:08x}u && {inside}" if address else inside
-        lines += [
-            f"  if ({inside}) {{ /* {name} */",
-            f"    return address - 0x{address or 0:08x}u + 0x{other:08x}u;",
-            "  }",
-        ]
-    return "\n".join([*lines, "  return address;", "}", ""])
+    @classmethod
+    def of(cls, one: Started) -> _StartedNpu:
+        npu = EthosUNpu.of(one.chip) if one.chip is not None and one.chip.npu is not None else None
+        base, interrupt = (npu.base, npu.interrupt) if npu is not None else (None, None)
+        _, product, macs = one.accelerator.split("-")
+        where = one.chip.title if one.chip is not None else "the chip"
+        return cls(one.accelerator, where, base, interrupt, GENERATIONS.index(product), macs)
