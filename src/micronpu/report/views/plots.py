@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from xml.sax.saxutils import escape
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -13,90 +13,59 @@ from rich.text import Text
 
 from micronpu.report.alternatives import Candidate, Candidates
 from micronpu.report.shown import shows
-from micronpu.report.sparsity import SparsityReport
+from micronpu.report.sparsity import SparsePoint, SparsityReport
 from micronpu.report.texts import NOTHING, shape_text
+from micronpu.report.views.web import page
 
-_WIDTH, _HEIGHT = 760, 460
-_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 130, 34, 52
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 630, 34, 408
+"""Edges of the axes of `candidates.svg`, in pixels."""
 _LINE = 13
 """Height of a line of text in pixels."""
-_BEST, _OTHER, _AXIS = "#1a6fb5", "#8a94a0", "#9aa3ad"
 
 
 @shows(Candidates, "plot")
 def candidates_plot(candidates: Candidates) -> str:
     """Return an SVG picture; targets without a time or without a program are left out."""
     shown = [
-        (i, c, c.milliseconds, c.sram)
+        (i, c, c.milliseconds, c.sram / 1024)
         for i, c in enumerate(candidates.candidates)
         if c.milliseconds and c.sram and not c.failed
     ]
-    points = "; ".join(f"{c.target} {t:.3g} ms, {s / 1024:,.0f} KiB" for _, c, t, s in shown)
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'font-family="system-ui, sans-serif" font-size="11" aria-label="Time against SRAM: {escape(points)}">',
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
-    ]
-    if not shown:
-        lines.append(f'<text x="{_LEFT}" y="{_TOP}">No target has a time and a program.</text>')
-        return "\n".join([*lines, "</svg>"]) + "\n"
-    x = _Axis([t for *_, t, _ in shown], _LEFT, _WIDTH - _RIGHT)
-    y = _Axis([s / 1024 for *_, s in shown], _HEIGHT - _BOTTOM, _TOP)
-    lines += _axes(x, y)
-    places = {i: (x.place(t), y.place(s / 1024)) for i, _, t, s in shown}
-    best = [places[i] for i in candidates.line if i in places]
-    lines.append(
-        f'<polyline points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in best)}" fill="none" stroke="{_BEST}" '
-        'stroke-width="1.5"/>'
-    )
+    x = _Axis([t for *_, t, _ in shown] or [1.0], _LEFT, _RIGHT)
+    y = _Axis([s for *_, s in shown] or [1.0], _BOTTOM, _TOP)
+    places = {i: (x.place(t), y.place(s)) for i, _, t, s in shown}
     free = _Labels(list(places.values()))
     order = sorted(shown, key=lambda s: (s[0] not in candidates.line, places[s[0]]))
-    for i, candidate, _, _ in order:
-        lines += _point(candidate, places[i], i in candidates.line, free)
-    said = "the line: nothing that fits is faster with as little SRAM"
-    lines.append(f'<text x="{_LEFT}" y="{_TOP - 16}" fill="{_BEST}">{said}</text>')
-    return "\n".join([*lines, "</svg>"]) + "\n"
+    return page(
+        "candidates.svg",
+        "; ".join(f"{c.target} {t:.3g} ms, {s:,.0f} KiB" for _, c, t, s in shown),
+        x=x,
+        y=y,
+        line=" ".join(f"{places[i][0]:.1f},{places[i][1]:.1f}" for i in candidates.line if i in places),
+        points=[_point(candidate, places[i], i in candidates.line, free) for i, candidate, _, _ in order],
+        BEST="#1a6fb5",
+    )
 
 
 class _Axis:
     """A logarithmic axis between two pixels."""
 
-    def __init__(self, values: Sequence[float], first: float, last: float) -> None:
+    def __init__(self, values: Sequence[float], first: int, last: int) -> None:
         low, high = math.log10(min(values)), math.log10(max(values))
         room = max(0.08 * (high - low), 0.15)
-        self._low, self._high, self._first, self._last = low - room, high + room, first, last
+        self._low, self._high, self.first, self.last = low - room, high + room, first, last
 
     def place(self, value: float) -> float:
         part = (math.log10(value) - self._low) / (self._high - self._low)
-        return self._first + part * (self._last - self._first)
+        return self.first + part * (self.last - self.first)
 
     @property
-    def ticks(self) -> list[float]:
-        """Return 1, 2 and 5 of each decade, or only the decades if there are many."""
+    def ticks(self) -> list[tuple[str, str]]:
+        """Return 1, 2 and 5 of each decade, or only the decades if there are many, each with its pixel first."""
         decades = range(math.floor(self._low), math.ceil(self._high) + 1)
         steps = (1, 2, 5) if self._high - self._low < 3 else (1,)
         found = [step * 10.0**d for d in decades for step in steps]
-        return [t for t in found if self._low <= math.log10(t) <= self._high]
-
-
-def _axes(x: _Axis, y: _Axis) -> list[str]:
-    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
-    lines = []
-    for tick in x.ticks:
-        at = f"{x.place(tick):.1f}"
-        lines.append(f'<path d="M{at} {_TOP}V{bottom}" stroke="#e6e9ec"/>')
-        lines.append(f'<text x="{at}" y="{bottom + 16}" text-anchor="middle" fill="#555">{tick:,g}</text>')
-    for tick in y.ticks:
-        at = f"{y.place(tick):.1f}"
-        lines.append(f'<path d="M{_LEFT} {at}H{right}" stroke="#e6e9ec"/>')
-        lines.append(f'<text x="{_LEFT - 8}" y="{at}" dy="4" text-anchor="end" fill="#555">{tick:,g}</text>')
-    lines.append(f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" fill="none" stroke="{_AXIS}"/>')
-    middle = (_LEFT + right) / 2
-    lines.append(f'<text x="{middle}" y="{_HEIGHT - 14}" text-anchor="middle">milliseconds of a call, estimated</text>')
-    upright = (_TOP + bottom) / 2
-    turned = f'transform="rotate(-90 18 {upright})"'
-    lines.append(f'<text x="18" y="{upright}" text-anchor="middle" {turned}>KiB of SRAM</text>')
-    return lines
+        return [(f"{self.place(t):.1f}", f"{t:,g}") for t in found if self._low <= math.log10(t) <= self._high]
 
 
 class _Labels:
@@ -112,7 +81,7 @@ class _Labels:
         beside += [(x + 8, y + 4 + step * _LINE) for step in (-2, 2, -3, 3, -4, 4)]
         for left, base in beside:
             box = (left, base - _LINE + 3, left + width, base + 2)
-            inside = box[0] >= _LEFT and box[2] <= _WIDTH - 2 and box[1] >= _TOP - 8 and box[3] <= _HEIGHT - _BOTTOM
+            inside = box[0] >= _LEFT and box[2] <= 758 and box[1] >= _TOP - 8 and box[3] <= _BOTTOM
             if inside and all(
                 box[0] >= b[2] or b[0] >= box[2] or box[1] >= b[3] or b[1] >= box[3] for b in self._taken
             ):
@@ -121,25 +90,13 @@ class _Labels:
         return None
 
 
-def _point(candidate: Candidate, place: tuple[float, float], best: bool, free: _Labels) -> list[str]:
-    x, y = place
-    colour = _BEST if best else _OTHER
+def _point(candidate: Candidate, place: tuple[float, float], best: bool, free: _Labels) -> dict[str, Any]:
     name = candidate.target if candidate.activations == "int8" else f"{candidate.target}, {candidate.activations}"
-    fits = "" if candidate.fits is not False else ", does not fit"
-    title = f"{name}: {candidate.milliseconds:.3g} ms, {(candidate.sram or 0) / 1024:,.1f} KiB of SRAM{fits}"
-    fill = colour if candidate.fits is not False else "#fff"
-    lines = [
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{fill}" stroke="{colour}" stroke-width="1.5">'
-        f"<title>{escape(title)}</title></circle>"
-    ]
-    found = free.find(x, y, 6.1 * len(name) + 2)
-    if found is not None:
-        style = 'fill="#123" font-weight="600"' if best else 'fill="#667"'
-        lines.append(f'<text x="{found[0]:.1f}" y="{found[1]:.1f}" {style}>{escape(name)}</text>')
-    return lines
-
-
-_WIDE, _HIGH, _MARGIN = 480, 320, 48
+    fits = candidate.fits is not False
+    figures = f"{candidate.milliseconds:.3g} ms, {(candidate.sram or 0) / 1024:,.1f} KiB of SRAM"
+    title = f"{name}: {figures}{'' if fits else ', does not fit'}"
+    label = free.find(*place, 6.1 * len(name) + 2)
+    return {"x": place[0], "y": place[1], "best": best, "fits": fits, "name": name, "title": title, "label": label}
 
 
 @shows(SparsityReport)
@@ -189,26 +146,16 @@ def sparsity_plot(report: SparsityReport) -> str:
     worst = max([p.loss for p in points] + [1e-9])
     lowest = min([p.loss for p in points] + [0.0])
 
-    def place(cycles: float, loss: float) -> tuple[float, float]:
-        x = _MARGIN + (cycles - least) / max(most - least, 1) * (_WIDE - 2 * _MARGIN)
-        y = _HIGH - _MARGIN - (loss - lowest) / max(worst - lowest, 1e-9) * (_HIGH - 2 * _MARGIN)
+    def place(point: SparsePoint) -> tuple[float, float]:
+        x = 48 + (point.cycles - least) / max(most - least, 1) * 384
+        y = 272 - (point.loss - lowest) / max(worst - lowest, 1e-9) * 224
         return round(x, 1), round(y, 1)
 
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {_HIGH}" font-family="sans-serif" '
-        'font-size="11">',
-        f'<path d="M{_MARGIN} {_MARGIN}V{_HIGH - _MARGIN}H{_WIDE - _MARGIN}" fill="none" stroke="#888"/>',
-        f'<text x="{_WIDE / 2}" y="{_HIGH - 10}" text-anchor="middle">cycles of {escape(report.target)}</text>',
-        f'<text x="12" y="{_MARGIN - 14}">loss</text>',
-    ]
-    front = [place(points[i].cycles, points[i].loss) for i in report.front]
-    path = " ".join(f"{x},{y}" for x, y in sorted(front))
-    lines.append(f'<polyline points="{path}" fill="none" stroke="#36c"/>')
-    for number, point in enumerate(points):
-        x, y = place(point.cycles, point.loss)
-        title = f"{len(point.layers)} sparse layers: {point.cycles:,} cycles, loss {point.loss:.4f}"
-        lines.append(f'<circle cx="{x}" cy="{y}" r="4" fill="#36c"><title>{escape(title)}</title></circle>')
-        lines.append(f'<text x="{x + 6}" y="{y - 6}">{point.cycles / most:.2f}, {point.loss:.3f}</text>')
-        if number == report.chosen:
-            lines.append(f'<circle cx="{x}" cy="{y}" r="8" fill="none" stroke="#c33"/>')
-    return "\n".join([*lines, "</svg>"]) + "\n"
+    return page(
+        "sparsity.svg",
+        report.target,
+        front=" ".join(f"{x},{y}" for x, y in sorted(place(points[i]) for i in report.front)),
+        points=[(place(point), point) for point in points],
+        chosen=report.chosen,
+        most=most,
+    )
