@@ -10,6 +10,7 @@ from importlib import resources
 from micronpu.base.errors import OptionError
 from micronpu.base.parsing import parse_toml
 from micronpu.chips import Chip, shipped_chips
+from micronpu.report.codec import decode
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.npu import EthosUNpu
 
@@ -57,20 +58,7 @@ class BoardSpec:
 def boards() -> Mapping[str, BoardSpec]:
     """Return every board by name: of the table, then the chips whose file has a table ``[board]``."""
     text = resources.files("micronpu.board").joinpath("boards.toml").read_text(encoding="utf-8")
-    found = {
-        name: BoardSpec(
-            name,
-            entry["title"],
-            entry["machine"],
-            entry["core"],
-            tuple(NpuPlace(**place) for place in entry.get("npus", ())),
-            tuple(entry.get("families", ())),
-            entry.get("cpuid", 0),
-            entry.get("vectors"),
-            entry.get("note", ""),
-        )
-        for name, entry in parse_toml(text).items()
-    }
+    found = {name: decode(BoardSpec, {"name": name, **entry}) for name, entry in parse_toml(text).items()}
     return found | {chip.name: _of_chip(chip) for chip in shipped_chips().values() if chip.board is not None}
 
 

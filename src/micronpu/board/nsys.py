@@ -23,6 +23,7 @@ from micronpu.base.leaving import scratch_folder, undone
 from micronpu.board.gdb import BoardError
 from micronpu.board.model import PTE, BoardModel
 from micronpu.board.nsys_tools import RUNNER, chips, examine
+from micronpu.board.qemu import watched
 from micronpu.container.payload import parse
 from micronpu.program.io import io_of
 from micronpu.program.payloads import with_method_first
@@ -34,12 +35,6 @@ from micronpu.targets.registry import find_target
 
 Array = npt.NDArray[Any]
 
-# If the parent ends in any way, the reader wakes up and ends the whole group: the runner starts a simulator.
-_WATCHED = (
-    'exec 9<&0; "$@" 9<&- </dev/null & runner=$!; '
-    "(read -r line <&9; kill -9 0) >/dev/null 2>&1 & reader=$!; "
-    "exec 9<&-; wait $runner; status=$?; kill $reader 2>/dev/null; exit $status"
-)
 _SAID = 2000
 """Characters of the runner's output in which its last message is searched."""
 
@@ -255,7 +250,7 @@ def _finish(
     with log.open("wb") as output:
         try:
             process = subprocess.Popen(
-                ["/bin/sh", "-c", _WATCHED, "sh", *command],
+                watched(command),
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.PIPE,

@@ -27,14 +27,19 @@ _INSTALL = {
 _ANSWER_SECONDS = 20.0
 _ATTEMPTS = 3
 _END_SECONDS = 10.0
-# The shell starts QEMU and a reader of the shell's standard input, whose other end only the parent holds: if the parent
-# ends in any way, the reader wakes up and ends QEMU.  This works on every Unix.
+# The shell starts the command and a reader of the shell's standard input, whose other end only the parent holds: if the
+# parent ends in any way, the reader wakes up and ends the whole group.  This works on every Unix.
 _WATCHED = (
-    'exec 9<&0; "$@" 9<&- </dev/null & emulator=$!; '
-    "(read -r line <&9; kill -9 $emulator) >/dev/null 2>&1 & reader=$!; "
-    "exec 9<&-; wait $emulator; status=$?; kill $reader 2>/dev/null; exit $status"
+    'exec 9<&0; "$@" 9<&- </dev/null & command=$!; '
+    "(read -r line <&9; kill -9 0) >/dev/null 2>&1 & reader=$!; "
+    "exec 9<&-; wait $command; status=$?; kill $reader 2>/dev/null; exit $status"
 )
 _SHELLS_OWN_DESCRIPTOR = 9
+
+
+def watched(command: Sequence[str]) -> list[str]:
+    """Return a command that ends with this process; it needs a pipe as its input, and a new session."""
+    return ["/bin/sh", "-c", _WATCHED, "sh", *command]
 
 
 def how_to_install() -> str:
@@ -109,7 +114,7 @@ class Emulator:
             self._connection = socket.socket(listener.family)
             try:
                 self._process = subprocess.Popen(
-                    ["/bin/sh", "-c", _WATCHED, "sh", *command, *debugger],
+                    watched([*command, *debugger]),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
