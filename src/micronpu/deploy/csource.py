@@ -194,6 +194,7 @@ def _templates() -> jinja2.Environment:
         "tolerance": lambda io: FLOAT_TOLERANCE if io.tensor.dtype == "float32" and io.qparams is None else 0.0,
         "float_constant": lambda value: f"{float(np.float32(value))!r}f",
         "kind": kind_of,
+        "filled": rendered,
         "numbers": _numbers,
         "printed": lambda facts: [one for one in computed(facts.plan) if one.bytes],
     }

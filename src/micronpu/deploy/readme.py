@@ -44,7 +44,6 @@ def readme(program_set: ProgramSet, files: Sequence[str], data_files: Sequence[s
         has_platform=first.vectors is not None and any(f.has_platform(first.board.accelerator) for f in first.firmware),
         # The runner has all but the portable kernels; those cannot be derived from a bundled program.
         portable=[o for o in first.plan.operators if o.startswith(("aten::", "dim_order_ops::"))],
-        sections=[part for firmware in program_set.firmware if (part := firmware.section(board.on_device))],
     )
     return text.rstrip("\n") + "\n"
 

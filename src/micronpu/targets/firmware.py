@@ -94,18 +94,19 @@ class Firmware:
         build_options: for CMake, of ExecuTorch.
         runtime_sources: files of ExecuTorch that contain the delegate.
         whole_libraries: of ExecuTorch's build, linked as whole archives.
-        cmake: lines that link the vendor's libraries; ``{name}`` and ``{upper}`` are the program's name.
+        cmake: lines that link the vendor's libraries; a template, as all notes are, see `micronpu.deploy.csource`.
         driver: options of that CMake for the reader to fill in, each with a space before it.
         zephyr: lines of `prj.conf`.
         zephyr_libraries: of Zephyr's build, in addition to the delegate.
         packs, components: lines of `model.clayer.yml`.
         sections: lines of the comment in the linker script.
         fast_scratch: the same, about the accelerator's private memory.
-        start_note: about start-up, memories and the core's cache; ``{accelerator}``, ``{memory_mode}``: as the board's.
+        start_note: about start-up, memories and the core's cache; reads ``accelerator`` and ``memory_mode``.
         build_note: about the build; the same.
         several_note: about programs for several accelerators in one folder.
         linux_options: for CMake, of ExecuTorch under Linux.
         linux_note: requirements of the delegate under Linux.
+        section: of the folder's readme, with its heading; reads ``on_device``.
         laptop_only: reason why a payload that is not for silicon runs on the host only, and what to do.
     """
 
@@ -127,6 +128,7 @@ class Firmware:
     start_note: str = ""
     several_note: str = ""
     laptop_only: str = ""
+    section: str = ""
 
     def temporary(self, payload: bytes) -> tuple[int, str]:
         """Return the bytes of the temporary allocator for a payload's delegate, and a remark on what is unknown.
@@ -178,7 +180,3 @@ class Firmware:
     def start_up(self, started: Sequence[Started]) -> StartUp:
         """Return the sources that start the accelerators of a folder's programs."""
         return StartUp({}, {})
-
-    def section(self, on_device: bool) -> str:
-        """Return a section of the folder's readme, with its heading; "" for none."""
-        return ""

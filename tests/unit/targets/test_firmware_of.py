@@ -6,6 +6,7 @@ import pytest
 
 from micronpu.container.payload import PayloadLayout, TensorSlot, pack
 from micronpu.container.reference import reference_artifacts
+from micronpu.deploy.csource import rendered
 from micronpu.targets.ethosu.firmware import EthosUFirmware
 from micronpu.targets.neutron.firmware import NeutronFirmware
 from micronpu.targets.registry import BACKENDS, find_target, firmware_of
@@ -17,9 +18,9 @@ DELEGATING = [backend for backend in BACKENDS.values() if backend.backend_id]
 def test_every_delegate_says_how_it_is_linked(backend) -> None:
     firmware = firmware_of(backend.backend_id)
     assert type(firmware) is type(backend.firmware())
-    lines = firmware.cmake.format(name="kws", upper="KWS").splitlines()
+    lines = rendered(firmware.cmake, name="kws", NAME="KWS").splitlines()
     assert lines[-1].startswith("target_link_libraries(kws_app PRIVATE ${KWS_")
-    firmware.build_note.format(accelerator="an NPU", memory_mode="a mode")  # no other words
+    rendered(firmware.build_note, accelerator="an NPU", memory_mode="a mode")  # no other words
 
 
 def test_a_delegate_of_no_backend() -> None:
@@ -46,4 +47,5 @@ def test_a_reference_container_is_for_no_silicon() -> None:
     firmware = firmware_of("NeutronBackend")
     assert firmware is not None and not firmware.is_for_silicon(payload)
     assert firmware.temporary(payload) == (0, "") and firmware.laptop_only
-    assert "micronpu inspect" in firmware.section(True) and "micronpu inspect" not in firmware.section(False)
+    on_device, on_host = (rendered(firmware.section, on_device=kind) for kind in (True, False))
+    assert "micronpu inspect" in on_device and "micronpu inspect" not in on_host

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from micronpu.deploy.csource import rendered
 from micronpu.targets.neutron.firmware import NeutronFirmware
 
 
 def test_the_steps_of_a_project_of_the_sdk():
-    reported = NeutronFirmware().section(on_device=True)
+    reported = rendered(NeutronFirmware.section, on_device=True)
     steps = (
         "west update_board --set board mimxrt700evk",
         "NEUTRON_LIB_DIR",
@@ -19,4 +20,4 @@ def test_the_steps_of_a_project_of_the_sdk():
 
 
 def test_a_program_for_the_laptop_needs_none_of_it():
-    assert "west" not in NeutronFirmware().section(on_device=False)
+    assert "west" not in rendered(NeutronFirmware.section, on_device=False)
