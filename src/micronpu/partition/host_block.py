@@ -7,13 +7,13 @@ those of ExecuTorch's own lowering.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from micronpu.base.errors import UnsupportedError
@@ -211,6 +211,23 @@ def place_of(node: Node) -> str:
     return f"`{node.name}`{f' ({source})' if source else ''}"
 
 
+def _walked(
+    graph: Graph, inputs: Iterable[Any], attribute: Callable[[str], Any], call: Callable[[Node, Any, Any], Any]
+) -> Any:
+    """Return the outputs of a graph, where ``call`` gives the value of a call from its operands."""
+    own: dict[Any, Any] = {}
+    given = iter(inputs)
+    for node in graph.nodes:
+        args, kwargs = map_aggregate((node.args, node.kwargs), lambda value: own.get(value, value))
+        if node.op == "output":
+            return args[0]
+        if node.op == "placeholder":
+            own[node] = next(given)
+        else:
+            own[node] = attribute(str(node.target)) if node.op == "get_attr" else call(node, args, kwargs)
+    raise AssertionError("a graph without an output")
+
+
 class _Builder:
     """Writes the steps of one block, and of the graphs that it calls."""
 
@@ -222,24 +239,14 @@ class _Builder:
 
     def run(self, module: GraphModule, inputs: Sequence[Any]) -> Any:
         """Append the steps of a graph, and return its outputs."""
-        own: dict[Node, Any] = {}
-        given = iter(inputs)
         states = {str(n.args[0].target) for n in module.graph.nodes if is_write(n)}
-        for node in module.graph.nodes:
-            if node.op == "placeholder":
-                own[node] = next(given)
-            elif node.op == "output":
-                return map_aggregate(node.args[0], lambda value: own.get(value, value))  # type: ignore[arg-type]
-            elif node.op == "get_attr":
-                own[node] = self._attribute(module, str(node.target), states)
-            else:
-                args: Any = map_aggregate(node.args, lambda value: own.get(value, value))  # type: ignore[arg-type]
-                kwargs: Any = map_aggregate(node.kwargs, lambda value: own.get(value, value))  # type: ignore[arg-type]
-                if node.op == "call_module":
-                    own[node] = self._module(module.get_submodule(str(node.target)), args)
-                else:
-                    own[node] = self._function(node, args, kwargs)
-        raise AssertionError("a graph without an output")
+
+        def call(node: Node, args: Any, kwargs: Any) -> Any:
+            if node.op == "call_module":
+                return self._module(module.get_submodule(str(node.target)), args)
+            return self._function(node, args, kwargs)
+
+        return _walked(module.graph, inputs, lambda path: self._attribute(module, path, states), call)
 
     def _attribute(self, module: GraphModule, path: str, states: set[str]) -> Any:
         home, _, name = path.rpartition(".")
@@ -319,21 +326,12 @@ class _Builder:
         """Append the decomposition of an operator."""
         tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         graph, constants = decomposed(target, *tree_map(_example, (args, kwargs)))
-        own: dict[Node, Any] = {}
-        given = iter(tensors)
-        for node in graph.nodes:
-            if node.op == "placeholder":
-                own[node] = next(given)
-            elif node.op == "get_attr":
-                own[node] = self._constant(constants[str(node.target)])
-            elif node.op == "output":
-                return map_aggregate(node.args[0], lambda value: own.get(value, value))  # type: ignore[arg-type]
-            else:
-                a: Any = map_aggregate(node.args, lambda value: own.get(value, value))  # type: ignore[arg-type]
-                k: Any = map_aggregate(node.kwargs, lambda value: own.get(value, value))  # type: ignore[arg-type]
-                is_item = node.target is operator.getitem
-                own[node] = a[0][a[1]] if is_item else self._core(node.target, list(a), dict(k))
-        raise AssertionError("a graph without an output")
+
+        def call(node: Node, args: Any, kwargs: Any) -> Any:
+            target: Any = node.target
+            return args[0][args[1]] if target is operator.getitem else self._core(target, list(args), dict(kwargs))
+
+        return _walked(graph, tensors, lambda path: self._constant(constants[path]), call)
 
     def _core(self, target: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Append an operator that is not decomposed."""
