@@ -99,7 +99,7 @@ def calibrate(
 
 def calibration_view(calibration: MemoryCalibration) -> RenderableType:
     """Return tables of measurements and estimates, of the constants before and after, and of their error."""
-    from micronpu.report.views.tables import plain_table
+    from micronpu.report.plain import plain_table
 
     parts: list[RenderableType] = [Text(f"{calibration.chip}, from {', '.join(calibration.logs)}", style="bold"), ""]
     numbers = ("measured", "estimate before", "off", "after", "off ")

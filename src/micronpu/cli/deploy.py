@@ -227,14 +227,10 @@ def _as_json(done: Deployment) -> dict[str, object]:
 
 def show_deployment(done: Deployment, out: Console) -> None:
     """Print sizes, verdicts and notes."""
-    from rich import box
-    from rich.table import Table
+    from micronpu.report.plain import plain_table
 
     regions = done.regions
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("memory")
-    table.add_column("what")
-    table.add_column("bytes", justify="right")
+    table = plain_table("memory", "what", "bytes", numbers=("bytes",))
     for region in regions:
         for item in region.items:
             table.add_row(region.name, item.what, f"{item.bytes:,}")
@@ -391,17 +387,15 @@ def build_command(
 
 def show(done: Built) -> None:
     """Print the sizes of a firmware."""
-    from rich import box
-    from rich.table import Table
+    from micronpu.report.plain import plain_table
 
     if not done.components:
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_footer=True)
-    table.add_column("component", footer="in all")
-    table.add_column("flash", justify="right", footer=f"{sum(one.flash for one in done.components):,}")
-    table.add_column("RAM", justify="right", footer=f"{sum(one.ram for one in done.components):,}")
+    table = plain_table("component", "flash", "RAM", numbers=("flash", "RAM"))
     for one in done.components:
         table.add_row(Text(one.name), f"{one.flash:,}", f"{one.ram:,}")
+    table.add_section()
+    table.add_row("in all", *(f"{sum(getattr(one, kind) for one in done.components):,}" for kind in ("flash", "ram")))
     console.output().print(table)
 
 

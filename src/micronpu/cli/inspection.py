@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +19,7 @@ from micronpu.program.plan import read_plan
 from micronpu.program.pte import MethodSummary, TensorValue, read_pte
 from micronpu.program.states import states_of
 from micronpu.report.inside import InspectedDelegate, Section, Tensor
+from micronpu.report.plain import plain_table
 from micronpu.targets.pools import Pools, pools_of
 from micronpu.targets.registry import BACKENDS
 
@@ -170,22 +170,15 @@ def _delegate_view(number: int, delegate: InspectedDelegate) -> list[RenderableT
     return parts
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column == "bytes" else "left")
-    return table
-
-
 def _sections(sections: tuple[Section, ...]) -> Table:
-    table = _table("block", "bytes", "")
+    table = plain_table("block", "bytes", "", numbers=("bytes",))
     for section in sections:
         table.add_row(Text(section.name), f"{section.bytes:,}", Text(section.detail))
     return table
 
 
 def _tensors(tensors: tuple[Tensor, ...]) -> Table:
-    table = _table("tensor", "shape", "element", "place")
+    table = plain_table("tensor", "shape", "element", "place")
     for tensor in tensors:
         table.add_row(tensor.name, " x ".join(map(str, tensor.shape)), tensor.element, tensor.place)
     return table

@@ -47,20 +47,15 @@ def targets(
         chips = [_chip(chip) for chip in chips_listed]
         typer.echo(json_module.dumps({"targets": rows, "chips": chips}, indent=1))
         return
-    from rich import box
-    from rich.table import Table
+    from micronpu.report.plain import plain_table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("target", style="cyan", no_wrap=True)
-    for column in ("also called", "chip", "core", "NPU"):
-        table.add_column(column)
+    table = plain_table("target", "also called", "chip", "core", "NPU")
+    table.columns[0].style, table.columns[0].no_wrap = "cyan", True
     for row in rows:
         table.add_row(
             row["name"], ", ".join(row["aliases"]), row["chip"] or "any", row["core"] or "any", row["npu"] or "none"
         )
-    chips_table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in ("chip", "core", "NPU", "memories"):
-        chips_table.add_column(column)
+    chips_table = plain_table("chip", "core", "NPU", "memories")
     for chip in chips_listed:
         core = _clock(chip.core_clock_mhz)
         npu = _clock(chip.npu.clock_mhz) if chip.npu is not None else "none"

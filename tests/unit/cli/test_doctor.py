@@ -102,7 +102,7 @@ def test_sources_on_the_path_know_what_they_need(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(importlib.metadata, "requires", none)
     monkeypatch.setattr(importlib.metadata, "metadata", none)
-    assert names(requirements()) == installed and ("torch", False) in installed
+    assert names(requirements()) >= installed >= {("torch", False)}
     assert satisfies("3.11.7", python_versions()) and not satisfies("3.9", python_versions())
     assert CliRunner().invoke(app, ["doctor"]).exit_code == 0
 

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from micronpu.report.alternatives import Candidate, Candidates
+from micronpu.report.plain import plain_table
 from micronpu.report.shown import shows
 from micronpu.report.sparsity import SparsePoint, SparsityReport
 from micronpu.report.texts import NOTHING, shape_text
@@ -102,10 +101,9 @@ def _point(candidate: Candidate, place: tuple[float, float], best: bool, free: _
 @shows(SparsityReport)
 def sparsity_view(report: SparsityReport) -> RenderableType:
     """Return the summary, the points, the layers and the notes."""
-    points = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title="Points", title_justify="left")
-    for name in ("", "sparse layers", "cycles", "of dense", "bytes", "agreement", "loss", "corrections"):
-        names = name == "corrections"
-        points.add_column(name, justify="left" if names or not name else "right", no_wrap=names)
+    numbers = ("sparse layers", "cycles", "of dense", "bytes", "agreement", "loss")
+    points = plain_table("", *numbers, "corrections", numbers=numbers, title="Points", title_justify="left")
+    points.columns[-1].no_wrap = True
     dense = report.points[0].cycles
     for number, point in enumerate(report.points):
         points.add_row(
@@ -118,10 +116,10 @@ def sparsity_view(report: SparsityReport) -> RenderableType:
             f"{point.loss:.4f}",
             "\n".join(point.corrections) or NOTHING,
         )
-    layers = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title="Layers", title_justify="left")
-    for name in ("layer", "weights", "", "cycles, dense", "all sparse", "as it is", "loss alone", "why"):
-        left = name in ("layer", "weights", "", "why")
-        layers.add_column(name, justify="left" if left else "right", no_wrap=name == "layer")
+    counts = ("cycles, dense", "all sparse", "as it is", "loss alone")
+    columns = ("layer", "weights", "", *counts, "why")
+    layers = plain_table(*columns, numbers=counts, title="Layers", title_justify="left")
+    layers.columns[0].no_wrap = True
     for layer in report.layers:
         layers.add_row(
             layer.name,

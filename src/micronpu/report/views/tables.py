@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from micronpu.report.accuracy import Evaluation, Judged, decibel_text
@@ -16,18 +14,11 @@ from micronpu.report.alternatives import Advice, Candidate, Candidates, Idea, Pr
 from micronpu.report.diagnosis import Blame, Fixes, LayerError
 from micronpu.report.difference import Difference, Figure
 from micronpu.report.operations import Hotspot
+from micronpu.report.plain import plain_table
 from micronpu.report.shown import shows
 from micronpu.report.texts import NOTHING, file_name, plural
 
 _NAMES = {"float": "float model", "quantized": "quantized model", "program": "program (.pte)"}
-
-
-def plain_table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    """Return a table in the style of the reports; ``numbers`` are the columns that are aligned to the right."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
-    return table
 
 
 @shows(Evaluation)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from micronpu.report.delegation import DelegationReport, MethodsReport
+from micronpu.report.plain import plain_table
 from micronpu.report.shown import shows
 from micronpu.report.texts import NOTHING, file_name, plural, sentence, shape_text, short_source
 from micronpu.report.verdict import HostGroup, Reason, host_groups
@@ -178,18 +178,11 @@ class _Partition:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns, gap = self.fitting(options.max_width)
-        table = Table(
-            title=self._title,
-            title_style="bold",
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            padding=(0, 1) if gap == 3 else (0, 1, 0, 0),
-            pad_edge=False,
-            show_edge=False,
-        )
-        for place, name in enumerate(columns):
-            style = "cyan" if place == 0 else "dim" if name == "source" else ""
-            table.add_column(name, justify="right" if name in _NUMBERS else "left", style=style, overflow="fold")
+        padding = (0, 1) if gap == 3 else (0, 1, 0, 0)
+        bold = {"title_style": "bold", "title_justify": "left"}
+        table = plain_table(*columns, numbers=_NUMBERS, title=self._title, padding=padding, **bold)
+        for place, (name, column) in enumerate(zip(columns, table.columns, strict=True)):
+            column.style = "cyan" if place == 0 else "dim" if name == "source" else ""
         for cells in zip(*columns.values(), strict=True):
             # Text, not str, because brackets in a name are not markup.
             table.add_row(*map(Text, cells))
