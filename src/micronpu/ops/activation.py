@@ -141,9 +141,14 @@ class Prelu(Op):
         return y.size
 
     def reference(self, y: TensorType, x: Value, slope: Value) -> npt.NDArray[Any]:
+        above, below = self._lines(y, x, slope)
+        return np.where(x.centered >= 0, above, below)
+
+    @staticmethod
+    def _lines(y: TensorType, x: Value, slope: Value) -> list[npt.NDArray[Any]]:
         above = requantize(x.centered, float32_quotient(y.scale, x.scale))
         below = requantize(x.centered * slope.centered, float32_quotient(y.scale, x.scale, slope.scale))
-        return saturate(np.where(x.centered >= 0, above, below) + y.zero_point, *y.dtype.limits, y.dtype.value)
+        return [saturate(line + y.zero_point, *y.dtype.limits, y.dtype.value) for line in (above, below)]
 
     @from_aten(PRELU, "_prelu_kernel.default", slope="weight")
     @classmethod
@@ -158,17 +163,26 @@ class Prelu(Op):
         x, slope, y = emit.input_type(0), emit.input_type(1), emit.output_type
         if slope.size == 1:
             return tabulated(self, emit)
-        # One of the two parts is zero everywhere, so their sum is exact in the result's qparams.
-        above = emit.requantize(
-            emit.input(0), [float32_quotient(y.scale, x.scale)], (y.zero_point, y.dtype.limits[1]), x.zero_point
-        )
-        negative = emit.image(emit.clamp(emit.input(0), x.dtype.limits[0], x.zero_point))
-        weight = emit.constant(emit.constant_input(1).reshape(1, 1, -1, 1))
-        zeros = (x.zero_point, slope.zero_point)
-        products = emit.plain_convolution(negative, weight, negative.shape, zeros, "DEPTHWISE_CONV2D")
-        below = emit.requantize(products, [float32_quotient(y.scale, x.scale, slope.scale)], y.dtype.limits)
-        parts = [emit.wide(above, y.zero_point), emit.wide(emit.reshape(below, y.shape), y.zero_point)]
-        return emit.result(emit.elementwise("ADD", parts[0], parts[1], "INT32"))
+        (low, high), (least, most) = x.dtype.limits, y.dtype.limits
+        every, slopes = Value(np.arange(low, high + 1)[:, None], x), Value(emit.constant_input(1), slope)
+        results, lines = self.reference(y, every, slopes), self._lines(y, every, slopes)
+        both = (("MAXIMUM", np.maximum(*lines)), ("MINIMUM", np.minimum(*lines)))
+        word = next((word for word, chosen in both if np.array_equal(chosen, results)), "")
+        factor, product = float32_quotient(y.scale, x.scale), float32_quotient(y.scale, x.scale, slope.scale)
+        if word:  # the larger one of two lines for slopes up to 1
+            # Vela computes a rescale as a pool, in three times the cycles, and an operand that has two readers.
+            same = emit.multiply(emit.centered(0), emit.wide(emit.number(1), 0))
+            above = emit.requantize(same, [factor], (least, most))
+            below = emit.requantize(emit.multiply(emit.centered(0), emit.centered(1)), [product], (least, most))
+        else:  # one of the two parts is zero everywhere, so their sum is exact
+            above = emit.requantize(emit.input(0), [factor], (y.zero_point, most), x.zero_point)
+            negative = emit.image(emit.clamp(emit.input(0), low, x.zero_point))
+            weight, zeros = emit.constant(slopes.data.reshape(1, 1, -1, 1)), (x.zero_point, slope.zero_point)
+            products = emit.plain_convolution(negative, weight, negative.shape, zeros, "DEPTHWISE_CONV2D")
+            below = emit.reshape(emit.requantize(products, [product], (least, most)), y.shape)
+        more = (emit.IGNORE_NAN,) if word else ()
+        above, below = emit.wide(above, y.zero_point), emit.wide(below, y.zero_point)
+        return emit.result(emit.elementwise(word or "ADD", above, below, "INT32", *more))
 
 
 def _high_multiply_int16(a: npt.NDArray[Any], b: int) -> npt.NDArray[Any]:

@@ -56,16 +56,12 @@ def _attention(write: Writer) -> Float:
     query = scaled(write, query, 1.0 / math.sqrt(width) if scale is None else float(scale))
     scores = write("matmul.default", query, write("transpose.int", key, -2, -1))
     if mask is not None:
-        addend = mask if isinstance(mask, np.ndarray) else _shown(write, mask)
+        is_boolean = not isinstance(mask, np.ndarray) and write.dtype(mask) is DType.BOOL  # False masks the key
+        addend = _hiding(write, opposite_of(write, mask)) if is_boolean else mask
         if addend is None:
             return None
         scores = _masked(write, scores, addend)
     return write("matmul.default", write("softmax.int", scores, -1), value)
-
-
-def _shown(write: Writer, mask: Float) -> Float:
-    """Convert a mask, given or computed, to numbers to add; False in a mask of booleans masks the key."""
-    return mask if write.dtype(mask) is not DType.BOOL else _hiding(write, opposite_of(write, mask))
 
 
 def _hiding(write: Writer, hidden: Float | None, sign: int = -1) -> Float:

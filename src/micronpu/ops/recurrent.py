@@ -25,12 +25,6 @@ State = Any
 state."""
 
 
-def _is_trained(write: Writer) -> bool:
-    """True if weights are still trained, or dropout is active."""
-    given = write.given
-    return bool(given["train"] and given["dropout"]) or any(write.is_trained(p) for p in given["params"])
-
-
 @decomposes(*RECURRENT)
 def _recurrent(write: Writer) -> Float:
     """x [T, B, I] -> T times a step -> cat -> y [T, B, H]; layers in sequence, directions concatenated.
@@ -49,7 +43,8 @@ def _recurrent(write: Writer) -> Float:
         per_cell += 1  # and the projection of each state
     regular = len(params) == per_cell * layers * directions and len(shape) == 3
     read = write.read()
-    if not regular or read is None or _is_trained(write):
+    is_trained = (given["train"] and given["dropout"]) or any(map(write.is_trained, params))
+    if not regular or read is None or is_trained:
         return None
     initial = [_first_states(write, s) for s in (given["hx"] if kind == "lstm" else [given["hx"]])]
     rows = write("transpose.int", x, 0, 1) if given["batch_first"] else x

@@ -150,7 +150,9 @@ class Softmax(Op):
             x = node.emit(Requantize(DType.INT16), x, qparams=QParams.per_tensor(x.type.scale, 0))
         order = (*(i for i in range(rank) if i != axis), axis)
         rows = x if axis == rank - 1 else transposed(node, x, order)
-        made = of_wide_rows(node, rows) if _pays_in_parts(rows.type) else node.emit(cls(), rows)
+        kind = rows.type
+        in_parts = kind.dtype is DType.INT16 and kind.channels > 1 and (kind.channels > _SHORT or kind.size > _SMALL)
+        made = of_wide_rows(node, rows) if in_parts else node.emit(cls(), rows)
         made = made if axis == rank - 1 else transposed(node, made, inverse(order))
         return node.emit(Requantize(DType.INT8), made, qparams=y) if fine else made
 
@@ -180,11 +182,6 @@ _MANY, _BRICK = 64, 16
 """Rows from which on the largest elements are found by halves; channels that are adjacent in an NPU's memory."""
 _SHORT, _SMALL = 32, 1024
 """Elements of a row, and of all rows, up to which LiteRT's operator takes fewer cycles and is sufficiently accurate."""
-
-
-def _pays_in_parts(x: TensorType) -> bool:
-    """True if separate operators are better for the rows; an NPU gets their tables in TOSA."""
-    return x.dtype is DType.INT16 and x.channels > 1 and (x.channels > _SHORT or x.size > _SMALL)
 
 
 def of_wide_rows(node: AtenNode, x: Tensor) -> Tensor:

@@ -173,7 +173,8 @@ def parts_of(function: RealFunction, coarse: npt.ArrayLike) -> tuple[TablePart, 
     for number in (1, 2):
         if least <= NEAR:
             break
-        tried = min((_split(wanted, gains) for gains in _GAINS if len(gains) == number), key=_off_of(wanted, counts))
+        candidates = (_split(wanted, gains) for gains in _GAINS if len(gains) == number)
+        tried = min(candidates, key=lambda parts: _off(parts, wanted, counts))
         if (error := _off(tried, wanted, counts)) <= max(least / _LEAST_GAIN, NEAR):
             best, least = tried, error
     return best if least <= NEAR else _with_places(wanted, counts, best, least)
@@ -251,10 +252,6 @@ def continued(function: RealFunction, numbers: Reals, largest: float) -> Reals:
         return np.zeros(len(results))
     finite = np.nan_to_num(results, posinf=largest, neginf=-largest)
     return np.asarray(np.interp(numbers, numbers[has], finite[has]))
-
-
-def _off_of(wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_]) -> Callable[[tuple[TablePart, ...]], float]:
-    return lambda parts: _off(parts, wanted, counts)
 
 
 def _off(parts: tuple[TablePart, ...], wanted: npt.NDArray[np.float64], counts: npt.NDArray[np.bool_]) -> float:

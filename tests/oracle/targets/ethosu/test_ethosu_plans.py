@@ -14,6 +14,7 @@ from micronpu.ir.graph import Graph, GraphBuilder, Tensor
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import DType, QParams, TensorType
 from micronpu.ir.window import Activation, Padding2d
+from micronpu.ops.activation import Prelu
 from micronpu.ops.convolution import Conv2d
 from micronpu.ops.elementwise import Add
 from micronpu.ops.matmul import BatchMatmul
@@ -194,3 +195,16 @@ def test_what_is_returned_and_turned_stays_an_output(first: str, second: str, ta
     inputs = [random.integers(-128, 128, t.shape).astype(np.int8) for t in graph.inputs]
     for wanted, found in zip(interpret(graph, inputs), interpret(best.graph, inputs), strict=True):
         assert np.array_equal(wanted, found)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("scale", [0.005, -0.005, 0.05], ids=["below 1", "negative", "above 1"])
+def test_a_prelu_costs_as_much_in_tosa_as_in_litert(scale: float, target: str) -> None:
+    """Mixed int8 and int16 programs are in TOSA alone; Vela computes a rescale of int8 as a pool of 1 x 1."""
+    builder = GraphBuilder()
+    x = builder.input(TensorType((1, 24, 32, 32), DType.INT8, QParams.per_tensor(0.05, 3)))
+    slopes = np.arange(30, 62) * (1 if scale > 0 else -1)
+    slope = builder.constant(slopes, TensorType((32,), DType.INT8, QParams.per_tensor(abs(scale), 0)))
+    graph = builder.finish(builder.emit(Prelu(), x, slope, qparams=QParams.per_tensor(0.04, -7)))
+    tosa, litert = (best_plan(graph.clone(), EthosUOptions(target, via=form)).program for form in ("tosa", "litert"))
+    assert tosa.cycles <= 1.02 * litert.cycles
