@@ -20,6 +20,7 @@ from micronpu.upstream.executorch import SOFTMAX_QPARAMS
 NAMED_OTHERWISE = {
     "ai_edge_litert": "ai-edge-litert",
     "ethosu": "ethos-u-vela",
+    "markupsafe": "jinja2",  # which needs it
     "typing_extensions": "torch",  # which needs it
 }
 """Modules whose distribution has another name."""
