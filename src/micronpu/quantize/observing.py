@@ -440,7 +440,8 @@ class HistogramObserver(RangeObserver):
 
     def _counted(self, x: NDArray[Any], low: float, high: float) -> NDArray[Any]:
         """Return how many values are in each bin from ``low`` to ``high``, as `torch.histc` does; all are in one."""
-        low, high = (low, high) if low < high else (low - 1.0, high + 1.0)
+        margin = 0.0 if low < high else max(1.0, math.ulp(low))  # 1e38 + 1 is 1e38
+        low, high = low - margin, high + margin
         x, found = x.ravel(order="K"), np.zeros(self.bins, np.int64)
         for start in range(0, x.size, COUNTED):
             place = x[start : start + COUNTED] - np.float64(low)

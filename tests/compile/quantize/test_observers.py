@@ -351,6 +351,13 @@ def test_values_of_any_float_are_counted():
         assert abs(float(made.histogram.double().sum()) - 600) < 12 and 0.01 < float(made.calculate_qparams()[0]) < 0.1
 
 
+def test_equal_values_of_any_size_are_counted():
+    """1e38 + 1 is 1e38."""
+    for size in (1e-38, 0.3, 1e38, -3e38):
+        made = of_kind(SpreadErrorObserver, torch.full((300,), size))
+        assert made.histogram.sum() == 300
+
+
 def test_a_histogram_that_widens_splits_every_bin():
     x = random(11, 300)
     made = of_kind(SpreadErrorObserver, x)
