@@ -37,7 +37,7 @@ LINES = {
     "recipes": 935,
     "report": 5_274,
     "runtime": 2_015,
-    "targets": 17_712,
+    "targets": 17_745,
     "transforms": 3_135,
     "upstream": 1_197,
     "verify": 2_483,

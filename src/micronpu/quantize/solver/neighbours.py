@@ -295,8 +295,7 @@ def _lifted(
 
 def _near_the_largest(observer: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
     """Clip distances to the largest of a row where the exponential is zero compared with one."""
-    x, *others = given
-    return x.clamp(min=-MASKED_FLOOR), *others
+    return given[0].clamp(min=-MASKED_FLOOR), *given[1:]
 
 
 def _is_of_shape(x: torch.Tensor, shape: tuple[Any, ...]) -> bool:

@@ -326,7 +326,9 @@ def depthwise_keeps_channels(op: DepthwiseConv2d, target: NeutronTargetSpec, *op
     channels, results = operands[0].channels, operands[1].channels
     if channels == results:
         return None
-    return found(f"{channels} channels to {results}", "the rewrite `split_multiplier`, on by default")
+    return found(
+        f"{channels} channels to {results}", "the rewrites `split_multiplier` and `dense_depthwise`, on by default"
+    )
 
 
 @RULES.limit(TransposeConv2d)

@@ -157,6 +157,8 @@ LIMITS: list[tuple[str, Case, str | None]] = [
         depthwise(4, 8),
         "depthwise_conv2d reshape depthwise_conv2d reshape concat reshape transpose reshape",
     ),
+    ("dense_depthwise", depthwise(4, 8), "conv2d"),
+    ("dense_depthwise", depthwise(8, 8), None),
     ("pad_before_pool", average(SAME, True), "transpose pad transpose avg_pool2d"),
     ("pad_before_pool", average(SAME, False), None),
     ("pad_before_pool", average(Padding2d(), True), None),

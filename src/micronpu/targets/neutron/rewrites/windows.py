@@ -43,6 +43,11 @@ class DenseKernel(RewriteOf[Conv2d | DepthwiseConv2d]):
         return chain.result(y, node.output)
 
 
+def _multiplier(node: Node) -> int:
+    """Results per channel of a depthwise convolution."""
+    return node.inputs[1].shape[3] // node.inputs[0].type.channels
+
+
 class SplitMultiplier(RewriteOf[DepthwiseConv2d]):
     """Splits a depthwise convolution by result of a channel, and interleaves the results. Exact.
 
@@ -54,11 +59,11 @@ class SplitMultiplier(RewriteOf[DepthwiseConv2d]):
     name = "split_multiplier"
 
     def replaced(self, node: Node, op: DepthwiseConv2d, chain: Chain) -> list[Node] | None:
-        (x, weight, bias), y = node.inputs, node.output
-        channels = x.type.channels
-        multiplier = weight.shape[3] // channels
+        multiplier = _multiplier(node)
         if not 1 < multiplier <= MOST_PARTS:
             return None
+        (x, weight, bias), y = node.inputs, node.output
+        channels = x.type.channels
         rows = y.type.size // y.type.channels
         parts = []
         for number in range(multiplier):
@@ -76,6 +81,31 @@ def _taken(chain: Chain, x: Tensor, first: int, step: int) -> Tensor:
     if qparams is not None and not qparams.is_per_tensor:
         qparams = QParams(qparams.scale[first::step], qparams.zero_point[first::step], qparams.axis)
     return chain.constant(data, x.type.with_shape(data.shape).with_qparams(qparams))
+
+
+class DenseDepthwise(RewriteOf[DepthwiseConv2d]):
+    """A depthwise convolution as a dense one whose other weights are zero. Exact; zeros cost multiplications.
+
+    x[..,2] -> depthwise_conv2d{6 results} -> y        x -> conv2d{weights [6,..,2], two thirds of them zero} -> y
+    """
+
+    name = "dense_depthwise"
+
+    def replaced(self, node: Node, op: DepthwiseConv2d, chain: Chain) -> list[Node] | None:
+        multiplier = _multiplier(node)
+        if multiplier < 2:
+            return None
+        (x, weight, bias), y = node.inputs, node.output
+        assert weight.data is not None and weight.type.qparams is not None
+        _, rows, columns, results = weight.shape
+        data = np.zeros((results, rows, columns, x.type.channels), weight.data.dtype)
+        for number in range(results):
+            data[number, :, :, number // multiplier] = weight.data[0, :, :, number]
+        scales = weight.type.qparams
+        qparams = scales if scales.is_per_tensor else QParams.per_channel(scales.scale, 0)
+        dense = chain.constant(data, weight.type.with_shape(data.shape).with_qparams(qparams))
+        made = Conv2d(op.stride, op.padding, op.dilation, op.activation)
+        return chain.result(chain.add(made, x, dense, bias, qparams=y.type.qparams), y)
 
 
 class PadBeforePool(RewriteOf[AvgPool2d]):
@@ -217,6 +247,7 @@ def _repeated(constant: Tensor, times: int) -> QParams | None:
 WINDOWS: tuple[Rewrite, ...] = (
     DenseKernel(),
     SplitMultiplier(),
+    DenseDepthwise(),
     PadBeforePool(),
     PoolOneByOne(),
     PickRows(),
