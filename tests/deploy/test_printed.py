@@ -14,7 +14,7 @@ from micronpu.base.errors import FileError
 from micronpu.board.logs import CALL, RUN, read_log
 from micronpu.board.printed import read_printed
 from micronpu.cli.main import app
-from micronpu.deploy.application import computed
+from micronpu.deploy.csource import computed
 from micronpu.deploy.deployment import Source, deploy_together
 from micronpu.program.plan import read_plan
 from tests.deploy import firmware, host_build
