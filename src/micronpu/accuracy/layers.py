@@ -12,7 +12,6 @@ own - exact is the layer's own error, total - own its inherited error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -110,11 +109,12 @@ class SideBySide:
         self._places = places_of(prepared)
         self.signal = self.noise = 0.0
         self.row_noise: list[tuple[float, float]] = []
+        self._steps = {n: function_of(converted, n) for n in converted.graph.nodes if n.op != "placeholder"}
         self._fixed: dict[Node, Any] = {}
         with torch.no_grad():
             for node in converted.graph.nodes:
                 if node in self._constant:
-                    self._fixed[node] = function_of(converted, node)(self._fixed)
+                    self._fixed[node] = self._steps[node](self._fixed)
 
     def add(self, row: Row, *, follow: bool = True) -> None:
         """Run one sample through both and add the errors.
@@ -139,7 +139,7 @@ class SideBySide:
         given = iter(row)
         for node in self.converted.graph.nodes:
             if node not in self._fixed:
-                total[node] = next(given) if node.op == "placeholder" else function_of(self.converted, node)(total)
+                total[node] = next(given) if node.op == "placeholder" else self._steps[node](total)
                 if node.op == "output":
                     self._outputs(total[node], outputs)
 
@@ -157,19 +157,20 @@ class SideBySide:
             if node.op == "placeholder":
                 total[node] = own[node] = next(given)
                 continue
-            total[node] = function_of(self.converted, node)(total)
+            total[node] = self._steps[node](total)
             if node.op == "output":
                 self._outputs(total[node], outputs)
                 continue
             layer = self._by_quantize.get(node)
             if layer is None:
-                own[node] = function_of(self.converted, node)(own)
+                own[node] = self._steps[node](own)
                 continue
             # The layer's result for rounded float operands; its readers get the rounded float result.
             before = own[layer.result]
             wanted = _float_value(layer.result, exact).detach()
-            own[node] = function_of(self.converted, node)({**_constants(node, own), node.args[0]: wanted})
-            result = _rounded(self.converted, node, before, own)
+            qparams = {n: own[n] for n in node.all_input_nodes[1:]}
+            own[node] = self._steps[node]({**qparams, node.args[0]: wanted})
+            result = _as_float(node, self._steps[node]({**qparams, node.args[0]: before}))
             alone = wanted if layer.weight is None else self._with_weights(layer, exact)
             # Replace infinities, from a division by an operand that was rounded to 0, by the float result.
             rounding = result - torch.where(before.isfinite(), before, wanted)
@@ -191,11 +192,11 @@ class SideBySide:
         values: dict[Node, Any] = {}
         for operand in layer.first.all_input_nodes:
             values[operand] = self._fixed[operand] if operand in self._fixed else _float_value(operand, exact)
-        result = function_of(self.converted, layer.first)(values)
+        result = self._steps[layer.first](values)
         node = layer.first
         while node is not layer.result:
             (node,) = node.users
-            result = function_of(self.converted, node)({**self._fixed, node.all_input_nodes[0]: result})
+            result = self._steps[node]({**self._fixed, node.all_input_nodes[0]: result})
         return result  # type: ignore[no-any-return]
 
     def _outputs(self, found: Any, wanted: list[torch.Tensor]) -> None:
@@ -272,16 +273,6 @@ def step_of(node: Node) -> float:
 def _as_float(node: Node, integers: torch.Tensor) -> torch.Tensor:
     given = arguments(node)
     return (integers.float() - int(given["zero_point"])) * float(given["scale"])
-
-
-def _rounded(module: GraphModule, node: Node, value: torch.Tensor, env: dict[Node, Any]) -> torch.Tensor:
-    """Round a value with the qparams of a quantize node."""
-    near: dict[Any, Any] = {**_constants(node, env), node.args[0]: value}
-    return _as_float(node, function_of(module, node)(near))
-
-
-def _constants(node: Node, env: Mapping[Node, Any]) -> dict[Any, Any]:
-    return {n: env[n] for n in node.all_input_nodes[1:]}
 
 
 def _origin(node: Any) -> Node:

@@ -178,11 +178,11 @@ class CompiledProgram(Shown, Generic[ReportT]):
 
     @property
     def _selected(self) -> tuple[FinishedMethod, ...]:
-        """The method that the program stands for, or all."""
+        """The method that was selected by `methods`, or all."""
         return (self._methods[self.method],) if self.method in self._methods else tuple(self._methods.values())
 
     def _only(self, attribute: str) -> FinishedMethod:
-        """Return the method that the program stands for.
+        """Return the only method, or the one that was selected by `methods`.
 
         Raises:
             ModelError: the program has several methods, each with its own value of the attribute.

@@ -27,6 +27,7 @@ from micronpu.ops.convolution import BY_AXES
 from micronpu.ops.normalization import BATCH_NORM
 from micronpu.quantize.config import QuantizationConfig
 from micronpu.quantize.nodes import folded_batch_norm
+from micronpu.quantize.post_training import add_buffer
 from micronpu.quantize.pt2e import FakeQuantizeBase, ObserverBase
 from micronpu.quantize.thresholds import SMALLEST_GAMMA
 from micronpu.upstream.torch import schema_of
@@ -116,7 +117,7 @@ class Unfold(Hook):
         with model.graph.inserting_before(layer):
             _, _, beta, mean = norm.args[:4]
             b, g, t, m, v = (evaluate(model, a) for a in (bias, gamma, beta, mean, variance))
-            new_bias = _constant(model, frozen_bias(b, g, t, m, v, self.eps), "folded_bias")
+            new_bias = add_buffer(model, frozen_bias(b, g, t, m, v, self.eps), "folded_bias")
         _set_layer(layer, bias=new_bias)
         _settle_weight(model, layer)
         norm.replace_all_uses_with(layer)
@@ -130,7 +131,7 @@ class Settle(Hook):
     def convert(self, model: GraphModule, node: Node) -> None:
         """Make a constant of the bias, and of the weights if they stay float."""
         with model.graph.inserting_before(node):
-            value = _constant(model, evaluate(model, node.args[0]), "folded_bias")
+            value = add_buffer(model, evaluate(model, node.args[0]), "folded_bias")
         for layer in list(node.users):
             _settle_weight(model, layer)
         node.replace_all_uses_with(value)
@@ -168,13 +169,7 @@ def _settle_weight(model: GraphModule, layer: Node) -> None:
     weight = layer.args[1]
     if isinstance(weight, Node) and weight.target in (folded_weight, frozen_weight):
         with model.graph.inserting_before(layer):
-            layer.replace_input_with(weight, _constant(model, evaluate(model, weight), "folded_weight"))
-
-
-def _constant(model: GraphModule, value: torch.Tensor, prefix: str) -> Node:
-    name = free_name(model, prefix)
-    model.register_buffer(name, value.detach().clone())
-    return model.graph.get_attr(name)
+            layer.replace_input_with(weight, add_buffer(model, evaluate(model, weight), "folded_weight"))
 
 
 def _set_layer(layer: Node, **values: Node | None) -> None:
@@ -255,7 +250,7 @@ def _identity_layer(model: GraphModule, node: Node, given: dict[str, Any]) -> No
     if overload is None or mean is None:
         return None
     with model.graph.inserting_before(node):
-        weight = _constant(model, _along(torch.ones_like(mean), 0, value.dim()), "identity_weight")
+        weight = add_buffer(model, _along(torch.ones_like(mean), 0, value.dim()), "identity_weight")
         layer = model.graph.call_function(
             overload_of(overload),
             (given["input"], weight, None, [1] * spatial, [0] * spatial, [1] * spatial, mean.numel()),

@@ -156,8 +156,9 @@ def _convert(model: GraphModule, node: Node, observer: Any, names: Mapping[str, 
     with graph.inserting_before(node):
         numbers: list[Any]
         if per_channel:
-            prefix = names.get(source.name, "")
-            buffers = [_buffer(model, f"{prefix}_scale", scale), _buffer(model, f"{prefix}_zero_point", zero_point)]
+            prefix = names.get(source.name, "").replace(".", "_")
+            buffers = [add_buffer(model, scale, f"{prefix}_scale")]
+            buffers += [add_buffer(model, zero_point, f"{prefix}_zero_point")]
             numbers = [*buffers, int(observer.ch_axis)]
         else:
             numbers = [float(scale), int(zero_point)]
@@ -175,10 +176,11 @@ def _convert(model: GraphModule, node: Node, observer: Any, names: Mapping[str, 
         graph.erase_node(node)
 
 
-def _buffer(model: GraphModule, prefix: str, value: torch.Tensor) -> Node:
-    name = free_name(model, prefix.replace(".", "_"))
+def add_buffer(model: GraphModule, value: torch.Tensor, prefix: str) -> Node:
+    """Add a copy of a tensor as a buffer, read where the graph inserts; no node of it has a shape, as in torchao."""
+    name = free_name(model, prefix)
     model.register_buffer(name, value.detach().clone())
-    return model.graph.create_node("get_attr", name)
+    return model.graph.get_attr(name)
 
 
 def _readers(node: Node) -> list[Node]:

@@ -138,7 +138,7 @@ def _ends(value: Value, places: Places, groups: Groups) -> Ends | None:
             ends = reader.clamps_to
         elif observer is not None and is_fixed(observer):
             end = reader.saturates_from(float(observer.scale) / 2)
-            # The last integers of the operand lie beyond that, wherever its zero point is.
+            # The last integers of the operand are larger than that, for any zero point.
             ends = None if end is None else (-(1 + SATURATED) * end, (1 + SATURATED) * end)
         elif reader.moves and len(reader.operands) == 1:
             ends = _ends(reader, places, groups)

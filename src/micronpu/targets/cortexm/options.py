@@ -18,7 +18,7 @@ class CortexMOptions(Switches, Options):
 
     Attributes:
         silicon: the core, such as "cortex-m33"; it decides which form of CMSIS-NN's kernels the program is for.
-        instructions: instruction set, if not the usual one of this core: "SCALAR", "DSP" or "MVE".
+        instructions: instruction set, if it differs from the core's default: "SCALAR", "DSP" or "MVE".
         disabled_passes: names of passes and rewrites to skip; see `micronpu passes`.
 
     Raises:
