@@ -234,11 +234,11 @@ def test_a_full_cache_is_looked_through_now_and_then(tmp_path: Path, monkeypatch
     cache = Cache(tmp_path, most_bytes=64 * 2**20)
     looked: list[float] = []
     monkeypatch.setattr(cache, "prune", looked.append)
-    for i in range(64):
-        cache.entry("kind", (), i).write(bytes(2**18))
-    assert 1 <= len(looked) <= 12  # 16 MiB of 64, each sixteenth part of which asks for one on the average
+    for i in range(64):  # names as evenly spread as those of many entries
+        cache.write(tmp_path, f"{i * 2**26:08x}", bytes(2**18))
+    assert len(looked) == 5  # 16 MiB of 64, each sixteenth part of which asks for one on the average
     cache.entry("kind", (), "a sixteenth").write(bytes(4 * 2**20))
-    assert looked[-1] == 15 / 16 and len(looked) >= 2
+    assert len(looked) == 6 and looked[-1] == 15 / 16
 
 
 def test_unfinished_files_of_processes_that_were_killed_go(cache: Cache) -> None:
