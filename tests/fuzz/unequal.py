@@ -36,8 +36,8 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 import micronpu
 from micronpu.base.errors import MicroNpuError
 from micronpu.frontend.program import is_dequantize, is_quantize
-from micronpu.quantize.switches import check_rewrites, float_rewrites
-from micronpu.quantize.trial import held_out_rows
+from micronpu.quantize.data import held_out_rows
+from micronpu.quantize.writer import check_rewrites, float_rewrites
 from micronpu.targets.registry import device_for
 
 TARGETS = ("imxrt700", "ethos-u55-128", "ethos-u85-256", "cortex-m55")

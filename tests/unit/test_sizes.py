@@ -16,13 +16,13 @@ MOST_LINES, MOST_LINES_OF_FUNCTION, MOST_PARAMETERS = 600, 60, 10
 
 LINES = {
     "": 381,
-    "accuracy": 1_729,
+    "accuracy": 1_727,
     "advice": 663,
     "base": 2_011,
     "board": 6_043,
     "chips": 748,
     "cli": 7_322,
-    "compiler": 3_091,
+    "compiler": 3_071,
     "container": 749,
     "deploy": 3_044,
     "emit": 1_616,
@@ -33,14 +33,14 @@ LINES = {
     "partition": 3_780,
     "passes": 1_674,
     "program": 2_614,
-    "quantize": 10_680,
+    "quantize": 10_476,
     "recipes": 935,
     "report": 5_274,
     "runtime": 2_015,
     "targets": 17_745,
     "transforms": 3_135,
     "upstream": 1_197,
-    "verify": 2_483,
+    "verify": 2_390,
 }
 """Lines of each package's Python files, "" for those of no package: what grows pays by becoming simpler elsewhere.
 

@@ -26,12 +26,11 @@ from micronpu.compiler.precision import Allowed, Cures, PrecisionPrice, Search, 
 from micronpu.frontend.checks import check_callback
 from micronpu.frontend.copies import copied
 from micronpu.frontend.states import NO_STATES
-from micronpu.quantize.data import in_turn
+from micronpu.quantize.data import Trial, in_turn
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import run_recordings
 from micronpu.quantize.settings_file import merged, read_quantization
-from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import Z
 from micronpu.report.diagnosis import Attempt, FixChoice, Fixes, Gain
 from micronpu.targets.options import Options

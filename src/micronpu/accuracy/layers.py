@@ -26,9 +26,8 @@ from micronpu.frontend.program import (
     is_quantize,
     qualified_name,
 )
-from micronpu.quantize.dequantized import representable_range
-from micronpu.quantize.eager import FloatRun, function_of
 from micronpu.quantize.ranges import places_of
+from micronpu.quantize.running import FloatRun, function_of, representable_range
 from micronpu.upstream.torch import tree_leaves
 
 Row: TypeAlias = tuple[torch.Tensor, ...]

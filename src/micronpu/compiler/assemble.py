@@ -26,7 +26,7 @@ from micronpu.report.memory import MemoryReport
 from micronpu.report.operations import StateRow
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, AccuracyWarning, ReportWarning, check_strict
 from micronpu.verify.program import verified
-from micronpu.verify.static_accuracy import of_graph, of_placement
+from micronpu.verify.static_checks import of_graph, of_placement
 from micronpu.verify.verification import Verification
 
 

@@ -20,7 +20,7 @@ from micronpu.base.parsing import parse_json
 from micronpu.compiler.facts import tool_versions
 from micronpu.frontend.training import Train
 from micronpu.passes.pipeline import Pipeline
-from micronpu.quantize.digests import Digests
+from micronpu.quantize.data import Digests
 from micronpu.quantize.quantization import HowToQuantize, Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.settings_file import read_quantization

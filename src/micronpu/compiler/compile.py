@@ -37,7 +37,7 @@ from micronpu.targets.registry import device_for
 from micronpu.transforms.request import Transforms
 from micronpu.transforms.sparsity.options import SparsityOptions
 from micronpu.upstream.session import exclusive
-from micronpu.verify.static_accuracy import of_graph, of_placement
+from micronpu.verify.static_checks import of_graph, of_host, of_placement
 from micronpu.verify.verification import Verification
 
 
@@ -152,7 +152,7 @@ def compile_model(
             calibration=calibration,
             train=train,
             clock=clock,
-            held_out=checks.judging,
+            held_out=checks,
             sparsity=fewer,
             float_too=checks.run,
             allowed=None if train is not None or fewer is not None else allowed_by(how, device),
@@ -224,7 +224,5 @@ def check_model(
     known = quantized.warnings if calibration is not None else ()
     seen = (*known, *of_graph(quantized.module, quantized.trial.exact_rows, proposal=how.proposal))
     if made.report.in_float:
-        from micronpu.verify.static_kernels import of_host
-
         seen = (*of_host(quantized.module, made.report.in_float), *seen)
     return replace(made, report=replace(made.report, warnings=(*of_placement(made.report), *seen)))

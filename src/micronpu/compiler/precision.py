@@ -30,15 +30,14 @@ from micronpu.frontend.states import States
 from micronpu.frontend.work import work_of
 from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import calibrated, finished
-from micronpu.quantize.dequantized import float_leaves
-from micronpu.quantize.float_statistics import FloatStatistics
+from micronpu.quantize.calibration_cache import FloatStatistics
+from micronpu.quantize.data import Trial
 from micronpu.quantize.identities import has_magnitudes
 from micronpu.quantize.loops import loops_of
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
-from micronpu.quantize.running import Row, run_recordings, sizes_of
+from micronpu.quantize.running import Row, float_leaves, run_recordings, sizes_of
 from micronpu.quantize.settings_file import merged, read_quantization
-from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.diagnosis import Frontier, Point

@@ -23,18 +23,16 @@ from micronpu.frontend.states import State, states_of
 from micronpu.frontend.training import Train
 from micronpu.program.data import VECTORS
 from micronpu.quantize.calibrate import forget, quantize
-from micronpu.quantize.data import check_stateless
-from micronpu.quantize.digests import Digests, of_model
-from micronpu.quantize.float_statistics import FloatStatistics
+from micronpu.quantize.calibration_cache import FloatStatistics
+from micronpu.quantize.data import CalibrationData, Digests, HeldOut, Trial, check_stateless, of_model
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.running import Row
-from micronpu.quantize.trial import CalibrationData, HeldOut, Trial
 from micronpu.report.diagnosis import Frontier
 from micronpu.report.sparsity import SparsityReport
 from micronpu.report.warnings import ReportWarning
 from micronpu.transforms.sparsity.entry import Sparsity
 from micronpu.transforms.sparsity.keep import keep_what_is_sparse
-from micronpu.verify.static_accuracy import of_data
+from micronpu.verify.static_checks import of_data
 
 
 @dataclass(frozen=True)

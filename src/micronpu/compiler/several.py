@@ -24,16 +24,12 @@ from micronpu.frontend.export import as_inputs, export
 from micronpu.frontend.exported import Exported, exported, graph_module
 from micronpu.frontend.model_files import opened
 from micronpu.frontend.states import State, written
-from micronpu.frontend.work import multiply_accumulates
 from micronpu.partition.device import Device
 from micronpu.quantize.calibrate import Call, forget
-from micronpu.quantize.data import Row, calibration_batches, in_turn
-from micronpu.quantize.digests import of_recording, of_rows
+from micronpu.quantize.data import CalibrationData, calibration_batches, in_turn
 from micronpu.quantize.quantization import Quantization
 from micronpu.quantize.quantizer import StaticQuantizer
 from micronpu.quantize.shared import Member, check_qparams, quantize_methods
-from micronpu.quantize.thresholds import PROGRAM_CALLS
-from micronpu.quantize.trial import CalibrationData, Trial, float_results, rows_run
 from micronpu.verify.verification import Verification
 
 Method: TypeAlias = tuple[nn.Module | ExportedProgram | str | os.PathLike[str] | Callable[..., Any], Any]
@@ -263,20 +259,9 @@ def _calls(
     data = {}
     for name, own in given.items():
         own_calls = [[row for called, row in sequence if called == name] for sequence in sequences]
-        rows = [row for sequence in own_calls for row in sequence]
-        if not rows:
+        if not any(own_calls):
             raise ModelError(f"The method `{name}` has no calibration data: no sequence calls it.", hint=hint)
-        tried: list[Row] = rows[: rows_run(own.module, PROGRAM_CALLS)]
-        recordings = (tried,) if own.states else tuple([row] for row in tried)
-        exact = float_results(own, recordings) if checks.run else ()
-        numbers = tuple(range(len(recordings)))
-        macs = multiply_accumulates(own.module)
-        trial = Trial(
-            recordings, numbers, len(rows), exact=exact, has_states=bool(own.states), runs=len(tried), macs=macs
-        )
-        data[name] = CalibrationData(
-            own_calls, tuple(rows), trial, of_rows(own_calls), len(set(map(of_recording, own_calls)))
-        )
+        data[name] = CalibrationData.of_calls(own, own_calls, float_too=checks.run)
     return sequences, data
 
 

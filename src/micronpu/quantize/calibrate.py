@@ -17,24 +17,29 @@ from micronpu.base.arguments import check_switch, described
 from micronpu.base.errors import MicroNpuError, ModelError, OptionError, first_line
 from micronpu.base.quiet import quiet
 from micronpu.frontend.exported import graph_module
+from micronpu.frontend.facts import FLOAT_PROGRAM
 from micronpu.frontend.integers import integer_states
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import KEY, NO_STATES, States, held, lift, states_of
 from micronpu.quantize import post_training
-from micronpu.quantize.calibration_cache import calibration_entry, pack_observers, unpack_observers
+from micronpu.quantize.calibration_cache import (
+    FloatStatistics,
+    calibration_entry,
+    observer_keys,
+    pack_observers,
+    restore_all,
+    unpack_observers,
+)
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.data import calibration_batches, calibration_sequences, check_stateless
 from micronpu.quantize.far_values import FarValues
-from micronpu.quantize.features import mark_standardisation
 from micronpu.quantize.float64 import runnable
-from micronpu.quantize.float_statistics import FloatStatistics, observer_keys, restore_all
 from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops, unobserved
-from micronpu.quantize.norms import mark_uneven
+from micronpu.quantize.norms import mark_standardisation, mark_uneven
 from micronpu.quantize.observers import is_observer
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.post_training import settle_concat_groups
 from micronpu.quantize.ranges import fit_ranges
-from micronpu.quantize.recorder import without_recorder
 from micronpu.quantize.running import Row, seen_calls
 from micronpu.quantize.solver.groups import PartObserver
 from micronpu.quantize.weights import correct
@@ -106,7 +111,7 @@ def run_call(number: int, step: Callable[[], Any]) -> Any:
 
 def calibrated(
     module: GraphModule,
-    sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]],
+    sequences: Sequence[Sequence[Row]],
     quantizer: Any,
     progress: Progress | None = None,
     states: States = NO_STATES,
@@ -252,7 +257,7 @@ def _end(prepared: GraphModule) -> None:
 def observed(
     module: GraphModule,
     quantizer: Any,
-    sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]] = (),
+    sequences: Sequence[Sequence[Row]] = (),
     states: States = NO_STATES,
 ) -> GraphModule:
     """Return the float module with empty observers; the given module is consumed.
@@ -280,7 +285,7 @@ def observed(
     return prepared
 
 
-def _first(states: States, sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]]) -> list[tuple[torch.Tensor, ...]]:
+def _first(states: States, sequences: Sequence[Sequence[Row]]) -> list[Row]:
     """Return the inputs of the first call of a lifted module, in a list; an empty list without calls."""
     return [(*row, *states.initial) for sequence in sequences[:1] for row in sequence[:1]]
 
@@ -291,11 +296,11 @@ def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
     if is_ours is not None and is_ours():
         quantizer.check_use(is_qat=False)
         names = post_training.scopes(module)
-        annotated = quantizer.annotated(quantizer.rewritten(module))
-        return post_training.prepared(annotated, names, quantizer.settle)
+        return post_training.prepared(quantizer.annotated(quantizer.rewritten(module)), names, quantizer.settle)
     from micronpu.quantize.pt2e import prepare_pt2e
 
-    return without_recorder(prepare_pt2e(module, quantizer))
+    FLOAT_PROGRAM.say(module, None)  # the calls need not be recorded: they are here
+    return prepare_pt2e(module, quantizer)  # type: ignore[no-any-return]
 
 
 def _with_whole_groups(module: GraphModule, quantizer: Any) -> GraphModule:
@@ -321,7 +326,7 @@ def _hand_on_states(module: GraphModule, made: GraphModule) -> None:
 
 def converted(
     prepared: GraphModule,
-    batches: Sequence[tuple[torch.Tensor, ...]],
+    batches: Sequence[Row],
     corrections: Corrections | None,
     statistics: FloatStatistics | None = None,
 ) -> GraphModule:
@@ -341,7 +346,7 @@ def converted(
 
 def quantize(
     module: GraphModule,
-    sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]],
+    sequences: Sequence[Sequence[Row]],
     quantizer: Any,
     progress: Progress | None = None,
     states: States = NO_STATES,
@@ -354,7 +359,7 @@ def quantize(
 
 def finished(
     prepared: GraphModule,
-    sequences: Sequence[Sequence[tuple[torch.Tensor, ...]]],
+    sequences: Sequence[Sequence[Row]],
     quantizer: Any,
     states: States = NO_STATES,
     statistics: FloatStatistics | None = None,

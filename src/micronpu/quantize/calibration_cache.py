@@ -1,13 +1,19 @@
-"""Calibration cache: the observed ranges of a module, stored on disk.
+"""Observed ranges and other results of the float network, kept on disk and from one quantization of it to the next.
 
-The key depends on the float program with every weight, on the data sample by sample, on torch and on the instructions
-of the processor.  A program that calls anything but operators of torch is not cached, because their code is unknown.
+The calibration cache stores the ranges of all observers of a module.  Its key depends on the float program with every
+weight, on the data sample by sample, on torch and on the instructions of the processor.  A program that calls anything
+but operators of torch is not cached, because their code is unknown.
+
+A search quantizes one network several times with the same calibration data.  Its values do not depend on the precision
+of others, so that an observer, a range or a layer that an earlier quantization had needs no further run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +25,10 @@ from micronpu.base.parsing import head_and_rest, with_head
 from micronpu.frontend.constants import read
 from micronpu.frontend.states import States
 from micronpu.quantize import post_training
-from micronpu.quantize.observing import FixedObserver, RangeObserver
+from micronpu.quantize.data import of_tensors
+from micronpu.quantize.nodes import observer_of, source_of
+from micronpu.quantize.observing import FixedObserver, HistogramObserver, RangeObserver
+from micronpu.quantize.running import Row
 from micronpu.upstream.torch import OpOverload
 
 _TOOLS = ("torch", "torchao", "numpy")
@@ -27,8 +36,6 @@ _NAMESPACES = ("aten", "prims", "quantized_decomposed")
 _MODULES = ("_operator", "math")
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
-
-Row = tuple[torch.Tensor, ...]
 
 
 def calibration_entry(prepared: GraphModule, states: States, sequences: Sequence[Sequence[Row]]) -> Entry | None:
@@ -120,3 +127,130 @@ def _is_known(prepared: GraphModule, node: Node) -> bool:
 def _bytes(tensor: torch.Tensor) -> tuple[tuple[int, ...], Any]:
     """Return strides and values; the latter contain shape and dtype."""
     return tuple(tensor.stride()), tensor.detach().contiguous().numpy()
+
+
+# ---------------------------------------------------------------- from one quantization to the next
+
+
+_OF_EXTREMES = ("calls", "values", "lowest", "highest")
+"""Numbers of an observer that belong to the extremes."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """Everything that determines what an observer sees and keeps.
+
+    Attributes:
+        network: digest of the network, see `network_of`.
+        kind, settings: of the observer.
+        sources: names of the values that it sees in a call.
+        operands: of the observers of the operand of a function with a singularity.
+    """
+
+    network: str
+    kind: str
+    settings: tuple[Hashable, ...]
+    sources: tuple[str, ...]
+    operands: tuple[Key, ...]
+
+
+class FloatStatistics(dict[Hashable, Any]):
+    """Statistics of a float network for one set of calibration data; see `network_of` for the keys."""
+
+    def known(self, keys: Mapping[RangeObserver, Key]) -> dict[RangeObserver, Any]:
+        """Return what others of the same keys have seen, for `restore_all`, by the observers that need no more."""
+        found = {}
+        for observer, key in keys.items():
+            seen = self.get(("observer", key))
+            if seen is None and type(observer).see is RangeObserver.see and observer.singularity is None:
+                seen = self.get(_extremes(key, observer, observer.widens))
+            if seen is not None:
+                found[observer] = seen
+        unknown = [observer for observer in keys if observer not in found]
+        while unknown:  # what is left out at a singularity depends on what the operand's observers have seen so far
+            for operand in _operands(unknown.pop()):
+                if found.pop(operand, None) is not None:
+                    unknown.append(operand)
+        return found
+
+    def keep(self, keys: Mapping[RangeObserver, Key]) -> None:
+        """Keep what observers have seen."""
+        for observer, key in keys.items():
+            buffers = {name: value.detach().clone() for name, value in observer.named_buffers(recurse=False)}
+            numbers = numbers_of(observer)
+            self["observer", key] = numbers, buffers
+            sees_extremes = isinstance(observer, HistogramObserver) or type(observer).see is RangeObserver.see
+            if sees_extremes and observer.singularity is None:
+                for widens in {observer.widens, False}:
+                    self[_extremes(key, observer, widens)] = {n: numbers[n] for n in _OF_EXTREMES}, buffers
+
+
+def restore_all(found: Mapping[RangeObserver, Any]) -> None:
+    """Give observers what others have seen; they are calibrated."""
+    for observer, (numbers, buffers) in found.items():
+        own = {name for name, _ in observer.named_buffers(recurse=False)} - {"eps"}
+        restore(observer, numbers, {name: buffers[name] for name in own})
+        observer.is_calibrated = True
+
+
+def network_of(prepared: GraphModule) -> str:
+    """Return the digest of a network with every weight and without its observers; "" if it calls other modules."""
+    lines = []
+    for node in prepared.graph.nodes:
+        if node.op == "call_module":
+            if observer_of(prepared, node) is None:
+                return ""
+            continue
+        args = torch.fx.map_arg((node.args, node.kwargs), lambda n: source_of(prepared, n).name)
+        lines.append(repr((node.op, node.name, str(node.target), args)))
+        if node.op == "get_attr":
+            value = read(prepared, node)
+            if not isinstance(value, torch.Tensor):
+                return ""
+            lines.append(of_tensors([value]))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def observer_keys(prepared: GraphModule) -> dict[RangeObserver, Key]:
+    """Return a key for each empty observer of a module: the network, the settings, and the values that it sees in a
+    call."""
+    network = network_of(prepared)
+    seen: dict[RangeObserver, list[str]] = {}
+    for node in prepared.graph.nodes if network else ():
+        if node.op == "call_module":
+            observer: Any = prepared.get_submodule(str(node.target))
+            source = source_of(prepared, node).name
+            for learner in _learners(observer):
+                seen.setdefault(learner, []).append(source)
+    keys: dict[RangeObserver, Key] = {}
+
+    def keyed(observer: RangeObserver) -> Key:
+        if observer not in keys:
+            kind, settings = type(observer).__qualname__, tuple(settings_of(observer))
+            operands = tuple(keyed(operand) for operand in _operands(observer))
+            keys[observer] = Key(network, kind, settings, tuple(seen.get(observer, ())), operands)
+        return keys[observer]
+
+    for observer in seen:
+        keyed(observer)
+    return keys
+
+
+def _operands(observer: RangeObserver) -> tuple[RangeObserver, ...]:
+    """Return the observers of the operand of a function with a singularity, if one is observed."""
+    return () if observer.singularity is None else tuple(_learners(observer.singularity.operand))
+
+
+def _extremes(key: Key, observer: RangeObserver, widens: bool) -> tuple[Hashable, ...]:
+    """Return the key of the extremes that an observer has seen, which observers of other kinds share."""
+    return "extremes", key.network, key.sources, observer.within, widens
+
+
+def _learners(observer: Any) -> Iterator[RangeObserver]:
+    """Yield the observers that learn from what one of them is called with."""
+    if isinstance(observer, RangeObserver):
+        for other in observer.learners():
+            if other is observer:
+                yield other
+            else:
+                yield from _learners(other)

@@ -19,7 +19,7 @@ from micronpu.frontend.program import aten_overload, is_compute, overload_name, 
 from micronpu.ir.op import QuantizationRule
 from micronpu.ir.types import DType
 from micronpu.quantize.corrections import Corrections
-from micronpu.quantize.observers import for_activations, for_weights, observers
+from micronpu.quantize.observers import OBSERVERS, for_activations, for_weights
 from micronpu.quantize.specs import FixedQParamsQuantizationSpec, QuantizationSpec, check_specs, with_spec
 from micronpu.quantize.thresholds import ACTIVATION_EPS, CONSTANT_EPS, WEIGHT_BITS, WEIGHT_EPS
 from micronpu.upstream.torch import OpOverload, OpOverloadPacket
@@ -188,11 +188,11 @@ class QuantizationConfig:
 
     @property
     def _activation(self) -> QuantizationSpec:
-        limits, observer = torch.iinfo(self.dtype), observers()[self.activation_observer]
+        limits, observer = torch.iinfo(self.dtype), OBSERVERS[self.activation_observer]
         if self.is_qat:
-            observer = observers()["moving_average"]
+            observer = OBSERVERS["moving_average"]
         elif self.activations != "int8":  # more values than rounding needs, so that other data may be larger
-            observer = observers()["beyond"]
+            observer = OBSERVERS["beyond"]
         return QuantizationSpec(
             dtype=self.dtype,
             quant_min=limits.min,
@@ -259,7 +259,7 @@ class QuantizationConfig:
 
     @property
     def _clips(self) -> bool:
-        return observers()[self.activation_observer].clips
+        return OBSERVERS[self.activation_observer].clips
 
     @property
     def input_activation(self) -> QuantizationSpec:

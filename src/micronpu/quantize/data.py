@@ -1,20 +1,34 @@
-"""Checks of a user's data against the example inputs: samples, and sequences of calls of a model with states."""
+"""A user's data: checks against the example inputs, digests, and the samples that calibrate and that evaluate.
+
+A model without states takes samples; one with states takes sequences of calls, each from the initial state on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch.fx import GraphModule
 
-from micronpu.base.errors import MicroNpuError, ModelError, first_line
+from micronpu.base.arguments import described
+from micronpu.base.errors import MicroNpuError, ModelError, OptionError, first_line
 from micronpu.frontend.checks import all_finite
+from micronpu.frontend.constants import read
+from micronpu.frontend.exported import Exported
 from micronpu.frontend.float32 import in_float32
 from micronpu.frontend.states import States, is_write
-
-Row = tuple[torch.Tensor, ...]
+from micronpu.frontend.work import multiply_accumulates
+from micronpu.quantize import thresholds
+from micronpu.quantize.nodes import results_of
+from micronpu.quantize.running import Row, run_recordings
+from micronpu.quantize.thresholds import DIGEST_DIGITS, MOST_DIGESTS
+from micronpu.report.accuracy import LEAST, LEAST_RECORDINGS
+from micronpu.report.metrics import Array, Function, Metric, metric_of
 
 
 def calibration_sequences(
@@ -75,9 +89,7 @@ def calibration_calls(
     return [[row] for row in calibration_batches(calibration, examples, kind=kind)]
 
 
-def calibration_batches(
-    calibration: Any, examples: Sequence[torch.Tensor], *, kind: str = "calibration"
-) -> list[tuple[torch.Tensor, ...]]:
+def calibration_batches(calibration: Any, examples: Sequence[torch.Tensor], *, kind: str = "calibration") -> list[Row]:
     """Calibration data as a list of input tuples, each checked against the example inputs.
 
     Args:
@@ -99,7 +111,7 @@ def calibration_batches(
             f"{kind.capitalize()} data is of type {type(calibration).__name__}, not a list of inputs.",
             hint="[x1, x2, ...]",
         )
-    batches: list[tuple[torch.Tensor, ...]] = []
+    batches: list[Row] = []
     for number, item in enumerate(in_turn(calibration, kind)):
         where = f"{kind.capitalize()} item {number}"
         batches += _rows(_checked(where, item, examples), examples)
@@ -128,7 +140,7 @@ def in_turn(data: Iterable[Any], kind: str) -> Iterator[Any]:
         ) from error
 
 
-def _checked(where: str, item: Any, examples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def _checked(where: str, item: Any, examples: Sequence[torch.Tensor]) -> Row:
     values = tuple(item) if isinstance(item, (tuple, list)) else (item,)
     if len(values) != len(examples):
         raise ModelError(
@@ -183,7 +195,7 @@ def _tensor(where: str, value: Any) -> torch.Tensor:
     return tensor
 
 
-def _rows(item: tuple[torch.Tensor, ...], examples: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+def _rows(item: Row, examples: Sequence[torch.Tensor]) -> list[Row]:
     if all(t.shape == e.shape for t, e in zip(item, examples, strict=True)):
         return [item]
     counts = {t.shape[0] for t, e in zip(item, examples, strict=True) if t.shape != e.shape}
@@ -235,3 +247,344 @@ def check_lifted(model: GraphModule) -> None:
             "no sequences of calls.",
             hint="micronpu.compile, or calibrate_and_quantize with the exported program",
         )
+
+
+# ---------------------------------------------------------------- digests
+
+
+@dataclass(frozen=True)
+class Digests:
+    """Digests of the parts of the model and of the data, by name; see `micronpu.report.manifest.Basis`."""
+
+    model: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+
+
+def of_model(given: Exported) -> dict[str, str]:
+    """Return digests of the graph, of the example inputs, and of each tensor that the graph reads, by its path.
+
+    They do not depend on the machine: neither the place of source files nor the layout of tensors matters.
+    """
+    lines: list[str] = []
+    found = {"graph": "", "inputs": of_tensors(given.examples)}
+    found |= {name: of_tensors([tensor]) for name, tensor in _tensors(given.module, lines)}
+    for state in given.states.values:
+        found[f"state {state.name}"] = of_tensors([state.initial])
+    return found | {"graph": _digest("\n".join(lines).encode())}
+
+
+def of_recording(calls: Sequence[Row]) -> str:
+    """Return the digest of one recording's calls, independent of its position."""
+    return of_tensors([tensor for row in calls for tensor in row])
+
+
+def of_rows(sequences: Sequence[Sequence[Row]]) -> dict[str, str]:
+    """Return digests of the samples in order, numbered from 0, and of the starts of sequences."""
+    rows = [row for sequence in sequences for row in sequence]
+    size = -(-len(rows) // MOST_DIGESTS)
+    found = {}
+    for start in range(0, len(rows), size):
+        name = f"row {start}" if size == 1 else f"rows {start} to {min(start + size, len(rows)) - 1}"
+        found[name] = of_tensors([tensor for row in rows[start : start + size] for tensor in row])
+    if any(len(sequence) > 1 for sequence in sequences):
+        found["sequences"] = _digest(repr([len(sequence) for sequence in sequences]).encode())
+    return found
+
+
+def _tensors(module: GraphModule, lines: list[str], path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors that a graph and its subgraphs read, each once; add a line for each node."""
+    seen: set[str] = set()
+    for node in module.graph.nodes:
+        lines.append(repr((node.op, node.name, str(node.target), node.args, node.kwargs)))
+        if node.op != "get_attr" or str(node.target) in seen:
+            continue
+        seen.add(str(node.target))
+        value: Any = read(module, node)
+        if isinstance(value, GraphModule):
+            yield from _tensors(value, lines, f"{path}{node.target}.")
+        elif isinstance(value, torch.Tensor):
+            yield f"{path}{node.target}", value
+
+
+def of_tensors(tensors: Iterable[torch.Tensor]) -> str:
+    """Return one digest of the dtypes, shapes and values of tensors."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        own = tensor.detach()
+        digest.update(f"{own.dtype}{list(own.shape)}".encode())
+        digest.update(own.contiguous().reshape(-1).as_strided((own.numel(),), (1,)).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:DIGEST_DIGITS]
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:DIGEST_DIGITS]
+
+
+# ---------------------------------------------------------------- samples for the evaluation
+
+
+Recording: TypeAlias = Sequence[Row]
+"""Inputs of the calls from the initial state on; a sample of a model without states is a recording of one call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """The user's options for the evaluation samples.
+
+    Attributes:
+        held_out: number of held-out calibration samples; None for the default.
+        data: separate samples instead of those; None for none.
+        labels: of `data`, an entry for each call; None to use the float model's outputs.
+        metric: name or function, see `metric_of`; None for none.
+    """
+
+    held_out: int | None = None
+    data: Any = None
+    labels: Any = None
+    metric: str | Function | None = None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Samples for the evaluation of a quantized model and its program.
+
+    Attributes:
+        recordings: inputs of the float model.
+        numbers: numbers of these recordings in the calibration data; () for the example inputs.
+        of: number of recordings in the calibration data.
+        held_out: True if the recordings were held out from calibration.
+        exact: results of the float model for each call of each recording; () if unknown.
+        has_states: True if a call depends on those before it.
+        runs: number of first calls that the program itself runs.
+        seen: a few calibration samples, evenly spread; () for a model with states.
+        metric: of the user's task, or None.
+        labels: for the metric, a row for each call; None to use the float model's outputs.
+        macs: of a call.
+        others: calibration samples beside held-out ones, for a figure from more samples; None for none.
+    """
+
+    recordings: tuple[Recording, ...]
+    numbers: tuple[int, ...] = ()
+    of: int = 0
+    held_out: bool = False
+    exact: Sequence[Sequence[Row]] = ()
+    has_states: bool = False
+    runs: int = 1
+    seen: Sequence[Row] = ()
+    metric: Metric | None = None
+    labels: Array | None = None
+    macs: int = 0
+    others: Trial | None = None
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Calls that the program itself runs."""
+        return tuple(itertools.islice(itertools.chain.from_iterable(self.recordings), self.runs))
+
+    @property
+    def rows_of_all(self) -> tuple[Row, ...]:
+        """Calls of all recordings."""
+        return tuple(itertools.chain.from_iterable(self.recordings))
+
+    @property
+    def exact_rows(self) -> tuple[Row, ...]:
+        """Results of the float model for `rows`."""
+        return tuple(itertools.islice(itertools.chain.from_iterable(self.exact), self.runs))
+
+
+def check_held_out(wanted: Any) -> None:
+    """Refuse an invalid number of samples; None is accepted.
+
+    Raises:
+        OptionError: it is invalid.
+    """
+    if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0):
+        raise OptionError(
+            f"`held_out` is {described(wanted)}; it is a number of calibration rows.", hint="held_out=8, or 0"
+        )
+
+
+def held_out_rows(count: int, wanted: int | None, *, are_recordings: bool = False) -> tuple[int, ...]:
+    """Return numbers of the held-out calibration samples, evenly spread; () if all are needed.
+
+    Args:
+        count: number of samples.
+        wanted: number to hold out; None for one in eight, or those beyond `ENOUGH_SAMPLES`, at most `MOST_HELD_OUT`, if
+            there are `LEAST` or more.
+        are_recordings: the samples are recordings of many calls, so that fewer suffice for calibration: one in four is
+            held out, from `LEAST_RECORDINGS` on.
+
+    Raises:
+        OptionError: no sample would be left to calibrate with.
+    """
+    if wanted is None:
+        least, part = (LEAST_RECORDINGS, 4) if are_recordings else (LEAST, 8)
+        wanted = (
+            min(thresholds.MOST_HELD_OUT, max(count // part, count - thresholds.ENOUGH_SAMPLES))
+            if count >= least
+            else 0
+        )
+    check_held_out(wanted)
+    if wanted and wanted >= count:
+        raise OptionError(
+            f"`held_out` is {wanted}, but there are {count} rows of calibration data, of which some have to calibrate.",
+            hint="a smaller number, or more rows",
+        )
+    return tuple((2 * i + 1) * count // (2 * wanted) for i in range(wanted))
+
+
+def rows_run(module: GraphModule, most: int) -> int:
+    """Return the number of samples that a program of a float module runs, at most ``most``; fewer if it is large."""
+    return max(1, min(most, thresholds.PROGRAM_WORK // max(multiply_accumulates(module), 1)))
+
+
+def affordable(exported: Exported, recordings: Sequence[Recording]) -> int:
+    """Return the number of recordings for the evaluation, by their MACs and by the size of results."""
+    own = [n.meta.get("val") for n in results_of(exported.module)]
+    size = sum(r.numel() * r.element_size() for r in own if isinstance(r, torch.Tensor))
+    each = multiply_accumulates(exported.module) + thresholds.CALL_WORK
+    ends = itertools.accumulate(map(len, recordings))
+    fits = (each * calls <= thresholds.EVALUATION_WORK and size * calls <= thresholds.RESULT_BYTES for calls in ends)
+    return max(thresholds.FEWEST_EVALUATED, sum(fits))
+
+
+def float_results(exported: Exported, recordings: Sequence[Recording]) -> list[list[Row]]:
+    """Return the float model's results for each call of each recording; empty if it cannot be run."""
+    try:
+        return run_recordings(exported.module, recordings)
+    except Exception:  # calibration reports errors of the model
+        return []
+
+
+@dataclass(frozen=True)
+class CalibrationData:
+    """The checked calibration data of a user.
+
+    Attributes:
+        sequences: sequences of calls for calibration, of one call each for a model without states.
+        rows: the calls of the first sequence of a model with states, otherwise all calls.
+        trial: samples for the evaluation: held-out ones, or the first ones if there are none; one sequence of a model
+            with states.
+        digests: digests of all samples, see `of_rows`.
+        distinct: number of distinct sequences.
+    """
+
+    sequences: list[list[Row]]
+    rows: tuple[Row, ...]
+    trial: Trial
+    digests: Mapping[str, str]
+    distinct: int
+
+    @classmethod
+    def of(
+        cls, exported: Exported, calibration: Any, held_out: HeldOut | int | None, *, float_too: bool = True
+    ) -> CalibrationData:
+        """Convert the arguments of `micronpu.compile`.
+
+        Args:
+            float_too: run the float model on the recordings of the trial, before quantization consumes it.
+
+        Raises:
+            ModelError: an input does not fit the model, or all of the held-out data also calibrate.
+            OptionError: nothing would be left to calibrate with.
+        """
+        states, examples = exported.states, exported.examples
+        asked = held_out if isinstance(held_out, HeldOut) else HeldOut(held_out=held_out)
+        everything = calibration_calls(calibration, examples, in_turn=bool(states))
+        alike: dict[str, list[int]] = {}
+        for number, sequence in enumerate(everything):
+            alike.setdefault(of_recording(sequence), []).append(number)
+        groups = list(alike.values())  # of equal sequences: a held-out sample must not calibrate under another number
+        kept: tuple[int, ...] = ()
+        most = thresholds.EXAMINED_AGAIN
+        if asked.data is not None:
+            judging = calibration_calls(asked.data, examples, in_turn=bool(states), kind="held-out")
+            chosen = tuple(i for i, recording in enumerate(judging) if of_recording(recording) not in alike)
+            if not chosen:
+                raise ModelError(
+                    "Every sample of `data` is also a calibration sample, so that none judges.",
+                    hint="data= with samples that do not calibrate, or no data=, which holds out some that are given",
+                )
+        else:
+            judging = everything
+            kept = held_out_rows(len(groups), asked.held_out, are_recordings=bool(states))
+            chosen = tuple(groups[i][0] for i in kept) or _spread(len(everything), most)
+        is_held_out = bool(kept) or asked.data is not None
+        labels = None if asked.labels is None else _labels(asked.labels, judging)
+        count = affordable(exported, [judging[n] for n in chosen])
+        chosen = tuple(chosen[i] for i in _spread(len(chosen), count))
+        recordings = tuple(judging[n] for n in chosen)
+        more = [own[0] for i, own in enumerate(groups) if kept and asked.held_out is None and i not in kept]
+        count = affordable(exported, [*recordings, *(judging[n] for n in more)]) - len(recordings)
+        every = (*recordings, *(judging[more[i]] for i in _spread(len(more), max(count, 0))))
+        exact = float_results(exported, every) if float_too else []
+        others = Trial(every[len(chosen) :], exact=exact[len(chosen) :]) if exact[len(chosen) :] else None
+        runs = rows_run(exported.module, thresholds.PROGRAM_HELD_OUT if is_held_out else thresholds.PROGRAM_CALLS)
+        gone = {i for number in kept for i in groups[number]}
+        used = [sequence for i, sequence in enumerate(everything) if i not in gone]
+        trial = Trial(
+            recordings,
+            chosen,
+            len(judging),
+            is_held_out,
+            exact[: len(chosen)],
+            bool(states),
+            min(runs, len(recordings[0]) if states else len(recordings)),
+            () if states else [calls[0] for calls in used[:: max(1, len(used) // most)][:most] if calls],
+            None if asked.metric is None else metric_of(asked.metric),
+            None if labels is None else np.concatenate([labels[n] for n in chosen]),
+            multiply_accumulates(exported.module),
+            others,
+        )
+        rows = [row for sequence in everything for row in sequence]
+        return cls(used, tuple(everything[0] if states else rows), trial, of_rows(everything), len(groups))
+
+    @classmethod
+    def of_calls(cls, exported: Exported, sequences: list[list[Row]], *, float_too: bool) -> CalibrationData:
+        """Return the data of a method whose calls alternate with those of others; the first calls evaluate it.
+
+        Args:
+            sequences: its calls, of which there are some.
+            float_too: as for `of`.
+        """
+        rows = [row for sequence in sequences for row in sequence]
+        tried = rows[: rows_run(exported.module, thresholds.PROGRAM_CALLS)]
+        recordings: tuple[Recording, ...] = (tried,) if exported.states else tuple([row] for row in tried)
+        trial = Trial(
+            recordings,
+            tuple(range(len(recordings))),
+            len(rows),
+            exact=float_results(exported, recordings) if float_too else (),
+            has_states=bool(exported.states),
+            runs=len(tried),
+            macs=multiply_accumulates(exported.module),
+        )
+        return cls(sequences, tuple(rows), trial, of_rows(sequences), len(set(map(of_recording, sequences))))
+
+
+def _labels(given: Any, recordings: Sequence[Recording]) -> list[Array]:
+    """Return the labels of each recording, from an array or list for each, or from one label for each call.
+
+    Raises:
+        ModelError: there are more or fewer.
+    """
+    lengths = [len(recording) for recording in recordings]
+    if isinstance(given, list | tuple) and all(hasattr(own, "__len__") for own in given) and max(lengths) > 1:
+        found = [np.asarray(own) for own in given]
+        if [len(own) for own in found] == lengths:
+            return found
+        given = [label for own in given for label in own]
+    array = np.asarray(given)
+    if array.ndim == 0 or len(array) != sum(lengths):
+        raise ModelError(
+            f"There are {len(array) if array.ndim else 0} labels and {sum(lengths)} "
+            f"{'calls of held-out recordings' if max(lengths) > 1 else 'held-out samples'}.",
+            hint="a label for each, in the same order",
+        )
+    return np.split(array, np.cumsum(lengths)[:-1])
+
+
+def _spread(count: int, most: int) -> tuple[int, ...]:
+    """Return at most so many of the first numbers, evenly spread, including the first."""
+    most = min(count, most)
+    return tuple(i * count // most for i in range(most))

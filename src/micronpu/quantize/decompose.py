@@ -28,9 +28,8 @@ from micronpu.quantize.identities import function_before_fill, spelled_out
 from micronpu.quantize.nodes import batch_norm_behind, folded_batch_norm
 from micronpu.quantize.norms import scale_rows
 from micronpu.quantize.positions import Shared, blend_at_positions, tables_by_position
-from micronpu.quantize.switches import apply, clean, is_on, switchable
 from micronpu.quantize.thresholds import MOST_FOLDED
-from micronpu.quantize.writer import GraphWriter, first_of
+from micronpu.quantize.writer import GraphWriter, apply, clean, first_of, is_on, switchable
 
 aten = torch.ops.aten
 
@@ -221,7 +220,7 @@ def prepare_for_annotation(
     """Apply all rewrites of the float program, in place.
 
     Args:
-        disabled: names of rewrites to leave out, of those that `micronpu.quantize.switches.float_rewrites` knows.
+        disabled: names of rewrites to leave out, of those that `micronpu.quantize.writer.float_rewrites` knows.
         capabilities: of the device; default: those that every device has.
     """
     known, shared = capabilities or Capabilities(), Shared()

@@ -8,7 +8,6 @@ end; if all results stay the same, they may saturate there in the quantized prog
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,8 +16,8 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 
 from micronpu.frontend.constants import constant_nodes
-from micronpu.quantize.eager import called
 from micronpu.quantize.observing import RangeObserver
+from micronpu.quantize.running import called
 from micronpu.quantize.solver.groups import PartObserver
 from micronpu.quantize.thresholds import FAR_DISTANCES, FAR_GAP, FARTHEST_BEYOND, MOST_FAR
 from micronpu.upstream.torch import tree_leaves
@@ -122,7 +121,7 @@ class FarValues:
     def noted(self, module: GraphModule) -> Iterator[None]:
         """Note where values have a gap in the first call of a module."""
         observers = self._add(module)
-        handles = [o.register_forward_pre_hook(functools.partial(_find_gap, r)) for o, r in observers.items()]
+        handles = [o.register_forward_pre_hook(lambda _, x, r=r: r.find_gap(x[0])) for o, r in observers.items()]
         try:
             yield
         finally:
@@ -183,10 +182,6 @@ class FarValues:
             whole.settle(part.own)
         for one in every:
             one.settle(one.observer)
-
-
-def _find_gap(found: _Range, observer: torch.nn.Module, values: tuple[Any, ...]) -> None:
-    found.find_gap(values[0])
 
 
 def _are_same(found: list[Any], wanted: list[Any]) -> bool:

@@ -17,9 +17,9 @@ from torch.fx import Graph, GraphModule, Node
 
 from micronpu.frontend.constants import read
 from micronpu.frontend.copies import copied
-from micronpu.quantize.eager import FloatRun
 from micronpu.quantize.loops import Loop, unobserved
-from micronpu.quantize.observers import is_observer
+from micronpu.quantize.nodes import observer_of
+from micronpu.quantize.running import FloatRun, Row
 from micronpu.quantize.thresholds import SMALL_IMAGE
 from micronpu.upstream.torch import OperatorBase, OpOverload, codegen_of, schema_of, tree_map
 
@@ -50,7 +50,7 @@ def in_float64(module: GraphModule, *, observes: bool = True) -> GraphModule:
     root, graph = nn.Module(), Graph()
     copies: dict[Node, Node] = {}
     for node in module.graph.nodes:
-        if not observes and node.op == "call_module" and is_observer(module.get_submodule(str(node.target))):
+        if not observes and observer_of(module, node) is not None:
             copies[node] = copies[node.args[0]]
             continue
         made = graph.node_copy(node, lambda n: copies[n])
@@ -72,7 +72,7 @@ def in_float64(module: GraphModule, *, observes: bool = True) -> GraphModule:
     return result
 
 
-def learner(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> GraphModule:
+def learner(module: GraphModule, rows: Sequence[Row]) -> GraphModule:
     """Return a copy of a module for training in float64, or in float32 if an operator has no kernel for that.
 
     Its nodes, operators and tensors have the module's names. `as_learner` converts its inputs.
@@ -101,12 +101,12 @@ def learner(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]]) -> Gr
     return wide
 
 
-def as_learner(made: GraphModule, row: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+def as_learner(made: GraphModule, row: Row) -> Row:
     """Return inputs in the dtypes of a module from `learner`."""
     return tuple(map(_widened, row)) if _has_float64(made) else row
 
 
-def runnable(module: GraphModule, rows: Sequence[tuple[torch.Tensor, ...]], *, observes: bool = True) -> GraphModule:
+def runnable(module: GraphModule, rows: Sequence[Row], *, observes: bool = True) -> GraphModule:
     """Return `in_float64`, or the module itself if an operator has no float64 kernel, or dtypes do not match.
 
     Args:

@@ -20,9 +20,8 @@ from micronpu.ops.facts import Form, hands_on, is_function, is_sum, magnitude_of
 from micronpu.ops.padding import PADS
 from micronpu.ops.softmax import SOFTMAX
 from micronpu.quantize.nodes import form_of, line_of, power_of
-from micronpu.quantize.switches import clean, switchable
 from micronpu.quantize.thresholds import EQUAL_DEPTH, INFINITE, PROJECTION_GAIN
-from micronpu.quantize.writer import GraphWriter
+from micronpu.quantize.writer import GraphWriter, clean, switchable
 
 Identity = Callable[[GraphModule, Node, GraphWriter], "Node | None"]
 

@@ -23,7 +23,8 @@ from micronpu.frontend.integers import integer_states, to_integer_io
 from micronpu.frontend.program import ProgramView, is_dequantize, is_quantize
 from micronpu.frontend.states import KEY, State, States, states_of
 from micronpu.quantize.config import QuantizationSettings
-from micronpu.quantize.observers import is_fixed, is_observer, is_of_extremes
+from micronpu.quantize.nodes import observer_of
+from micronpu.quantize.observers import is_fixed, is_of_extremes
 
 _QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
 _DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
@@ -134,7 +135,7 @@ def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[Grap
         loop.prepared = prepare(with_own_graph(loop.body), inner)
         loop.prepared.meta[KEY] = states_of(loop.body)
         inputs = {n.name: n for n in loop.prepared.graph.nodes if n.op == "placeholder"}
-        outside = _observer(prepared, node.args[0])
+        outside = observer_of(prepared, node.args[0])
         if outside is not None:
             _exchange(loop.prepared, _behind(loop.prepared, inputs["x"]), outside)
         for reader in [user for user in node.users if _index(user) == 0]:
@@ -226,17 +227,9 @@ def _index(node: Node) -> int | None:
     return int(node.args[1]) if node.target is operator.getitem else None  # type: ignore[arg-type]
 
 
-def _observer(module: GraphModule, node: Any) -> Observer | None:
-    """Return the observer that a node calls, or None."""
-    if not isinstance(node, Node) or node.op != "call_module":
-        return None
-    found = module.get_submodule(str(node.target))
-    return found if is_observer(found) else None
-
-
 def _behind(module: GraphModule, node: Node) -> Observer | None:
     """Return the first observer that reads a value."""
-    return next((o for user in node.users if (o := _observer(module, user)) is not None), None)
+    return next((o for user in node.users if (o := observer_of(module, user)) is not None), None)
 
 
 def _exchange(module: GraphModule, old: Observer | None, new: Observer) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import UnsupportedError
@@ -28,9 +29,11 @@ from micronpu.ops.facts import Form
 from micronpu.ops.normalization import BATCH_NORM
 from micronpu.ops.softmax import LONG, SOFTMAX
 from micronpu.quantize.config import QuantizationConfig
+from micronpu.quantize.observers import is_observer
 from micronpu.quantize.solver.requirements import requirements
 from micronpu.quantize.solver.values import Place, State, Value, Values
 from micronpu.quantize.specs import KEY, QuantizationAnnotation, SharedQuantizationSpec, noted
+from micronpu.upstream.torch import tree_leaves
 
 
 def form_of(x: Any) -> Form | None:
@@ -60,6 +63,34 @@ def rule_of(node: Node, entry: AtenImport) -> QuantizationRule:
     """Return the annotation rule of a node, which may depend on its arguments."""
     rule = entry.quantization
     return rule(NodeArguments(node)) if callable(rule) else rule
+
+
+def moves(node: Node) -> bool:
+    """Return True for an operator that only moves or selects elements."""
+    entry = known_import(node)
+    return entry is not None and entry.moves_only
+
+
+def observer_of(module: nn.Module, node: Any) -> Any:
+    """Return the observer, this package's or torchao's, that a node calls; None for anything else."""
+    if not isinstance(node, Node) or node.op != "call_module":
+        return None
+    found = module.get_submodule(str(node.target))
+    return found if is_observer(found) else None
+
+
+def source_of(module: nn.Module, node: Any) -> Node:
+    """Return the value behind observers."""
+    while observer_of(module, node) is not None:
+        node = node.args[0]
+    return node  # type: ignore[no-any-return]
+
+
+def results_of(model: GraphModule) -> list[Node]:
+    """Return the nodes of a program's results, without new values of states."""
+    results, count = model.graph.output_node().args[0], len(states_of(model).values)
+    own = results[: len(results) - count] if count else results  # type: ignore[arg-type, index]
+    return [n for n in tree_leaves(own) if isinstance(n, Node)]
 
 
 def state_ends(model: GraphModule) -> list[tuple[Any, Node, Node]]:
@@ -186,15 +217,11 @@ class NodeValues(Values):
         for value in nodes:
             if value.overload:
                 value.read_facts(self.able)
-        ends = state_ends(model)
-        output: Any = model.graph.output_node().args
-        returned: list[Node] = []
-        torch.fx.map_arg(output[0][: len(output[0]) - len(ends)] if ends else output, returned.append)
         states = [
             State(s.name, self.of[old], self.of[new], s.initial.dtype is torch.float32, str(origin_of(new).source))
-            for s, old, new in ends
+            for s, old, new in state_ends(model)
         ]
-        super().__init__(nodes, [self.of[node] for node in dict.fromkeys(returned)], states)
+        super().__init__(nodes, [self.of[node] for node in dict.fromkeys(results_of(model))], states)
 
     def places(self, places: Mapping[Any, Any]) -> dict[Place, Any]:
         """Return observers of nodes, and of (operand, reader) edges, by their values."""
@@ -230,8 +257,11 @@ def annotate(
     *,
     capabilities: Capabilities | None = None,
     io: QuantizationConfig | None = None,
-) -> None:
-    """Annotate every operator that micronpu knows, in place; see `micronpu.quantize.solver.requirements`."""
+) -> NodeValues:
+    """Annotate every operator that micronpu knows, in place, and return the values of the model.
+
+    See `micronpu.quantize.solver.requirements`.
+    """
     values = NodeValues(model, capabilities)
     others = {value: node.meta[KEY] for node, value in values.of.items() if KEY in node.meta}
     known = {value: QuantizationAnnotation({}, note.output_qspec) for value, note in others.items()}
@@ -241,6 +271,7 @@ def annotate(
             others[value].input_qspec_map.update(own.input_qspec_map)
         else:
             values.node_of[value].meta[KEY] = own
+    return values
 
 
 # ---------------------------------------------------------------- batch norms in training

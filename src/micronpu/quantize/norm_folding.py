@@ -239,10 +239,6 @@ def _foldable(layer: Any) -> bool:
     return not name.startswith("conv_transpose") or given["groups"] == 1
 
 
-def _weight_axis(layer: Node) -> int:
-    return 1 if overload_name(layer).startswith("conv_transpose") else 0
-
-
 def _identity_layer(model: GraphModule, node: Node, given: dict[str, Any]) -> Node | None:
     value = given["input"].meta["val"]
     spatial = value.dim() - 2
@@ -260,7 +256,7 @@ def _identity_layer(model: GraphModule, node: Node, given: dict[str, Any]) -> No
 
 
 def _rewrite(model: GraphModule, norm: Node, layer: Node, given: dict[str, Any], frozen: bool) -> None:
-    axis, eps = _weight_axis(layer), float(given["eps"])
+    axis, eps = int(overload_name(layer).startswith("conv_transpose")), float(given["eps"])
     gamma, beta, mean, variance = (given[k] for k in ("weight", "bias", "running_mean", "running_var"))
     own = arguments(layer)
     weight, bias = own["weight"], own.get("bias")

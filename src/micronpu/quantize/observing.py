@@ -1,7 +1,6 @@
 """Interface of observers: modules that see values in calibration, and choose their qparams.
 
-Each observer is a file in `micronpu.quantize.observers`. Post-training quantization of this package and torchao's
-`prepare_pt2e` both make their modules with `micronpu.quantize.observers.observer_for`.
+`micronpu.quantize.observers` lists the observers by their names.
 
 Qparams depend on exact values and on IEEE 754 operations that every machine rounds alike; sums are computed in float64,
 in a fixed order.
@@ -34,31 +33,6 @@ from micronpu.quantize.thresholds import (
 from micronpu.upstream.torch import version_of
 
 _SYMMETRIC = (torch.per_tensor_symmetric, torch.per_channel_symmetric)
-
-
-@dataclass(frozen=True)
-class Observer:
-    """A kind of observer.
-
-    Attributes:
-        name: its name in the options, and of its file.
-        search: the module that observes an activation.
-        for_weights: returns for each row of weights [rows, n] the end of its range [rows], for symmetric qparams with 2
-            * most + 1 values; None for activations only.
-        options: fields of `QuantizationConfig` that ``search`` takes.
-        for_users: True if users can select it; the others are for certain operators.
-    """
-
-    name: str
-    search: type[RangeObserver]
-    for_weights: Callable[[torch.Tensor, int], torch.Tensor] | None = None
-    options: tuple[str, ...] = ()
-    for_users: bool = True
-
-    @property
-    def clips(self) -> bool:
-        """True if it may exclude values seen in calibration, for a smaller scale."""
-        return not self.search.of_extremes
 
 
 @dataclass(frozen=True)

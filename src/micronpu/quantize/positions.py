@@ -26,9 +26,8 @@ from micronpu.ir.types import DType
 from micronpu.ops.attention import HIDDEN, MASKED
 from micronpu.ops.facts import EMBEDDING, MOVES, replaced_in
 from micronpu.ops.truths import TRUTH
-from micronpu.quantize.switches import switchable
 from micronpu.quantize.thresholds import TABLE_COMPUTED, TABLE_ELEMENTS, TABLE_POSITIONS, TABLE_TRIES
-from micronpu.quantize.writer import GraphWriter, place_behind
+from micronpu.quantize.writer import GraphWriter, place_behind, switchable
 from micronpu.upstream.torch import OpOverload, schema_of
 
 Shared = dict[tuple[Any, ...], Node]
@@ -102,7 +101,8 @@ def _blended(write: GraphWriter, known: dict[Node, int]) -> Node | None:
     size, count = shape[axis], math.prod(write.shape(index))
     if root not in known or size > TABLE_POSITIONS or count != math.prod(write.shape(root)) or size == 1:
         return None
-    new = _as_written(write, new, (*shape[:axis], count, *shape[axis + 1 :]))
+    rows = (*shape[:axis], count, *shape[axis + 1 :])
+    new = new if write.shape(new) == rows else write("expand.default", new, list(rows))
     ones = _one_hot(write, root, size, node)
     single = [size if a == axis else 1 for a in range(len(shape))]
     if count == 1:
@@ -113,10 +113,6 @@ def _blended(write: GraphWriter, known: dict[Node, int]) -> Node | None:
         spread = _spread(write, ones, new, axis)
     rest = write.with_qparams(write("rsub.Scalar", hit, 1.0), TRUTH)
     return write("add.Tensor", write.kept_or_zero(rest, x), spread)
-
-
-def _as_written(write: GraphWriter, new: Node, shape: tuple[int, ...]) -> Node:
-    return new if write.shape(new) == shape else write("expand.default", new, list(shape))
 
 
 def _one_hot(write: GraphWriter, root: Node, size: int, node: Node) -> Node:

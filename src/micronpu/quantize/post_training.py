@@ -49,19 +49,18 @@ def is_prepared(model: GraphModule) -> bool:
 
 
 def prepared(
-    model: GraphModule, names: Mapping[str, str], settle: Callable[[NodeValues, Observers], None] | None = None
+    values: NodeValues, names: Mapping[str, str], settle: Callable[[NodeValues, Observers], None]
 ) -> GraphModule:
     """Return an annotated model with observers; the graph is changed in place.
 
     Args:
+        values: of the model.
         names: `scopes` of the model before it was rewritten.
         settle: may replace observers.
     """
-    values = NodeValues(model)
-    notes = values.notes()
+    model, notes = values.model, values.notes()
     observers = values.nodes(observers_of(notes))
-    if settle is not None:
-        settle(values, observers)
+    settle(values, observers)
     inserter = _Inserter(model, observers)
     for value in notes:
         inserter.observe(values.node_of[value])

@@ -23,9 +23,8 @@ from micronpu.frontend.export import as_inputs
 from micronpu.frontend.exported import export_for_training, finished
 from micronpu.frontend.program import origin_of, overload_name
 from micronpu.frontend.training import Train, is_dropout, set_training
-from micronpu.ops import ATEN_IMPORTS
-from micronpu.quantize.nodes import is_singular, power_of
-from micronpu.quantize.observers.moving_average import MovingAverageObserver
+from micronpu.quantize.nodes import is_singular, moves, power_of
+from micronpu.quantize.observers import MovingAverageObserver
 from micronpu.quantize.pt2e import (
     FakeQuantize,
     FakeQuantizeBase,
@@ -34,6 +33,7 @@ from micronpu.quantize.pt2e import (
     fake_quantized,
     prepare_qat_pt2e,
 )
+from micronpu.quantize.running import Row
 from micronpu.quantize.thresholds import UNKNOWN_LSB
 from micronpu.upstream.torchao import note_mode
 
@@ -112,8 +112,7 @@ def _follows(node: Node, group: set[Node]) -> bool:
     if node.op != "call_function" or len(operands) != 1 or operands[0] not in group:
         return False
     name = overload_name(node)
-    entry = ATEN_IMPORTS.get(name)
-    return (entry is not None and entry.moves_only) or name.startswith(_WITHIN)
+    return moves(node) or name.startswith(_WITHIN)
 
 
 def _is_behind_dropout(node: Node, group: set[Node]) -> bool:
@@ -152,7 +151,7 @@ def quantize_aware_training(
 
 def train_or_calibrate(
     module: GraphModule,
-    batches: Sequence[tuple[torch.Tensor, ...]],
+    batches: Sequence[Row],
     quantizer: Any,
     train: Train | None,
     around: Callable[[GraphModule, GraphModule], AbstractContextManager[None]] | None = None,

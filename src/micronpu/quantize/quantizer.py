@@ -34,14 +34,12 @@ from micronpu.quantize.config import (
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.data import check_lifted
 from micronpu.quantize.decompose import prepare_for_annotation
-from micronpu.quantize.equalize import equalize
-from micronpu.quantize.features import leave_in_float
 from micronpu.quantize.identities import project_magnitudes
 from micronpu.quantize.nodes import NodeValues, annotate, reveal
-from micronpu.quantize.norms import widen
-from micronpu.quantize.recorder import keep_float_program, record_calls, recorders
+from micronpu.quantize.norms import leave_in_float, widen
 from micronpu.quantize.solver.neighbours import observe_for_neighbours, share_states
-from micronpu.quantize.switches import check_rewrites
+from micronpu.quantize.weights import equalize
+from micronpu.quantize.writer import check_rewrites
 from micronpu.upstream.torchao import accept_as_quantizer
 
 _ASKED = ("transform_for_annotation", "annotate", "validate", "prepare_obs_or_fq_callback", "rewritten", "annotated")
@@ -272,9 +270,9 @@ class StaticQuantizer:
             OptionError: a setting names something that is not in the model.
             ModelError: the model has states, and `prepare_pt2e` was called with it directly.
         """
-        from micronpu.quantize import shims
+        from micronpu.quantize.pt2e import keep_float_program, repair_torchao
 
-        shims.apply()
+        repair_torchao()
         if not self.is_qat and not FLOAT_PROGRAM.is_said(model):  # the first of several quantizers
             keep_float_program(model)
         for other in self._others:
@@ -304,13 +302,13 @@ class StaticQuantizer:
     def annotate(self, model: GraphModule) -> GraphModule:
         """Annotate known operators unless the settings exclude them; the rest stays float."""
         from micronpu.quantize.calibrate import quantize
-        from micronpu.quantize.pt2e import annotated_by_others, hand_over
+        from micronpu.quantize.pt2e import annotated_by_others, hand_over, record_calls
 
         is_alone = not annotated_by_others(model)
         for other in self._others:
             other.annotate(model)
         with self._leaving(annotated_by_others(model)):
-            hand_over(self.annotated(model))
+            hand_over(self.annotated(model).model)
         if is_alone:
             record_calls(model, functools.partial(quantize, quantizer=self._as_it_is()))
         if self.is_qat:
@@ -336,11 +334,11 @@ class StaticQuantizer:
         finally:
             self._left = frozenset()
 
-    def annotated(self, model: GraphModule) -> GraphModule:
-        """Apply `annotate`, with this package's annotations."""
-        annotate(model, self._config_of, capabilities=self.capabilities, io=self.settings.io)
+    def annotated(self, model: GraphModule) -> NodeValues:
+        """Apply `annotate`, with this package's annotations; return the values of the model."""
+        values = annotate(model, self._config_of, capabilities=self.capabilities, io=self.settings.io)
         reveal(model)
-        return model
+        return values
 
     def is_ours(self) -> bool:
         """True if no subclass overrides methods that torchao calls, and no other quantizer is added."""
@@ -360,7 +358,11 @@ class StaticQuantizer:
 
         QAT: tensors that share qparams also share their range.
         """
+        from micronpu.quantize.pt2e import recorders
+
         self.settle(NodeValues(model), edge_or_node_to_obs_or_fq)
+        for recorder in recorders(model):
+            recorder.watch(edge_or_node_to_obs_or_fq.values())
 
     def settle(self, values: NodeValues, observers: dict[Any, Any]) -> None:
         """Apply `prepare_obs_or_fq_callback` to the observers of a module's values, by their nodes."""
@@ -372,8 +374,6 @@ class StaticQuantizer:
         places = values.places(observers)
         share_states(values, places)
         observers.update(values.nodes(places))
-        for recorder in recorders(values.model):
-            recorder.watch(observers.values())
 
     def quantize_with_submodules(
         self, model: GraphModule, calibration_samples: Sequence[tuple[Any, ...]], is_qat: bool = False

@@ -29,22 +29,17 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError, first_line
 from micronpu.frontend.constants import constant_nodes
-from micronpu.frontend.importer import known_import
-from micronpu.quantize.eager import FloatRun
+from micronpu.quantize.calibration_cache import FloatStatistics, network_of
 from micronpu.quantize.float64 import runnable
-from micronpu.quantize.float_statistics import FloatStatistics, network_of, source_of
 from micronpu.quantize.loops import loops_of, unobserved
-from micronpu.quantize.nodes import state_ends
-from micronpu.quantize.observers import is_fixed, is_observer
+from micronpu.quantize.nodes import moves, observer_of, results_of, source_of, state_ends
+from micronpu.quantize.observers import is_fixed
 from micronpu.quantize.observing import RangeObserver
-from micronpu.quantize.running import sizes_of
+from micronpu.quantize.running import FloatRun, Row, sizes_of
 from micronpu.quantize.thresholds import CANDIDATES, DIRECTIONS, FEWEST_FIT, FIT_ELEMENTS, FIT_SAMPLES
-from micronpu.upstream.torch import tree_leaves
 
 
-def fit_ranges(
-    prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], statistics: FloatStatistics | None = None
-) -> None:
+def fit_ranges(prepared: GraphModule, batches: Sequence[Row], statistics: FloatStatistics | None = None) -> None:
     """Choose new ranges for the int8 activations of a calibrated module, in place.
 
     Results of the program keep their ranges, as do values that share their qparams, so that they are not clipped. So do
@@ -76,9 +71,7 @@ def fit_ranges(
         place.settle()
 
 
-def _add_samples(
-    prepared: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], places: Sequence[SharedRange]
-) -> None:
+def _add_samples(prepared: GraphModule, batches: Sequence[Row], places: Sequence[SharedRange]) -> None:
     """Add the errors of samples to places."""
     generator = torch.Generator().manual_seed(0)
     count = max(FEWEST_FIT, min(FIT_SAMPLES, FIT_ELEMENTS // max(1, sum(sizes_of(prepared).values()))))
@@ -137,31 +130,27 @@ def _observed(prepared: GraphModule) -> dict[nn.Module, list[Node]]:
     refused = {module for step in steps for module in step.modules()}
     results = _results(prepared)
     for node in prepared.graph.nodes:
-        if node.op != "call_module":
+        observer = observer_of(prepared, node)
+        if observer is None:
             continue
-        observer, source = prepared.get_submodule(str(node.target)), node.args[0]
-        if not is_observer(observer):
-            continue
+        source = node.args[0]
         if is_fixed(observer) or source in constants or source.op == "get_attr" or _is_result(prepared, node, results):
             refused.add(observer)
-        entry = known_import(source) if source.op == "call_function" else None
-        if entry is None or not entry.moves_only:
+        if not moves(source):
             found.setdefault(observer, []).append(source)
     return {observer: nodes for observer, nodes in found.items() if observer not in refused}
 
 
 def _results(prepared: GraphModule) -> list[Node]:
     """Return the results of the program, and the new values of states that are computed from themselves."""
-    returned: Any = prepared.graph.output_node().args[0]
-    ends, kept = state_ends(prepared), only_kept(prepared)
-    own = tree_leaves(returned[: len(returned) - len(ends)] if ends else returned)
-    new = [value for _, _, value in ends if value not in kept]
-    return [node for node in dict.fromkeys([*own, *new]) if isinstance(node, Node)]
+    kept = only_kept(prepared)
+    new = [value for _, _, value in state_ends(prepared) if value not in kept]
+    return list(dict.fromkeys([*results_of(prepared), *new]))
 
 
 def _is_result(prepared: GraphModule, node: Node, results: Sequence[Node]) -> bool:
     """Return True if a value is returned, possibly through further observers."""
-    observers = [u for u in node.users if u.op == "call_module" and is_observer(prepared.get_submodule(str(u.target)))]
+    observers = [user for user in node.users if observer_of(prepared, user) is not None]
     return node in results or any(_is_result(prepared, u, results) for u in observers)
 
 
@@ -329,18 +318,13 @@ def _sources(prepared: GraphModule, value: Node) -> tuple[set[Node], set[Node]]:
     inputs, computed, waiting = set[Node](), set[Node](), [value]
     while waiting:
         node = waiting.pop()
-        entry = known_import(node) if node.op == "call_function" else None
         if node.op == "placeholder":
             inputs.add(node)
-        elif (entry is not None and entry.moves_only) or _is_observer(prepared, node):
+        elif moves(node) or observer_of(prepared, node) is not None:
             waiting += node.all_input_nodes
         else:
             computed.add(node)
     return inputs, computed
-
-
-def _is_observer(prepared: GraphModule, node: Node) -> bool:
-    return node.op == "call_module" and is_observer(prepared.get_submodule(str(node.target)))
 
 
 def _behind(nodes: set[Node]) -> set[Node]:

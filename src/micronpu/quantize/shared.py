@@ -22,11 +22,12 @@ from micronpu.frontend.facts import ROW_SIZE, UNEVEN, Fact
 from micronpu.frontend.program import origin_of
 from micronpu.frontend.states import States, states_of
 from micronpu.quantize.calibrate import Call, converted, forget, observe_calls, observed
-from micronpu.quantize.data import Row
+from micronpu.quantize.nodes import observer_of, source_of
 from micronpu.quantize.norms import mark_uneven
-from micronpu.quantize.observers import is_fixed, is_observer
+from micronpu.quantize.observers import is_fixed
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.post_training import settle_concat_groups
+from micronpu.quantize.running import Row
 from micronpu.quantize.solver.neighbours import dtype_name, strictest
 from micronpu.upstream.session import one_thread
 
@@ -208,11 +209,9 @@ def _places(member: Member, prepared: GraphModule) -> list[_Place]:
             written[value] = state.name
     found: list[_Place] = []
     for node in prepared.graph.nodes:
-        if node.op != "call_module" or not is_observer(observer := prepared.get_submodule(str(node.target))):
+        if (observer := observer_of(prepared, node)) is None:
             continue
-        producer = node.args[0]
-        while producer.op == "call_module" and producer.args:
-            producer = producer.args[0]
+        producer = source_of(prepared, node)
         if producer.op == "get_attr" or getattr(observer, "ch_axis", None) is not None:
             continue  # weights, which are equal in all methods
         held = holders.get(producer.name, "") if producer.op == "placeholder" else ""

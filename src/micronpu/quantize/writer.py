@@ -1,17 +1,26 @@
-"""Writer of decompositions for one node of a float program."""
+"""Writer of decompositions for one node of a float program, and the names by which rewrites can be disabled.
+
+These rewrites are the decompositions of `micronpu.ops`, and the rewrites of whole programs in this package.  A rewrite
+is a function; its name without the leading underscore is the name of the switch, and the first paragraph of its
+docstring is shown by `micronpu passes`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import inspect
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.fx import GraphModule, Node
 
+from micronpu.base.arguments import strings
+from micronpu.base.errors import OptionError, one_of
 from micronpu.frontend.constants import add_constant, attribute, is_constant, is_trained
 from micronpu.frontend.facts import (
     DECIDED,
@@ -23,14 +32,15 @@ from micronpu.frontend.facts import (
     SIGN_COUNTS,
     UNEVEN,
 )
-from micronpu.frontend.importer import NodeArguments, known_import
+from micronpu.frontend.importer import NodeArguments
 from micronpu.frontend.program import arguments, in_torch, is_getitem, overload_name, overload_of
-from micronpu.ir.lowering import Capabilities, FloatCall, Step
+from micronpu.ir.lowering import Capabilities, FloatCall, Step, decompositions
 from micronpu.ir.types import DType
 from micronpu.ops.calls import CONVERSION, PRODUCT
 from micronpu.ops.facts import addends_of
 from micronpu.ops.movement import TRANSPOSES
 from micronpu.quantize.loops import Loop, loops_of, step_body
+from micronpu.quantize.nodes import moves
 
 
 def place_behind(value: Node) -> Node:
@@ -240,12 +250,11 @@ class GraphWriter(NodeArguments):
         while waiting:
             user = waiting.pop()
             name = overload_name(user)
-            entry = known_import(user)
             if user in seen:
                 continue
             seen.add(user)
             adds = name and not seen.isdisjoint(addends_of(name, arguments(user)))
-            if (adds and added) or (entry is not None and entry.moves_only):
+            if (adds and added) or moves(user):
                 waiting += user.users
             else:
                 found.add(name)
@@ -270,3 +279,66 @@ def _tensor(data: npt.NDArray[Any]) -> torch.Tensor:
 def first_of(value: Any) -> Any:
     """Return a value, or the first of several."""
     return value[0] if isinstance(value, (tuple, list)) and value else value
+
+
+# ---------------------------------------------------------------- switches of rewrites
+
+
+_MODULES = ("decompose", "identities", "norms", "positions")
+_SENTENCES: dict[str, str] = {}
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def switch_of(rewrite: Callable[..., Any]) -> str:
+    """Return the name by which a rewrite is disabled."""
+    return rewrite.__name__.lstrip("_")
+
+
+def switchable(rewrite: Function) -> Function:
+    """Make a rewrite switchable."""
+    text = inspect.getdoc(rewrite)
+    assert text, "a rewrite's doc-string is what users read"
+    _SENTENCES[switch_of(rewrite)] = " ".join(text.split("\n\n")[0].split())
+    return rewrite
+
+
+def float_rewrites() -> dict[str, str]:
+    """Return descriptions of the rewrites of the float program, by name."""
+    for module in _MODULES:
+        importlib.import_module(f"micronpu.quantize.{module}")
+    return dict(sorted((decompositions() | _SENTENCES).items()))
+
+
+def is_on(rewrite: Callable[..., Any], disabled: Collection[str]) -> bool:
+    """Return True if a rewrite is not disabled."""
+    return switch_of(rewrite) not in disabled
+
+
+def apply(rewrite: Callable[..., bool], disabled: Collection[str], model: GraphModule, *more: Any) -> None:
+    """Apply a rewrite of a whole program, which returns whether anything changed, unless it is disabled."""
+    clean(model, is_on(rewrite, disabled) and rewrite(model, *more))
+
+
+def clean(model: GraphModule, changed: bool) -> None:
+    """Remove unused nodes from a program that was changed, in place."""
+    if changed:
+        model.graph.eliminate_dead_code()
+        model.recompile()
+
+
+def check_rewrites(disabled: Iterable[str]) -> frozenset[str]:
+    """Check that all names are rewrites of the float program, and return them.
+
+    Raises:
+        OptionError: one of them is not, or a single string is given.
+    """
+    if isinstance(disabled, str):
+        raise OptionError(
+            f"The rewrites to leave out are {disabled!r}; they are a list of names.", hint=f"[{disabled!r}]"
+        )
+    names = frozenset(strings("disabled_rewrites", sorted(disabled) if isinstance(disabled, Set) else disabled))
+    for name in sorted(names - set(float_rewrites())) if names else ():
+        hint = one_of(float_rewrites(), name, "`micronpu passes`")
+        raise OptionError(f"There is no rewrite {name!r} of the float program.", hint=hint)
+    return names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from micronpu.base.extensions import PASSES, extensions, package_of
 from micronpu.passes.pipeline import FINISH, SETTLE, SIMPLIFY
-from micronpu.quantize.switches import float_rewrites
+from micronpu.quantize.writer import float_rewrites
 from micronpu.targets.backend import sentences
 from micronpu.targets.registry import BACKENDS
 

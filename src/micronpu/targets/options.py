@@ -160,6 +160,6 @@ class Switches:
 
 def _float_rewrites() -> dict[str, str]:
     # Imported here because these modules import torch, which reading options must not wait for.
-    from micronpu.quantize.switches import float_rewrites
+    from micronpu.quantize.writer import float_rewrites
 
     return float_rewrites()

@@ -18,9 +18,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from micronpu.base.quiet import quiet
-from micronpu.frontend.program import arguments, is_compute, origin_of, overload_name
-from micronpu.frontend.states import states_of
-from micronpu.quantize.dequantized import (
+from micronpu.frontend.program import arguments, is_compute, origin_of
+from micronpu.quantize.data import Trial
+from micronpu.quantize.loops import loops_of
+from micronpu.quantize.running import (
     DequantizedReference,
     RoundedLayer,
     Row,
@@ -29,73 +30,15 @@ from micronpu.quantize.dequantized import (
     noise,
     representable_range,
     rounded,
+    side_by_side,
 )
-from micronpu.quantize.loops import loops_of
-from micronpu.quantize.running import side_by_side
 from micronpu.quantize.thresholds import ACTIVATION_EPS, EXAMINED_AGAIN
-from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import WRONG, Comparison, OutputAccuracy, ProgramAccuracy, decibel_text, decibels
 from micronpu.report.warnings import NOTE, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
-from micronpu.upstream.torch import tree_leaves
 from micronpu.verify import thresholds
-from micronpu.verify.own_qparams import Beside, beside_own_qparams
-
-
-@dataclass(frozen=True)
-class GuardInput:
-    """Input of the checks.
-
-    Attributes:
-        module: the quantized module; its states are its last inputs and outputs.
-        trial: the samples that it was evaluated on.
-        results: its results for each call of each recording, as floats.
-        proposal: hint for more precision than int8; "" without one.
-        in_float: True if its inputs and outputs are floats.
-    """
-
-    module: GraphModule
-    trial: Trial
-    results: Sequence[Sequence[Row]]
-    proposal: str
-    in_float: bool
-
-    @cached_property
-    def rows(self) -> list[Row]:
-        """Inputs of all calls."""
-        return list(chain.from_iterable(self.trial.recordings))
-
-    @cached_property
-    def exact(self) -> list[Row]:
-        """Results of the float model for all calls."""
-        return list(chain.from_iterable(self.trial.exact))
-
-    @cached_property
-    def found(self) -> list[Row]:
-        """Results of the quantized model for all calls."""
-        return list(chain.from_iterable(self.results))
-
-    @cached_property
-    def starts(self) -> list[int]:
-        """Number of the first call of each recording."""
-        return list(accumulate(map(len, self.trial.recordings), initial=0))[:-1]
-
-    def place_of(self, call: int) -> int:
-        """Return the index of the recording of a call."""
-        return bisect(self.starts, call) - 1
-
-    @property
-    def has_states(self) -> bool:
-        return self.trial.has_states
-
-    def name_of(self, call: int) -> str:
-        """Return the name of a call in messages."""
-        if not self.trial.numbers:
-            return "the example inputs"
-        if not self.has_states:
-            return f"calibration sample {self.trial.numbers[call]}"
-        place = self.place_of(call)
-        return f"call {call - self.starts[place]} of calibration recording {self.trial.numbers[place]}"
+from micronpu.verify.sensitivity import Beside, beside_own_qparams
+from micronpu.verify.static_checks import named, place_of
 
 
 @dataclass(frozen=True)
@@ -119,13 +62,35 @@ class _Cause:
     written: float | None = None
     reach: tuple[float, float] = (0.0, 0.0)
 
+    @property
+    def place(self) -> dict[str, Any]:
+        """The place of the operator, as fields of a warning."""
+        return place_of(None if self.layer is None else self.layer.first)
 
-def warnings_of(accuracy: ProgramAccuracy | None, ran: GuardInput) -> tuple[ReportWarning, ...]:
-    """Return a warning for each output that is far from float, and a note for each that is rather far."""
-    if accuracy is None or not ran.exact:
+
+def warnings_of(
+    module: GraphModule,
+    trial: Trial,
+    results: Sequence[Sequence[Row]],
+    accuracy: ProgramAccuracy | None,
+    proposal: str,
+    *,
+    in_float: bool,
+) -> tuple[ReportWarning, ...]:
+    """Return a warning for each output that is far from float, and a note for each that is rather far.
+
+    Args:
+        module: the quantized module; its states are its last inputs and outputs.
+        trial: the samples that it was evaluated on.
+        results: its results for each call of each recording, as floats.
+        accuracy: of these results.
+        proposal: hint for more precision than int8; "" without one.
+        in_float: True if its inputs and outputs are floats.
+    """
+    if accuracy is None or not any(trial.exact):
         return ()
-    search = _Search(ran)
-    found = [_not_finite(i, ran, search) for i in range(len(ran.exact[0]))]
+    search = _Search(module, trial, results, proposal, in_float)
+    found = [_not_finite(i, search) for i in range(len(search.exact[0]))]
     for output in accuracy.outputs:
         if output.float_model is not None and output.float_model.sqnr < thresholds.NEAR:
             found.append(_far(output.output, output.float_model, accuracy, search))
@@ -141,7 +106,7 @@ def warnings_of(accuracy: ProgramAccuracy | None, ran: GuardInput) -> tuple[Repo
 def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _Search) -> ReportWarning:
     text = f"Output {number} is {against.against('float')}, {accuracy.measured_on}."
     known: dict[str, Any] = {"output": number, "sqnr": against.sqnr, "agreement": against.agreement}
-    peak = max(float(_finite(row[number]).abs().max()) for row in search.ran.exact)
+    peak = max(float(_finite(row[number]).abs().max()) for row in search.exact)
     if peak < thresholds.FRESH * ACTIVATION_EPS["int8"]:
         what = (
             f"{text} In float it is {peak:.3g} at most, and int8's smallest scale is {ACTIVATION_EPS['int8']:.3g}: "
@@ -151,8 +116,15 @@ def _far(number: int, against: Comparison, accuracy: ProgramAccuracy, search: _S
         return ReportWarning(NOTE, "fresh-weights", what, hint, **known)
     level = WARNING if against.sqnr < thresholds.FAR else NOTE
     cause = search.cause(number)
-    what, hint = _cause_text(cause, search.ran)
-    return ReportWarning(level, "far-from-float", f"{text} {what}", hint, **known, **_place_of(cause))
+    what, hint = _cause_text(cause, search.proposal)
+    return ReportWarning(
+        level,
+        "far-from-float",
+        f"{text} {what}",
+        hint,
+        **known,
+        **cause.place,
+    )
 
 
 def _far_part(output: OutputAccuracy, accuracy: ProgramAccuracy) -> ReportWarning | None:
@@ -198,7 +170,7 @@ def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarni
     if min(against.sqnr, beside.sqnr) >= thresholds.EXPLAINED or beside.lost < thresholds.AVOIDABLE:
         return None
     cause = search.cause(number)
-    what, hint = _cause_text(cause, search.ran)
+    what, hint = _cause_text(cause, search.proposal)
     return ReportWarning(
         NOTE,
         "avoidable-noise",
@@ -207,7 +179,7 @@ def _avoidable(number: int, against: Comparison, search: _Search) -> ReportWarni
         hint,
         output=number,
         sqnr=beside.sqnr,
-        **_place_of(cause),
+        **cause.place,
     )
 
 
@@ -225,9 +197,9 @@ def _other_integers(accuracy: ProgramAccuracy) -> ReportWarning | None:
     )
 
 
-def _not_finite(number: int, ran: GuardInput, search: _Search) -> ReportWarning | None:
+def _not_finite(number: int, search: _Search) -> ReportWarning | None:
     """Return a warning for an output that is NaN or infinite in float, which comparisons ignore."""
-    for place, row in enumerate(ran.exact):
+    for place, row in enumerate(search.exact):
         if not row[number].is_floating_point() or bool(row[number].isfinite().all()):
             continue
         kind = "NaN" if bool(row[number].isnan().any()) else "infinity"
@@ -237,13 +209,10 @@ def _not_finite(number: int, ran: GuardInput, search: _Search) -> ReportWarning 
         return ReportWarning(
             WARNING,
             "not-finite",
-            f"Output {number} of the float model holds {kind} for {ran.name_of(place)}{first}.",
+            f"Output {number} of the float model holds {kind} for {search.name_of(place)}{first}.",
             "rows without it, or a look for a division by zero and the logarithm of what is not positive",
             output=number,
-            node=node.name if node is not None else "",
-            operator=overload_name(node).split(".")[0] if node is not None else "",
-            module=where.module if where is not None else "",
-            source=where.source if where is not None else "",
+            **place_of(node),
         )
     return None
 
@@ -259,35 +228,54 @@ def _finite(values: torch.Tensor) -> torch.Tensor:
 class _Search:
     """Searches the operators that cost most; intermediate results are kept for other outputs."""
 
-    def __init__(self, ran: GuardInput) -> None:
-        self.ran = ran
+    def __init__(
+        self, module: GraphModule, trial: Trial, results: Sequence[Sequence[Row]], proposal: str, in_float: bool
+    ) -> None:
+        self.trial, self.proposal = trial, proposal
+        self.exact = list(chain.from_iterable(trial.exact))
+        self._module, self._in_float = module, in_float
+        self._rows, self._found = trial.rows_of_all, list(chain.from_iterable(results))
+        # Number of the first call of each recording.
+        self._starts = list(accumulate(map(len, trial.recordings), initial=0))[:-1]
         self._known: dict[int, Values] = {}
         self._owns: dict[int, dict[RoundedLayer, torch.Tensor]] = {}
         self._ratios: dict[RoundedLayer, float] = {}
         self._alone: dict[RoundedLayer, list[float]] = {}
 
+    def _place_of(self, call: int) -> int:
+        """Return the index of the recording of a call."""
+        return bisect(self._starts, call) - 1
+
+    def name_of(self, call: int) -> str:
+        """Return the name of a call in messages."""
+        if not self.trial.numbers:
+            return "the example inputs"
+        if not self.trial.has_states:
+            return f"calibration sample {self.trial.numbers[call]}"
+        place = self._place_of(call)
+        return f"call {call - self._starts[place]} of calibration recording {self.trial.numbers[place]}"
+
     @cached_property
     def _dequantized(self) -> DequantizedReference:
-        return DequantizedReference(self.ran.module)
+        return DequantizedReference(self._module)
 
     @cached_property
     def _totals(self) -> list[list[tuple[float, float]]]:
         """The power, by call and float output, of the float result and of the quantized model's error."""
-        ran = self.ran
-        return [noise(float_leaves(y), float_leaves(x)) for y, x in zip(ran.found, ran.exact, strict=True)]
+        return [noise(float_leaves(y), float_leaves(x)) for y, x in zip(self._found, self.exact, strict=True)]
 
     @cached_property
     def _recordings(self) -> list[range]:
         """The recordings with most noise, as ranges of calls; only the first calls of long ones."""
-        lengths = [min(len(recording), thresholds.BLAME_CALLS) for recording in self.ran.trial.recordings]
-        found = [range(first, first + length) for first, length in zip(self.ran.starts, lengths, strict=True)]
+        lengths = [min(len(recording), thresholds.BLAME_CALLS) for recording in self.trial.recordings]
+        found = [range(first, first + length) for first, length in zip(self._starts, lengths, strict=True)]
         sums = [sum(s for s, _ in column) or 1.0 for column in zip(*self._totals, strict=True)]
 
         def share(calls: range) -> float:
             own = zip(*(self._totals[i] for i in calls), strict=True)
             return max((sum(n for _, n in column) / whole for column, whole in zip(own, sums, strict=True)), default=0)
 
-        return sorted(found, key=share, reverse=True)[: 1 if self.ran.has_states else thresholds.BLAME_SAMPLES]
+        return sorted(found, key=share, reverse=True)[: 1 if self.trial.has_states else thresholds.BLAME_SAMPLES]
 
     @cached_property
     def _calls(self) -> list[int]:
@@ -298,16 +286,14 @@ class _Search:
         place = self._place(output)
         with torch.no_grad(), quiet(), one_thread():
             signal, total = (sum(self._totals[i][place][k] for i in self._calls) for k in (0, 1))
-            bare = sum(
-                noise(self._outputs(self._values(i)), float_leaves(self.ran.exact[i]))[place][1] for i in self._calls
-            )
+            bare = sum(noise(self._outputs(i), float_leaves(self.exact[i]))[place][1] for i in self._calls)
             if bare >= total / 2:
                 return _Cause(written=decibels(signal, bare), share=bare / max(total, 1e-30))
             return self._costliest(place, signal, total)
 
     def _place(self, output: int) -> int:
         """Return the index of an output among those that are floats."""
-        return sum(v.is_floating_point() for v in self.ran.exact[0][:output])
+        return sum(v.is_floating_point() for v in self.exact[0][:output])
 
     def beside(self, output: int) -> Beside | None:
         """Return the distance that int8 allows; None if unknown, or slow to compute."""
@@ -315,15 +301,14 @@ class _Search:
 
     @cached_property
     def _beside(self) -> list[Beside] | None:
-        ran = self.ran
-        seen, tried = ran.trial.seen, min(len(ran.rows), EXAMINED_AGAIN // 2)
-        most = thresholds.BLAME_WORK // max(1, thresholds.LOOKS * ran.trial.macs) - tried
-        is_looped = any(loops_of(ran.module))  # the steps of a loop are not rounded one by one
-        if ran.has_states or not ran.in_float or min(len(seen), most) < thresholds.FEWEST_RANGED or is_looped:
+        seen, tried = self.trial.seen, min(len(self._rows), EXAMINED_AGAIN // 2)
+        most = thresholds.BLAME_WORK // max(1, thresholds.LOOKS * self.trial.macs) - tried
+        is_looped = any(loops_of(self._module))  # the steps of a loop are not rounded one by one
+        if self.trial.has_states or not self._in_float or min(len(seen), most) < thresholds.FEWEST_RANGED or is_looped:
             return None
         with torch.no_grad(), quiet(), one_thread():
             return beside_own_qparams(
-                self._dequantized, ran.rows[:tried], ran.exact[:tried], ran.found[:tried], seen[:most]
+                self._dequantized, self._rows[:tried], self.exact[:tried], self._found[:tried], seen[:most]
             )
 
     def first_not_finite(self, row: int, nan: bool) -> Node | None:
@@ -339,32 +324,20 @@ class _Search:
 
     # ---------------------------------------------------------------- values and states
 
-    @cached_property
-    def _first(self) -> Row:
-        """The initial values of the states, as floats."""
-        return tuple(
-            s.initial if s.scale is None else (s.initial.double() - (s.zero_point or 0)).float() * s.scale
-            for s in states_of(self.ran.module).values
-        )
-
-    def _split(self, results: Any) -> tuple[list[torch.Tensor], Row]:
-        """Return the float outputs of a call, and the states after it."""
-        leaves, count = tree_leaves(results), len(self._first)
-        return float_leaves(leaves[: len(leaves) - count]), tuple(leaves[len(leaves) - count :])
-
-    def _outputs(self, values: Values) -> list[torch.Tensor]:
-        return self._split(values[self.ran.module.graph.output_node()])[0]
+    def _outputs(self, call: int) -> list[torch.Tensor]:
+        """Return the exact outputs of a call."""
+        return self._dequantized.outputs(self._values(call))
 
     def _values(self, call: int) -> Values:
         """Return all values of a call, after the previous calls of its recording."""
         if call in self._known:
             return self._known[call]
-        states, output = self._first, self.ran.module.graph.output_node()
-        first = self.ran.starts[self.ran.place_of(call)] if states else call
+        states = self._dequantized.initial
+        first = self._starts[self._place_of(call)] if states else call
         for number in range(first, call + 1):
             if number not in self._known:
-                self._known[number] = self._dequantized.exact((*self.ran.rows[number], *states))
-            states = self._split(self._known[number][output])[1]
+                self._known[number] = self._dequantized.exact((*self._rows[number], *states))
+            states = self._dequantized.split(self._known[number])[1]
         return self._known[call]
 
     # ---------------------------------------------------------------- one operator at a time
@@ -376,10 +349,10 @@ class _Search:
         """
         self._measure()
         count = min(
-            thresholds.BLAME_OPERATORS, max(2, thresholds.BLAME_WORK // max(self.ran.trial.macs * len(self._calls), 1))
+            thresholds.BLAME_OPERATORS, max(2, thresholds.BLAME_WORK // max(self.trial.macs * len(self._calls), 1))
         )
         tried = list(self._ratios)
-        if self.ran.has_states:
+        if self.trial.has_states:
             worst = set(sorted(tried, key=self._ratios.__getitem__)[:count])
             self._all_in_turn(tried := [layer for layer in tried if layer in worst])
         while len(tried) > count:  # the half that adds more noise in the noisiest call
@@ -404,7 +377,7 @@ class _Search:
         """
         limits = representable_range(layer.quantize)
         values = {call: _finite(self._values(call)[layer.quantize]) for call in self._calls}
-        if all(torch.equal(rounded(layer.quantize, value), value) for value in values.values()):
+        if all(torch.equal(layer.rounded(value), value) for value in values.values()):
             return math.inf, limits
         ends = torch.stack([torch.stack(value.aminmax()) for value in values.values()])
         low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
@@ -413,9 +386,8 @@ class _Search:
         cut = {call: self._values(call)[layer.quantize].clamp(*limits) for call in self._calls}
         lost = 0.0
         for call, value in cut.items():
-            wanted = self._outputs(self._values(call))
-            found = self._dequantized.alone(self._values(call), {layer.quantize: value})[: len(wanted)]
-            lost += noise(found, wanted)[place][1]
+            found = self._dequantized.alone(self._values(call), {layer.quantize: value})
+            lost += noise(found, self._outputs(call))[place][1]
         if lost > thresholds.READ * error:
             return self._ratios[layer], (low, high)
         pairs = [noise([own[layer]], [cut[call]])[0] for call, own in self._owns.items()]
@@ -439,8 +411,8 @@ class _Search:
     def _noise_of_all(self, layers: Sequence[RoundedLayer], place: int) -> float:
         """Return the noise of an output in the noisiest call if some layers are rounded."""
         call = self._calls[0]
-        found = self._dequantized.exact(self.ran.rows[call], dict.fromkeys((layer.quantize for layer in layers), 0.0))
-        return noise(self._outputs(found), self._outputs(self._values(call)))[place][1]
+        found = self._dequantized.exact(self._rows[call], {layer.quantize: layer.rounded for layer in layers})
+        return noise(self._dequantized.outputs(found), self._outputs(call))[place][1]
 
     def _noise_of(self, layer: RoundedLayer) -> list[float]:
         """Return the noise of all outputs if only one layer is rounded."""
@@ -448,7 +420,7 @@ class _Search:
             found = [
                 noise(
                     self._dequantized.alone(self._values(call), {layer.quantize: self._owns[call][layer]}),
-                    self._outputs(self._values(call)),
+                    self._outputs(call),
                 )
                 for call in self._calls
             ]
@@ -465,7 +437,6 @@ class _Search:
         if not wanted:
             return
         numbers = {layer.quantize: number for number, layer in enumerate(wanted)}
-        output = self.ran.module.graph.output_node()
 
         def call_of(which: torch.Tensor, row: Row, states: Row) -> tuple[list[torch.Tensor], Row]:
             def rounds(node: Node, value: Any) -> Any:
@@ -473,36 +444,35 @@ class _Search:
                     return value
                 return torch.where(which == numbers[node], rounded(node, value), value)
 
-            return self._split(self._dequantized.values(row + states, rounds)[output])
+            return self._dequantized.split(self._dequantized.values(row + states, rounds))
 
         count = len(wanted)
-        states = tuple(s.expand(count, *s.shape).clone() for s in self._first)
+        states = tuple(s.expand(count, *s.shape).clone() for s in self._dequantized.initial)
         batched = side_by_side(call_of, in_dims=(0, None, 0))
         totals = [[0.0] * len(self._totals[0]) for _ in wanted]
         for call in self._calls:
-            found, states = batched(torch.arange(count), self.ran.rows[call], states)
-            exact = self._outputs(self._values(call))
+            found, states = batched(torch.arange(count), self._rows[call], states)
+            exact = self._outputs(call)
             for number, own in enumerate(totals):
                 for place, (_, error) in enumerate(noise([y[number] for y in found], exact)):
                     own[place] += error
         self._alone.update(zip(wanted, totals, strict=True))
 
 
-def _cause_text(cause: _Cause, ran: GuardInput) -> tuple[str, str]:
+def _cause_text(cause: _Cause, proposal: str) -> tuple[str, str]:
     """Return the description of a cause, and what to try."""
     look = ["micronpu.blame(model, data)", "micronpu.fix(model, data)"]
     if cause.written is not None:
         what = f"Rounding only the weights already gives {decibel_text(cause.written)}: "
         what += "the weights are the cause, or rewrites of operators."
         tries = 'one scale per channel, weights of 8 bits, weight_observer="mse", quantization-aware training'
-        chosen = f"{ran.proposal}, " if ran.proposal else ""
+        chosen = f"{proposal}, " if proposal else ""
         return what, f"{chosen}{tries}; `micronpu passes` lists rewrites that can be disabled"
     if cause.layer is None:
         return "No single operator costs much of it.", ", ".join(look)
-    where = origin_of(cause.layer.first)
-    name = f"`{cause.layer.first.name}`{f' ({where.source})' if where.source else ''}"
+    name = named(cause.layer.first)
     dtype = str(arguments(cause.layer.quantize)["dtype"]).removeprefix("torch.")
-    auto = [ran.proposal] if ran.proposal and dtype == "int8" else []
+    auto = [proposal] if proposal and dtype == "int8" else []
     if cause.share < thresholds.CAUSE:
         what = f"No single operator costs much of it; most costs {name}, {decibel_text(cause.alone)} with all else"
         return f"{what} in float.", ", ".join([*auto, *look])
@@ -518,13 +488,3 @@ def _cause_text(cause: _Cause, ran: GuardInput) -> tuple[str, str]:
         what += ": a constant or another value with the same qparams widens the range."
         return what, ", ".join(["padding and masks no larger than the values beside them", *look])
     return most_costs, ", ".join([*auto, *look])
-
-
-def _place_of(cause: _Cause) -> dict[str, Any]:
-    """Return the place of a cause's operator, as fields of a warning."""
-    if cause.layer is None:
-        return {}
-    first = cause.layer.first
-    where = origin_of(first)
-    operator = "input" if first.op == "placeholder" else overload_name(first).split(".")[0]
-    return {"node": first.name, "operator": operator, "module": where.module, "source": where.source}

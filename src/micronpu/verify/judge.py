@@ -6,37 +6,52 @@ that calibrated count too, unless the held-out ones are noisier than these by mo
 The report, its warnings and budgets use this measurement; precisions are chosen on the held-out samples alone.  The
 quantized module runs in torch on all samples, or on whole recordings of a model with states; a few of them verify that
 the program computes the same, see `micronpu.verify.program`.
+
+The ratio of an output is dominated by its large values.  If an output is a concatenation, or has channels, elements
+that are far smaller than others (boxes beside scores, or channels in different units) are evaluated separately.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.integers import IntegerIO
-from micronpu.quantize.dequantized import float_leaves, noise
-from micronpu.quantize.running import Row, run_recordings
-from micronpu.quantize.trial import Trial
+from micronpu.frontend.program import is_dequantize, is_quantize, overload_name, value_of
+from micronpu.ops.concat import CONCATENATIONS
+from micronpu.quantize.data import Trial
+from micronpu.quantize.nodes import moves, results_of
+from micronpu.quantize.running import Row, called, float_leaves, noise, run_recordings
 from micronpu.report.accuracy import (
     Array,
     Comparison,
     MetricAccuracy,
     OutputAccuracy,
+    PartAccuracy,
     ProgramAccuracy,
     are_scores,
     decibels,
 )
 from micronpu.report.metrics import Metric
-from micronpu.verify.parts import ElementSources, sources_of, unequal_parts
-from micronpu.verify.thresholds import BY_CHANCE, FEWEST_RESAMPLED, NEAREST, QUARTERS, RESAMPLES
+from micronpu.verify.thresholds import (
+    APART,
+    BY_CHANCE,
+    CHANNELS,
+    EMPTY,
+    FEWEST_RESAMPLED,
+    NEAREST,
+    QUARTERS,
+    RESAMPLES,
+    SHOWN,
+)
 
 
 @dataclass(frozen=True)
@@ -238,3 +253,123 @@ def _bootstrapped(
         found.append(value)
     known = np.asarray(found)[np.isfinite(found)]
     return tuple(map(float, np.percentile(known, (2.5, 97.5)))) if len(known) else None  # type: ignore[return-value]
+
+
+# ---------------------------------------------------------------- parts of an output whose values differ in size
+
+
+@dataclass(frozen=True)
+class ElementSources:
+    """Sources of an output's elements.
+
+    Attributes:
+        number: index into `names` for each element, in the shape of the output; negative for a constant element.
+        names: of the sources: the operator, and the channel, or None without channels.
+    """
+
+    number: Array
+    names: tuple[tuple[str, int | None], ...]
+
+
+def sources_of(module: GraphModule) -> list[ElementSources | None]:
+    """Return the sources of each output, None for one with a single source.
+
+    Args:
+        module: quantized; its states, if it has any, are its last outputs.
+    """
+    return [_sources(node) for node in results_of(module)]
+
+
+def _sources(node: Node) -> ElementSources | None:
+    names: list[tuple[str, int | None]] = []
+    try:
+        number = _numbered(node, names)
+    except Exception:  # a copy that does not accept integers: the output is evaluated as a whole
+        return None
+    # A cast makes floats of the numbers. Constant elements, with 0 or less, have no source.
+    return ElementSources(number.long().numpy() - 1, tuple(names)) if number is not None and len(names) > 1 else None
+
+
+def _numbered(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor | None:
+    """Return the number of each element's source, moved as the elements are; adds the names of new sources."""
+    value = value_of(node)
+    if is_quantize(node) or is_dequantize(node):
+        return _numbered(node.all_input_nodes[0], names)
+    if overload_name(node) in CONCATENATIONS:
+        joined = {operand: _numbered(operand, names) for operand in node.all_input_nodes}
+        return None if None in joined.values() else called(node, *_filled(node, joined))
+    if moves(node) and len(node.all_input_nodes) == 1:
+        (operand,) = node.all_input_nodes
+        before = _numbered(operand, names)
+        return None if before is None else called(node, *_filled(node, {operand: before}))
+    if not isinstance(value, torch.Tensor):
+        return None
+    axis = 1 if value.dim() in (2, 4) else value.dim() - 1
+    count = value.shape[axis] if value.dim() > 1 else 0
+    first, shape = len(names) + 1, tuple(value.shape)
+    if not 2 <= count <= CHANNELS:
+        names.append((node.name, None))
+        return torch.full(shape, first)
+    names += [(node.name, channel) for channel in range(count)]
+    line = torch.arange(first, first + count).view([-1 if i == axis else 1 for i in range(len(shape))])
+    return line.expand(shape)
+
+
+def _filled(node: Node, values: Mapping[Node, torch.Tensor | None]) -> Any:
+    return torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+
+
+def unequal_parts(found: Sequence[Array], wanted: Sequence[Array], sources: ElementSources) -> tuple[PartAccuracy, ...]:
+    """Return the parts of an output, the largest values first; () if all are of similar size.
+
+    Args:
+        found, wanted: of each sample, in the shape of the sources.
+    """
+    count = len(sources.names)
+    known = (sources.number >= 0) & (sources.number < count)
+    place = sources.number[known]
+    signal, noise = np.zeros(count), np.zeros(count)
+    low, high = np.inf, -np.inf
+    for y, x in zip(found, wanted, strict=True):
+        if not np.isfinite(x).all():
+            return ()
+        low, high = min(low, float(x.min(initial=np.inf))), max(high, float(x.max(initial=-np.inf)))
+        signal += np.bincount(place, np.square(x[known]), count)
+        noise += np.bincount(place, np.square(y - x)[known], count)
+    if low >= 0.0 and high <= 1.0:  # probabilities, whose errors are comparable
+        return ()
+    sizes = np.sqrt(signal / np.maximum(np.bincount(place, minlength=count) * len(wanted), 1))
+    order = [int(i) for i in np.argsort(-sizes, kind="stable") if sizes[i] > EMPTY * sizes.max()]
+    groups: list[list[int]] = []
+    for number in order:
+        if groups and sizes[groups[-1][-1]] < APART * sizes[number]:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    if len(groups) < 2:
+        return ()
+    return tuple(
+        PartAccuracy(
+            _named(sorted(group), sources.names),
+            float(np.sqrt(np.mean(np.square(sizes[group])))),
+            decibels(float(signal[group].sum()), float(noise[group].sum())),
+        )
+        for group in groups
+    )
+
+
+def _named(numbers: Sequence[int], names: Sequence[tuple[str, int | None]]) -> str:
+    """Return a text such as "channels 0, 1 of `conv2d`, `linear`"."""
+    channels: dict[str, list[str]] = {}
+    for number in numbers:
+        name, channel = names[number]
+        channels.setdefault(name, []).extend([] if channel is None else [str(channel)])
+    whole = {name: sum(other == name for other, _ in names) for name in channels}
+    said = []
+    for name, own in channels.items():
+        if not own or len(own) == whole[name]:
+            said.append(f"`{name}`")
+        else:
+            more = ", ..." if len(own) > SHOWN else ""
+            said.append(f"channel{'s' * (len(own) > 1)} {', '.join(own[:SHOWN])}{more} of `{name}`")
+    return ", ".join(said[:SHOWN]) + (f" and {len(said) - SHOWN} more" if len(said) > SHOWN else "")

@@ -25,15 +25,13 @@ from micronpu.ir.graph import Graph
 from micronpu.ir.interpreter import interpret
 from micronpu.ir.types import QParams
 from micronpu.partition.device import CompiledPartition
-from micronpu.quantize.eager import Eager
+from micronpu.quantize.data import Trial
 from micronpu.quantize.loops import Loop
-from micronpu.quantize.running import Row, tensors_of
-from micronpu.quantize.trial import Trial
+from micronpu.quantize.running import Eager, Row, tensors_of
 from micronpu.report.accuracy import Agreement, Comparison, OutputAccuracy, ProgramAccuracy
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
-from micronpu.upstream.torch import tree_leaves
-from micronpu.verify.guard import GuardInput, warnings_of
+from micronpu.verify.guard import warnings_of
 from micronpu.verify.judge import Judgement, judge
 from micronpu.verify.thresholds import ALONE, ALONE_INT16, DIFFERENCE, EXACT, GROWTH, ROUNDED, TRIES, UNKNOWN
 
@@ -99,8 +97,10 @@ class Expected:
         eager = Eager(held(quantized))
         with torch.no_grad(), quiet(), one_thread():
             results = tuple(_floats(integer_io, tensors_of(eager.run(*row))) for row in rows)
-        ran = GuardInput(quantized, trial, judgement.results, proposal, in_float=integer_io is None)
-        return cls(trial, rows, results, judgement, warnings_of(judgement.accuracy, ran))
+        warnings = warnings_of(
+            quantized, trial, judgement.results, judgement.accuracy, proposal, in_float=integer_io is None
+        )
+        return cls(trial, rows, results, judgement, warnings)
 
 
 @dataclass(frozen=True)
@@ -280,14 +280,11 @@ class _Record(Interpreter):
         result = super().run_node(n)
         integers = (torch.int8, torch.int16, torch.int32)
         if isinstance(result, torch.Tensor) and result.dtype in integers:
-            # A copy of a state, which is written at the end of the call.
-            self.integers[_source_of(n)] = result.numpy().copy() if n.op == "get_attr" else result.numpy()
+            if n.op == "get_attr":  # it was an input when partitions were made, and is written at the end of the call
+                self.integers[str(n.target).removeprefix(PREFIX)] = result.numpy().copy()
+            else:
+                self.integers[n.name] = result.numpy()
         return result
-
-
-def _source_of(node: Node) -> str:
-    """Return the name of a value in partitions; a state was an input when they were made."""
-    return str(node.target).removeprefix(PREFIX) if node.op == "get_attr" else node.name
 
 
 def _wrong(
@@ -421,10 +418,7 @@ def perturbed(module: GraphModule, rows: Sequence[Sequence[torch.Tensor]], seed:
         rows: samples that run one after the other; more than one is relevant only for a module with states.
     """
     model = _Perturbed(module, seed)
-    results: Any = ()
-    for row in rows:
-        results = model.run(*row)
-    return tuple(r for r in tree_leaves(results) if isinstance(r, torch.Tensor))
+    return [tensors_of(model.run(*row)) for row in rows][-1]
 
 
 class _Perturbed(Interpreter):

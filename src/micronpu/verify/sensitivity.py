@@ -2,6 +2,10 @@
 
 Everything is measured in a quantized module that runs in float: its weights are rounded, and of its activations only
 the measured ones.  A network with states is run call by call.
+
+The limit of int8 is a network in which every value has its own qparams: one rounding per operator of the user's model,
+none inside decompositions except the steps of recurrent layers, and no shared, prescribed or narrow range.  A program
+that is much further from float has avoidable losses.
 """
 
 from __future__ import annotations
@@ -14,20 +18,23 @@ from dataclasses import dataclass
 import torch
 from torch.fx import GraphModule, Node
 
-from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import is_compute
-from micronpu.frontend.states import states_of
-from micronpu.quantize.dequantized import (
+from micronpu.frontend.states import held
+from micronpu.ops.recurrent import RECURRENT
+from micronpu.quantize.nodes import moves
+from micronpu.quantize.running import (
     DequantizedReference,
+    Eager,
     RoundedLayer,
+    Rounding,
+    Row,
     float_leaves,
-    moves,
     noise,
     representable_range,
-    rounded,
+    rounding_to,
+    tensors_of,
 )
-from micronpu.quantize.running import Row
-from micronpu.quantize.thresholds import ACTIVATION_EPS, FAR_GAP
+from micronpu.quantize.thresholds import ACTIVATION_EPS, FAR_GAP, STEPS_INT8
 from micronpu.report.accuracy import decibels
 from micronpu.verify.thresholds import AT_ONCE, DOWN, MOST_ORDERED, SATURATED, SEVERAL, STOPS, UP
 
@@ -146,20 +153,19 @@ class Sensitivity:
     ) -> None:
         self._names = frozenset(names)
         self._dequantized = DequantizedReference(module)
-        self._states = states_of(module)
         self._sequences = sequences
         self.values = tuple(self._valued(layer) for layer in self._dequantized.layers)
-        self._own = dict.fromkeys((layer.quantize for layer in self._dequantized.layers), 0.0)
+        self._own: dict[Node, Rounding] = {layer.quantize: layer.rounded for layer in self._dequantized.layers}
         peaks: dict[Node, float] = {}
         self._alone: dict[Node, float] = {}
         self._exact = list(self._run({}, peaks))
-        self._steps: dict[Node, float] = {}
+        self._wide: dict[Node, Rounding] = {}
         if wide:
             largest = torch.iinfo(torch.int16).max
             for node in self._own:
                 peak, reach = peaks.get(node, 0.0), max(map(abs, representable_range(node)))
                 peak = max(reach, peak if peak < 2 * FAR_GAP * reach else 0.0)  # far values saturate in int16, too
-                self._steps[node] = max(peak / largest, ACTIVATION_EPS["int16"])
+                self._wide[node] = rounding_to(torch.int16, max(peak / largest, ACTIVATION_EPS["int16"]))
 
     def alone(self, value: RoundedValue) -> float:
         """Return the noise that rounding one value adds, as a share of the signal."""
@@ -172,8 +178,8 @@ class Sensitivity:
 
         A network with states runs once for each; of any other, only what depends on the node is computed again.
         """
-        if self._states.values:
-            self._alone |= {node: self._noise({node: 0.0}) for node in nodes}
+        if self._dequantized.initial:
+            self._alone |= {node: self._noise({node: self._own[node]}) for node in nodes}
             return
         for start in range(0, len(nodes), AT_ONCE):
             some = nodes[start : start + AT_ONCE]
@@ -181,7 +187,7 @@ class Sensitivity:
             for row in itertools.chain.from_iterable(self._sequences):
                 exact = self._dequantized.exact(row)
                 for node in some:
-                    change = {node: rounded(node, exact[node])} if exact[node].is_floating_point() else {}
+                    change = {node: self._own[node](exact[node])} if exact[node].is_floating_point() else {}
                     found[node].append(self._dequantized.alone(exact, change))
             self._alone |= {node: sum(Fidelity.of(self._exact, own).shares) for node, own in found.items()}
 
@@ -200,8 +206,8 @@ class Sensitivity:
         for value in self.values:
             if value.parts and value.parts <= frozenset(parts):
                 kept.pop(value.quantize)
-                if value.quantize in self._steps:
-                    kept[value.quantize] = self._steps[value.quantize]
+                if value.quantize in self._wide:
+                    kept[value.quantize] = self._wide[value.quantize]
         return self._noise(kept)
 
     def of_weights(self, exact: Sequence[Sequence[torch.Tensor]]) -> Fidelity:
@@ -213,29 +219,25 @@ class Sensitivity:
         found = list(self._run(self._own))
         return self.of_weights(exact).worst, Fidelity.of(self._exact, found).worst
 
-    def _noise(self, rounding: Mapping[Node, float]) -> float:
+    def _noise(self, rounding: Mapping[Node, Rounding]) -> float:
         return sum(Fidelity.of(self._exact, list(self._run(rounding))).shares)
 
     def _run(
-        self, rounding: Mapping[Node, float], peaks: dict[Node, float] | None = None
+        self, rounding: Mapping[Node, Rounding], peaks: dict[Node, float] | None = None
     ) -> Iterator[list[torch.Tensor]]:
-        count = len(self._states.values)
-        output = self._dequantized.module.graph.output_node()
         for sequence in self._sequences:
-            states = self._states.initial
+            states = self._dequantized.initial
             for row in sequence:
                 found = self._dequantized.exact((*row, *states), rounding)
                 if peaks is not None:
                     for node in self._own:
                         peaks[node] = max(peaks.get(node, 0.0), _peak(found[node]))
-                results = found[output]
-                if count:
-                    results, states = results[:-count], tuple(results[-count:])
-                yield float_leaves(results)
+                results, states = self._dequantized.split(found)
+                yield results
 
     def _coarseness(self) -> dict[Node, float]:
         """Return the relative noise of each layer's own result on exact operands, in the first sample."""
-        exact = self._dequantized.exact((*self._sequences[0][0], *self._states.initial))
+        exact = self._dequantized.exact((*self._sequences[0][0], *self._dequantized.initial))
         found: dict[Node, float] = {}
         for layer, wanted, result in self._dequantized.own(exact):
             if wanted.is_floating_point():
@@ -259,8 +261,7 @@ class Sensitivity:
             seen.add(node)
             if is_compute(node) and (name := exported_name(node, self._names)):
                 yield name
-            entry = known_import(node)
-            if not is_compute(node) or (entry is not None and entry.moves_only):
+            if not is_compute(node) or moves(node):
                 waiting += list(node.users)
 
 
@@ -358,3 +359,87 @@ def _conversion(value: RoundedValue, wide: Collection[str]) -> float:
     if value.producer in wide:
         return 0.0 if value.readers <= frozenset(wide) else DOWN * value.elements
     return UP * value.elements if not value.readers.isdisjoint(wide) else 0.0
+
+
+# ---------------------------------------------------------------- own qparams for every value
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Ratios of one output, in dB against float.
+
+    Attributes:
+        sqnr: of the program.
+        possible: if every value has its own qparams.
+        rows: number of samples that both were measured on.
+    """
+
+    sqnr: float
+    possible: float
+    rows: int
+
+    @property
+    def lost(self) -> float:
+        """dB by which the program is further from float."""
+        return self.possible - self.sqnr
+
+
+def beside_own_qparams(
+    dequantized: DequantizedReference,
+    tried: Sequence[Row],
+    exact: Sequence[Row],
+    results: Sequence[Row],
+    seen: Sequence[Row],
+) -> list[Beside]:
+    """Return the ratios of each float output.
+
+    Args:
+        tried: samples that the program ran, with the results of the float model and its own.
+        seen: samples that chose the ranges; those not tried are run by the quantized module instead of the program.
+    """
+    ends, first = _ends(dequantized), dict[Node, tuple[float, float]]()
+    others = []
+    for row in seen:
+        values = dequantized.exact(row)
+        if all(row is not known for known in tried):  # the program's own samples may have calibrated, too
+            others.append((row, dequantized.outputs(values)))
+        for node in (n for n in ends if values[n].is_floating_point() and values[n].numel()):
+            low, high = values[node].nan_to_num(posinf=0.0, neginf=0.0).aminmax()
+            least, most = first.get(node, (0.0, 0.0))
+            first[node] = min(least, float(low)), max(most, float(high))
+    own_qparams = {node: _rounding_within(*limits) for node, limits in first.items()}
+    eager = Eager(held(dequantized.module))
+    ours = [float_leaves(r) for r in results] + [float_leaves(tensors_of(eager.run(*row))) for row, _ in others]
+    floats = [float_leaves(r) for r in exact] + [outputs for _, outputs in others]
+    best = [dequantized.outputs(dequantized.exact(row, own_qparams)) for row in (*tried, *(row for row, _ in others))]
+    sums = []
+    for given in (ours, best):
+        by_row = [noise(y, x) for y, x in zip(given, floats, strict=True)]
+        sums.append([decibels(sum(s for s, _ in of), sum(e for _, e in of)) for of in zip(*by_row, strict=True)])
+    return [Beside(own, possible, len(floats)) for own, possible in zip(*sums, strict=True)]
+
+
+def _rounding_within(low: float, high: float) -> Rounding:
+    """Return the function that rounds the values of a range to int8."""
+    step = max((high - low) / STEPS_INT8, ACTIVATION_EPS["int8"])
+    return rounding_to(torch.int8, step, max(-128, min(127, round(-128 - low / step))))
+
+
+def _ends(dequantized: DequantizedReference) -> list[Node]:
+    """Return the quantize nodes of inputs, and of the last operator of each decomposition of the user's operators.
+
+    The steps of a recurrent layer are rounded one by one.
+    """
+    last: dict[Node | str, Node] = {}
+    for layer in dequantized.layers:
+        name, target = _exported_call(layer.first)
+        last[layer.quantize if target.removeprefix("aten.") in RECURRENT else name] = layer.quantize
+    return list(last.values())
+
+
+def _exported_call(node: Node) -> tuple[str, str]:
+    """Return name and target of the operator of the exported program that a node was made of."""
+    sources, found = list(node.meta.get("from_node") or ()), (node.name, "")
+    while sources:
+        found, sources = (str(sources[0].name), str(sources[0].target)), list(sources[0].from_node)
+    return found

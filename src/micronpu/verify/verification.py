@@ -7,14 +7,14 @@ from typing import Any
 
 from micronpu.base.arguments import check_switch, check_type, described
 from micronpu.base.errors import OptionError
-from micronpu.quantize.trial import HeldOut, check_held_out
+from micronpu.quantize.data import HeldOut, check_held_out
 from micronpu.report.budgets import Budgets
-from micronpu.report.metrics import Function, metric_of
+from micronpu.report.metrics import metric_of
 from micronpu.report.warnings import check_strict_use
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verification:
+class Verification(HeldOut):
     """Options for the evaluation of a program, and its budgets.
 
     Attributes:
@@ -42,10 +42,6 @@ class Verification:
 
     run: bool = True
     strict: bool = False
-    held_out: int | None = None
-    data: Any = None
-    labels: Any = None
-    metric: str | Function | None = None
     budgets: Budgets | None = None
     allow_missing_kernels: bool = False
 
@@ -65,11 +61,6 @@ class Verification:
             if not self.run:
                 raise OptionError("`metric` is computed by running the model, and `run` is False.", hint="run=True")
         check_switch("allow_missing_kernels", self.allow_missing_kernels)
-
-    @property
-    def judging(self) -> HeldOut:
-        """The held-out samples with labels and metric."""
-        return HeldOut(self.held_out, self.data, self.labels, self.metric)
 
     @classmethod
     def of(cls, given: Any) -> Verification:

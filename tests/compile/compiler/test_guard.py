@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import micronpu
 from micronpu.base.errors import BudgetError, InternalError, OptionError
 from micronpu.cli.main import app
-from micronpu.quantize.dequantized import DequantizedReference, noise
+from micronpu.quantize.running import DequantizedReference, noise
 from micronpu.report.delegation import DelegationReport
 from micronpu.verify import guard, thresholds
 

@@ -13,12 +13,11 @@ from torch import nn
 
 import micronpu
 from micronpu.frontend.exported import exported
+from micronpu.quantize.data import Trial
 from micronpu.quantize.running import run_recordings, side_by_side
-from micronpu.quantize.trial import Trial
 from micronpu.report.accuracy import ProgramAccuracy, decibels, jackknife, student
-from micronpu.verify.judge import expected_changes, judge
-from micronpu.verify.parts import ElementSources, unequal_parts
-from micronpu.verify.static_accuracy import of_data
+from micronpu.verify.judge import ElementSources, expected_changes, judge, unequal_parts
+from micronpu.verify.static_checks import of_data
 
 
 def generator(seed: int) -> torch.Generator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import warnings
@@ -19,8 +20,7 @@ from micronpu.frontend.program import is_quantize
 from micronpu.frontend.work import work_of
 from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize.calibrate import calibrate_and_quantize
-from micronpu.quantize.dequantized import DequantizedReference
-from micronpu.quantize.running import run_recordings
+from micronpu.quantize.running import DequantizedReference, rounded, run_recordings
 from micronpu.targets.ethosu.plans import MemoryLimitError
 from micronpu.verify import judge
 from micronpu.verify.sensitivity import Fidelity, Path, RoundedValue, Sensitivity
@@ -186,7 +186,10 @@ def test_noise_of_a_value_is_that_of_a_run_that_rounds_it_alone():
     for row in given:
         exact.append(dequantized.outputs(dequantized.exact(row)))
     for value in sensitivity.ordered():
-        found = [dequantized.outputs(dequantized.exact(row, {value.quantize: 0.0})) for row in given]
+        found = [
+            dequantized.outputs(dequantized.exact(row, {value.quantize: functools.partial(rounded, value.quantize)}))
+            for row in given
+        ]
         assert sensitivity.alone(value) == sum(Fidelity.of(exact, found).shares) > 0
 
 

@@ -17,7 +17,7 @@ from micronpu.base.errors import OptionError, RuntimeUnavailableError, WrongResu
 from micronpu.ir.graph import Graph
 from micronpu.neutron import NeutronQuantizer, calibrate_and_quantize
 from micronpu.passes import run_passes
-from micronpu.quantize import trial
+from micronpu.quantize.data import held_out_rows
 from micronpu.targets.ethosu import recall
 from micronpu.targets.ethosu.host import simulator
 from micronpu.verify import program as verify
@@ -86,14 +86,14 @@ def test_accuracy_is_measured_on_held_out_rows(tmp_path):
 
 
 def test_held_out_rows():
-    assert [len(trial.held_out_rows(n, None)) for n in (1, 4, 15, 16, 40, 64, 500)] == [0, 0, 0, 2, 8, 32, 32]
-    assert trial.held_out_rows(16, None) == (4, 12)
-    assert trial.held_out_rows(100, 0) == ()
-    assert trial.held_out_rows(3, 2) == (0, 2)
+    assert [len(held_out_rows(n, None)) for n in (1, 4, 15, 16, 40, 64, 500)] == [0, 0, 0, 2, 8, 32, 32]
+    assert held_out_rows(16, None) == (4, 12)
+    assert held_out_rows(100, 0) == ()
+    assert held_out_rows(3, 2) == (0, 2)
     with pytest.raises(OptionError, match="`held_out` is 4, but there are 4 rows"):
         compiled(TARGETS[0], verify=micronpu.Verification(held_out=4))
     with pytest.raises(OptionError, match="`held_out` is -1; it is a number of calibration rows"):
-        trial.held_out_rows(4, -1)
+        held_out_rows(4, -1)
 
 
 def broken(graph: Graph, **options: Any) -> Graph:

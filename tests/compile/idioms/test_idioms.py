@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
 import micronpu
-from micronpu.quantize.trial import held_out_rows
+from micronpu.quantize.data import held_out_rows
 
 TARGETS = ("imxrt700", "ethos-u55-128", "ethos-u85-256", "cortex-m55")
 _NEAR, _BEHIND = 25.0, 3.0

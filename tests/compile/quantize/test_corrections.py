@@ -19,10 +19,9 @@ from micronpu.neutron import NeutronQuantizer, QuantizationConfig
 from micronpu.quantize import ranges
 from micronpu.quantize.calibrate import calibrated, converted, quantize
 from micronpu.quantize.corrections import Corrections
-from micronpu.quantize.equalize import equalize
 from micronpu.quantize.nodes import state_ends
 from micronpu.quantize.ranges import only_kept
-from micronpu.quantize.weights import adaptive_rounding
+from micronpu.quantize.weights import adaptive_rounding, equalize
 
 
 class Net(nn.Module):

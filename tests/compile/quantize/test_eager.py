@@ -12,12 +12,11 @@ import micronpu
 from micronpu.ethosu import EthosUOptions, EthosUQuantizer
 from micronpu.frontend.exported import exported
 from micronpu.frontend.work import multiply_accumulates
-from micronpu.quantize import eager, thresholds, trial
+from micronpu.quantize import data, running, thresholds
 from micronpu.quantize.calibrate import calibrate_and_quantize
 from micronpu.quantize.config import Activations
-from micronpu.quantize.dequantized import DequantizedReference
-from micronpu.quantize.eager import Eager
 from micronpu.quantize.loops import loops_of
+from micronpu.quantize.running import DequantizedReference, Eager
 
 
 class Every(nn.Module):
@@ -47,8 +46,8 @@ def quantized(activations: Activations = "int8") -> torch.fx.GraphModule:
 @pytest.mark.parametrize("activations", ["int8", "int16"])
 def test_the_bits_are_those_of_a_call(activations, monkeypatch):
     own: list[Any] = []
-    for target, f in eager._FAST.items():
-        monkeypatch.setitem(eager._FAST, target, lambda *args, f=f: (own.append(f), f(*args))[1])
+    for target, f in running._FAST.items():
+        monkeypatch.setitem(running._FAST, target, lambda *args, f=f: (own.append(f), f(*args))[1])
     module, other = quantized(activations), quantized(activations)
     called = [module(x) for x in DATA]
     run = [Eager(other).run(x) for x in DATA]
@@ -72,7 +71,7 @@ def test_steps_of_a_loop_run_in_eager_mode_too(monkeypatch) -> None:
     wanted = [module(*row) for row in data]
     exact = [DequantizedReference(module).exact(row) for row in data]
     read: list[Any] = []
-    monkeypatch.setitem(eager._FAST, eager._DEQUANTIZE_CHANNELS, lambda *given: read.append(given))
+    monkeypatch.setitem(running._FAST, running._DEQUANTIZE_CHANNELS, lambda *given: read.append(given))
     again = DequantizedReference(module)
     for row, values in zip(data, exact, strict=True):
         assert all(
@@ -104,7 +103,7 @@ def test_what_is_only_dequantized_is_no_integer(zero_point: int) -> None:
 
 def test_weights_are_dequantized_where_they_are_read(monkeypatch):
     order: list[str] = []
-    function_of = eager.function_of
+    function_of = running.function_of
 
     def noted(module: torch.fx.GraphModule, node: torch.fx.Node, *floats: Any, **more: Any) -> Any:
         step, name = (
@@ -113,7 +112,7 @@ def test_weights_are_dequantized_where_they_are_read(monkeypatch):
         )
         return lambda values: (order.append("weights" if "per_channel" in str(node.target) else name), step(values))[1]
 
-    monkeypatch.setattr(eager, "function_of", noted)
+    monkeypatch.setattr(running, "function_of", noted)
     Eager(quantized()).run(DATA[0])
     weights = [i for i, name in enumerate(order) if name == "weights"]
     assert [order[i + 1] for i in weights] == ["conv2d", "conv_transpose2d", "linear"]
@@ -157,9 +156,9 @@ def test_the_program_of_a_large_network_runs_on_one_sample(monkeypatch):
     assert multiply_accumulates(exported(Large().eval(), x[0]).module) == macs
     assert macs > thresholds.PROGRAM_WORK
     runs: list[int] = []
-    own = trial.run_recordings
+    own = data.run_recordings
     monkeypatch.setattr(
-        trial, "run_recordings", lambda module, recordings: (runs.append(len(recordings)), own(module, recordings))[1]
+        data, "run_recordings", lambda module, recordings: (runs.append(len(recordings)), own(module, recordings))[1]
     )
     program = micronpu.compile(Large().eval(), x[0], "imxrt700-neutron", calibration=x)
     assert (runs, program.report.agreement.inputs, program.report.accuracy.rows) == ([3], 1, (0, 1, 2))

@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from micronpu.base.errors import MicroNpuError
 from micronpu.quantize import calibrate
 from micronpu.quantize.calibrate import calibrated, finished
-from micronpu.quantize.float_statistics import FloatStatistics
+from micronpu.quantize.calibration_cache import FloatStatistics
 from micronpu.quantize.quantization import Quantization
 from micronpu.targets.registry import device_for
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +21,17 @@ from micronpu.neutron import NeutronQuantizer
 from micronpu.quantize import observers
 from micronpu.quantize.calibrate import quantize
 from micronpu.quantize.config import QuantizationConfig
-from micronpu.quantize.observers.histogram import SpreadErrorObserver
-from micronpu.quantize.observers.minmax import MinMaxObserver, largest
-from micronpu.quantize.observers.moving_average import MovingAverageObserver
-from micronpu.quantize.observers.mse import LeastErrorObserver, least_error_ranges
-from micronpu.quantize.observers.percentile import PercentileObserver
-from micronpu.quantize.observing import WeightObserver
+from micronpu.quantize.observers import (
+    LeastErrorObserver,
+    MinMaxObserver,
+    MovingAverageObserver,
+    Observer,
+    PercentileObserver,
+    SpreadErrorObserver,
+    largest,
+    least_error_ranges,
+)
+from micronpu.quantize.observing import RangeObserver, WeightObserver
 from micronpu.quantize.qat import quantize_aware_training
 from micronpu.upstream.session import one_thread
 
@@ -249,27 +253,19 @@ def test_the_range_of_weights_with_the_least_error():
     )
 
 
-TRIED = """
-from micronpu.quantize.observing import Observer, RangeObserver
-
 class Halved(RangeObserver):
     of_extremes = False
+
     def found(self):
         return self.min_val / 2, self.max_val / 2
 
-OBSERVER = Observer("halved", Halved, for_weights=lambda weights, most: weights.abs().amax(1) / 2)
-"""
-
 
 @pytest.fixture
-def halved(tmp_path, monkeypatch):
-    """An observer of one file, that leaves out whatever is in the outer half."""
-    (tmp_path / "halved.py").write_text(TRIED)
-    monkeypatch.setattr(observers, "__path__", [*observers.__path__, str(tmp_path)])
-    observers.observers.cache_clear()
-    yield "halved"
-    observers.observers.cache_clear()
-    sys.modules.pop("micronpu.quantize.observers.halved", None)
+def halved(monkeypatch):
+    """An observer of one row, that leaves out whatever is in the outer half."""
+    made = Observer("halved", Halved, for_weights=lambda weights, most: weights.abs().amax(1) / 2)
+    monkeypatch.setitem(observers.OBSERVERS, "halved", made)
+    return "halved"
 
 
 def scales(module):
@@ -295,7 +291,7 @@ def by_torchao(x, quantizer):
 
 
 @torch.no_grad()
-def test_an_observer_is_one_file(halved):
+def test_an_observer_is_one_row(halved):
     """Both stacks take it from the one registry, for activations and for weights, and so does training."""
     x = random(8, 1, 3, 8, 8)
     for convert in (by_our_own, by_torchao):

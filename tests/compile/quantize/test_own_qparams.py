@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import micronpu
 from micronpu.frontend.program import is_quantize
-from micronpu.quantize.observers.finer import FinerObserver
+from micronpu.quantize.observers import FinerObserver
 
 TARGETS = ("imxrt700", "ethos-u55-128", "ethos-u85-256", "cortex-m55")
 

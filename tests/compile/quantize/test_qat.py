@@ -26,7 +26,7 @@ from micronpu.base.errors import MicroNpuError, ModelError, OptionError
 from micronpu.frontend.program import is_dequantize_channel, overload_name
 from micronpu.ir.interpreter import interpret
 from micronpu.neutron import NeutronQuantizer, QuantizationConfig
-from micronpu.quantize import shims
+from micronpu.quantize import pt2e
 from micronpu.quantize.pt2e import FakeQuantize, fake_quantized
 from micronpu.quantize.qat import allow_train_and_eval, quantize_aware_training
 
@@ -465,7 +465,7 @@ def test_modes_keep_what_the_model_says():
 @pytest.fixture
 def no_patterns(monkeypatch):
     """torchao's fusion of batch norms alone exports a hundred patterns, 19 s for a small network; now it may not."""
-    assert shims.apply(), "the repairs are for the version of torchao that is installed"
+    assert pt2e.repair_torchao(), "the repairs are for the version of torchao that is installed"
 
     def export(*args, **options):
         raise AssertionError("a pattern is exported")
@@ -495,10 +495,10 @@ def test_what_torchao_can_fuse_it_still_fuses():
     """The check that saves the patterns has to see what another quantizer leaves to torchao."""
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train()
     module = torch.export.export(model, (image(),)).module(check_guards=False)
-    assert shims.can_match(module)
+    assert pt2e.can_match(module)
     quantize_pt2e._fuse_conv_bn_qat(module)
     assert "div" in {overload_name(n).split(".")[0] for n in module.graph.nodes}
-    assert shims.can_match(module)
+    assert pt2e.can_match(module)
 
 
 def test_parameters_that_rewrites_know_are_trained():

@@ -16,7 +16,7 @@ from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 from micronpu.base.errors import OptionError
 from micronpu.frontend.program import overload_name
 from micronpu.neutron import NeutronQuantizer
-from micronpu.quantize import shims
+from micronpu.quantize import pt2e
 from micronpu.upstream import torchao as upstream
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
@@ -24,7 +24,7 @@ X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 
 @pytest.fixture(autouse=True, scope="module")
 def repaired():
-    assert shims.apply(), "the repairs are for the version of torchao that is installed"
+    assert pt2e.repair_torchao(), "the repairs are for the version of torchao that is installed"
 
 
 def exported(model: nn.Module, *inputs: torch.Tensor) -> torch.fx.GraphModule:
@@ -112,12 +112,12 @@ def test_a_repair_that_does_not_fit_is_not_made(monkeypatch):
     monkeypatch.setitem(upstream.REPAIRS, "dropout", replace(shim, parameters=("model",)))
     repaired = shim.find()
     with pytest.warns(UserWarning, match=r"torchao is left as it is: .* has other parameters, \(m, train_to_eval\)"):
-        assert not shims.apply()
+        assert not pt2e.repair_torchao()
     monkeypatch.setitem(upstream.REPAIRS, "dropout", shim)
     monkeypatch.setattr(upstream, "installed", lambda package: "0.19.0")
     monkeypatch.setattr(upstream, "is_seen", lambda package: False)
     with pytest.warns(UserWarning, match=r"torchao 0\.19\.0 is left as it is: its repairs are for 0\.18"):
-        assert not shims.apply()
+        assert not pt2e.repair_torchao()
     assert shim.find() is repaired and not upstream.ORIGINALS
 
 

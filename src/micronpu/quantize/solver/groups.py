@@ -16,8 +16,7 @@ from typing import Any, TypeAlias
 import torch
 
 from micronpu.quantize.config import OF_RESULTS
-from micronpu.quantize.observers import is_average, observer_for
-from micronpu.quantize.observers.finer import FinerObserver
+from micronpu.quantize.observers import FinerObserver, is_average, observer_for
 from micronpu.quantize.observing import FixedObserver, RangeObserver, Thresholds
 from micronpu.quantize.solver.values import Place, Value
 from micronpu.quantize.specs import QuantizationAnnotation, QuantizationSpec, SharedQuantizationSpec, Spec
@@ -212,7 +211,8 @@ def _observe_parts(
     for places in groups.values():
         whole = observers[places[0]]
         values = [place for place in places if isinstance(place, Value)]
-        if id(whole) not in wholes or not _may_part(whole) or not all(observers[p] is whole for p in places):
+        may_part = isinstance(whole, RangeObserver) and not isinstance(whole, FinerObserver) and not is_average(whole)
+        if id(whole) not in wholes or not may_part or not all(observers[p] is whole for p in places):
             continue
         edges: list[Place] = [(v, user) for v in values for user in v.readers if (v, user) in group_edges]
         if edges and any(_reads_alone(places, values, group_edges)):
@@ -264,10 +264,6 @@ def _learnt(specs: Iterable[Spec]) -> list[QuantizationSpec]:
     """Return the specs whose qparams calibration finds; special ones, as of averages, first."""
     found = [spec for spec in specs if isinstance(spec, QuantizationSpec)]
     return sorted(found, key=lambda spec: spec.observer not in OF_RESULTS)
-
-
-def _may_part(whole: Any) -> bool:
-    return isinstance(whole, RangeObserver) and not isinstance(whole, FinerObserver) and not is_average(whole)
 
 
 def _reads_alone(

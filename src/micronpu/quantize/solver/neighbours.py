@@ -31,8 +31,7 @@ from torch import nn
 from micronpu.base.errors import ModelError
 from micronpu.ops.attention import MASKED
 from micronpu.ops.facts import Form
-from micronpu.quantize.observers import is_average, is_fixed, is_observer
-from micronpu.quantize.observers.finer import FinerObserver
+from micronpu.quantize.observers import FinerObserver, is_average, is_fixed, is_observer
 from micronpu.quantize.observing import RangeObserver, Thresholds
 from micronpu.quantize.solver.groups import PartObserver
 from micronpu.quantize.solver.requirements import is_mask

@@ -1,14 +1,18 @@
-"""Static checks of accuracy, which run no program: from calibration data, qparams and the graph."""
+"""Static checks, which run no program: of accuracy, from data, qparams and the graph, and of kernels on the core."""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
+from micronpu.base.errors import UnsupportedError
+from micronpu.base.quiet import quiet
+from micronpu.frontend.hints import hint_for
 from micronpu.frontend.importer import known_import
 from micronpu.frontend.program import (
     Edge,
@@ -20,19 +24,19 @@ from micronpu.frontend.program import (
     overload_name,
     written_names,
 )
-from micronpu.frontend.states import states_of
 from micronpu.ir.op import OutputQuantization
 from micronpu.ir.types import DType
-from micronpu.quantize.digests import of_recording
-from micronpu.quantize.nodes import rule_of
+from micronpu.partition.portable import has_some_kernel
+from micronpu.partition.write import MethodInput, without_kernel, written
+from micronpu.quantize.data import of_recording
+from micronpu.quantize.nodes import moves, results_of, rule_of
+from micronpu.quantize.running import Row
 from micronpu.report.accuracy import ProgramAccuracy
 from micronpu.report.delegation import DelegationReport
-from micronpu.report.warnings import NOTE, NOTHING_DELEGATED, WARNING, ReportWarning
-from micronpu.upstream.torch import tree_leaves
+from micronpu.report.verdict import Verdict
+from micronpu.report.warnings import NO_KERNEL, NOTE, NOTHING_DELEGATED, WARNING, ReportWarning
 from micronpu.verify import thresholds
-from micronpu.verify.parts import ElementSources, sources_of, unequal_parts
-
-Row = tuple[torch.Tensor, ...]
+from micronpu.verify.judge import ElementSources, sources_of, unequal_parts
 
 _TAKES = ("slice", "chunk", "split", "split_with_sizes", "unbind", "select", "narrow", "tensor_split")
 
@@ -96,10 +100,9 @@ def of_graph(
     lost: list[ReportWarning] = []
     if accuracy is None or not accuracy.held_out or (accuracy.sqnr or -math.inf) < thresholds.NO_LOSS:
         lost = [w for node in module.graph.nodes if (w := _small_operands(view, node, proposal)) is not None]
-    results = [n for n in tree_leaves(module.graph.output_node().args[0]) if isinstance(n, Node)]
     parts: list[ReportWarning] = []
     sources = sources_of(module) if accuracy is None else []
-    for number, node in enumerate(results[: len(results) - len(states_of(module).values)]):
+    for number, node in enumerate(results_of(module)):
         values = [row[number] for row in exact if number < len(row)]
         if values:
             said = [_small_part(view, number, node, values)]
@@ -210,10 +213,19 @@ def _unlike_features(name: str, values: Sequence[torch.Tensor], steps: int) -> R
 # ---------------------------------------------------------------- functions of small operands
 
 
-def _shown(node: Node) -> str:
+def named(node: Node) -> str:
     """Return a node's name and source line."""
     source = origin_of(node).source
     return f"`{node.name}`{f' ({source})' if source else ''}"
+
+
+def place_of(node: Node | None) -> dict[str, Any]:
+    """Return the place of an operator, as fields of a warning; empty without one."""
+    if node is None:
+        return {}
+    where = origin_of(node)
+    operator = "input" if node.op == "placeholder" else overload_name(node).split(".")[0]
+    return {"node": node.name, "operator": operator, "module": where.module, "source": where.source}
 
 
 def _first_step(
@@ -275,8 +287,9 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
     if found is None or found[1] < (thresholds.ROOT_JUMP if kind == "sqrt" else thresholds.JUMP):
         return None
     least, jump = found
-    where = origin_of(node)
-    what = _shown(node) if written != "div" else f"The division{f' at {where.source}' if where.source else ''}"
+    where = place_of(node)
+    at = f" at {where['source']}" if where["source"] else ""
+    what = named(node) if written != "div" else f"The division{at}"
     if written in _DIVISIONS:
         hint = "divisors that stay away from zero, as with clamp(min=...)"
     else:
@@ -287,10 +300,7 @@ def _small_operands(view: ProgramView, node: Node, proposal: str) -> ReportWarni
         f"{what} reads int8 in steps of {step:.3g}, and values down to {least:.3g} count: the first step is "
         f"{min(jump, 1.0):.0%} of the range of its result.",
         (f"{proposal}, or " if proposal else "") + f"{hint}, or that part before the model",
-        node=node.name,
-        operator=written,
-        module=where.module,
-        source=where.source,
+        **where | {"operator": written},
     )
 
 
@@ -306,12 +316,8 @@ def _is_power(node: Node) -> bool:
             return True
         if kind == "mul" and len(node.args) == 2 and (len(floats) == 1 or floats[0] is floats[1]):
             return node.args[0] is not None and all(isinstance(a, Node) for a in node.args)
-        entry = known_import(node) if node.op == "call_function" else None
-        if kind not in ("sum", "mean", "add", "matmul", "linear", "clamp", "clamp_min", "relu", "abs") and (
-            entry is None or not entry.moves_only
-        ):
-            return False
-        if not node.all_input_nodes:
+        keeps = kind in ("sum", "mean", "add", "matmul", "linear", "clamp", "clamp_min", "relu", "abs") or moves(node)
+        if not keeps or not node.all_input_nodes:
             return False
         node = node.all_input_nodes[0]
     return False
@@ -362,18 +368,14 @@ def _small_part(view: ProgramView, number: int, node: Node, values: Sequence[tor
         or not 0 < thresholds.FINER_PART * (high - low) <= whole
     ):
         return None
-    where = origin_of(taken)
     return ReportWarning(
         NOTE,
         "small-part",
-        f"Output {number} is a part of a larger value ({_shown(taken)}) and shares its qparams: its range is "
+        f"Output {number} is a part of a larger value ({named(taken)}) and shares its qparams: its range is "
         f"{low:.3g} to {high:.3g}, its scale {step:.3g} is for a range of {whole:.3g}.",
         "a separate layer for each part, or the parts scaled to similar sizes",
         output=number,
-        node=taken.name,
-        operator=overload_name(taken).split(".")[0],
-        module=where.module,
-        source=where.source,
+        **place_of(taken),
     )
 
 
@@ -393,4 +395,91 @@ def _taken(node: Any) -> Node | None:
         if not node.all_input_nodes:
             return found
         node = node.all_input_nodes[0]
+    return None
+
+
+# ---------------------------------------------------------------- kernels of the operators on the core
+
+
+def of_host(module: GraphModule, verdicts: Sequence[Verdict]) -> tuple[ReportWarning, ...]:
+    """Return a warning for each kind of operator that `compile` would refuse because ExecuTorch has no kernel for it.
+
+    Operators with kernels of the same name pass; each other kind is lowered separately.
+
+    Args:
+        module: the quantized program.
+        verdicts: of its operators.
+    """
+    nodes = {node.name: node for node in module.graph.nodes}
+    found: dict[str, ReportWarning] = {}
+    seen: set[str] = set()
+    for verdict in verdicts:
+        node = nodes.get(verdict.node)
+        if verdict.delegated or verdict.core or node is None or verdict.operator in seen:
+            continue
+        seen.add(verdict.operator)
+        if has_some_kernel(verdict.operator.split(".")[0]):
+            continue
+        lacking = _lacking(node, module)
+        if lacking:
+            hint = hint_for(overload_name(node), "write it with operators of docs/support-table.md")
+            found.setdefault(lacking, _warning(verdict, lacking, hint))
+    return tuple(found.values())
+
+
+def _warning(verdict: Verdict, lacking: str, hint: str) -> ReportWarning:
+    where = f" ({verdict.origin.source})" if verdict.origin.source else ""
+    return ReportWarning(
+        level=WARNING,
+        rule=NO_KERNEL,
+        what=(
+            f"The program cannot run: `{verdict.node}`{where} is left to the host, and ExecuTorch has no kernel for "
+            f"{lacking}."
+        ),
+        hint=hint,
+        node=verdict.node,
+        operator=verdict.operator.split(".")[0],
+        module=verdict.origin.module,
+        source=verdict.origin.source,
+    )
+
+
+def _lacking(node: Node, module: GraphModule) -> str:
+    """Return names of missing kernels in the decomposition of an operator, or ""."""
+    with quiet():
+        alone = _alone(node, module)
+        if alone is None:
+            return ""
+        try:
+            return ", ".join(without_kernel(written({"forward": MethodInput(*alone)}).callers["forward"]))
+        except UnsupportedError:
+            return str(overload_name(node))
+        except Exception:  # it cannot be lowered without its program: unknown
+            return ""
+
+
+def _alone(node: Node, module: GraphModule) -> tuple[GraphModule, tuple[torch.Tensor, ...]] | None:
+    """Return the operator as a program, with inputs of its shapes; None if a shape is unknown."""
+    graph = Graph()
+    inputs: list[torch.Tensor] = []
+    copies: dict[Node, Any] = {}
+    for operand in node.all_input_nodes:
+        value = _value(operand, module)
+        if not isinstance(value, torch.Tensor) or not all(isinstance(n, int) for n in value.shape):
+            return None
+        copies[operand] = graph.placeholder(f"operand_{len(inputs)}")
+        inputs.append(torch.zeros(tuple(value.shape), dtype=value.dtype))
+    result = graph.node_copy(node, lambda operand: copies[operand])
+    graph.output((result,))
+    return GraphModule(torch.nn.Module(), graph), tuple(inputs)
+
+
+def _value(node: Node, module: GraphModule) -> Any:
+    """Return a tensor with the node's shape and dtype; None if unknown."""
+    if "val" in node.meta:
+        return node.meta["val"]
+    if node.op == "get_attr":
+        return operator.attrgetter(str(node.target))(module)
+    if "quantize_per" in str(node.target):  # a dequantize returns the shape of its operand
+        return _value(node.all_input_nodes[0], module)
     return None
