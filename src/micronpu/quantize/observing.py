@@ -359,12 +359,10 @@ class WeightObserver(RangeObserver):
         if self._seen is not None and self._seen.data_ptr() == x.data_ptr() and self._version == version:
             return
         self._seen, self._version = x, version
-        if hasattr(self, "ch_axis"):
-            rows = x.transpose(0, self.ch_axis).reshape(x.shape[self.ch_axis], -1)
-        else:
-            rows = x.reshape(1, -1)
+        axis = getattr(self, "ch_axis", None)
+        rows = x.reshape(1, -1) if axis is None else x.transpose(0, axis).reshape(x.shape[axis], -1)
         ends = self._search(rows.to(self.min_val.dtype), self.quant_max)
-        ends = ends if hasattr(self, "ch_axis") else ends[0]
+        ends = ends[0] if axis is None else ends
         self.min_val.resize_(ends.shape).copy_(-ends)
         self.max_val.resize_(ends.shape).copy_(ends)
 
@@ -382,6 +380,7 @@ class HistogramObserver(RangeObserver):
     of_extremes: ClassVar[bool] = False
     bins: ClassVar[int] = 2048
     _PARTS: ClassVar[int] = 16  # a power of two: parts of counts, and their sums, are exact
+    _MIDDLES: ClassVar[NDArray[Any]] = np.arange(bins * _PARTS).reshape(bins, _PARTS) + 0.5  # in widths of a part
     histogram: torch.Tensor
 
     def __init__(self, *limits: Any, **more: Any) -> None:
@@ -391,37 +390,39 @@ class HistogramObserver(RangeObserver):
 
     def see(self, x: torch.Tensor) -> None:
         x = x.to(self.min_val.dtype)
-        low, high = map(float, torch.aminmax(x))
+        values = x.cpu().to(torch.promote_types(x.dtype, torch.float32)).numpy()  # which has no bfloat16
+        low, high = float(values.min()), float(values.max())
         if math.isnan(low):
             raise ModelError(
                 "An observer is shown NaN, from which no range can be learnt.",
                 hint="look for a division by zero or the logarithm of what is not positive in the model",
             )
         if math.isinf(low) or math.isinf(high):
-            x = x[torch.isfinite(x)]
-            if not x.numel():
+            values = values[np.isfinite(values)]
+            if not values.size:
                 return
-            low, high = map(float, torch.aminmax(x))
+            low, high = float(values.min()), float(values.max())
         first, last = float(self.min_val), float(self.max_val)
         is_first = math.isinf(first) or math.isinf(last)
         low, high = (low, high) if is_first else (min(low, first), max(high, last))
-        if (low, high) != (first, last):
-            self.histogram.copy_(torch.zeros(()) if is_first else torch.from_numpy(self._moved(low, high)))
+        counts = self._counted(values, low, high)
+        if (low, high) == (first, last):
+            self.histogram.add_(torch.from_numpy(counts).to(self.histogram.device))
+        else:
+            self.histogram.copy_(torch.from_numpy(counts if is_first else self._moved(low, high) + counts))
             self.min_val.fill_(low)
             self.max_val.fill_(high)
-        values = x.cpu().to(torch.promote_types(x.dtype, torch.float32)).numpy()  # which has no bfloat16
-        self.histogram.add_(torch.from_numpy(self._counted(values, low, high)).to(self.histogram.device))
 
     def _counted(self, x: NDArray[Any], low: float, high: float) -> NDArray[Any]:
         """Return how many values are in each bin from ``low`` to ``high``, as `torch.histc` does; all are in one."""
         margin = 0.0 if low < high else max(1.0, math.ulp(low))  # 1e38 + 1 is 1e38
         low, high = low - margin, high + margin
-        x, found = x.ravel(order="K"), np.zeros(self.bins, np.int64)
+        x, found = x.ravel(order="K"), np.zeros(1)
         for start in range(0, x.size, COUNTED):
             place = x[start : start + COUNTED] - np.float64(low)
             place *= self.bins
             place /= high - low
-            found += np.bincount(np.minimum(place.astype(np.int64), self.bins - 1), minlength=self.bins)
+            found = found + np.bincount(np.minimum(place.astype(np.int64), self.bins - 1), minlength=self.bins)
         return found
 
     def _moved(self, low: float, high: float) -> NDArray[Any]:
@@ -431,10 +432,9 @@ class HistogramObserver(RangeObserver):
             return self._counted(np.array([first]), low, high) * float(self.histogram.sum())
         count = self.histogram.cpu().double().numpy()
         filled = count.nonzero()[0]  # most bins of a small tensor are empty
-        part = (filled[:, None] * self._PARTS + np.arange(self._PARTS)).ravel()
-        middle = first + (last - first) / (self.bins * self._PARTS) * (part + 0.5)
+        middle = self._MIDDLES[filled] * ((last - first) / (self.bins * self._PARTS)) + first
         place = np.minimum((middle - low) / ((high - low) / self.bins), self.bins - 1).astype(np.int64)
-        return np.bincount(place, (count[filled] / self._PARTS).repeat(self._PARTS), self.bins)
+        return np.bincount(place.ravel(), (count[filled] / self._PARTS).repeat(self._PARTS), self.bins)
 
     def settle(self, low: torch.Tensor, high: torch.Tensor) -> None:
         super().settle(low, high)
