@@ -23,7 +23,7 @@ class QuantizationSpec:
     """Qparams that calibration finds.
 
     Attributes:
-        observer: name of one of `micronpu.quantize.observers.observers`.
+        observer: name of one of `micronpu.quantize.observers.OBSERVERS`.
         eps: the smallest scale.
         ch_axis: axis of the channels, for weights with a scale each.
         of_weights: use the observer's variant for weights.
