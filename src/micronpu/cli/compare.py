@@ -62,7 +62,6 @@ def compare(
     library: console.Library = None,
     jobs: Annotated[int | None, console.option("NUMBER", "Processes.", default="as many as there are cores")] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit per target (s).")] = 1800.0,
-    ray: Annotated[bool, typer.Option("--ray", help="Work on a Ray cluster, or on this machine through Ray.")] = False,
     folder: Annotated[
         Path | None,
         console.option("DIR", "Store finished rows there; the same command resumes after an interrupt."),
@@ -82,7 +81,7 @@ def compare(
     A target that fails becomes a row with the reason; exit code 1 if all fail.
     """
     from micronpu.cli.files import check_libraries
-    from micronpu.cli.workers import Task, in_processes, on_ray
+    from micronpu.cli.workers import Task, in_processes
     from micronpu.report.alternatives import Candidates
     from micronpu.targets.registry import find_target
 
@@ -108,11 +107,10 @@ def compare(
     key = _key(task)
     known = _read(folder, key) if folder is not None else {}
     left = [job for job in wanted if job not in known]
-    run = on_ray if ray else in_processes
     count = min(jobs or os.cpu_count() or 1, max(len(left), 1))
     with console.progress() as callback:
         callback("compare", len(known) / len(wanted))
-        for job, row in run(task, left, count, timeout) if left else ():
+        for job, row in in_processes(task, left, count, timeout) if left else ():
             known[job] = row
             if folder is not None:
                 _write(folder, key, known.values())

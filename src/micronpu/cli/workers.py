@@ -1,4 +1,4 @@
-"""Parallel compilations of one model for many targets, in processes or on a Ray cluster."""
+"""Parallel compilations of one model for many targets, in processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from micronpu.base.cluster import cluster
 from micronpu.base.errors import MicroNpuError
 from micronpu.report.alternatives import Candidate
 from micronpu.report.texts import plural
@@ -178,44 +177,6 @@ class _Process:
 
 _PATIENCE_SECONDS = 1.0
 """Seconds for a process to end itself and its children."""
-
-
-def on_ray(task: Task, jobs: Sequence[Job], count: int, seconds: float = math.inf) -> Iterator[tuple[Job, Candidate]]:
-    """Do the same on a Ray cluster: the one that the environment names, else this machine.
-
-    Args:
-        seconds: see `in_processes`.
-    """
-    with cluster() as ray:
-        yield from _on_cluster(ray, task, jobs, count, seconds)
-
-
-def _on_cluster(
-    ray: Any, task: Task, jobs: Sequence[Job], count: int, seconds: float
-) -> Iterator[tuple[Job, Candidate]]:
-    remote = ray.remote(num_cpus=1)(Worker)
-    workers = [remote.remote(task) for _ in range(min(count, len(jobs)))]
-    waiting = list(jobs)
-    running: dict[Any, tuple[Job, Any, float]] = {}
-    while waiting or running:
-        while workers and waiting:
-            worker, job = workers.pop(), waiting.pop(0)
-            running[worker.run.remote(job)] = (job, worker, time.monotonic())
-        left = min(begun for _, _, begun in running.values()) + seconds - time.monotonic()
-        ready, _ = ray.wait(list(running), num_returns=1, timeout=None if math.isinf(seconds) else max(left, 0.0))
-        done = ready[0] if ready else min(running, key=lambda ref: running[ref][2])
-        job, worker, _ = running.pop(done)
-        if not ready:
-            ray.kill(worker)
-            workers.append(remote.remote(task))
-            yield job, failed(job, _late(seconds))
-            continue
-        try:
-            yield job, ray.get(done)
-            workers.append(worker)
-        except ray.exceptions.RayActorError:
-            yield job, failed(job, "The process that compiled it has ended.")
-            workers.append(remote.remote(task))
 
 
 def _late(seconds: float) -> str:
