@@ -15,10 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from micronpu.base.errors import MicroNpuError, OptionError
-from micronpu.board import measurement, probe
+from micronpu.board import probe
 from micronpu.board.elf import Elf
 from micronpu.board.faults import decode
 from micronpu.board.gdb import BoardError
+from micronpu.board.logs import read_measurement
 from micronpu.board.probe import ExpectedOutputs, ProbeOptions, flash, run_on_probe
 from micronpu.board.remote import Remote, RemoteMemory, read_map
 from micronpu.cli.main import app
@@ -329,7 +330,7 @@ def test_commands(tmp_path: Path) -> None:
     with served(Board(console=(cycles,))) as address:
         files = ["--log", str(tmp_path / "console.txt"), "--measurement", str(tmp_path / "m.toml")]
         done = call(app, ["board", "run", str(path), "--gdb", address, *files])
-    log = measurement.read((tmp_path / "m.toml").read_bytes(), "m.toml")
+    log = read_measurement((tmp_path / "m.toml").read_bytes(), "m.toml")
     assert not log.is_emulated and log.board.startswith("Cortex-M4 at 127.0.0.1:") and log.rows[0].ticks == 1234
     assert done.exit_code == 0 and "net, run: 1,234 cycles" in done.stdout, done.output
     assert (tmp_path / "console.txt").read_bytes() == cycles

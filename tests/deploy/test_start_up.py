@@ -17,12 +17,11 @@ from typer.testing import CliRunner
 
 import micronpu
 from micronpu.base.errors import OptionError
-from micronpu.board import measurement
 from micronpu.board.check import Finished, MachineOptions, run_firmware
 from micronpu.board.elf import Elf
 from micronpu.board.faults import npu_status, npus_of
-from micronpu.board.logs import NPU
-from micronpu.board.reach import REGIONS
+from micronpu.board.logs import NPU, read_measurement
+from micronpu.board.npu import REGIONS
 from micronpu.board.remote import Remote
 from micronpu.chips.chip import parse_chip
 from micronpu.cli.main import app
@@ -199,7 +198,7 @@ def test_beats_that_the_npu_counts_are_printed(elf: Path, tmp_path: Path) -> Non
     own.append(firmware.compile_source(HERE / "field.c", tmp_path, "cortex-m55", *more, *FLAGS))
     image = firmware.link(own, "mps3-an547", tmp_path, "-DBOARD_STACK")
     done = run(image, tmp_path, image_of(1, "1.0.0"), b"")
-    found = measurement.read(done.output.encode(), "console")
+    found = read_measurement(done.output.encode(), "console")
     (row,) = found.of(NPU)
     assert row.ticks == sum(run.cycles for run in done.runs)
     (npu_run,) = done.runs  # the tests' driver leaves all regions on the first port
@@ -217,7 +216,7 @@ def test_beats_that_the_npu_counts_are_printed(elf: Path, tmp_path: Path) -> Non
     data = [part for i, at in enumerate((*SLOTS, INPUT)) for part in ("--data", f"{tmp_path}/{i}.bin@{at:#x}")]
     told = CliRunner().invoke(app, ["board", "run", str(image), *data, "--measurement", str(tmp_path / "m.toml")])
     assert told.exit_code == 0, told.output
-    kept = measurement.read((tmp_path / "m.toml").read_bytes(), "m.toml")
+    kept = read_measurement((tmp_path / "m.toml").read_bytes(), "m.toml")
     assert kept.is_emulated and kept.beats == found.beats and kept.rows == found.rows
     assert kept.board == "corstone300" and kept.tools["compiler"].startswith("GCC: ")
 

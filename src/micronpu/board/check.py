@@ -18,7 +18,7 @@ from micronpu.board.boards import BoardSpec, find_board
 from micronpu.board.elf import Elf
 from micronpu.board.faults import npu_in
 from micronpu.board.gdb import BoardError
-from micronpu.board.machine import ConsoleCallback, Machine, RunCallback
+from micronpu.board.machine import END_MARK, ConsoleCallback, Machine, RunCallback
 from micronpu.board.model import PTE, BoardModel, LiteRtReference
 from micronpu.board.npu import FAULTS, Npu, Run
 from micronpu.board.nsys import NsysBoard
@@ -307,10 +307,6 @@ class Finished:
         return {"status": self.status, "output": self.output, "runs": runs, "accesses": self.accesses}
 
 
-END_MARK = b"\x04"
-"""Last byte of a firmware that ends without semihosting, as Arm's do."""
-
-
 def run_firmware(
     image: Path,
     board: str,
@@ -349,7 +345,6 @@ def run_firmware(
         on_run=on_run,
         fault=options.fault,
         clock_hz=options.clock_mhz * _MEGA,
-        end_mark=END_MARK,
     ) as machine:
         machine.run(options.seconds)
         if dumps and machine.status is not None:

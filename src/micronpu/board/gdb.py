@@ -65,7 +65,11 @@ class Packets:
         try:
             self.connection.sendall(data)
         except OSError as error:
-            raise EndedError("The emulator has ended.") from error
+            raise self.lost() from error
+
+    def lost(self) -> EndedError:
+        """Return the error about a connection that the other side has closed."""
+        return EndedError("The emulator has ended.")
 
     def interrupt(self) -> None:
         """Request the core to stop; a stop packet follows."""
@@ -97,9 +101,9 @@ class Packets:
         except TimeoutError as error:
             raise SilentError("QEMU does not answer its debugger.", hint="fewer boards at once") from error
         except OSError as error:
-            raise EndedError("The emulator has ended.") from error
+            raise self.lost() from error
         if not data:
-            raise EndedError("The emulator has ended.")
+            raise self.lost()
         self._buffer += data
 
     def receive(self) -> str:

@@ -1,4 +1,4 @@
-"""Reader of time measurements printed by firmware, in several common formats.
+"""Reader of time measurements printed by firmware, in several common formats, and of `measurement.toml`.
 
     form              by                                                      lines
     micronpu          `micronpu deploy` with -DMICRONPU_PROFILE               micronpu-cycles NAME INSTRUCTION CYCLES
@@ -9,7 +9,7 @@
     MicroProfiler     TensorFlow Lite Micro                                   NAME took CYCLES ticks (MS ms).
     ETDump            ExecuTorch's event tracer: a file, or its base64        a flatbuffer
 
-`micronpu.board.measurement` keeps a log with its board as TOML.
+`measurement.toml` keeps what a run on a board has measured, of which program, and where.
 
 Other lines, and prefixes such as a time or a log level, are ignored.  Repeated measurements become their median.
 """
@@ -19,16 +19,22 @@ from __future__ import annotations
 import base64
 import binascii
 import csv
+import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
 
 from micronpu.base.errors import FileError
-from micronpu.base.flatbuffer import CorruptFlatbufferError
-from micronpu.board.etdump import CALLS, EXECUTES, events_of, is_etdump
+from micronpu.base.files import write_file
+from micronpu.base.flatbuffer import CorruptFlatbufferError, Table, root
+from micronpu.base.installed import VERSION as OWN_VERSION
+from micronpu.base.parsing import parse_toml, toml_text
 from micronpu.board.printed import numbers_read, read_printed
+from micronpu.report.codec import DecodeError, decode, encode
 
 NPU, CALL, OPERATION, RUN = "npu", "call", "operation", "run"
 """Kinds of measurements: busy cycles of the NPU, an instruction of the program, an operation of a delegate or a layer
@@ -103,7 +109,7 @@ def read_log(data: bytes, name: str) -> BoardLog:
     """
     if len(data) > _LONGEST:
         raise FileError(f"The log {name} has {len(data):,} bytes.", hint=f"one of at most {_LONGEST:,}")
-    if is_etdump(data):
+    if _is_etdump(data):
         return _etdump(data, name)
     with numbers_read(name):
         return _read_text(data, name)
@@ -334,28 +340,58 @@ def _base64(lines: Sequence[str]) -> bytes | None:
             data = base64.b64decode(packed, validate=True)
         except (binascii.Error, ValueError):
             continue
-        if is_etdump(data):
+        if _is_etdump(data):
             return data
     return None
+
+
+# Layout: `executorch/devtools/etdump/etdump_schema_flatcc.fbs`, ExecuTorch 1.5.
+_IDENTIFIER = b"ED00"
+_RUNS, _EVENTS, _PROFILE = 1, 3, 0
+_NAME, _INSTRUCTION, _DELEGATE_ID, _DELEGATE_NAME, _START, _END = 0, 2, 3, 4, 6, 7
+_EXECUTES = "Method::execute"
+"""Name of the event of a whole run."""
+_CALLS = ("OPERATOR_CALL", "DELEGATE_CALL")
+"""Names of the events of an instruction; a kernel inside of one has a separate event, `native_call_...`."""
+
+
+def _is_etdump(data: bytes) -> bool:
+    """Return True if bytes are an ETDump, by their identifier; the runtime writes the size before it."""
+    return _IDENTIFIER in (data[4:8], data[8:12])
 
 
 def _etdump(data: bytes, name: str) -> BoardLog:
     found = _Collected()
     ended = False
     try:
-        for event in events_of(data):
-            if event.in_delegate:
-                found.add(OPERATION, event.name, event.instruction, event.ticks)
-            elif event.name == EXECUTES:
-                found.add(RUN, event.name, -1, event.ticks)
+        for event in _events(data):
+            title, instruction = event.string(_NAME), event.integer(_INSTRUCTION, default=-1)
+            start, end = (event.integer(number, "<Q") for number in (_START, _END))
+            if end < start:
+                raise CorruptFlatbufferError("an event ends before it begins")
+            if event.integer(_DELEGATE_ID, default=-1) >= 0 or event.string(_DELEGATE_NAME):
+                found.add(OPERATION, title, instruction, end - start)
+            elif title == _EXECUTES:
+                found.add(RUN, title, -1, end - start)
                 ended = True
-            elif event.instruction >= 0 and event.name in CALLS:
-                found.add(CALL, event.name, event.instruction, event.ticks)
+            elif instruction >= 0 and title in _CALLS:
+                found.add(CALL, title, instruction, end - start)
     except CorruptFlatbufferError as error:
         raise FileError(f"The ETDump {name} is damaged: {error}.", hint="record the run again") from error
     if not ended:
-        raise _half(name, f"its ETDump has no event `{EXECUTES}`")
+        raise _half(name, f"its ETDump has no event `{_EXECUTES}`")
     return BoardLog(name, "ETDump", found.rows())
+
+
+def _events(data: bytes) -> Iterator[Table]:
+    """Yield all events with a duration, run by run."""
+    has_size = data[8:12] == _IDENTIFIER and data[4:8] != _IDENTIFIER
+    if has_size and int.from_bytes(data[:4], "little") > len(data) - 4:
+        raise CorruptFlatbufferError(f"it has {len(data)} bytes, fewer than it says")
+    for run in root(data[4:] if has_size else data, _IDENTIFIER).vector(_RUNS).tables():
+        for event in run.vector(_EVENTS).tables():
+            if (found := event.table(_PROFILE)) is not None:
+                yield found
 
 
 _READERS: tuple[Callable[[Sequence[str], str], BoardLog | None], ...] = (
@@ -364,3 +400,101 @@ _READERS: tuple[Callable[[Sequence[str], str], BoardLog | None], ...] = (
     _helia,
     _micro_profiler,
 )
+
+
+# ---------------------------------------------------------------- measurement.toml
+
+FORMAT, VERSION = "micronpu measurement", 1
+_HEAD = ("format", "version")
+_HEAD_BYTES = 4096
+_FORMAT = re.compile(rb'^format\s*=\s*"micronpu measurement"', re.MULTILINE)
+_COMPILER = re.compile(rb"(GCC: \([^\0\n]{1,80}|[\w ]{0,20}clang version [^\0\n]{1,80})\0")
+"""A compiler's name in the section .comment of an image."""
+_HINT = "a file of `micronpu board run --measurement`"
+
+
+def write_measurement(path: Path, output: bytes, image: bytes, board: str, *, is_emulated: bool) -> None:
+    """Write what a firmware has printed as a measurement.
+
+    Args:
+        output: the whole console.
+        image: the firmware's ELF file.
+        board: where it ran.
+
+    Raises:
+        FileError: it has printed no cycles, or the file cannot be written.
+    """
+    try:
+        log = read_log(output, path.name)
+        rows = tuple(row for row in log.rows if row.ticks)  # an emulated core may have no counter
+    except FileError as error:
+        raise FileError(f"There is nothing to write to {path}: {error.what}", hint=_BUILD) from error
+    if not rows:
+        raise FileError(f"There is nothing to write to {path}: all counters of the firmware are 0.", hint=_BUILD)
+    compiler = _COMPILER.search(image)
+    tools = {"micronpu": OWN_VERSION} | ({"compiler": compiler[1].decode(errors="replace")} if compiler else {})
+    log = replace(log, rows=rows, board=board, is_emulated=is_emulated, tools=tools)
+    write_file(path, _text(log).encode())
+
+
+_BUILD = "a firmware that is built with -DMICRONPU_RUNS=10 or -DMICRONPU_PROFILE=ON"
+
+
+def _text(log: BoardLog) -> str:
+    values = {"format": FORMAT, "version": VERSION, **encode(log)}
+    del values["name"]
+    rows, tables = values.pop("rows"), {k: v for k, v in values.items() if isinstance(v, dict)}
+    lines = ["# Made by `micronpu board run --measurement`, for `micronpu calibrate`."]
+    lines += _pairs({k: v for k, v in values.items() if k not in tables})
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *_pairs(table)] if table else []
+    for row in rows:
+        lines += ["", "[[rows]]", *_pairs(row)]
+    return "\n".join(lines) + "\n"
+
+
+def _pairs(table: dict[str, Any]) -> list[str]:
+    return [f"{key} = {toml_text(value)}" for key, value in table.items() if value is not None]
+
+
+def read_measurement(data: bytes, name: str) -> BoardLog:
+    """Read a measurement, or a log in one of the forms of `read_log`.
+
+    Args:
+        name: name in messages.
+
+    Raises:
+        FileError: it is neither, has unknown keys, or numbers that no counter has.
+    """
+    if _FORMAT.search(data[:_HEAD_BYTES]) is None:
+        return read_log(data, name)
+    try:
+        values = parse_toml(data.decode())
+        if values.get("version") != VERSION:
+            raise DecodeError(f"its version is {values.get('version')!r}, and this micronpu reads {VERSION}")
+        _check_keys(values, {*_HEAD, *(f.name for f in fields(BoardLog))} - {"name"}, "")
+        log = decode(BoardLog, {**values, "name": name})
+        for number, (row, given) in enumerate(zip(log.rows, values["rows"], strict=True)):
+            _check_keys(given, {f.name for f in fields(Measured)}, f"rows[{number}].")
+            _check_number(row.ticks, f"rows[{number}].ticks")
+        for clock in ("clock_mhz", "npu_clock_mhz"):
+            if (mhz := getattr(log, clock)) is not None:
+                _check_number(mhz, clock)
+        if not log.rows:
+            raise DecodeError("it has no `rows`")
+        if negative := [counter for counter, count in log.beats.items() if count < 0]:
+            raise DecodeError(f"`beats.{negative[0]}` is negative")
+    except ValueError as error:
+        raise FileError(f"{name} is no measurement: {error}.", hint=_HINT) from error
+    return log
+
+
+def _check_keys(table: dict[str, Any], known: set[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise DecodeError(f"it has the unknown key `{where}{key}`; known are {', '.join(sorted(known))}")
+
+
+def _check_number(value: float, where: str) -> None:
+    if not 0 < value < math.inf:
+        raise DecodeError(f"`{where}` is {value:g}, and must be a number above 0")

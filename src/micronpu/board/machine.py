@@ -34,6 +34,8 @@ _LOOK = 2.0
 """Seconds of running after which the board checks for missed interrupts."""
 _SLICE = 0.2
 """Seconds after which a wait checks the time limit."""
+END_MARK = b"\x04"
+"""Last byte of a firmware that ends without semihosting, as Arm's do."""
 ENDED, REACHED = "ended", "reached"
 """Results of `Machine.run`: the firmware has ended, or the requested address is reached."""
 
@@ -56,7 +58,6 @@ class Machine:
         on_run: called after each run of an NPU.
         fault: see `Npu`.
         clock_hz: of the NPUs, to delay interrupts by the estimated time; 0 for no delay.
-        end_mark: last bytes of a firmware that does not end by semihosting.
 
     Attributes:
         npus: in the board's order.
@@ -76,14 +77,13 @@ class Machine:
         on_run: RunCallback | None = None,
         fault: str = "",
         clock_hz: float = 0.0,
-        end_mark: bytes = b"",
     ) -> None:
         self.board = board
         self.output = b""
         self.accesses = 0
         self.status: int | None = None
         self._console, self._on_run = console, on_run
-        self._clock, self._end_mark = clock_hz, end_mark
+        self._clock = clock_hz
         self._emulator = Emulator(board.machine, image, data)
         try:
             self.stub: Stub = self._emulator.stub
@@ -196,7 +196,7 @@ class Machine:
 
     @property
     def _is_over(self) -> bool:
-        return bool(self._end_mark) and self._end_mark in self.output
+        return END_MARK in self.output
 
     def _take_packets(self) -> None:
         self.stub.fill()

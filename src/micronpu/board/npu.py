@@ -5,10 +5,11 @@ Results are the open simulator's.  Time is estimated as the minimum that MACs an
 
 from __future__ import annotations
 
+import functools
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy.typing as npt
 
 from micronpu.base.errors import OptionError
 from micronpu.board.gdb import BoardError
-from micronpu.board.reach import REGIONS, reach
 from micronpu.board.registers import RegisterFile, generations
 from micronpu.targets.ethosu.host.simulator import (
     EthosUSimulator,
@@ -25,6 +25,7 @@ from micronpu.targets.ethosu.host.simulator import (
     SimulationError,
     aligned_bytes,
 )
+from micronpu.targets.ethosu.stream import commands_in
 
 FAULTS = ("bus", "hang", "reset")
 """Faults that `Npu` can simulate: a bus error in a run, a run that never ends, a reset that never ends."""
@@ -145,13 +146,10 @@ class Npu:
             "CMD": self._command,
             "RESET": self._reset,
             "PMCR": self._control_counters,
-            "PMCNTENSET": lambda value: self._set_bits("PMCNTENSET", "PMCNTENCLR", value, True),
-            "PMCNTENCLR": lambda value: self._set_bits("PMCNTENSET", "PMCNTENCLR", value, False),
-            "PMOVSSET": lambda value: self._set_bits("PMOVSSET", "PMOVSCLR", value, True),
-            "PMOVSCLR": lambda value: self._set_bits("PMOVSSET", "PMOVSCLR", value, False),
-            "PMINTSET": lambda value: self._set_bits("PMINTSET", "PMINTCLR", value, True),
-            "PMINTCLR": lambda value: self._set_bits("PMINTSET", "PMINTCLR", value, False),
         }
+        for name in ("PMCNTEN", "PMOVS", "PMINT"):
+            self._stores[f"{name}SET"] = functools.partial(self._set_bits, name, is_set=True)
+            self._stores[f"{name}CLR"] = functools.partial(self._set_bits, name, is_set=False)
 
     def load(self, offset: int, width: int = 4) -> int:
         """Return the value that the core reads at a byte of the register page."""
@@ -216,11 +214,10 @@ class Npu:
         fields = {name: control.unpack(value, name) for name in ("enable", "mask_enable")}
         self.registers.set("PMCR", control.pack(**fields, counters=self.generation.event_counters))
 
-    def _set_bits(self, name: str, other: str, value: int, is_set: bool) -> None:
-        word = self.registers.get(name)
-        word = word | value if is_set else word & ~value
-        for register in (name, other):  # both read as the set bits
-            self.registers.set(register, word)
+    def _set_bits(self, name: str, value: int, *, is_set: bool) -> None:
+        word = self.registers.get(f"{name}SET")
+        for register in (f"{name}SET", f"{name}CLR"):  # both read as the set bits
+            self.registers.set(register, word | value if is_set else word & ~value)
 
     # -- a run
 
@@ -304,7 +301,7 @@ class Npu:
             operations.clear()
             # A stream has the same operations in each run; recording them costs more than the run.
             known = self._known.get(words)
-            watch = None if known else lambda o: operations.append(_without_value(o))
+            watch = None if known else lambda o: operations.append(replace(o, value=None))
             try:
                 self._simulator.run_on(commands, memories, watch=watch, accesses=watch is not None)
                 if known:
@@ -385,7 +382,7 @@ class Npu:
         value = self.registers.get(name, number) + by
         self.registers.set(name, value & (1 << bits) - 1, number)
         if value >> bits:
-            self._set_bits("PMOVSSET", "PMOVSCLR", overflow, True)
+            self._set_bits("PMOVS", overflow, is_set=True)
 
 
 class _BusError(Exception):
@@ -395,21 +392,6 @@ class _BusError(Exception):
 def _is_outside(error: SimulationError) -> bool:
     """Return True if an operation exceeds its region, which is a bus error in hardware."""
     return " needs " in error.what and " which has " in error.what
-
-
-def _without_value(operation: SimulatedOperation) -> SimulatedOperation:
-    return SimulatedOperation(
-        operation.index,
-        operation.offset,
-        operation.name,
-        operation.work,
-        operation.region,
-        operation.address,
-        operation.shape,
-        None,
-        operation.reads,
-        operation.writes,
-    )
 
 
 def _spans(bases: Sequence[int], sizes: Sequence[int]) -> list[_Span]:
@@ -446,3 +428,65 @@ def _changes(before: npt.NDArray[np.uint8], now: npt.NDArray[np.uint8]) -> list[
         else:
             found.append((at, size))
     return found
+
+
+REGIONS = 8
+_COMPUTES = ("NPU_OP_CONV", "NPU_OP_DEPTHWISE", "NPU_OP_POOL", "NPU_OP_ELEMENTWISE", "NPU_OP_RESIZE")
+_STREAMS = ("WEIGHT", "WEIGHT1", "WEIGHT2", "WEIGHT3", "SCALE", "SCALE1")
+_INSIDE = 0x100
+"""Region of a transfer that means the NPU's own memory."""
+_STRIDE_BITS = 40
+
+
+def reach(words: bytes, name_of: Callable[[int], str]) -> list[int]:
+    """Return the maximum number of bytes behind each of the eight base pointers that a stream accesses.
+
+    More is fetched when the simulator needs it, so a bound that is too small only costs time.
+
+    Args:
+        name_of: returns the name of the command in a word, "" for none.
+    """
+    registers: dict[str, int] = {}
+    ends = [0] * REGIONS
+
+    def get(name: str) -> int:
+        return registers.get(name, 0)
+
+    def stretch(region: int, end: int) -> None:
+        if not region & _INSIDE:
+            ends[region & 7] = max(ends[region & 7], end)
+
+    for command in commands_in(struct.unpack(f"<{len(words) // 4}I", words[: len(words) // 4 * 4])):
+        name, parameter, value = name_of(command.word), command.parameter, command.value or 0
+        if name.startswith("NPU_SET_"):
+            key = name.removeprefix("NPU_SET_")
+            wide = key.endswith(("_BASE", "_SRC", "_DST", "_LEN", "_LENGTH")) or "_BASE" in key or "STRIDE" in key
+            registers[key] = (value | (parameter & 0xFF) << 32) if wide else value or parameter
+        elif name == "NPU_OP_DMA_START":
+            length = get("DMA0_LEN") * (get("DMA0_SIZE0") + 1) * (get("DMA0_SIZE1") + 1)
+            for side in ("SRC", "DST"):
+                skips = sum(abs(_signed(get(f"DMA0_{k}"))) * 0xFFFF for k in ("SKIP0", "SKIP1") if get(f"DMA0_{k}"))
+                stretch(get(f"DMA0_{side}_REGION"), get(f"DMA0_{side}") + length + min(skips, 1 << 20))
+        elif name in _COMPUTES:
+            for part in _STREAMS:
+                region = get("SCALE_REGION" if part.startswith("SCALE") else "WEIGHT_REGION")
+                if f"{part}_LENGTH" in registers:
+                    stretch(region, get(f"{part}_BASE") + get(f"{part}_LENGTH"))
+            for part, shape in (("IFM", "IFM"), ("IFM2", "IFM"), ("OFM", "OFM")):
+                if f"{part}_BASE0" in registers:
+                    stretch(get(f"{part}_REGION"), _end_of(part, shape, get))
+    return [-(-end // _ALIGNMENT) * _ALIGNMENT for end in ends]
+
+
+def _end_of(part: str, shape: str, get: Callable[[str], int]) -> int:
+    """Return the end of a feature map whose tiles have sizes of 16 bits; a negative stride adds nothing."""
+    height = max(get(f"{part}_HEIGHT0_M1"), get(f"{shape}_HEIGHT0_M1"), get("OFM_HEIGHT_M1")) + 1
+    width = max(get(f"{part}_WIDTH0_M1"), get(f"{shape}_WIDTH0_M1"), get("OFM_WIDTH_M1")) + 1
+    bricks = get(f"{shape}_DEPTH_M1") // 16 + 1
+    row, column, brick = (max(_signed(get(f"{part}_STRIDE_{d}")), 0) for d in "YXC")
+    base = max(get(f"{part}_BASE{i}") for i in range(4))
+    return base + height * row + width * max(column, 64) + bricks * brick
+
+
+def _signed(value: int) -> int:
+    return value - (1 << _STRIDE_BITS) if value >> (_STRIDE_BITS - 1) else value

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 from micronpu.base.errors import OptionError
 from micronpu.board import semihosting
-from micronpu.board.check import END_MARK, Comparison, Rows, compare
+from micronpu.board.check import Comparison, Rows, compare
 from micronpu.board.elf import Elf
 from micronpu.board.faults import fault_in, fault_of, npu_in, npus_of, place
 from micronpu.board.gdb import BoardError, SilentError, text_of
+from micronpu.board.machine import END_MARK
 from micronpu.board.printed import Array, Printed, read_printed
 from micronpu.board.remote import CPUID, PC, RefusedRequestError, Remote
 

@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any
 
 from micronpu.base.parsing import parse_toml
+from micronpu.report.codec import decode
 
 PAGE = 0x1000
 """Bytes of the register page."""
@@ -75,7 +76,7 @@ class Generation:
     address_bits: int
     event_counters: int
     port_bytes: int
-    inside: Mapping[int, int] = field(hash=False)
+    inside: Mapping[str, int] = field(hash=False)
     events: Mapping[str, tuple[int, ...]] = field(hash=False)
     registers: Mapping[str, Register] = field(hash=False)
 
@@ -85,7 +86,7 @@ class Generation:
         return self.registers["ID"].pack(**fields, version_status=1)
 
     def config_word(self, macs: int) -> int:
-        fields = {"product": self.product, "stream_version": self.stream_version, "inside": self.inside[macs]}
+        fields = {"product": self.product, "stream_version": self.stream_version, "inside": self.inside[str(macs)]}
         return self.registers["CONFIG"].pack(**fields, macs=macs.bit_length() - 1)
 
 
@@ -98,27 +99,10 @@ def generations() -> dict[str, Generation]:
 
 def _generation(name: str, tables: Mapping[str, Any]) -> Generation:
     own = tables[name]
-    under = tables[own["extends"]] if "extends" in own else {}
-    merged = {**under, **own, "registers": {**under.get("registers", {}), **own.get("registers", {})}}
-    registers = {key: _register(key, entry) for key, entry in merged["registers"].items()}
-    return Generation(
-        name=name,
-        product=merged["product"],
-        architecture=tuple(merged["architecture"]),
-        product_major=merged["product_major"],
-        stream_version=merged["stream_version"],
-        address_bits=merged["address_bits"],
-        event_counters=merged["event_counters"],
-        port_bytes=merged["port_bytes"],
-        inside={int(macs): value for macs, value in merged["inside"].items()},
-        events={key: tuple(numbers) for key, numbers in merged["events"].items()},
-        registers=registers,
-    )
-
-
-def _register(name: str, entry: Mapping[str, Any]) -> Register:
-    fields = {key: (first, bits) for key, (first, bits) in entry.get("fields", {}).items()}
-    return Register(name, **{**entry, "fields": fields})
+    under = tables.get(own.get("extends"), {})
+    entries = {**under.get("registers", {}), **own.get("registers", {})}
+    registers = {key: {"name": key, **entry} for key, entry in entries.items()}
+    return decode(Generation, {**under, **own, "name": name, "registers": registers})
 
 
 class RegisterFile:

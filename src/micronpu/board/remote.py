@@ -148,21 +148,7 @@ class Remote(Packets):
 
     # -- packets
 
-    def fill(self) -> None:
-        try:
-            super().fill()
-        except SilentError:
-            raise
-        except EndedError as error:
-            raise self._lost() from error
-
-    def send_raw(self, data: bytes) -> None:
-        try:
-            super().send_raw(data)
-        except EndedError as error:
-            raise self._lost() from error
-
-    def _lost(self) -> EndedError:
+    def lost(self) -> EndedError:
         return EndedError(
             f"The connection to the GDB server at {self.where} was lost while {self._doing}.",
             hint="the server's own messages, the probe's cable, power of the board",

@@ -12,11 +12,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from micronpu.base.errors import OptionError, first_line
 from micronpu.base.files import write_file
@@ -25,6 +23,7 @@ from micronpu.board.boards import find_board
 from micronpu.board.elf import Elf
 from micronpu.board.gdb import BoardError
 from micronpu.host.build import cache_directory
+from micronpu.report.codec import decode
 
 INSTALL = "micronpu board install"
 _PIP_SECONDS = 600
@@ -115,31 +114,14 @@ class Package:
     inputs: MemoryArea
     outputs: MemoryArea
     function: str
-    end_mark: bytes
     runners: tuple[Runner, ...]
 
 
 @functools.cache
 def package() -> Package:
     """Return the package from the table."""
-    data: Mapping[str, Any] = parse_toml(
-        resources.files("micronpu.board").joinpath("runners.toml").read_text(encoding="utf-8")
-    )
-    memory = data["memory"]
-    return Package(
-        name=data["package"],
-        version=data["version"],
-        wheel=data["wheel"],
-        licence=data["licence"],
-        folder=data["folder"],
-        image=data["image"],
-        model=MemoryArea(*memory["model"]),
-        inputs=MemoryArea(*memory["inputs"]),
-        outputs=MemoryArea(*memory["outputs"]),
-        function=memory["function"],
-        end_mark=bytes([memory["end_mark"]]),
-        runners=tuple(Runner(**entry) for entry in data["runner"]),
-    )
+    text = resources.files("micronpu.board").joinpath("runners.toml").read_text(encoding="utf-8")
+    return decode(Package, parse_toml(text))
 
 
 def has_runner(board: str, format: str, family: str) -> bool:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.board.boards import find_board
 from micronpu.board.gdb import PC, BoardError
-from micronpu.board.machine import ENDED, ConsoleCallback, Machine, RunCallback
+from micronpu.board.machine import END_MARK, ENDED, ConsoleCallback, Machine, RunCallback
 from micronpu.board.model import PTE, BoardModel
 from micronpu.board.npu import Run
 from micronpu.board.runners import find_runner, package
@@ -90,7 +90,6 @@ class VirtualBoard:
             on_run=on_run,
             fault=fault,
             clock_hz=clock_hz,
-            end_mark=package().end_mark,
         )
         self._machine: Machine | None = None
         self._entry: list[int] = []
@@ -102,7 +101,7 @@ class VirtualBoard:
     def output(self) -> str:
         """Output of the firmware since the board was made."""
         now = self._machine.output if self._machine is not None else b""
-        return (self._past[1] + now).replace(package().end_mark, b"").decode(errors="replace").replace("\r\n", "\n")
+        return (self._past[1] + now).replace(END_MARK, b"").decode(errors="replace").replace("\r\n", "\n")
 
     @property
     def runs(self) -> list[Run]:

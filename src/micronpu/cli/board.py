@@ -320,8 +320,8 @@ def _run_firmware(
     trace: bool,
     json: bool,
 ) -> None:
-    from micronpu.board import measurement as measurements
     from micronpu.board.check import run_firmware
+    from micronpu.board.logs import write_measurement
 
     dumps = [_place(text.rpartition(",")[0], text, text.rpartition(",")[2]) for text in dump]
     done = run_firmware(
@@ -342,7 +342,7 @@ def _run_firmware(
     if done.status:
         raise typer.Exit(done.status)
     if measurement is not None:
-        measurements.written(measurement, done.output.encode(), read_file(file), board, is_emulated=True)
+        write_measurement(measurement, done.output.encode(), read_file(file), board, is_emulated=True)
 
 
 def _place(text: str, whole: str, size: str = "0") -> tuple[Path, int, int]:

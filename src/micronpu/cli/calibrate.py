@@ -55,7 +55,7 @@ def calibrate(
     """
     from micronpu.board.calibrate import calibrate as calibrated
     from micronpu.board.calibrate import observed
-    from micronpu.board.measurement import read
+    from micronpu.board.logs import read_measurement
     from micronpu.chips import Chips, load_chip, shipped_chips
     from micronpu.chips.chip import parse_chip, text_of
     from micronpu.chips.edit import with_numbers
@@ -78,7 +78,7 @@ def calibrate(
     found = shipped or load_chip(chip)
     if found.npu is None or found.npu.clock_mhz is None:
         raise OptionError(f"The chip file {chip} has no NPU with a `clock_mhz`.", hint="the clock it runs at")
-    logs = [read(read_file(path, "The log"), path.name) for path in log]
+    logs = [read_measurement(read_file(path, "The log"), path.name) for path in log]
     reports = [DelegationReport.load(path) for path in report] * (len(log) if len(report) == 1 else 1)
     runs = [observed(found, one, own, clock_mhz) for one, own in zip(logs, reports, strict=True)]
     plan = read_plan(read_file(program, "The program"))[0] if program is not None else None

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from micronpu.base.errors import FileError, MicroNpuError, OptionError
 from micronpu.base.files import make_folder, read_file, write_file
-from micronpu.board.logs import Measured, read_log
+from micronpu.board.logs import Measured, read_log, write_measurement
 from micronpu.board.printed import Array, Printed, read_printed
 from micronpu.cli import console
 
@@ -127,7 +127,6 @@ def run_firmware(
     Args:
         files: of the console, and of the measurement.
     """
-    from micronpu.board import measurement
     from micronpu.board.probe import run_on_probe
 
     if (reference is None) != (vectors is None):
@@ -151,7 +150,7 @@ def run_firmware(
     if done.exit_code:
         raise typer.Exit(done.exit_code)
     if measured_file is not None:
-        measurement.written(measured_file, done.output, read_file(file), done.board, is_emulated=done.is_emulated)
+        write_measurement(measured_file, done.output, read_file(file), done.board, is_emulated=done.is_emulated)
 
 
 def _reference(file: Path, vectors: str) -> ExpectedOutputs:

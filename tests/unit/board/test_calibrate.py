@@ -18,9 +18,8 @@ from tests.board_logs import HELIA, KIT, RUNNER, TICKS, etdump, own, report
 from typer.testing import CliRunner
 
 from micronpu.base.errors import FileError, MicroNpuError, OptionError
-from micronpu.board import measurement
 from micronpu.board.calibrate import Observed, calibrate, fit, observed
-from micronpu.board.logs import CALL, NPU, OPERATION, RUN, BoardLog, read_log
+from micronpu.board.logs import CALL, NPU, OPERATION, RUN, BoardLog, read_log, read_measurement, write_measurement
 from micronpu.chips import load_measured, shipped_chips
 from micronpu.chips.chip import parse_chip
 from micronpu.chips.edit import with_numbers
@@ -242,14 +241,14 @@ IMAGE = b"\x7fELF GCC: (15:13.2.rel1-2) 13.2.1 20231009\0more"
 
 def test_a_measurement_says_what_the_log_says_and_where(tmp_path: Path) -> None:
     path = tmp_path / "measurement.toml"
-    measurement.written(path, CONSOLE.encode(), IMAGE, 'a "board"', is_emulated=False)
-    found, log = measurement.read(path.read_bytes(), "measurement.toml"), read_log(CONSOLE.encode(), "console")
+    write_measurement(path, CONSOLE.encode(), IMAGE, 'a "board"', is_emulated=False)
+    found, log = read_measurement(path.read_bytes(), "measurement.toml"), read_log(CONSOLE.encode(), "console")
     assert (found.rows, found.program, found.clock_mhz) == (log.rows, log.program, log.clock_mhz)
     assert found.beats == {"AXI0_RD_DATA_BEAT_RECEIVED": 11 + 5}  # the median of each call
     assert (found.chip, found.board, found.is_emulated) == ("ra8p1", 'a "board"', False)
     assert found.tools["compiler"] == "GCC: (15:13.2.rel1-2) 13.2.1 20231009" and found.tools["micronpu"]
     assert observed(CHIP, found, report()).whole == observed(CHIP, log, report()).whole
-    assert measurement.read(CONSOLE.encode(), "console").rows == log.rows  # a console is read as before
+    assert read_measurement(CONSOLE.encode(), "console").rows == log.rows  # a console is read as before
 
 
 def test_a_measurement_without_cycles_is_not_written(tmp_path: Path) -> None:
@@ -258,7 +257,7 @@ def test_a_measurement_without_cycles_is_not_written(tmp_path: Path) -> None:
         b"micronpu-run a 0 0 0\nPASS: 1 vectors, 0 elements differ\n",
     ):
         with pytest.raises(FileError, match="nothing to write"):
-            measurement.written(tmp_path / "m.toml", console, IMAGE, "", is_emulated=False)
+            write_measurement(tmp_path / "m.toml", console, IMAGE, "", is_emulated=False)
     assert not list(tmp_path.iterdir())
 
 
@@ -278,11 +277,11 @@ def test_a_measurement_without_cycles_is_not_written(tmp_path: Path) -> None:
 )
 def test_a_damaged_measurement_is_a_sentence(old: str, new: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "m.toml"
-    measurement.written(path, CONSOLE.encode(), IMAGE, "board", is_emulated=False)
+    write_measurement(path, CONSOLE.encode(), IMAGE, "board", is_emulated=False)
     text = path.read_text()
     assert old in text
     with pytest.raises(FileError, match=said):
-        measurement.read(text.replace(old, new).encode(), "m.toml")
+        read_measurement(text.replace(old, new).encode(), "m.toml")
 
 
 def test_a_console_of_an_emulated_board_is_named() -> None:
