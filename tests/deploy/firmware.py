@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from micronpu.chips import machines
-from micronpu.deploy import emulated
+from micronpu.deploy import integration
 
-PORT = Path(emulated.__file__).parent / "port"
+PORT = Path(integration.__file__).parent / "port"
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wconversion", "-O2", "-mthumb", "-ffunction-sections")
 CORES = {
     "cortex-m3": ("-mcpu=cortex-m3",),
@@ -65,7 +65,7 @@ def link(objects: Sequence[Path], board: str, folder: Path, *more: str, resident
     own = [compile_source(PORT / name, folder, core, *more) for name in ("startup.c", "semihosting.c")]
     machine = next(m for m in machines.MACHINES if m.name == board)
     script = folder / f"{board}.ld"
-    script.write_text(emulated.linker_script(machine, ["network_model_sec"], "A test", resident=resident))
+    script.write_text(integration.linker_script(machine, ["network_model_sec"], "A test", resident=resident))
     image = folder / f"{board}.elf"
     command = ["arm-none-eabi-gcc", "-mthumb", *CORES[core], "-nostartfiles", "-Wl,--gc-sections"]
     command += [f"-T{script}", *map(str, (*own, *objects)), "-lm", "-o", str(image)]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from micronpu.board.platforms import emulated_board, fvp_lines
+from micronpu.board.boards import emulated_board, fvp_lines
 from micronpu.chips import shipped_chips
 from micronpu.deploy.integration import board_files
 from tests.deploy import programs

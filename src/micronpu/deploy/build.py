@@ -12,9 +12,8 @@ from pathlib import Path
 
 from micronpu.base.errors import FileError, MicroNpuError, OptionError
 from micronpu.base.files import read_file, write_file
-from micronpu.deploy import linux
 from micronpu.deploy.footprint import Component, footprint
-from micronpu.deploy.integration import RUN
+from micronpu.deploy.integration import LINUX_TOOLCHAIN, RUN
 from micronpu.deploy.shared import SHARED
 from micronpu.deploy.toolchain import missing_tools
 
@@ -132,7 +131,7 @@ def _check_folder(folder: Path) -> str:
     path = folder / "CMakeLists.txt"
     if path.is_file() and f"project({SHARED}_firmware" in (text := read_file(path).decode(errors="replace")):
         return text
-    if (folder / linux.TOOLCHAIN).is_file():
+    if (folder / LINUX_TOOLCHAIN).is_file():
         raise FileError(
             f"{folder} is for a core with Linux, where ExecuTorch's own runner runs the program.",
             hint="the commands in its README.md",

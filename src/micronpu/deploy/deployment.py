@@ -26,15 +26,18 @@ from micronpu.base.files import check_name
 from micronpu.base.installed import VERSION
 from micronpu.chips.core import ANY, runs_linux
 from micronpu.deploy import csource, integration, kernels
-from micronpu.deploy.application import application, program_sources, shared_sources, vector_sources
-from micronpu.deploy.bundled import bundle
 from micronpu.deploy.csource import Facts, Limit, filled
-from micronpu.deploy.emulated import board_files
 from micronpu.deploy.folder import check_target, write_folder
 from micronpu.deploy.image import crc_of_io
-from micronpu.deploy.linux import linux_files
-from micronpu.deploy.opened import opened
-from micronpu.deploy.readme import readme
+from micronpu.deploy.integration import (
+    application,
+    emulated_files,
+    linux_files,
+    program_sources,
+    readme,
+    shared_sources,
+    vector_sources,
+)
 from micronpu.deploy.shared import (
     SHARED,
     ProgramSet,
@@ -43,8 +46,9 @@ from micronpu.deploy.shared import (
     check_shared,
     keeps_values,
     kept_memories,
+    opened,
 )
-from micronpu.deploy.vectors import Array, Vectors, from_arrays, from_rows, made_up
+from micronpu.deploy.vectors import Array, Vectors, bundle, from_arrays, from_rows, made_up
 from micronpu.program.arenas import HOT, divided
 from micronpu.program.data import files_of_delegates, taken
 from micronpu.program.digest import Digest, seal, state_of, unsealed
@@ -500,7 +504,7 @@ def _files(program_set: ProgramSet, missing: list[str]) -> dict[str, bytes]:
     )
     texts["micronpu_sections.ld"] = integration.sections(program_set)
     sections = dict.fromkeys(facts.section for facts in program_set.programs)
-    texts |= board_files(
+    texts |= emulated_files(
         *(program_set.board.core, program_set.board.flags, sections, program_set.header),
         resident=program_set.board.is_resident,
     )

@@ -29,7 +29,7 @@ from importlib import metadata
 
 from micronpu.base.errors import OptionError, UnsupportedError
 from micronpu.deploy.kernels import kernels_of
-from micronpu.deploy.opened import opened
+from micronpu.deploy.shared import opened
 from micronpu.program.digest import unsealed
 from micronpu.program.io import io_of
 from micronpu.program.plan import Plan

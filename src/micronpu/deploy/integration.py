@@ -1,23 +1,29 @@
-"""Integration into other builds: CMake, Zephyr, CMSIS, linker sections, upstream's runners.
+"""The files of a folder: sources of its programs, their integration into builds, an emulated board, and `README.md`.
 
-Only documented interfaces are used: ExecuTorch's CMake package and Zephyr module, the components of the CMSIS pack
-PyTorch::ExecuTorch, the options of `backends/arm/scripts` and of `examples/arm/executor_runner`.
+Builds are CMake, Zephyr, CMSIS, linker sections and upstream's runners. Only documented interfaces are used:
+ExecuTorch's CMake package and Zephyr module, the components of the CMSIS pack PyTorch::ExecuTorch, the options of
+`backends/arm/scripts` and of `examples/arm/executor_runner`.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 
-from micronpu.board.boards import boards
-from micronpu.board.platforms import emulated_board
-from micronpu.board.zephyr import zephyr_board, zephyr_npu
+from micronpu.base.parsing import parse_toml
+from micronpu.board.boards import boards, core_of, emulated_board, fvp_lines, zephyr_board, zephyr_npu
 from micronpu.chips import Chip
-from micronpu.deploy.application import c_sources
-from micronpu.deploy.csource import Named, filled
+from micronpu.chips.machines import QemuMachine, machine_of
+from micronpu.deploy.csource import Facts, Named, filled, rendered, text_of
+from micronpu.deploy.image import kernel_names
 from micronpu.deploy.kernels import Kernel, kernel_libraries
-from micronpu.deploy.shared import ProgramSet
+from micronpu.deploy.shared import LINE, SHARED, ProgramSet
+from micronpu.deploy.vectors import Vectors, bundle
+from micronpu.program.digest import seal
 from micronpu.targets.board import DEDICATED_SRAM
-from micronpu.targets.firmware import KernelLibrary
+from micronpu.targets.firmware import TOOLCHAIN, KernelLibrary
 from micronpu.targets.registry import BACKENDS
 
 RUN = "micronpu board run"
@@ -195,3 +201,227 @@ def sections(program_set: ProgramSet) -> str:
         sections={f"micronpu_programs{f'_{i}' if i else ''}": section for i, section in enumerate(named)},
         is_dedicated=program_set.board.memory_mode.startswith(DEDICATED_SRAM),
     )
+
+
+FIXED = (
+    "micronpu.h",
+    "micronpu.c",
+    "micronpu_image.h",
+    "micronpu_image.c",
+    "micronpu_model.hpp",
+    "micronpu_model.cpp",
+    "micronpu_profile.c",
+)
+"""Files that are the same for every program."""
+DATA = ("micronpu_data.hpp", "micronpu_data.cpp")
+"""Further such files, for programs that read data from files."""
+
+
+def shared_sources(program_set: ProgramSet) -> dict[str, str]:
+    """Return the files that all programs of a folder share, by name."""
+    # Reports contain the hash of the first payload, also for a program whose file was stripped.
+    payloads = {f.name: f.plan.delegates[0].payload for f in program_set.programs if f.plan.delegates}
+    digests = {name: hashlib.sha256(payload).hexdigest() for name, payload in payloads.items()}
+    names = [*FIXED, *_data(program_set), "micronpu_pools.c", "micronpu_programs.c"]
+    names += [f"micronpu_{function}.{suffix}" for function in program_set.functions for suffix in "hc"]
+    return {name: filled(name, program_set, digests=digests, LINE=LINE) for name in names} | program_set.start_up
+
+
+def _data(program_set: ProgramSet) -> Sequence[str]:
+    return DATA if program_set.reads_files else ()
+
+
+def program_sources(methods: Sequence[Facts], program_set: ProgramSet) -> dict[str, str]:
+    """Return the sources of a program and its methods, by name: data, headers, calls, requirements on an image."""
+    facts = methods[0].whole
+    memories = {"planned": program_set.planned(facts), "temporary": program_set.temporary(facts)}
+    own = {
+        f"{facts.name}.h": filled(
+            "program.h",
+            facts,
+            is_one=len(methods) == 1,
+            kernels=len({operator for own in methods for operator in own.plan.operators}),
+        ),
+        f"{facts.name}.S": filled("model.S", facts),
+        f"{facts.name}_data.h": filled("data.h", facts),
+        f"{facts.name}.cpp": filled(
+            "model.cpp",
+            facts,
+            methods=methods,
+            method=program_set.method(facts),
+            npu=program_set.npu(facts),
+            **memories,
+        ),
+        f"{facts.name}_image.c": filled(
+            "image.c",
+            facts,
+            kernels=[f"0x{zlib.crc32(n.encode()):08x}u" for n in kernel_names([own.plan for own in methods])],
+            **memories,
+        ),
+    }
+    return own | {f"{own.name}.h": filled("method.h", own) for own in methods if not own.is_whole}
+
+
+def vector_sources(facts: Facts, vectors: Vectors) -> dict[str, str]:
+    """Return the sources with the golden vectors of a method, by name."""
+    sides = {
+        "inputs": [*zip(facts.inputs, zip(*vectors.inputs, strict=True), strict=True)],
+        "outputs": [*zip(facts.outputs, zip(*vectors.outputs, strict=True), strict=True)],
+    }
+    return {f"{facts.name}_{name}": filled(name, facts, **sides) for name in ("vectors.h", "vectors.c")}
+
+
+def application(program_set: ProgramSet) -> str:
+    """Return `main.cpp`: it runs the golden vectors of every program that has some."""
+    programs = [facts for facts in program_set.programs if facts.vectors is not None]
+    return filled("main.cpp", program_set, programs=programs, most_inputs=max(len(f.inputs) for f in programs))
+
+
+def c_sources(program_set: ProgramSet) -> list[str]:
+    """Return the sources of a build, in order."""
+    programs = program_set.programs
+    own = [f"{methods[0].file}{suffix}" for methods in program_set.groups for suffix in (".S", ".cpp", "_image.c")]
+    own += [f"{facts.name}_vectors.c" for facts in programs if facts.vectors is not None]
+    fixed = [
+        *FIXED,
+        *_data(program_set),
+        *program_set.start_up,
+        *(f"micronpu_{name}.c" for name in program_set.functions),
+        "micronpu_pools.c",
+        "micronpu_programs.c",
+    ]
+    fixed = [name for name in fixed if not name.endswith((".h", ".hpp"))]
+    return [*own, *fixed, "micronpu_kernels.cpp", "main.cpp"]
+
+
+_SOURCES = ("startup.c", "semihosting.c")
+
+
+def linker_script(machine: QemuMachine, sections: Iterable[str], header: str, *, resident: bool = False) -> str:
+    """Return the linker script.
+
+    Args:
+        sections: of the programs.
+        resident: programs are stored with the code, and copied into the memory for activations at the start.
+    """
+    memories = {"CODE": machine.code, "MODEL": machine.model, "DATA": machine.data}
+    return rendered(
+        text_of("port/link.ld.in"),
+        HEADER=header,
+        machine=machine,
+        memories=memories,
+        sections=list(sections),
+        resident=resident,
+    )
+
+
+def emulated_files(
+    core: str, flags: str, sections: Iterable[str], header: str, *, resident: bool = False
+) -> dict[str, str]:
+    """Return the files of the folder `board`, by name; empty if QEMU has no such core."""
+    core = core_of(core)
+    machine = machine_of(core)
+    if machine is None:
+        return {}
+    return {f"board/{name}": text_of(f"port/{name}") for name in _SOURCES} | {
+        "board/link.ld": linker_script(machine, sections, header, resident=resident),
+        "board/toolchain.cmake": rendered(text_of("port/toolchain.cmake.in"), HEADER=header, CORE=core, FLAGS=flags),
+    }
+
+
+LINUX_TOOLCHAIN = "aarch64-linux.cmake"
+
+
+def linux_files(program_set: ProgramSet, missing: Sequence[str]) -> dict[str, bytes]:
+    """Return the contents of the folder for a core that runs Linux, by name.
+
+    Under Linux ExecuTorch's own `executor_runner` runs the program, and a kernel driver the NPU: there is nothing to
+    link, so that there are vectors as files, and instructions instead of C sources. Sources: ExecuTorch's
+    `backends/arm/CMakeLists.txt`, `EthosUBackend_Cortex_A.cpp` and `examples/portable/executor_runner`.
+
+    Args:
+        missing: files from which programs read data, and that were not given.
+    """
+    found = {file: content for facts in program_set.programs for file, content in facts.data}
+    for facts in program_set.programs:
+        found[f"{facts.file}.pte"] = seal(facts.program)
+        if facts.vectors is None:
+            continue
+        found[f"{facts.name}.bpte"] = bundle(facts.program, facts.plan.name, facts.inputs, facts.outputs, facts.vectors)
+        for number in range(_checked(facts, program_set)):
+            inputs, outputs = facts.vectors.inputs[number], facts.vectors.outputs[number]
+            for kind, side, arrays in (("input", facts.inputs, inputs), ("output", facts.outputs, outputs)):
+                for index, (io, array) in enumerate(zip(side, arrays, strict=True)):
+                    found[f"vectors/{facts.name}/{number}/{kind}-{index}.bin"] = io.flat(array).tobytes()
+    if any(facts.vectors is not None for facts in program_set.programs):
+        checks = [(f, number) for f in program_set.programs for number in range(_checked(f, program_set))]
+        found["check.sh"] = filled("linux_check.sh", program_set, checks=checks).encode()
+    found[LINUX_TOOLCHAIN] = filled("linux_toolchain.cmake", program_set).encode()
+    options = [*_build_options(program_set.kernels), *([_FILES_OPTION] if program_set.reads_files else [])]
+    options += [option for firmware in program_set.firmware for option in firmware.linux_options]
+    words = {"options": options, "files": [*found, "README.md"], "missing": missing, "in_c": False}
+    found["README.md"] = filled("linux_README.md", program_set, **words).encode()
+    return dict(sorted(found.items()))
+
+
+def _checked(facts: Facts, program_set: ProgramSet) -> int:
+    """Return the number of vectors that can be checked.
+
+    Each runs in a separate process. With states, a later vector depends on earlier ones; the runner calls only the
+    first method of a program.
+    """
+    if facts.vectors is None or not any(facts is methods[0] for methods in program_set.groups):
+        return 0
+    return min(len(facts.vectors), 1) if facts.states else len(facts.vectors)
+
+
+def readme(program_set: ProgramSet, files: Sequence[str], data_files: Sequence[str]) -> str:
+    """Return `README.md`.
+
+    Args:
+        files: names of the files of the folder, in order.
+        data_files: names of files that the programs read, and that are not in the folder.
+    """
+    board, first = program_set.board, program_set.programs[0]
+    core, npu = core_of(board.core), board.accelerator if program_set.started else ""
+    text = filled(
+        "README.md",
+        program_set,
+        LINE=LINE,
+        RUN=RUN,
+        TOOLCHAIN=TOOLCHAIN,
+        regions=board.regions(program_set.files, program_set.pools),
+        files=_described(program_set, files),
+        missing=data_files,
+        in_c=True,
+        core=core,
+        build_options=sorted(build_options(program_set)),
+        runtime_sources=runtime_sources(program_set),
+        zephyr=zephyr_board(board.chip, board.accelerator),
+        machine=machine_of(core),
+        emulated=emulated_board(core, npu),
+        board_options=board_options(program_set),
+        fvp=fvp_lines(core, npu, f"build/{SHARED}_app"),
+        has_platform=first.vectors is not None and any(f.has_platform(first.board.accelerator) for f in first.firmware),
+        # The runner has all but the portable kernels; those cannot be derived from a bundled program.
+        portable=[o for o in first.plan.operators if o.startswith(("aten::", "dim_order_ops::"))],
+    )
+    return text.rstrip("\n") + "\n"
+
+
+def _described(program_set: ProgramSet, files: Sequence[str]) -> dict[str, str]:
+    """Return the description of each file, by name."""
+    known = parse_toml(text_of("files.toml"))
+    words = dict(known["shared"])
+    for methods in program_set.groups:
+        own = _named(known["program"], methods[0].file)
+        words |= {name: text.replace("@section@", methods[0].section) for name, text in own.items()}
+    for facts in program_set.programs:
+        words |= _named(known["method"], facts.name)
+    boards = {True: "the NPU and the SRAM for Zephyr's board", False: "the NPU's size"}
+    words |= {file: boards[file.endswith(".overlay")] for file in files if file.startswith("zephyr/boards/")}
+    return {file: words.get(file, "data that the program looks up by name") for file in files}
+
+
+def _named(texts: Mapping[str, str], name: str) -> dict[str, str]:
+    return {file.replace("@name@", name): text.replace("@name@", name) for file, text in texts.items()}

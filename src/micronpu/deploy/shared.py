@@ -1,4 +1,4 @@
-"""Programs of one firmware: shared memory, and memory of each."""
+"""Programs of one firmware: reading and verifying them, shared memory, and memory of each."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from math import prod
 from typing import ClassVar
 
 from micronpu.base.arguments import strings
-from micronpu.base.errors import OptionError, UnsupportedError
+from micronpu.base.errors import OptionError, PayloadError, UnsupportedError
 from micronpu.chips.core import ANY
 from micronpu.deploy.csource import Facts, rendered
 from micronpu.deploy.kernels import Kernel, kernels_of
-from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue
+from micronpu.program.digest import Digest, state_of
+from micronpu.program.plan import ELEMENT_BYTES, Plan, PlanValue, read_plan
+from micronpu.program.plan_check import check_plan
+from micronpu.program.pte import PteSummary
 from micronpu.report.memory import Item
 from micronpu.targets.board import Board
 from micronpu.targets.firmware import Firmware, Started
@@ -359,3 +362,24 @@ def _side_by_side(one: Board, other: Board) -> bool:
         return False
     cores = [board.chip.same_core_as or board.chip.name for board in (one, other) if board.chip is not None]
     return cores[0] == cores[1]
+
+
+def opened(program: bytes, source: str) -> tuple[tuple[Plan, ...], PteSummary]:
+    """Return the plan of each method of a `.pte` in the file's order, and the summary of the file.
+
+    Args:
+        source: name of the program in messages.
+
+    Raises:
+        PayloadError: it is damaged.
+    """
+    plan, summary = read_plan(program, name=source)
+    if state_of(program, source) is Digest.WRONG:
+        raise PayloadError(
+            f"{source} is damaged: it is not what its own digest says.", hint="copy the file again, or compile again"
+        )
+    names = list(summary.methods) if len(summary.methods) > 1 else [plan.name]
+    plans = tuple(read_plan(program, name=source, method=name)[0] for name in names)
+    for plan in plans:
+        check_plan(program, source, plan.name, external=True)
+    return plans, summary

@@ -20,7 +20,7 @@ from typing import Any
 from micronpu.board.check import Finished, MachineOptions, run_firmware
 from micronpu.board.runners import find_runner
 from micronpu.chips import machines
-from micronpu.deploy import emulated
+from micronpu.deploy import integration
 from tests.board.needed import need_runners
 from tests.deploy import firmware
 from tests.deploy.host_build import host
@@ -131,7 +131,7 @@ def move(folder: Path) -> None:
     path = folder / "board" / "link.ld"
     sections = re.findall(r"KEEP\(\*\((\w+)\)\)", path.read_text())
     machine = next(m for m in machines.MACHINES if m.name == "mps3-an547")
-    script = emulated.linker_script(
+    script = integration.linker_script(
         dataclasses.replace(machine, code=_CODE, model=_MODEL, data=_DATA), sections, "A test"
     )
     # The core finds its vectors where the memory begins.
