@@ -25,8 +25,7 @@ from torch.fx import GraphModule, Node
 
 from micronpu.base.errors import ModelError
 from micronpu.frontend.integers import IntegerIO
-from micronpu.frontend.program import is_dequantize, is_quantize, overload_name, value_of
-from micronpu.ops.concat import CONCATENATIONS
+from micronpu.frontend.program import is_dequantize, is_float32, is_quantize, value_of
 from micronpu.quantize.data import Trial
 from micronpu.quantize.nodes import moves, results_of
 from micronpu.quantize.running import Row, called, float_leaves, noise, run_recordings
@@ -295,13 +294,9 @@ def _numbered(node: Node, names: list[tuple[str, int | None]]) -> torch.Tensor |
     value = value_of(node)
     if is_quantize(node) or is_dequantize(node):
         return _numbered(node.all_input_nodes[0], names)
-    if overload_name(node) in CONCATENATIONS:
-        joined = {operand: _numbered(operand, names) for operand in node.all_input_nodes}
-        return None if None in joined.values() else called(node, *_filled(node, joined))
-    if moves(node) and len(node.all_input_nodes) == 1:
-        (operand,) = node.all_input_nodes
-        before = _numbered(operand, names)
-        return None if before is None else called(node, *_filled(node, {operand: before}))
+    if moves(node) and node.all_input_nodes and all(map(is_float32, node.all_input_nodes)):
+        before = {operand: _numbered(operand, names) for operand in node.all_input_nodes}
+        return None if None in before.values() else called(node, *_filled(node, before))
     if not isinstance(value, torch.Tensor):
         return None
     axis = 1 if value.dim() in (2, 4) else value.dim() - 1

@@ -354,6 +354,25 @@ def test_parts_of_unequal_size_are_judged_apart():
     assert not any(w.rule == "unequal-parts" for w in apart.warnings)
 
 
+@pytest.mark.filterwarnings("ignore::micronpu.AccuracyWarning")
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda a, b: torch.stack([a, b], 1),
+        lambda a, b: torch.slice_scatter(a.repeat(1, 2), b, 1, 8),
+    ],
+    ids=["stack", "slice_scatter"],
+)
+def test_values_that_any_operator_joins_are_parts(join):
+    torch.manual_seed(0)
+    model = Small(lambda m, x: join(m.large(x) * 500, m.small(x)), large=nn.Linear(8, 8), small=nn.Linear(8, 8))
+    data = [torch.randn(1, 8, generator=generator(i)) for i in range(20)]
+    report = micronpu.compile(model, data[0], "ethos-u55-128", calibration=data).report
+    large, small = report.accuracy.outputs[0].parts
+    assert large.sqnr > 30 > 10 > small.sqnr
+    assert any(w.rule == "unequal-parts" for w in report.warnings)
+
+
 def test_channels_in_other_units_are_parts_and_probabilities_are_not():
     number = np.tile(np.arange(3), (4, 1))
     sources = ElementSources(number, (("fc", 0), ("fc", 1), ("fc", 2)))
