@@ -29,7 +29,7 @@ LINES = {
     "frontend": 6_933,
     "host": 2_780,
     "ir": 1_934,
-    "ops": 9_169,
+    "ops": 9_167,
     "partition": 3_780,
     "passes": 1_674,
     "program": 2_614,
@@ -40,7 +40,7 @@ LINES = {
     "targets": 17_745,
     "transforms": 3_135,
     "upstream": 1_197,
-    "verify": 2_390,
+    "verify": 2_385,
 }
 """Lines of each package's Python files, "" for those of no package: what grows pays by becoming simpler elsewhere.
 

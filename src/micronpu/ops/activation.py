@@ -25,8 +25,9 @@ from micronpu.ir.lowering import Float, Writer
 from micronpu.ir.op import Op, Steps, Value, fixed_qparams, own_qparams
 from micronpu.ir.registry import from_aten, operator
 from micronpu.ir.types import DType, QParams, TensorType
+from micronpu.ops.clamps import Clamp, Relu
 from micronpu.ops.constants import constant_like
-from micronpu.ops.elementwise import Maximum, Minimum, Mul, emit_binary
+from micronpu.ops.elementwise import Add, Maximum, Mul, emit_binary
 from micronpu.ops.movement import inverse, transposed
 from micronpu.ops.pointwise import Elementwise, tabulated
 from micronpu.ops.quantization import Requantize
@@ -88,17 +89,14 @@ class LeakyRelu(Elementwise):
 def _wide_rectifier(node: AtenNode, x: Tensor, slope: npt.NDArray[Any]) -> Tensor:
     """A leaky ReLU of int16 numbers, with slopes that broadcast: LiteRT has PRELU for int8 only.
 
-    x -> requantize ┬ maximum -> y        the minimum of y and slope * y for slopes above 1
+    x -> requantize ┬ maximum -> y        relu(x) + slope * min(x, 0) if a slope is above 1
       -> mul(slope) ┘
     """
-    y = node.emit(Requantize(DType.INT16), x, qparams=node.output)
-    if (slope < 1).any():
-        product = emit_binary(node, Mul(), x, constant_like(node, np.minimum(slope, 1.0), x.type), node.output)
-        y = node.emit(Maximum(), y, product, qparams=node.output)
-    if (slope > 1).any():
-        product = emit_binary(node, Mul(), y, constant_like(node, np.maximum(slope, 1.0), x.type), node.output)
-        y = node.emit(Minimum(), y, product, qparams=node.output)
-    return y
+    large = bool((slope > 1).any())
+    y = node.emit(Relu() if large else Requantize(DType.INT16), x, qparams=node.output)
+    below = node.emit(Clamp(high=0.0), x) if large else x
+    product = emit_binary(node, Mul(), below, constant_like(node, slope, x.type), node.output)
+    return node.emit(Add() if large else Maximum(), y, product, qparams=node.output)
 
 
 def rectify(node: AtenNode, x: Tensor, slope: npt.NDArray[Any], integers: Tensor | None = None) -> Tensor:

@@ -405,14 +405,25 @@ def test_up_to_the_last_number_with_a_result_a_table_is_near_it(function):
     assert entries[0] == entries[1] and abs((entries[1] - y.zero_point[0]) * y.scale[0] - function(-1.0)) <= y.scale[0]
 
 
-def test_slopes_per_channel():
+@pytest.mark.parametrize(
+    ("slopes", "wanted"),
+    [
+        ([0.1, -0.5, 0.9, 0.0, 1.0, 0.25, -1.0, 0.7], ["requantize", "mul", "maximum"]),
+        ([1.0, 1.5, 100.0, 2.0, 1.0, 25.0, 1.0, 7.0], ["relu", "clamp", "mul", "add"]),
+        ([0.1, -0.5, 2.0, 0.0, 1.0, 0.25, -1.0, 0.7], ["relu", "clamp", "mul", "add"]),
+        ([0.1, -0.5, 90.0, 0.0, 1.0, 0.25, -30.0, 0.7], ["relu", "clamp", "mul", "add"]),
+    ],
+    ids=["small", "large", "both", "far"],
+)
+def test_slopes_per_channel(slopes, wanted):
+    """Products are those of the operand, whose LSB may be much smaller than that of the result."""
     torch.manual_seed(0)
     prelu = nn.PReLU(8)
-    prelu.weight.data = torch.tensor([0.1, -0.5, 2.0, 0.0, 1.0, 0.25, -1.0, 0.7])
+    prelu.weight.data = torch.tensor(slopes)
     module = quantized(Small(lambda m, x: m.p(x), p=prelu), (image(),), EthosUQuantizer(SPEC, **WIDE))
     assert steps_between(module, batches((image(),))[0]) <= 2
     names = [n.op.name for n in of_all(module, (image(),))[2].nodes]
-    assert names == ["requantize", "mul", "maximum", "mul", "minimum"]
+    assert names == wanted
 
 
 # ---------------------------------------------------------------- QAT
