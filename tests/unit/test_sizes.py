@@ -33,14 +33,14 @@ LINES = {
     "partition": 3_780,
     "passes": 1_674,
     "program": 2_614,
-    "quantize": 10_476,
+    "quantize": 10_355,
     "recipes": 935,
     "report": 5_274,
     "runtime": 2_015,
     "targets": 17_745,
     "transforms": 3_135,
     "upstream": 1_197,
-    "verify": 2_385,
+    "verify": 2_371,
 }
 """Lines of each package's Python files, "" for those of no package: what grows pays by becoming simpler elsewhere.
 

@@ -35,8 +35,8 @@ from micronpu.quantize.data import calibration_batches, calibration_sequences, c
 from micronpu.quantize.far_values import FarValues
 from micronpu.quantize.float64 import runnable
 from micronpu.quantize.loops import convert_loops, integer_loops, prepare_loops, unobserved
+from micronpu.quantize.nodes import observer_of
 from micronpu.quantize.norms import mark_standardisation, mark_uneven
-from micronpu.quantize.observers import is_observer
 from micronpu.quantize.observing import RangeObserver
 from micronpu.quantize.post_training import settle_concat_groups
 from micronpu.quantize.ranges import fit_ranges
@@ -78,13 +78,13 @@ def finite_values(prepared: GraphModule, number: Callable[[], int]) -> Iterator[
 
     observed: dict[nn.Module, list[Node]] = {}  # tensors that share qparams share an observer
     for node in prepared.graph.nodes:
-        if node.op == "call_module":
-            observed.setdefault(prepared.get_submodule(str(node.target)), []).append(node.args[0])
+        observer = observer_of(prepared, node)
+        if observer is not None and not getattr(observer, "is_calibrated", False):
+            observed.setdefault(observer, []).append(node.args[0])
     handles = []
     for observer, producers in observed.items():
-        if is_observer(observer) and not getattr(observer, "is_calibrated", False):
-            turn = itertools.cycle(producers)  # every run calls the observer once per producer, in this order
-            handles.append(observer.register_forward_pre_hook(functools.partial(check, turn)))
+        turn = itertools.cycle(producers)  # every run calls the observer once per producer, in this order
+        handles.append(observer.register_forward_pre_hook(functools.partial(check, turn)))
     try:
         yield
     finally:
@@ -157,7 +157,7 @@ def _observing(module: GraphModule) -> GraphModule:
     """Return a module that computes only what its observers still learn from."""
     graph, copies, ends = Graph(), dict[Node, Node](), list[Node]()
     for node in module.graph.nodes:
-        observer = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        observer = observer_of(module, node)
         if isinstance(observer, RangeObserver) and observer.is_done:
             copies[node] = copies[node.args[0]]
         elif node.op != "output":
@@ -281,13 +281,8 @@ def observed(
             mark_uneven(module, sequences, states)
         prepared = _prepared(module, quantizer)
         _hand_on_states(module, prepared)
-        prepare_loops(prepared, quantizer, _with_whole_groups)
+        prepare_loops(prepared, quantizer, _prepared)
     return prepared
-
-
-def _first(states: States, sequences: Sequence[Sequence[Row]]) -> list[Row]:
-    """Return the inputs of the first call of a lifted module, in a list; an empty list without calls."""
-    return [(*row, *states.initial) for sequence in sequences[:1] for row in sequence[:1]]
 
 
 def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
@@ -296,17 +291,12 @@ def _prepared(module: GraphModule, quantizer: Any) -> GraphModule:
     if is_ours is not None and is_ours():
         quantizer.check_use(is_qat=False)
         names = post_training.scopes(module)
-        return post_training.prepared(quantizer.annotated(quantizer.rewritten(module)), names, quantizer.settle)
+        return post_training.prepared(quantizer.annotated(quantizer.rewritten(module)), names)
     from micronpu.quantize.pt2e import prepare_pt2e
 
     FLOAT_PROGRAM.say(module, None)  # the calls need not be recorded: they are here
-    return prepare_pt2e(module, quantizer)  # type: ignore[no-any-return]
-
-
-def _with_whole_groups(module: GraphModule, quantizer: Any) -> GraphModule:
-    """Return `_prepared` for the step of a loop, whose qparams the loop needs before calibration."""
-    prepared = _prepared(module, quantizer)
-    settle_concat_groups(prepared)
+    prepared: GraphModule = prepare_pt2e(module, quantizer)
+    FLOAT_PROGRAM.take(prepared)
     return prepared
 
 
@@ -370,7 +360,8 @@ def finished(
     rows = [row for sequence in sequences for row in sequence]
     if corrections is not None and corrections.need_data:
         with quiet(), one_thread(), unobserved(prepared):
-            rows = seen_calls(runnable(prepared, _first(states, sequences), observes=False), states, sequences)
+            first = [(*row, *states.initial) for row in rows[:1]]
+            rows = seen_calls(runnable(prepared, first, observes=False), states, sequences)
     quantized = converted(prepared, rows, corrections, statistics)
     forget(prepared, quantized)
     return quantized

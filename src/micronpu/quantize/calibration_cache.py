@@ -47,19 +47,17 @@ def calibration_entry(prepared: GraphModule, states: States, sequences: Sequence
     """
     if CACHE.folder is None or not post_training.is_prepared(prepared):
         return None
-    if not all(_is_known(prepared, node) for node in prepared.graph.nodes):
+    if not all(map(_is_known, prepared.graph.nodes)) or not (network := network_of(prepared)):
         return None
-    nodes = [(n.op, n.name, str(n.target), repr(n.args), repr(n.kwargs)) for n in prepared.graph.nodes]
+    places = [(str(n.target), repr(n.args)) for n in prepared.graph.find_nodes(op="call_module")]
     observers = [(name, type(o).__qualname__, settings_of(o)) for name, o in _observers(prepared)]
-    tensors = {str(n.target): read(prepared, n) for n in prepared.graph.nodes if n.op == "get_attr"}
     try:
-        weights = [(name, _bytes(tensor)) for name, tensor in tensors.items()]
         rows = [[[_bytes(tensor) for tensor in row] for row in sequence] for sequence in sequences]
         initial = [_bytes(tensor) for tensor in states.initial]
     except (TypeError, RuntimeError):  # a dtype or a layout that NumPy does not have
         return None
     machine = platform.machine(), torch.backends.cpu.get_cpu_capability()
-    return CACHE.entry("calibration", _TOOLS, machine, nodes, observers, weights, rows, initial)
+    return CACHE.entry("calibration", _TOOLS, machine, network, places, observers, rows, initial)
 
 
 def pack_observers(prepared: GraphModule) -> bytes:
@@ -111,14 +109,8 @@ def settings_of(observer: nn.Module) -> list[tuple[str, str]]:
     return [(k, getattr(v, "__qualname__", "") or ("" if k == "operands" else repr(v))) for k, v in values.items()]
 
 
-def _is_known(prepared: GraphModule, node: Node) -> bool:
-    """Return True if the code of a node is known by its name."""
-    if node.op == "call_module":
-        module = prepared.get_submodule(str(node.target))
-        ours = type(module).__module__.startswith("micronpu.")
-        return ours and isinstance(module, (RangeObserver, FixedObserver))
-    if node.op == "get_attr":
-        return isinstance(read(prepared, node), torch.Tensor)
+def _is_known(node: Node) -> bool:
+    """Return True if a node calls no function whose code its name does not determine."""
     if node.op != "call_function" or getattr(node.target, "__module__", "") in _MODULES:
         return True
     return isinstance(node.target, OpOverload) and node.target.namespace in _NAMESPACES
@@ -207,7 +199,7 @@ def network_of(prepared: GraphModule) -> str:
             value = read(prepared, node)
             if not isinstance(value, torch.Tensor):
                 return ""
-            lines.append(of_tensors([value]))
+            lines.append(f"{value.stride()} {of_tensors([value])}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

@@ -21,7 +21,7 @@ from micronpu.frontend.checks import all_finite
 from micronpu.frontend.constants import read
 from micronpu.frontend.exported import Exported
 from micronpu.frontend.float32 import in_float32
-from micronpu.frontend.states import States, is_write
+from micronpu.frontend.states import States, written
 from micronpu.frontend.work import multiply_accumulates
 from micronpu.quantize import thresholds
 from micronpu.quantize.nodes import results_of
@@ -49,26 +49,20 @@ def calibration_sequences(
     if calibration is None or isinstance(calibration, dict) or not isinstance(calibration, Iterable):
         return [calibration_batches(calibration, examples, kind=kind)]
     found: list[list[Row]] = []
-    open_one = False
+    before_is_call = False
     for number, item in enumerate(calibration):
-        if isinstance(item, list):
-            if not item:
-                raise ModelError(
-                    f"The {kind} sequence {number} is shorter than one call: it is empty.",
-                    hint="a list of the inputs of the calls, one after the other",
-                )
-            found.append(calibration_batches(item, examples, kind=kind))
-            open_one = False
-            continue
-        rows = calibration_batches([item], examples, kind=kind)
-        if len(rows) > 1:
-            found.append(rows)
-            open_one = False
-        elif open_one:
+        if isinstance(item, list) and not item:
+            raise ModelError(
+                f"The {kind} sequence {number} is shorter than one call: it is empty.",
+                hint="a list of the inputs of the calls, one after the other",
+            )
+        rows = calibration_batches(item if isinstance(item, list) else [item], examples, kind=kind)
+        is_call = not isinstance(item, list) and len(rows) == 1
+        if is_call and before_is_call:
             found[-1] += rows
         else:
             found.append(rows)
-            open_one = True
+        before_is_call = is_call
     return found or [calibration_batches([], examples, kind=kind)]
 
 
@@ -240,11 +234,10 @@ def check_stateless(states: States) -> None:
 def check_lifted(model: GraphModule) -> None:
     """Raise `ModelError` if a model still writes into its buffers, so that only their initial values would be
     calibrated."""
-    written = next((n for n in model.graph.nodes if is_write(n)), None)
-    if written is not None:
+    if names := written(model):
         raise ModelError(
-            f"The model keeps a state, `{written.args[0].target}`, from one call to the next, and `prepare_pt2e` knows "
-            "no sequences of calls.",
+            f"The model keeps a state, `{next(iter(names))}`, from one call to the next, and `prepare_pt2e` "
+            "knows no sequences of calls.",
             hint="micronpu.compile, or calibrate_and_quantize with the exported program",
         )
 

@@ -62,10 +62,6 @@ def _of_log1p(model: GraphModule, node: Node, write: GraphWriter) -> Node | None
     return write("softplus.default", x.args[0]) if form_of(x) is Form.EXPONENTIAL else None
 
 
-def _of_reciprocal(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
-    return _inverse(model, node.args[0], write)
-
-
 def _of_division(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
     x, divisor = arguments(node)["self"], arguments(node)["other"]
     if form_of(x) is Form.EXPONENTIAL and (axis := _is_sum_of(divisor, x)) is not None:
@@ -120,7 +116,7 @@ def _of_root(model: GraphModule, node: Node, write: GraphWriter) -> Node | None:
 _IDENTITIES: dict[Form | None, Identity] = {
     Form.LOGARITHM: _of_log,
     Form.LOGARITHM_OF_MORE: _of_log1p,
-    Form.RECIPROCAL: _of_reciprocal,
+    Form.RECIPROCAL: lambda model, node, write: _inverse(model, node.args[0], write),
     Form.QUOTIENT: _of_division,
     Form.ROOT: _of_root,
     Form.SUM: _of_sum,

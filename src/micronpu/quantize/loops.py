@@ -25,6 +25,7 @@ from micronpu.frontend.states import KEY, State, States, states_of
 from micronpu.quantize.config import QuantizationSettings
 from micronpu.quantize.nodes import observer_of
 from micronpu.quantize.observers import is_fixed, is_of_extremes
+from micronpu.quantize.post_training import settle_concat_groups
 
 _QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
 _DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
@@ -129,10 +130,9 @@ def prepare_loops(prepared: GraphModule, quantizer: Any, prepare: Callable[[Grap
     """
     for node, loop in loops_of(prepared):
         inner = copy.copy(quantizer)
-        own = quantizer.settings
-        values = {name: getattr(own, name) for name in own.__dataclass_fields__}
-        inner.settings = _StepSettings(**(values | {"io": own.default}))
+        inner.settings = _StepSettings(**(vars(quantizer.settings) | {"io": quantizer.settings.default}))
         loop.prepared = prepare(with_own_graph(loop.body), inner)
+        settle_concat_groups(loop.prepared)  # the loop needs the qparams of its step before calibration
         loop.prepared.meta[KEY] = states_of(loop.body)
         inputs = {n.name: n for n in loop.prepared.graph.nodes if n.op == "placeholder"}
         outside = observer_of(prepared, node.args[0])
@@ -166,13 +166,12 @@ def convert_loops(prepared: GraphModule, convert: Callable[[GraphModule], GraphM
         body.meta[KEY] = states
         integer_states(body)
         integer_io = to_integer_io(body)
-        known: list[tuple[Any, ...]] = [(b.scale, b.zero_point, b.dtype) for b in integer_io.inputs]
-        known += [(s.scale, s.zero_point, s.dtype) for s in states_of(body).values]
         all_qparams = []
-        for scale, zero_point, name in known:
-            dtype = getattr(torch, name)
+        every: tuple[Any, ...] = (*integer_io.inputs, *states_of(body).values)
+        for known in every:
+            dtype = getattr(torch, known.dtype)
             limits = torch.iinfo(dtype)
-            all_qparams.append((scale, zero_point, limits.min, limits.max, dtype))
+            all_qparams.append((known.scale, known.zero_point, limits.min, limits.max, dtype))
         LOOP_QPARAMS.say(body, tuple(all_qparams))
         loop.body, loop.prepared = body, None
 

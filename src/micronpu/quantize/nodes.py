@@ -93,6 +93,15 @@ def results_of(model: GraphModule) -> list[Node]:
     return [n for n in tree_leaves(own) if isinstance(n, Node)]
 
 
+def set_parameters(layer: Node, **values: Node | None) -> None:
+    """Set the weight or bias of a layer."""
+    args = list(layer.args) + [None] * (3 - len(layer.args))
+    for name, value in values.items():
+        args[("input", "weight", "bias").index(name)] = value
+    layer.args = tuple(args)
+    layer.kwargs = {k: v for k, v in layer.kwargs.items() if k not in values}
+
+
 def state_ends(model: GraphModule) -> list[tuple[Any, Node, Node]]:
     """Return each state with its input and the node that computes its new value."""
     states = states_of(model)

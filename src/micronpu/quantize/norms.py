@@ -162,11 +162,6 @@ def _rows(node: Node, x: torch.Tensor) -> torch.Tensor:
     return x.reshape(x.shape[0], int(given.get("num_groups", x.shape[1])), -1)
 
 
-def measured(node: Node) -> bool:
-    """Return True if a node measures the rows of a norm that consists of several operators."""
-    return overload_name(node) not in NORMS and bool(parts_of(node))
-
-
 def parts_of(node: Node) -> list[Node]:
     """Return the operators of the norm whose rows a node measures; [] if it measures none."""
     name = overload_name(node)
@@ -226,7 +221,7 @@ def scale_rows(model: GraphModule, able: Capabilities) -> bool:
 
         (x - mean(x)) / (sqrt(var(x)) + eps)  =  (x * g - mean(x * g)) / (sqrt(var(x * g)) + eps * g)
     """
-    norms = [n for n in model.graph.nodes if UNEVEN.of(n) >= UNEQUAL and measured(n)]
+    norms = [n for n in model.graph.nodes if UNEVEN.of(n) >= UNEQUAL and overload_name(n) not in NORMS and parts_of(n)]
     norms = [] if norms and able.has_int16 else norms
     changed = False
     for node in norms:

@@ -7,7 +7,7 @@ torchao, whose import takes as long as compiling a small network, is not needed.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 import torch
@@ -17,9 +17,9 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from micronpu.frontend.constants import constant_nodes, evaluate, free_name
 from micronpu.frontend.facts import SCOPES
-from micronpu.frontend.importer import known_import
-from micronpu.quantize.nodes import NodeValues
+from micronpu.quantize.nodes import NodeValues, moves, observer_of
 from micronpu.quantize.solver.groups import Observer, PartObserver, observers_of
+from micronpu.quantize.solver.neighbours import observe_for_neighbours, share_states
 from micronpu.quantize.specs import KEY, QuantizationAnnotation, noted
 from micronpu.upstream.torch import FakeTensor
 
@@ -48,20 +48,18 @@ def is_prepared(model: GraphModule) -> bool:
 # ---------------------------------------------------------------- observers
 
 
-def prepared(
-    values: NodeValues, names: Mapping[str, str], settle: Callable[[NodeValues, Observers], None]
-) -> GraphModule:
+def prepared(values: NodeValues, names: Mapping[str, str]) -> GraphModule:
     """Return an annotated model with observers; the graph is changed in place.
 
     Args:
         values: of the model.
         names: `scopes` of the model before it was rewritten.
-        settle: may replace observers.
     """
     model, notes = values.model, values.notes()
-    observers = values.nodes(observers_of(notes))
-    settle(values, observers)
-    inserter = _Inserter(model, observers)
+    observers = observers_of(notes)
+    observe_for_neighbours(values, observers)
+    share_states(values, observers)
+    inserter = _Inserter(model, values.nodes(observers))
     for value in notes:
         inserter.observe(values.node_of[value])
     made = GraphModule(model, model.graph)
@@ -213,7 +211,7 @@ def _keep_places(node: Node, note: QuantizationAnnotation) -> None:
             continue
         chain, source = [quantize], quantize.args[0]
         # Operators that only move a weight before its quantize keep the weight's source.
-        while isinstance(source, Node) and (entry := known_import(source)) is not None and entry.moves_only:
+        while isinstance(source, Node) and moves(source):
             chain.append(source)
             source = source.args[0]
         if isinstance(source, Node) and source.op == "get_attr":
@@ -276,10 +274,8 @@ def settle_concat_groups(prepared: GraphModule) -> None:
     """Choose for each part between its own qparams and the group's, by calibration, in place."""
     parts: dict[PartObserver, list[Node]] = {}
     for node in prepared.graph.nodes:
-        if node.op == "call_module":
-            module = prepared.get_submodule(str(node.target))
-            if isinstance(module, PartObserver):
-                parts.setdefault(module, []).append(node)
+        if isinstance(module := observer_of(prepared, node), PartObserver):
+            parts.setdefault(module, []).append(node)
     for part, nodes in parts.items():
         kept: nn.Module = part.own if part.is_fine else part.whole
         for name in {str(node.target) for node in nodes}:

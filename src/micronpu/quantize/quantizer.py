@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -293,7 +292,7 @@ class StaticQuantizer:
         if self.settings.corrections.projections:
             project_magnitudes(model, self.capabilities)
         if self.is_qat:
-            from micronpu.quantize.norm_folding import fold_trained_batch_norms
+            from micronpu.quantize.qat import fold_trained_batch_norms
 
             IN_TRAINING.say(model, True)
             fold_trained_batch_norms(model, self._config_of)
@@ -307,12 +306,15 @@ class StaticQuantizer:
         is_alone = not annotated_by_others(model)
         for other in self._others:
             other.annotate(model)
-        with self._leaving(annotated_by_others(model)):
+        self._left = frozenset(annotated_by_others(model))
+        try:
             hand_over(self.annotated(model).model)
+        finally:
+            self._left = frozenset()
         if is_alone:
             record_calls(model, functools.partial(quantize, quantizer=self._as_it_is()))
         if self.is_qat:
-            from micronpu.quantize.norm_folding import observe_last_weights
+            from micronpu.quantize.qat import observe_last_weights
 
             observe_last_weights(model)
         return model
@@ -320,19 +322,8 @@ class StaticQuantizer:
     def _as_it_is(self) -> Self:
         """Return a copy that later settings do not affect."""
         made = copy.copy(self)
-        made.settings = copy.copy(self.settings)
-        for name, value in vars(self.settings).items():
-            setattr(made.settings, name, copy.copy(value))
+        made.settings = replace(self.settings, **{name: copy.copy(own) for name, own in vars(self.settings).items()})
         return made
-
-    @contextmanager
-    def _leaving(self, nodes: Collection[Node]) -> Iterator[None]:
-        """Exclude some nodes from this quantizer within the context."""
-        self._left = frozenset(nodes)
-        try:
-            yield
-        finally:
-            self._left = frozenset()
 
     def annotated(self, model: GraphModule) -> NodeValues:
         """Apply `annotate`, with this package's annotations; return the values of the model."""
@@ -360,12 +351,7 @@ class StaticQuantizer:
         """
         from micronpu.quantize.pt2e import recorders
 
-        self.settle(NodeValues(model), edge_or_node_to_obs_or_fq)
-        for recorder in recorders(model):
-            recorder.watch(edge_or_node_to_obs_or_fq.values())
-
-    def settle(self, values: NodeValues, observers: dict[Any, Any]) -> None:
-        """Apply `prepare_obs_or_fq_callback` to the observers of a module's values, by their nodes."""
+        values, observers = NodeValues(model), edge_or_node_to_obs_or_fq
         observe_for_neighbours(values, values.places(observers))
         if self.is_qat:
             from micronpu.quantize.qat import share_ranges
@@ -374,6 +360,8 @@ class StaticQuantizer:
         places = values.places(observers)
         share_states(values, places)
         observers.update(values.nodes(places))
+        for recorder in recorders(model):
+            recorder.watch(observers.values())
 
     def quantize_with_submodules(
         self, model: GraphModule, calibration_samples: Sequence[tuple[Any, ...]], is_qat: bool = False

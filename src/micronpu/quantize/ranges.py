@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -62,8 +61,13 @@ def fit_ranges(prepared: GraphModule, batches: Sequence[Row], statistics: FloatS
             new.append(place)
         else:
             place.sums = known
-    if new:
+    try:
         _add_samples(prepared, batches, new)
+    except (RuntimeError, NotImplementedError) as error:
+        raise ModelError(
+            f"Errors of activations cannot be followed to the results: {first_line(error)}.",
+            hint="another `activation_observer` instead of `fit_ranges`",
+        ) from error
     if statistics is not None:
         for place in new:
             statistics[network, place.key] = place.sums
@@ -73,13 +77,15 @@ def fit_ranges(prepared: GraphModule, batches: Sequence[Row], statistics: FloatS
 
 def _add_samples(prepared: GraphModule, batches: Sequence[Row], places: Sequence[SharedRange]) -> None:
     """Add the errors of samples to places."""
+    if not places:
+        return
     generator = torch.Generator().manual_seed(0)
     count = max(FEWEST_FIT, min(FIT_SAMPLES, FIT_ELEMENTS // max(1, sum(sizes_of(prepared).values()))))
     step = max(1, -(-len(batches) // count))
     wide = runnable(prepared, batches)
     for row in batches[::step]:
         run = FloatRun(wide, gradients=True)
-        with torch.enable_grad(), unobserved(wide), _quiet_warnings():
+        with torch.enable_grad(), unobserved(wide):
             run.run(*row)
             results = [run.values[node.name] for node in _results(prepared)]
             results = [r for r in results if _is_followed(r) and r.is_floating_point()]
@@ -97,17 +103,6 @@ def _add_samples(prepared: GraphModule, batches: Sequence[Row], places: Sequence
                 slopes.append(dict(zip(tracked, found, strict=True)))
             for place in places:
                 place.add(run.values, slopes)
-
-
-@contextmanager
-def _quiet_warnings() -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, NotImplementedError) as error:
-        raise ModelError(
-            f"Errors of activations cannot be followed to the results: {first_line(error)}.",
-            hint="another `activation_observer` instead of `fit_ranges`",
-        ) from error
 
 
 def _is_followed(value: Any) -> bool:

@@ -347,8 +347,7 @@ class _Runner:
         results = [tuple(column[i] for column in batch) for i in range(len(rows))]
         if self._batched is None:
             self._batched = _alike(results[0], self._single(rows[0]))
-            return self._results(rows) if not self._batched else results
-        return results
+        return results if self._batched else self._results(rows)
 
     def _single(self, row: Row) -> Row:
         return tuple(r.detach().clone() for r in tensors_of(self._eager.run(*row)))
@@ -356,15 +355,10 @@ class _Runner:
 
 def _alike(found: Row, wanted: Row) -> bool:
     """True if the results of a batch are those of a single run, but for roundings that fall otherwise."""
-    for y, x in zip(found, wanted, strict=True):
-        if y.shape != x.shape or y.dtype != x.dtype:
-            return False
-        if x.is_floating_point() and x.numel():
-            known = x.isfinite()
-            error = (y[known].double() - x[known].double()).square().sum()
-            if not bool(error <= SAME_RESULTS * x[known].double().square().sum()):
-                return False
-    return True
+    if any(y.shape != x.shape or y.dtype != x.dtype for y, x in zip(found, wanted, strict=True)):
+        return False
+    powers = noise(float_leaves(found), float_leaves(wanted))
+    return all(error <= SAME_RESULTS * signal for signal, error in powers)
 
 
 # ---------------------------------------------------------------- dequantized reference
@@ -432,7 +426,7 @@ class DequantizedReference:
         )
 
     def own(self, exact: Values) -> Iterator[tuple[RoundedLayer, torch.Tensor, torch.Tensor]]:
-        """Yield each layer with its exact result and its own."""
+        """Yield each layer of floats with its exact result and its own."""
         by_quantize = {layer.quantize: layer for layer in self.layers}
         values: Values = {}
         for node in self.module.graph.nodes:
@@ -443,7 +437,7 @@ class DequantizedReference:
             elif is_quantize(node):
                 values[node] = exact[node]
                 before, wanted = values[node.args[0]], exact[node.args[0]]
-                if node in by_quantize and isinstance(wanted, torch.Tensor):
+                if node in by_quantize and isinstance(wanted, torch.Tensor) and wanted.is_floating_point():
                     # The logarithm of a value rounded to 0 saturates; NaN is replaced by the exact result.
                     yield by_quantize[node], wanted, rounded(node, torch.where(before.isnan(), wanted, before))
             elif is_dequantize(node) and isinstance(exact[node.args[0]], torch.Tensor):

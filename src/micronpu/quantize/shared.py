@@ -143,7 +143,7 @@ def _share_qparams(members: Sequence[Member], prepared: Mapping[str, GraphModule
         why = _disagreement(strictest(first), strictest(second), bool(state))
         if why:
             if state:
-                raise _no_qparams(state, one, other, why)
+                raise _no_qparams(state, one.method, other.method, why)
             return
         first += second
         for observer in second:
@@ -190,10 +190,9 @@ def _disagreement(one: Any, other: Any, of_state: bool) -> str:
     return ""
 
 
-def _no_qparams(state: str, one: _Place, other: _Place, why: str) -> ModelError:
+def _no_qparams(state: str, one: str, other: str, why: str) -> ModelError:
     return ModelError(
-        f"The methods `{one.method}` and `{other.method}` cannot share the qparams of the state `{state}`: it is "
-        f"{why}.",
+        f"The methods `{one}` and `{other}` cannot share the qparams of the state `{state}`: it is {why}.",
         hint="the same setting of the quantizer for what reads and writes the state in both",
     )
 
@@ -254,11 +253,8 @@ def check_qparams(made: Mapping[str, GraphModule]) -> None:
             qparams = (state.dtype, state.scale, state.zero_point)
             first, known = seen.setdefault(state.name, (name, qparams))
             if known != qparams:
-                raise ModelError(
-                    f"The methods `{first}` and `{name}` cannot share the qparams of the state `{state.name}`: it "
-                    f"is {_described(known)} in the one and {_described(qparams)} in the other.",
-                    hint="the same setting of the quantizer for what reads and writes the state in both",
-                )
+                why = f"{_described(known)} in the one and {_described(qparams)} in the other"
+                raise _no_qparams(state.name, first, name, why)
 
 
 def _described(qparams: tuple[str, float | None, int | None]) -> str:

@@ -110,33 +110,25 @@ def check_specs(specs: Mapping[str, Any], activations: str, per_channel: bool, w
     Raises:
         OptionError: the spec, and what is supported.
     """
-    dtype = torch.int16 if activations == "int16" else torch.int8
-    limit = 2 ** (weight_bits - 1) - 1
+    dtype, limit = (torch.int16 if activations == "int16" else torch.int8), 2 ** (weight_bits - 1) - 1
     for name, spec in specs.items():
-        if spec is None:
-            continue
-        _check_kind(name, spec)
-        if name == "weight_spec":
+        if spec is not None and name == "weight_spec":
             how = f"per_channel={per_channel}, weight_bits={weight_bits}"
-            _check_qparams(name, spec, torch.int8, (-limit, limit), (_OF_WEIGHTS[per_channel],), how)
-        else:
+            _check(name, spec, torch.int8, (-limit, limit), (_OF_WEIGHTS[per_channel],), how)
+        elif spec is not None:
             limits = torch.iinfo(dtype)
-            how = f'activations="{activations}"'
-            _check_qparams(name, spec, dtype, (limits.min, limits.max), _SCHEMES[dtype], how)
+            _check(name, spec, dtype, (limits.min, limits.max), _SCHEMES[dtype], f'activations="{activations}"')
 
 
-def _check_kind(name: str, spec: Any) -> None:
+def _check(
+    name: str, spec: Any, dtype: torch.dtype, limits: tuple[int, int], schemes: tuple[torch.qscheme, ...], how: str
+) -> None:
     if isinstance(spec, type) or not all(hasattr(spec, part) for part in _PARTS):
         raise OptionError(
             f"`{name}` is {described(spec)}.", hint="a QuantizationSpec of torchao.quantization.pt2e.quantizer, or None"
         )
     if not callable(spec.observer_or_fake_quant_ctr):
         raise OptionError(f"`{name}` has no observer.", hint="observer_or_fake_quant_ctr=MinMaxObserver")
-
-
-def _check_qparams(
-    name: str, spec: Any, dtype: torch.dtype, limits: tuple[int, int], schemes: tuple[torch.qscheme, ...], how: str
-) -> None:
     low = limits[0] if spec.quant_min is None else spec.quant_min
     high = limits[1] if spec.quant_max is None else spec.quant_max
     fits = spec.dtype is dtype and (low, high) == limits and spec.qscheme in schemes

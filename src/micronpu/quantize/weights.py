@@ -26,7 +26,7 @@ from micronpu.frontend.program import arguments, overload_name
 from micronpu.quantize.calibration_cache import FloatStatistics, network_of
 from micronpu.quantize.corrections import Corrections
 from micronpu.quantize.float64 import runnable
-from micronpu.quantize.nodes import observer_of, source_of
+from micronpu.quantize.nodes import observer_of, set_parameters, source_of
 from micronpu.quantize.running import FloatRun, Row
 from micronpu.quantize.thresholds import (
     CORRECTION_SAMPLES,
@@ -236,11 +236,7 @@ def _correct_bias(prepared: GraphModule, layer: Node, error: torch.Tensor) -> No
     if value is None:
         return  # computed from something else
     corrected = (value.detach().double() - error).to(value.dtype)
-    new = add_constant(prepared, layer, corrected, "corrected_bias")
-    args = list(layer.args) + [None] * (3 - len(layer.args))
-    args[2] = new
-    layer.args = tuple(args)
-    layer.kwargs = {k: v for k, v in layer.kwargs.items() if k != "bias"}
+    set_parameters(layer, bias=add_constant(prepared, layer, corrected, "corrected_bias"))
 
 
 # ---------------------------------------------------------------- adaptive rounding
@@ -332,8 +328,8 @@ def _pair(model: GraphModule, second: Node) -> _Pair | None:
     while isinstance(source, Node) and len(source.users) == 1 and source.op == "call_function":
         name = overload_name(source).split(".")[0]
         if _is_layer(model, source):
-            rows, columns = _rows(model, source), _columns(model, second)
-            return _Pair(source, norm, second) if rows == columns else None
+            columns = _weight(model, second).shape[_input_axis(second)]
+            return _Pair(source, norm, second) if len(_weight(model, source)) == columns else None
         if name == "batch_norm" and norm is None and not arguments(source).get("training"):
             norm = source
             constants = [arguments(source).get(k) for k in ("weight", "bias")]
@@ -360,16 +356,9 @@ def _is_layer(model: GraphModule, node: Node) -> bool:
     return weight is not None and (groups == 1 or (weight.shape[1] == 1 and groups == weight.shape[0]))
 
 
-def _is_depthwise(node: Node) -> bool:
-    return bool(arguments(node).get("groups", 1) > 1)
-
-
-def _rows(model: GraphModule, node: Node) -> int:
-    return int(_weight(model, node).shape[0])
-
-
-def _columns(model: GraphModule, node: Node) -> int:
-    return int(_weight(model, node).shape[0 if _is_depthwise(node) else 1])
+def _input_axis(layer: Node) -> int:
+    """Return the axis of a layer's weights that has its input channels; 0 for a depthwise one."""
+    return 0 if arguments(layer).get("groups", 1) > 1 else 1
 
 
 def _factor(model: GraphModule, pair: _Pair) -> torch.Tensor:
@@ -390,7 +379,7 @@ def _apply(model: GraphModule, pair: _Pair) -> float:
     """
     first, second = _weight(model, pair.first).double(), _weight(model, pair.second).double()
     rows = first.reshape(len(first), -1).abs().amax(1) * _factor(model, pair)
-    axis = 0 if _is_depthwise(pair.second) else 1
+    axis = _input_axis(pair.second)
     columns = second.transpose(0, axis).reshape(second.shape[axis], -1).abs().amax(1)
     alive = (rows > DEAD_CHANNEL * rows.max()) & (columns > DEAD_CHANNEL * columns.max())
     factor = torch.where(alive, (rows / columns.clamp(min=1e-30)).sqrt(), torch.ones_like(rows))

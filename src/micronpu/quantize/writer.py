@@ -71,7 +71,7 @@ class GraphWriter(NodeArguments):
         self.made: list[Node] = []
         self._place = node
         self._shared = {} if shared is None else shared
-        self._capabilities = capabilities
+        self.capabilities = capabilities
         near = (first_of(n.meta.get("val")) for n in (node, *node.all_input_nodes))
         modes = (getattr(value, "fake_mode", None) for value in near)
         self._mode: Any = next((m for m in modes if m is not None), None) or contextlib.nullcontext()
@@ -79,10 +79,6 @@ class GraphWriter(NodeArguments):
     @property
     def given(self) -> Mapping[str, Any]:
         return self.arguments
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._capabilities
 
     @property
     def unevenness(self) -> float:
@@ -178,7 +174,7 @@ class GraphWriter(NodeArguments):
         body, inputs = step_body(row, values, self._mode)
         output = body.graph.output_node()
         output.meta = {k: v for k, v in self.node.meta.items() if k not in ("val", "tensor_meta")}
-        write = GraphWriter(body, output, self._capabilities)
+        write = GraphWriter(body, output, self.capabilities)
         write._mode = self._mode
         new = step(write, inputs[0], inputs[1:])
         output.args = ((new[0], *new),)

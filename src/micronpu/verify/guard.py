@@ -402,7 +402,7 @@ class _Search:
         for call in self._calls[:: max(1, len(self._calls) // thresholds.OWN_CALLS)]:
             self._owns[call] = {}
             for layer, wanted, own in self._dequantized.own(self._values(call)):
-                if layer in powers and wanted.is_floating_point():
+                if layer in powers:
                     ((x, error),) = noise([own], [wanted])
                     powers[layer] = (powers[layer][0] + x, powers[layer][1] + error)
                     self._owns[call][layer] = own

@@ -53,25 +53,12 @@ from micronpu.verify.thresholds import (
 )
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """Results of a quantized model for the samples of a trial.
-
-    Attributes:
-        results: for each call of each recording, as floats if the float model returns floats.
-        accuracy: against the float model; None if unknown, or without comparable outputs.
-    """
-
-    results: list[list[Row]]
-    accuracy: ProgramAccuracy | None
-
-
 def judge(
     module: GraphModule,
     trial: Trial,
     integer_io: IntegerIO | None = None,
     known: Sequence[Sequence[Row]] | None = None,
-) -> Judgement:
+) -> tuple[list[list[Row]], ProgramAccuracy | None]:
     """Run a quantized module on all samples of a trial, and compare it with the float model.
 
     Args:
@@ -81,7 +68,9 @@ def judge(
         known: the module's results, if it has been run.
 
     Returns:
-        Figures that are reproducible on the same machine.
+        The results for each call of each recording, as floats if the float model returns floats; and the accuracy
+        against the float model, None if it is unknown, or without comparable outputs. The figures are reproducible on
+        the same machine.
     """
     others = trial.others if trial.exact else None
     recordings = (*trial.recordings, *(others.recordings if others is not None else ()))
@@ -95,7 +84,7 @@ def judge(
     if others is not None and not are_noisier(len(results), found, exact := [*trial.exact, *others.exact]):
         judged = replace(trial, recordings=recordings, exact=exact)
     every = found[: len(judged.recordings)]
-    return Judgement(results, compared(every, judged, sources_of(module)) if trial.exact else None)
+    return results, compared(every, judged, sources_of(module)) if trial.exact else None
 
 
 def are_noisier(count: int, results: Sequence[Sequence[Row]], exact: Sequence[Sequence[Row]]) -> bool:

@@ -32,7 +32,7 @@ from micronpu.report.accuracy import Agreement, Comparison, OutputAccuracy, Prog
 from micronpu.report.warnings import NOT_VERIFIED, WARNING, ReportWarning
 from micronpu.upstream.session import one_thread
 from micronpu.verify.guard import warnings_of
-from micronpu.verify.judge import Judgement, judge
+from micronpu.verify.judge import judge
 from micronpu.verify.thresholds import ALONE, ALONE_INT16, DIFFERENCE, EXACT, GROWTH, ROUNDED, TRIES, UNKNOWN
 
 Tensors = tuple[torch.Tensor, ...]
@@ -62,14 +62,14 @@ class Expected:
         trial: the samples for the evaluation.
         rows: the inputs that are run, in the program's dtypes.
         results: of the quantized model, as floats.
-        judgement: of the quantized model, on all samples.
-        warnings: from the judgement.
+        accuracy: of the quantized model, on all samples.
+        warnings: about it.
     """
 
     trial: Trial
     rows: tuple[Tensors, ...]
     results: tuple[Tensors, ...]
-    judgement: Judgement
+    accuracy: ProgramAccuracy | None
     warnings: tuple[ReportWarning, ...] = ()
 
     @classmethod
@@ -93,14 +93,12 @@ class Expected:
         rows = trial.rows[: 1 if slow else None]
         if integer_io is not None:
             rows = tuple(map(integer_io.quantize, rows))
-        judgement = judge(quantized, trial, integer_io, known)
+        judged, accuracy = judge(quantized, trial, integer_io, known)
         eager = Eager(held(quantized))
         with torch.no_grad(), quiet(), one_thread():
             results = tuple(_floats(integer_io, tensors_of(eager.run(*row))) for row in rows)
-        warnings = warnings_of(
-            quantized, trial, judgement.results, judgement.accuracy, proposal, in_float=integer_io is None
-        )
-        return cls(trial, rows, results, judgement, warnings)
+        warnings = warnings_of(quantized, trial, judged, accuracy, proposal, in_float=integer_io is None)
+        return cls(trial, rows, results, accuracy, warnings)
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ def verified(program: Runnable, expected: Expected, reads: Sequence[Sequence[str
     assert isinstance(module, GraphModule)
     if not rows:
         return Verified(Agreement(reason="there are no inputs to run it on"))
-    accuracy, told = expected.judgement.accuracy, expected.warnings
+    accuracy, told = expected.accuracy, expected.warnings
     try:
         program._loaded()
         release()

@@ -240,9 +240,8 @@ class Sensitivity:
         exact = self._dequantized.exact((*self._sequences[0][0], *self._dequantized.initial))
         found: dict[Node, float] = {}
         for layer, wanted, result in self._dequantized.own(exact):
-            if wanted.is_floating_point():
-                ((signal, error),) = noise([result], [wanted])
-                found[layer.quantize] = error / signal if signal > 0 else 0.0
+            ((signal, error),) = noise([result], [wanted])
+            found[layer.quantize] = error / signal if signal > 0 else 0.0
         return found
 
     def _valued(self, layer: RoundedLayer) -> RoundedValue:

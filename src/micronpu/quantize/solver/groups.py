@@ -10,7 +10,7 @@ for the minimum of a small value and a large one.  Which of both it is shows aft
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from typing import Any, TypeAlias
 
 import torch
@@ -215,7 +215,8 @@ def _observe_parts(
         if id(whole) not in wholes or not may_part or not all(observers[p] is whole for p in places):
             continue
         edges: list[Place] = [(v, user) for v in values for user in v.readers if (v, user) in group_edges]
-        if edges and any(_reads_alone(places, values, group_edges)):
+        is_read_alone = any((v, user) not in group_edges and user not in places for v in values for user in v.readers)
+        if edges and is_read_alone:
             _part(observers, specs, places, edges)
         elif edges:
             only_concat.append((places, edges))
@@ -251,25 +252,11 @@ def _part(
     follows: tuple[PartObserver, ...] = (),
 ) -> None:
     """Observe a group of places separately, in place, if calibration finds its qparams."""
-    learnt, whole = _learnt(map(specs.__getitem__, places)), observers[next(iter(places))]
-    if learnt:
-        own = observer_for(learnt[0])
+    learnt = [spec for spec in map(specs.get, places) if isinstance(spec, QuantizationSpec)]
+    whole = observers[next(iter(places))]
+    if learnt:  # special ones, as of averages, first
+        own = observer_for(min(learnt, key=lambda spec: spec.observer not in OF_RESULTS))
         assert isinstance(own, RangeObserver) and isinstance(whole, RangeObserver)
         names = tuple((edge[0].name, edge[1].name) for edge in edges if isinstance(edge, tuple))
         part = PartObserver(own, whole, names, follows=follows)
         observers.update(dict.fromkeys(places, part))
-
-
-def _learnt(specs: Iterable[Spec]) -> list[QuantizationSpec]:
-    """Return the specs whose qparams calibration finds; special ones, as of averages, first."""
-    found = [spec for spec in specs if isinstance(spec, QuantizationSpec)]
-    return sorted(found, key=lambda spec: spec.observer not in OF_RESULTS)
-
-
-def _reads_alone(
-    places: Collection[Place], values: Collection[Value], group_edges: Collection[Place]
-) -> Iterator[bool]:
-    """Yield for each reader of a group of values whether it is outside the concat group and the group itself."""
-    for value in values:
-        for user in value.readers:
-            yield (value, user) not in group_edges and user not in places
