@@ -83,6 +83,7 @@ def compare(
     from micronpu.cli.files import check_libraries
     from micronpu.cli.workers import Task, in_processes
     from micronpu.report.alternatives import Candidates
+    from micronpu.report.shown import shown
     from micronpu.targets.registry import find_target
 
     if (data is None) != (labels is None):
@@ -121,13 +122,9 @@ def compare(
         out.print(found)
     console.write_json(report_json, found.to_json())
     if report_html is not None:
-        from micronpu.report.views.html import write_candidates
-
-        write_candidates(found, report_html)
+        write_file(report_html, shown(found, "page").encode())
         out.print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
     if chart is not None:
-        from micronpu.report.shown import shown
-
         write_file(chart, shown(found, "plot").encode())
         out.print(f"Wrote {chart}.", soft_wrap=True, markup=False)
     if all(c.failed for c in found.candidates):

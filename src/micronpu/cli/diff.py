@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+import micronpu
 from micronpu.base.errors import FileError, ModelError, OptionError
-from micronpu.base.files import check_writable, read_file
+from micronpu.base.files import check_writable, read_file, write_file
 from micronpu.cli import console
 from micronpu.cli.options import complete_target
 
@@ -48,6 +49,7 @@ def diff(
     from micronpu.report.delegation import DelegationReport
     from micronpu.report.difference import Difference, difference
     from micronpu.report.manifest import SUFFIX
+    from micronpu.report.shown import shown
 
     if report_html is not None:
         check_writable(report_html)
@@ -70,9 +72,7 @@ def diff(
     else:
         out.print(found)
     if report_html is not None:
-        from micronpu.report.views.html import write_difference
-
-        write_difference(found, report_html)
+        write_file(report_html, shown(found, "page").encode())
         console.words(console.STANDARD_OUTPUT).print(f"Wrote {report_html}.", soft_wrap=True, markup=False)
     if found.is_any:
         raise typer.Exit(console.DIFFERENT)
@@ -191,6 +191,7 @@ def reproduce(
     Exit code 0 if identical, else 1 and the cause: model, data, options, tools or machine.
     """
     from micronpu.cli.sources import found_sources
+    from micronpu.report.codec import encode
     from micronpu.report.manifest import Manifest, causes
 
     if output is not None:
@@ -201,7 +202,7 @@ def reproduce(
     same = hashlib.sha256(program.buffer).hexdigest() == wanted.hashes.get(wanted.program)
     found = causes(wanted.basis, program.basis)
     if json:
-        data = {"same": same, "bytes": len(program.buffer), "causes": [_as_json(cause) for cause in found]}
+        data = {"same": same, "bytes": len(program.buffer), "causes": [encode(cause) for cause in found]}
         console.print_json(data)
     else:
         for line in _lines(wanted, program, found, same=same):
@@ -214,7 +215,7 @@ def reproduce(
 
 
 def _compiled(wanted: Manifest, sources: Sources, target: str | None) -> CompiledProgram:
-    from micronpu.cli.files import load_model, register
+    from micronpu.cli.files import load_with
     from micronpu.cli.sources import NO_PICTURES, Pictures, load_data
     from micronpu.compiler.basis import CompileRequest
     from micronpu.report.warnings import AccuracyWarning
@@ -223,12 +224,8 @@ def _compiled(wanted: Manifest, sources: Sources, target: str | None) -> Compile
     pictures.check()
     asked = CompileRequest.read(wanted.basis.options, target or sources.chip or None)
     with console.progress() as callback, warnings.catch_warnings():
-        callback("load", 0.0)
-        register(sources.libraries)
-        loaded = load_model(sources.model)
+        loaded = load_with(sources.libraries, sources.model, callback)
         data = load_data(sources.calibration or None, pictures, loaded)
-        import micronpu
-
         callback("load", 1.0)
         warnings.simplefilter("ignore", AccuracyWarning)  # shown when the program was first compiled
         return micronpu.compile(
@@ -255,10 +252,3 @@ def _lines(wanted: Manifest, program: CompiledProgram, found: tuple[Cause, ...],
         )
         return [*lines, nothing]
     return [*lines, *map(str, found)]
-
-
-def _as_json(cause: Cause) -> dict[str, object]:
-    from micronpu.report.codec import encode
-
-    data: dict[str, object] = encode(cause)
-    return data

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 Form = Literal["terminal", "page", "notebook", "plot"]
-"""Output for rich; a file with a page; the page embedded in a notebook; a separate drawing (SVG)."""
+"""Output for rich; the text of a page; the page embedded in a notebook; a separate drawing (SVG)."""
 View = TypeVar("View", bound=Callable[..., Any])
 
 _VIEWS: dict[tuple[type, Form], Callable[..., Any]] = {}

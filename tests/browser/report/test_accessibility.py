@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from micronpu.base.files import write_file
 from micronpu.report.alternatives import Candidate, Candidates
-from micronpu.report.views.html import write_candidates
+from micronpu.report.shown import shown
 
 axe = pytest.importorskip("axe_core_python")
 Browser = Any
@@ -53,7 +54,7 @@ def test_a_comparison_is_accessible(browser: Browser, tmp_path: Path, colours: s
         Candidate("corstone300", "int8", milliseconds=0.5, low=0.4, high=0.6, flash=9, sram=8),
         Candidate("imxrt700", "int8", blocks="No.", failed=True),
     )
-    browser.get(write_candidates(Candidates("net.py:net", "", rows), tmp_path / "c.html").as_uri())
+    browser.get(write_file(tmp_path / "c.html", shown(Candidates("net.py:net", "", rows), "page").encode()).as_uri())
     with coloured(browser, colours):
         assert violations(browser) == []
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from micronpu.base.files import write_file
 from micronpu.ir.graph import Origin
 from micronpu.report.alternatives import Candidate, Candidates
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.operations import Cost, Operation
+from micronpu.report.shown import shown
 from micronpu.report.verdict import Verdict
-from micronpu.report.views.html import write_candidates
 
 ODD = "</script><b>odd</b>"
 Browser = Any
@@ -105,7 +106,7 @@ def test_page_fits_a_phone(opened: Callable[[int], Browser]) -> None:
 
 def test_a_comparison_names_its_targets_on_a_phone(browser: Browser, tmp_path: Path) -> None:
     row = Candidate("corstone300", "int8", blocks="No.", failed=True)
-    browser.get(write_candidates(Candidates("net.py:net", "", (row,)), tmp_path / "c.html").as_uri())
+    browser.get(write_file(tmp_path / "c.html", shown(Candidates("net.py:net", "", (row,)), "page").encode()).as_uri())
     phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
     try:

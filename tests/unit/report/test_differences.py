@@ -12,14 +12,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from micronpu.base.errors import ModelError
+from micronpu.base.files import write_file
 from micronpu.cli.main import app
 from micronpu.ir.graph import Origin
 from micronpu.report.alternatives import Candidate, Candidates
 from micronpu.report.delegation import DelegationReport
 from micronpu.report.difference import HOST, difference
 from micronpu.report.operations import Cost, Latency, Operation
+from micronpu.report.shown import shown
 from micronpu.report.verdict import Reason, Verdict
-from micronpu.report.views.html import write_candidates, write_difference
 
 
 def report(cycles: int = 500, refused: bool = False, clock: float = 100.0) -> DelegationReport:
@@ -111,12 +112,12 @@ def test_scores_count_before_decibels() -> None:
 
 def test_pages_are_whole(tmp_path: Path) -> None:
     rows = (candidate(1.0, 2048, 20.0), Candidate("u", "int8", blocks="<No>.", failed=True))
-    write_candidates(Candidates("net.py:net", "", rows), tmp_path / "c.html")
+    write_file(tmp_path / "c.html", shown(Candidates("net.py:net", "", rows), "page").encode())
     text = (tmp_path / "c.html").read_text(encoding="utf-8")
     assert "★" in text and "2.0 KiB" in text and "&lt;No&gt;." in text
-    write_candidates(Candidates("net.py:net", "top1", rows), tmp_path / "c.html")
+    write_file(tmp_path / "c.html", shown(Candidates("net.py:net", "top1", rows), "page").encode())
     assert '<th class="number">top1</th>' in (tmp_path / "c.html").read_text(encoding="utf-8")
-    write_difference(difference(report(), report()), tmp_path / "d.html")
+    write_file(tmp_path / "d.html", shown(difference(report(), report()), "page").encode())
     assert "Both say the same." in (tmp_path / "d.html").read_text(encoding="utf-8")
 
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from micronpu.base.files import write_file
 from micronpu.report.accuracy import decibel_text
 from micronpu.report.alternatives import Candidates
 from micronpu.report.delegation import DelegationReport, MethodsReport
 from micronpu.report.difference import Difference
 from micronpu.report.operations import hotspots
 from micronpu.report.shown import shown, shows
-from micronpu.report.texts import NOTHING, file_name
 from micronpu.report.verdict import host_groups
 from micronpu.report.views import web
 from micronpu.report.views.rows import (
@@ -41,7 +37,9 @@ from micronpu.report.views.tables import (
     CANDIDATE_TEXTS,
     candidate_columns,
     candidate_texts,
+    changed_texts,
     figure_texts,
+    moved_texts,
 )
 
 if TYPE_CHECKING:
@@ -53,23 +51,11 @@ _VALUE = re.compile(r"(\w+ )?[\d,.]*\d( of [\d,]+)?( ms| dB)?")
 
 
 @shows(DelegationReport, "page")
-def write_html(report: DelegationReport, path: str | os.PathLike[str], blame: Blame | None = None) -> Path:
-    """Write the page; an existing file is replaced only when the new one is complete.
-
-    Args:
-        blame: errors per layer, by which the graph can be coloured.
-
-    Raises:
-        FileError: it cannot be written.
-    """
-    return write_file(path, page(report, blame).encode())
-
-
 def page(report: DelegationReport, blame: Blame | None = None, *, graph: bool = True) -> str:
     """Return the page as text: styles, scripts and data are inside, nothing is fetched.
 
     Args:
-        blame: see `write_html`.
+        blame: errors per layer, by which the graph can be coloured.
         graph: include the network as a picture and sortable tables; otherwise the page has no script.
     """
     rows = partition_rows(report)
@@ -118,14 +104,10 @@ def framed(report: DelegationReport) -> str:
 
 
 @shows(MethodsReport, "page")
-def write_methods(report: MethodsReport, path: str | os.PathLike[str]) -> Path:
-    """Write one page that contains the page of each method in an iframe.
-
-    Raises:
-        FileError: it cannot be written.
-    """
+def methods_page(report: MethodsReport) -> str:
+    """Return one page that contains the page of each method in an iframe."""
     frames = Markup("".join(_method(name, own, graph=True) for name, own in report.methods.items()))
-    return write_file(path, web.page("methods.html", report.summary(), report=report, frames=frames).encode())
+    return web.page("methods.html", report.summary(), report=report, frames=frames)
 
 
 @shows(MethodsReport, "notebook")
@@ -163,43 +145,25 @@ def _partition(number: int, rows: list[TableRow], lines: list[TableRow], kind: s
     }  # fmt: skip
 
 
-def write_difference(difference: Difference, path: str | os.PathLike[str]) -> Path:
-    """Write the page; an existing file is replaced only when the new one is complete.
-
-    Raises:
-        FileError: it cannot be written.
-    """
-    text = web.page(
+@shows(Difference, "page")
+def difference_page(difference: Difference) -> str:
+    """Return the figures that changed, the operators that moved, and the operations that changed."""
+    return web.page(
         "difference.html",
         f"{difference.before} → {difference.after}",
         difference=difference,
         figures=[figure_texts(f) for f in difference.figures if f.before != f.after],
-        moved=[
-            (f"{m.node} ({m.operator})", m.before or NOTHING, m.after or NOTHING, file_name(m.source), m.why)
-            for m in difference.moved
-        ],
-        operations=[
-            (
-                c.before or NOTHING,
-                c.after or NOTHING,
-                *(NOTHING if n is None else f"{n:,}" for n in (c.cycles_before, c.cycles_after)),
-                file_name(c.source),
-            )
-            for c in difference.operations
-        ],
+        moved=[moved_texts(moved) for moved in difference.moved],
+        operations=[changed_texts(changed) for changed in difference.operations],
     )
-    return write_file(path, text.encode())
 
 
-def write_candidates(candidates: Candidates, path: str | os.PathLike[str]) -> Path:
-    """Write the page; an existing file is replaced only when the new one is complete.
-
-    Raises:
-        FileError: it cannot be written.
-    """
+@shows(Candidates, "page")
+def candidates_page(candidates: Candidates) -> str:
+    """Return the table of the candidates, and their plot."""
     front = set(candidates.front)
     columns = ("", *candidate_columns(candidates))
-    text = web.page(
+    return web.page(
         "candidates.html",
         candidates.model,
         columns=columns,
@@ -212,4 +176,3 @@ def write_candidates(candidates: Candidates, path: str | os.PathLike[str]) -> Pa
         plot=Markup(shown(candidates, "plot")),
         BEST=BEST,
     )
-    return write_file(path, text.encode())

@@ -12,7 +12,7 @@ from rich.text import Text
 from micronpu.report.accuracy import Evaluation, Judged, decibel_text
 from micronpu.report.alternatives import Advice, Candidate, Candidates, Idea, Price
 from micronpu.report.diagnosis import Blame, Fixes, LayerError
-from micronpu.report.difference import Difference, Figure
+from micronpu.report.difference import Changed, Difference, Figure, Moved
 from micronpu.report.operations import Hotspot
 from micronpu.report.plain import plain_table
 from micronpu.report.shown import shows
@@ -114,17 +114,13 @@ def difference_view(difference: Difference) -> RenderableType:
     if difference.moved:
         table = plain_table("operator", "before", "after", "line", "why")
         for moved in difference.moved:
-            places = (moved.before or NOTHING, moved.after or NOTHING)
-            name = f"{moved.node} ({moved.operator})"
-            table.add_row(*map(Text, (name, *places, file_name(moved.source), moved.why)))
+            table.add_row(*map(Text, moved_texts(moved)))
         parts += ["", table]
     if difference.operations:
         numbers = ("cycles before", "cycles after")
         table = plain_table("operation before", "after", *numbers, "line", numbers=numbers)
         for changed in difference.operations:
-            cells = (changed.before or NOTHING, changed.after or NOTHING)
-            counts = (NOTHING if n is None else f"{n:,}" for n in (changed.cycles_before, changed.cycles_after))
-            table.add_row(*map(Text, (*cells, *counts, file_name(changed.source))))
+            table.add_row(*map(Text, changed_texts(changed)))
         parts += ["", table]
     return Group(*parts)
 
@@ -137,6 +133,18 @@ def figure_texts(figure: Figure) -> tuple[str, ...]:
         return figure.name, *texts, NOTHING
     share = f" ({100 * change / figure.before:+.1f} %)" if figure.before else ""
     return figure.name, *texts, f"{change:+,.{figure.digits}f}{share}"
+
+
+def moved_texts(moved: Moved) -> tuple[str, ...]:
+    """Return operator, both places, source line and reason."""
+    name = f"{moved.node} ({moved.operator})"
+    return name, moved.before or NOTHING, moved.after or NOTHING, file_name(moved.source), moved.why
+
+
+def changed_texts(changed: Changed) -> tuple[str, ...]:
+    """Return both names, both numbers of cycles, and source line."""
+    counts = (NOTHING if n is None else f"{n:,}" for n in (changed.cycles_before, changed.cycles_after))
+    return changed.before or NOTHING, changed.after or NOTHING, *counts, file_name(changed.source)
 
 
 CANDIDATE_TEXTS = ("what it is", "weights in SRAM", "time by", "blocks")
