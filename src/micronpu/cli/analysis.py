@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+import micronpu
 from micronpu.base.errors import OptionError
 from micronpu.base.files import check_new_folder, make_folder, write_file
 from micronpu.cli import console
@@ -67,7 +68,7 @@ def evaluate(
     debug: console.Debug = False,
 ) -> None:
     """Compare the accuracy of a .pte with the float model, with significance."""
-    from micronpu.cli.files import load_model, register
+    from micronpu.cli.files import load_with
     from micronpu.cli.sources import load_data, load_labels, load_metric
 
     pictures.check(data, "--data")
@@ -77,14 +78,10 @@ def evaluate(
         raise OptionError("--metric is given, and no labels to compute it with.", hint="--labels y.npy")
     report_json = console.checked_json_path(json, report_json)
     with console.progress() as callback:
-        callback("load", 0.0)
-        register(library)
-        loaded = load_model(model)
+        loaded = load_with(library, model, callback)
         rows = load_data(data, pictures, loaded)
         truth = load_labels(labels) if labels is not None else None
         judge = load_metric(metric) if metric is not None else None
-        import micronpu
-
         callback("load", 1.0)
         found = micronpu.evaluate(
             loaded.module, rows, program, truth, metric=judge, output=output, fast=fast, callback=callback
@@ -110,11 +107,9 @@ def _measured(
     model: str, data: str | None, calibration: str | None, library: console.Library, callback: ProgressCallback
 ) -> tuple[Model, list[Any], list[Any] | None]:
     """Load a float model, inputs to measure it on, and calibration inputs; None for those of `data`."""
-    from micronpu.cli.files import load_calibration, load_model, register
+    from micronpu.cli.files import load_calibration, load_with
 
-    callback("load", 0.0)
-    register(library)
-    loaded = load_model(model)
+    loaded = load_with(library, model, callback)
     rows = list(load_calibration(data, loaded))
     return loaded, rows, None if calibration is None else list(load_calibration(calibration, loaded))
 
@@ -134,15 +129,13 @@ def blame(
     debug: console.Debug = False,
 ) -> None:
     """Show which layers lose accuracy in quantization, and what to try."""
+    from micronpu.report.diagnosis import check_sort
     from micronpu.targets.registry import find_target
 
     options = chosen_options(context, find_target(target))
     report_json = console.checked_json_path(json, report_json)
     with console.progress() as callback:
         loaded, rows, ranges = _measured(model, data, calibration, library, callback)
-        import micronpu
-        from micronpu.report.diagnosis import check_sort
-
         callback("load", 1.0)
         found = micronpu.blame(
             loaded.module,
@@ -191,8 +184,6 @@ def fix(
         check_new_folder(output)
     with console.progress() as callback:
         loaded, rows, ranges = _measured(model, data, calibration, library, callback)
-        import micronpu
-
         callback("load", 1.0)
         found = micronpu.fix(
             loaded.module,
@@ -245,18 +236,14 @@ def advise(
     debug: console.Debug = False,
 ) -> None:
     """Show where the time goes and what model changes would save (compiled, not retrained)."""
-    from micronpu.cli.files import load_calibration, load_model, register
+    from micronpu.cli.files import load_calibration, load_with
     from micronpu.targets.registry import find_target
 
     options = chosen_options(context, find_target(target))
     report_json = console.checked_json_path(json, report_json)
     with console.progress() as callback:
-        callback("load", 0.0)
-        register(library)
-        loaded = load_model(model)
+        loaded = load_with(library, model, callback)
         rows = load_calibration(calibration, loaded)
-        import micronpu
-
         callback("load", 1.0)
         found = micronpu.advise(
             loaded.module,

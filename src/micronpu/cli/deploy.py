@@ -195,13 +195,6 @@ def _names(programs: list[Path], given: str | None) -> list[str]:
     return names
 
 
-def check_folder_free(folder: Path) -> None:
-    """Refuse a folder that holds files."""
-    from micronpu.deploy.folder import check_target
-
-    check_target(folder, force=False)
-
-
 def beside(program: Path) -> dict[str, bytes]:
     """Return the data files (.ptd) that the compiler wrote beside a program."""
     return {path.name: read_file(path) for path in sorted(program.parent.glob("*.ptd"))} if program.is_file() else {}

@@ -53,8 +53,14 @@ def explore(
 
     Nodes can be coloured by where they run, and with --report by cycles, bytes and SQNR.
     """
-    from micronpu.cli.explorer.graph import MODEL, program_graphs, report_graph
-    from micronpu.cli.explorer.node_data import check_same_program, node_data, read_blame
+    from micronpu.cli.explorer.graph import (
+        MODEL,
+        check_same_program,
+        node_data,
+        program_graphs,
+        read_blame,
+        report_graph,
+    )
     from micronpu.report.delegation import DelegationReport
 
     explorer = None if json else load_explorer()  # before anything slow: the package may be missing

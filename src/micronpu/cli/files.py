@@ -22,6 +22,7 @@ from micronpu.base import timing
 from micronpu.base.errors import FileError, MicroNpuError, ModelError, first_line
 from micronpu.base.files import check_name
 from micronpu.cli.archive import load_archive
+from micronpu.cli.console import ProgressCallback
 from micronpu.cli.named_models import OF_TORCHVISION, OTHER_TORCH, is_named, load_named
 from micronpu.report.texts import plural
 
@@ -233,6 +234,13 @@ def register(libraries: Sequence[str] | None) -> None:
     """Import files of the user that register custom operators."""
     for path in libraries or ():
         UserFile(Path(path))
+
+
+def load_with(libraries: Sequence[str] | None, text: str, callback: ProgressCallback) -> Model:
+    """Import the user's libraries and return the model that ``text`` names; begins the step "load"."""
+    callback("load", 0.0)
+    register(libraries)
+    return load_model(text)
 
 
 def _pair(result: Any, what: str) -> tuple[Any, tuple[torch.Tensor, ...]]:

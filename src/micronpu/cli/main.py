@@ -11,26 +11,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from micronpu.base.errors import OptionError
-from micronpu.base.files import check_writable, read_file
+import micronpu
+from micronpu.base.errors import ModelError, OptionError, first_line
+from micronpu.base.files import check_writable, read_file, write_file
 from micronpu.base.installed import VERSION
-from micronpu.base.timing import Times, timed
+from micronpu.base.quiet import quiet
+from micronpu.base.timing import timed
 from micronpu.cli import console
 from micronpu.cli.analysis import advise, blame, evaluate, fix
 from micronpu.cli.board import app as board_app
 from micronpu.cli.calibrate import calibrate
 from micronpu.cli.compare import compare
-from micronpu.cli.deploy import check_folder_free, deploy, image, new, show_deployment
+from micronpu.cli.deploy import deploy, image, new, show_deployment
 from micronpu.cli.diff import diff, reproduce
 from micronpu.cli.doctor import doctor
 from micronpu.cli.explore import disassemble, explore
 from micronpu.cli.listing import passes, targets
 from micronpu.cli.options import Command, Group, Target, chosen_options, takes_npu_options
-from micronpu.cli.reports import NOWHERE, Reports
+from micronpu.cli.reports import NOWHERE, Reports, show_times
 from micronpu.cli.settings import UNLIMITED, How, Limits, entries, names_of, only_one, quantization_of, value_of
 from micronpu.cli.settings import flag_of as budget_flag
 from micronpu.cli.sources import NO_PICTURES, Pictures
+from micronpu.deploy.folder import check_target
+from micronpu.program.pte import read_pte
 from micronpu.report.manifest import Manifest, Sources
+from micronpu.report.texts import plural
 from micronpu.targets.registry import BACKENDS
 
 if TYPE_CHECKING:
@@ -203,7 +208,7 @@ def compile_command(
     A float model is quantized first, with calibration data. If a budget is missed, or with --strict if there is a
     warning, only the reports are written, and the exit code is 3.
     """
-    from micronpu.cli.files import load_model, register
+    from micronpu.cli.files import load_with
     from micronpu.cli.sources import load_data, sources_of
     from micronpu.report.budgets import check_budgets, undecided
     from micronpu.report.warnings import AccuracyWarning, check_strict, check_strict_use
@@ -218,16 +223,12 @@ def compile_command(
     _check_places((output, etrecord, profile), deploy_to, vela, manifest)
     _check_float(context, in_float)
     with timed(profile is not None) as times, console.progress() as callback, warnings.catch_warnings():
-        callback("load", 0.0)
-        register(library)
-        loaded = load_model(model)
+        loaded = load_with(library, model, callback)
         destination = output or Path(f"{loaded.name}.pte")
         check_writable(destination)
         if in_float:
             return _write_float(loaded, destination)
         data = load_data(calibration, pictures, loaded)
-        import micronpu
-
         callback("load", 1.0)
         warnings.simplefilter("ignore", AccuracyWarning)  # the report shows them
         program = micronpu.compile(
@@ -257,15 +258,8 @@ def compile_command(
     if deploy_to is not None:
         show_deployment(program.deploy(deploy_to, target=target), out)
     out.print(Text(f"Wrote {destination}: {program.report.summary()}.", style="bold"), soft_wrap=True)
-    _show_times(times, profile, out)
-
-
-def _show_times(times: Times | None, path: Path | None, out: Console) -> None:
-    """Show and write compilation times, if ``--profile`` is given."""
-    if times is not None and path is not None:
-        from micronpu.cli.reports import show_times
-
-        show_times(times, path, out)
+    if times is not None and profile is not None:
+        show_times(times, profile, out)
 
 
 def _write(
@@ -287,10 +281,27 @@ _WITH_FLOAT = {"in_float", "model", "output", "library", "debug", "no_cache", "q
 
 
 def _write_float(loaded: Model, destination: Path) -> None:
-    """Write the float baseline and print its name."""
-    from micronpu.cli.baseline import write_baseline
+    """Write ExecuTorch's program with portable float kernels, without quantization and NPU, and print a sentence."""
+    from executorch.exir import to_edge_transform_and_lower
 
-    console.output().print(Text(write_baseline(loaded, destination)), soft_wrap=True)
+    from micronpu.frontend.export import export
+    from micronpu.frontend.exported import exported
+
+    if not exported(loaded.module, loaded.examples).is_float:
+        raise ModelError("The model is quantized already, and --float is about the float model.", hint="that one")
+    try:
+        with quiet():
+            data = to_edge_transform_and_lower(export(loaded.module, loaded.examples)).to_executorch().buffer
+    except Exception as error:
+        raise ModelError(
+            f"ExecuTorch cannot lower the float model: {first_line(error) or type(error).__name__}.",
+            hint="micronpu compile without --float, which says more",
+        ) from error
+    write_file(destination, data)
+    (method,) = read_pte(data).methods.values()
+    kernels = plural(len(set(method.operators)), "kernel")
+    sentence = f"Wrote {destination}: {len(data):,} bytes, {kernels} of ExecuTorch in float, nothing on an NPU."
+    console.output().print(Text(sentence), soft_wrap=True)
 
 
 def _check_float(context: typer.Context, wanted: bool) -> None:
@@ -310,8 +321,6 @@ def _sparsity(given: Sequence[str] | None) -> SparsityOptions | None:
     """Parse --sparse."""
     if not given:
         return None
-    import micronpu
-
     words, pairs = entries(given)
     names = [name for name in names_of(micronpu.SparsityOptions) if name != "pattern"]
     if unknown := [name for name in pairs if name not in names]:
@@ -347,7 +356,7 @@ def _check_places(files: Sequence[Path | None], deploy_to: Path | None, vela: bo
         if path is not None:
             check_writable(path)
     if deploy_to is not None:
-        check_folder_free(deploy_to)
+        check_target(deploy_to, force=False)
 
 
 @app.command(cls=Command)
@@ -375,17 +384,13 @@ def check(
 
     Needs no calibration data. Exit code 3 if an operator outside of the NPU has no ExecuTorch kernel, otherwise 0.
     """
-    from micronpu.cli.files import load_model, register
+    from micronpu.cli.files import load_with
     from micronpu.targets.registry import find_target
 
     reports.check()
     options = chosen_options(context, find_target(target))
     with console.progress() as callback:
-        callback("load", 0.0)
-        register(library)
-        loaded = load_model(model)
-        import micronpu
-
+        loaded = load_with(library, model, callback)
         callback("load", 1.0)
         callback("partition", 0.0)
         report = micronpu.check(

@@ -89,11 +89,7 @@ class Reports:
 
             write_file(self.trace, chrome_trace(report).encode())
             self.words.print(Text(f"Wrote {self.trace}."), soft_wrap=True)
-        if self.path == console.STANDARD_OUTPUT:
-            typer.echo(report.to_json())
-        elif self.path is not None:
-            write_file(self.path, (report.to_json() + "\n").encode())
-            self.words.print(Text(f"Wrote {self.path}."), soft_wrap=True)
+        console.write_json(self.path, report.to_json())
 
 
 NOWHERE = Reports()

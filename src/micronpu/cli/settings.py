@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
+import micronpu
 from micronpu.base.errors import OptionError
 from micronpu.cli import console
 
 if TYPE_CHECKING:
-    import micronpu
     from micronpu import CompiledProgram, Verification
     from micronpu.cli.files import Model
     from micronpu.report.budgets import Budgets
@@ -70,7 +70,6 @@ How = Annotated[
 
 def quantization_of(given: Sequence[str] | None, io: str | None = None) -> micronpu.Quantization:
     """Return the value for the argument ``quantization``; settings override those of a file."""
-    import micronpu
     from micronpu.quantize.config import check_io
     from micronpu.quantize.corrections import Corrections
     from micronpu.quantize.settings_file import read_quantization
@@ -199,7 +198,6 @@ class Limits:
         limit = self._limits().get(ACCURACY)
         if limit is None or self.data is None or self.labels is None:
             return ()
-        import micronpu
         from micronpu.cli.files import load_calibration
         from micronpu.cli.sources import load_labels, load_metric
         from micronpu.report.budgets import result

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from micronpu.base.errors import FileError
 from micronpu.cli import explore
-from micronpu.cli.explorer.graph import MODEL, ProgramGraph, program_graphs, report_graph
-from micronpu.cli.explorer.node_data import node_data, read_blame
+from micronpu.cli.explorer.graph import MODEL, ProgramGraph, node_data, program_graphs, read_blame, report_graph
 from micronpu.cli.main import app
 from micronpu.container.trace import StreamTrace, TracedOperator
 from micronpu.ir.graph import Origin
