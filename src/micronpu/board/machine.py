@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import IO
 
 from micronpu.board.boards import BoardSpec, NpuPlace
-from micronpu.board.gdb import PC, XPSR, BoardError, EndedError, Stub
+from micronpu.board.gdb import PC, XPSR, BoardError, EndedError, Stub, of_packet
 from micronpu.board.npu import Npu, Run
 from micronpu.board.qemu import Emulator
 from micronpu.board.registers import PAGE
-from micronpu.board.semihosting import of_packet
 from micronpu.board.thumb import after_one, decode, without_block
 
 SECURE = 0x10000000
@@ -99,7 +98,7 @@ class Machine:
                 self.stub.watch(_CPUID, 4)
             self._waiting: list[tuple[float, Npu, NpuPlace]] = []
             self._selector = selectors.DefaultSelector()
-            self._selector.register(self.stub.connection, selectors.EVENT_READ, self._take_packets)
+            self._selector.register(self.stub.connection, selectors.EVENT_READ, self.stub.fill)
             self._selector.register(self._emulator.output, selectors.EVENT_READ, self._take_output)
             for file, address in data:
                 self._check_memory(file, address)
@@ -197,9 +196,6 @@ class Machine:
     @property
     def _is_over(self) -> bool:
         return END_MARK in self.output
-
-    def _take_packets(self) -> None:
-        self.stub.fill()
 
     def _take_output(self) -> None:
         data = self._emulator.output.read1(1 << 16)  # type: ignore[attr-defined]

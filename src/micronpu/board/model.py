@@ -18,9 +18,9 @@ from micronpu.base.arguments import check_bytes
 from micronpu.base.errors import ModelError, PayloadError, UnsupportedError
 from micronpu.program.io import ProgramIO, io_of
 from micronpu.program.payloads import with_method_first, with_payloads
-from micronpu.program.plan import ELEMENT_BYTES, read_plan
+from micronpu.program.plan import ELEMENT_BYTES, Plan, read_plan
 from micronpu.program.plan_check import check_plan
-from micronpu.program.pte import ELEMENT_TYPES, IDENTIFIER, TensorValue, read_pte
+from micronpu.program.pte import ELEMENT_TYPES, IDENTIFIER, PteSummary, TensorValue, read_pte
 from micronpu.targets.ethosu.accelerators import find_accelerator
 from micronpu.targets.ethosu.backend import EthosU
 from micronpu.targets.ethosu.host.simulator import EthosUSimulator, aligned_bytes
@@ -170,19 +170,29 @@ def _read_pte(data: bytes, name: str, method: str) -> BoardModel:
             "Arm's runner for a microcontroller has them inside.",
             hint="separate_io=False, or a target whose core runs no Linux",
         )
+    model = model_of(data, plan, summary, name, accelerators[0], max(p.scratch_size for p in payloads))
+    for io in (*model.inputs, *model.outputs):
+        if io.tensor.dtype not in ELEMENT_BYTES or io.tensor.dtype == "bfloat16":
+            raise UnsupportedError(f"The {io.name.replace('_', ' ')} of {name} is {io.tensor.dtype}.")
+    return model
+
+
+def model_of(data: bytes, plan: Plan, summary: PteSummary, name: str, accelerator: str, scratch: int = 0) -> BoardModel:
+    """Return the model of a method of a program, whose plan is checked.
+
+    Raises:
+        PayloadError: it is damaged.
+    """
     check_plan(data, name, plan.name)
-    inputs, outputs = io_of(plan, summary.named_data, None)
-    _check(name, (*inputs, *outputs))
     return BoardModel(
         name,
         data,
         PTE,
-        accelerators[0],
-        inputs,
-        outputs,
+        accelerator,
+        *io_of(plan, summary.named_data, None),
         plan.operators,
         sum(plan.memories),
-        max(p.scratch_size for p in payloads),
+        scratch,
         any(value.initial is not None for value in plan.values),
         plan.name if len(summary.methods) > 1 else "",
     )
@@ -195,12 +205,6 @@ def _inside(data: bytes, named_data: Mapping[str, bytes], name: str) -> bytes:
         return inlined(payload, named_data) if payload.startswith(FIRST.encode()) else payload
 
     return with_payloads(data, change, name)
-
-
-def _check(name: str, tensors: Sequence[ProgramIO]) -> None:
-    for io in tensors:
-        if io.tensor.dtype not in ELEMENT_BYTES or io.tensor.dtype == "bfloat16":
-            raise UnsupportedError(f"The {io.name.replace('_', ' ')} of {name} is {io.tensor.dtype}.")
 
 
 @dataclass(frozen=True)

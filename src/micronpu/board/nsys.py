@@ -21,14 +21,12 @@ from micronpu.base.errors import MicroNpuError, OptionError, PayloadError, Unsup
 from micronpu.base.files import read_file
 from micronpu.base.leaving import scratch_folder, undone
 from micronpu.board.gdb import BoardError
-from micronpu.board.model import PTE, BoardModel
+from micronpu.board.model import BoardModel, model_of
 from micronpu.board.nsys_tools import RUNNER, chips, examine
 from micronpu.board.qemu import watched
 from micronpu.container.payload import parse
-from micronpu.program.io import io_of
 from micronpu.program.payloads import with_method_first
 from micronpu.program.plan import read_plan
-from micronpu.program.plan_check import check_plan
 from micronpu.targets.neutron.backend import Neutron
 from micronpu.targets.neutron.target_spec import NEUTRON, NeutronNpu
 from micronpu.targets.registry import find_target
@@ -94,11 +92,7 @@ def read_program(data: bytes, name: str = "The program", *, method: str = "") ->
     plan, summary = read_plan(data, name=name, method=method)
     if plan.name != next(iter(summary.methods)):
         data = with_method_first(data, plan.name, name)  # the runner runs the first method
-    check_plan(data, name, plan.name)
-    inputs, outputs = io_of(plan, summary.named_data, None)
-    states = any(value.initial is not None for value in plan.values)
-    own = plan.name if len(summary.methods) > 1 else ""
-    return BoardModel(name, data, PTE, NEUTRON, inputs, outputs, plan.operators, states=states, method=own)
+    return model_of(data, plan, summary, name, NEUTRON)
 
 
 class NsysBoard:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from micronpu.base.errors import OptionError
-from micronpu.board import semihosting
 from micronpu.board.check import Comparison, Rows, compare
 from micronpu.board.elf import Elf
 from micronpu.board.faults import fault_in, fault_of, npu_in, npus_of, place
-from micronpu.board.gdb import BoardError, SilentError, text_of
+from micronpu.board.gdb import BREAKPOINT, BoardError, SilentError, of_breakpoint, of_packet, text_of
 from micronpu.board.machine import END_MARK
 from micronpu.board.printed import Array, Printed, read_printed
 from micronpu.board.remote import CPUID, PC, RefusedRequestError, Remote
@@ -317,7 +316,7 @@ class _Run:
         if (text := text_of(packet)) is not None:
             self._print(text)
         elif packet.startswith("F"):
-            call = semihosting.of_packet(packet, remote.read)
+            call = of_packet(packet, remote.read)
             self._print(call.printed)
             remote.send(str(call.answer))
         elif re.match(r"[WX][0-9a-fA-F]{1,2}", packet):
@@ -331,8 +330,8 @@ class _Run:
         remote = self._remote
         at = remote.register(PC) & ~1
         with contextlib.suppress(RefusedRequestError):
-            if remote.read(at, 2) == semihosting.BREAKPOINT:
-                call = semihosting.of_breakpoint(remote.register(0), remote.register(1), remote.read)
+            if remote.read(at, 2) == BREAKPOINT:
+                call = of_breakpoint(remote.register(0), remote.register(1), remote.read)
                 self._print(call.printed)
                 if call.status is not None:
                     return call.status, ""

@@ -134,13 +134,16 @@ class VirtualBoard:
             machine.write(package().outputs.address, bytes(self.model.output_bytes))
             result = self._call(machine)
         except BoardError:
-            self._end()
+            self.reset()
             raise
         return self.model.unpack(result)
 
     def reset(self) -> None:
         """Switch the board off; the next call starts it, with the initial values of all states."""
-        self._end()
+        if self._machine is not None:
+            self._past = (self.accesses, self._past[1] + self._machine.output, self.runs)
+            self._machine.close()
+            self._machine = None
 
     def _started(self) -> Machine:
         """Return the board, stopped before the runner runs the model."""
@@ -185,15 +188,9 @@ class VirtualBoard:
             more += f" The model is for {self.model.accelerator}, and the board has {self.accelerator}."
         return BoardError(f"{what}{said}.{more}", hint="--console, which shows what it prints")
 
-    def _end(self) -> None:
-        if self._machine is not None:
-            self._past = (self.accesses, self._past[1] + self._machine.output, self.runs)
-            self._machine.close()
-            self._machine = None
-
     def close(self) -> None:
         """End the board, and remove its files."""
-        self._end()
+        self.reset()
 
     def __enter__(self) -> VirtualBoard:
         return self
