@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from micronpu.base.errors import MicroNpuError, ModelError
-from micronpu.deploy.functions import DEFINITIONS, Smooth, nms, resize, ssd_decode, topk
-from micronpu.deploy.functions.detection import exponential
+from micronpu.deploy.functions import DEFINITIONS, Smooth, exponential, nms, resize, ssd_decode, topk
 from micronpu.deploy.shared import FUNCTIONS
 from tests.deploy import firmware, programs
 from tests.deploy.host_build import host

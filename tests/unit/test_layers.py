@@ -208,6 +208,7 @@ NOT_IMPORTED = {
     "neutron": "the same",
     "cortexm": "the same",
     "audio": "the same",
+    "deploy.functions": "the same: definitions of the C functions of a firmware",
     "compat": "the same",
     "testing": "for tests of users",
 }
